@@ -37,7 +37,9 @@ def drawn(number: int) -> Iterator[tuple[str, np.ndarray]]:
     """The same from lognormal text and images of a few sizes: independent, long beside small, long beside large."""
     draw = np.random.default_rng(0)
     text = np.clip(np.rint(draw.lognormal(np.log(350), 1.0, number)), 1, 4096).astype(np.int64)
-    image = np.rint(draw.choice([0, 256, 576, 1024, 2304], number) * draw.uniform(0.8, 1.2, number)).astype(np.int64)
+    image = np.rint(
+        draw.choice([0, 256, 576, 1024, 2304], number) * draw.uniform(0.8, 1.2, number)
+    ).astype(np.int64)
     rank = np.argsort(np.argsort(text, kind="stable"), kind="stable")
     yield f"{number:,} drawn, independent", np.stack([text, image], axis=1)
     yield f"{number:,} drawn, opposed", np.stack([text, np.sort(image)[::-1][rank]], axis=1)
@@ -55,8 +57,12 @@ def cases(columns: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="little data: does it run at all?")
-    parser.add_argument("--lengths", type=Path, default=SHARED_DATA / "lengths", help="where the real arrays are")
-    parser.add_argument("--draw", type=int, nargs="*", default=[100_000], help="items of the drawn shapes")
+    parser.add_argument(
+        "--lengths", type=Path, default=SHARED_DATA / "lengths", help="where the real arrays are"
+    )
+    parser.add_argument(
+        "--draw", type=int, nargs="*", default=[100_000], help="items of the drawn shapes"
+    )
     parser.add_argument("--numpy", action="store_true", help="as without numba")
     options = parser.parse_args()
     with compiled_forms(False) if options.numpy else nullcontext():
@@ -69,7 +75,9 @@ def _print_table(options: argparse.Namespace) -> None:
         "| data | budgets | capacities | second | samples | one budget | bound | packs | over | fill | of | seconds |"
     )
     print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    pack_vectors(np.tile([[3, 2], [2, 3]], (2000, 1)), capacities=np.array([7, 7]))  # loads what is compiled
+    pack_vectors(
+        np.tile([[3, 2], [2, 3]], (2000, 1)), capacities=np.array([7, 7])
+    )  # loads what is compiled
     numbers = [2000] if options.quick else options.draw
     sources = [*real(options.lengths), *(case for number in numbers for case in drawn(number))]
     for name, columns in sources:
@@ -93,7 +101,9 @@ def measure(name: str, budgets: str, sizes: np.ndarray, capacity: int) -> None:
         demand = fitting.sum(axis=0) / capacities
         binding = int(np.argmax(demand))
         column = fitting[:, binding]
-        alone = best_fit_decreasing(Histogram.of(column[column > 0]), capacity=int(capacities[binding])).num_packs
+        alone = best_fit_decreasing(
+            Histogram.of(column[column > 0]), capacity=int(capacities[binding])
+        ).num_packs
         packs = len(result.packs)
         print(
             f"| {name} | {budgets} | {capacities[0]:,}, {capacities[1]:,} | {second} | {len(fitting):,} | {alone:,} "

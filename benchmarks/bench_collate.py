@@ -43,7 +43,9 @@ def _pack() -> Pack:
     cuts = np.sort(rng.choice(np.arange(1, _TOKENS), _SEGMENTS - 1, replace=False))
     lengths = np.diff([0, *cuts, _TOKENS]).tolist()
     ids = [rng.integers(0, 150_000, length, dtype=np.int32) for length in lengths]
-    return assemble_pack(ids, [np.arange(length) >= length // 2 for length in lengths], range(_SEGMENTS))
+    return assemble_pack(
+        ids, [np.arange(length) >= length // 2 for length in lengths], range(_SEGMENTS)
+    )
 
 
 def _sum_of_lists(samples: list[dict[str, Any]]) -> dict[str, list[int]]:
@@ -74,14 +76,18 @@ def measure(quick: bool) -> list[Row]:
         for begin, end in pairwise(edges)
     ]
     lists = [{key: value.tolist() for key, value in sample.items()} for sample in arrays]
-    theirs = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True, return_position_ids=True)
+    theirs = DataCollatorWithFlattening(
+        return_flash_attn_kwargs=True, return_seq_idx=True, return_position_ids=True
+    )
     ours = PackCollator()
     swift_name, packing_row = _packing_row()
     encoded = [{**sample, "length": len(sample["input_ids"])} for sample in lists]
     batch = ours([pack])
     _compare(batch, theirs(lists))
     assert all(batch[key][0].tolist() == row for key, row in packing_row(encoded).items())
-    shapes = [(value.shape, value.dtype) for value in batch.values() if isinstance(value, torch.Tensor)]
+    shapes = [
+        (value.shape, value.dtype) for value in batch.values() if isinstance(value, torch.Tensor)
+    ]
     calls = 20 if quick else 50
 
     def many(call: Callable[[], object]) -> Callable[[], object]:
@@ -105,7 +111,9 @@ def measure(quick: bool) -> list[Row]:
             "lists": many(lambda: theirs(lists)),
             "arrays": many(lambda: theirs(arrays)),
             "swift": many(lambda: packing_row(encoded)),
-            "tensors": many(lambda: {key: torch.tensor([row]) for key, row in packing_row(encoded).items()}),
+            "tensors": many(
+                lambda: {key: torch.tensor([row]) for key, row in packing_row(encoded).items()}
+            ),
             "zeros": many(lambda: [torch.zeros(shape, dtype=dtype) for shape, dtype in shapes]),
         },
         repetitions=3 if quick else 61,
@@ -113,18 +121,46 @@ def measure(quick: bool) -> list[Row]:
     micros = {name: 1e6 * time / calls for name, time in seconds.items()}
     title = f"collate {_TOKENS:,} tokens, {_SEGMENTS} segments"
     faster = min(("lists", "arrays"), key=lambda name: micros[name])
-    peers = {"lists": "DataCollatorWithFlattening, lists", "arrays": "DataCollatorWithFlattening, arrays"}
+    peers = {
+        "lists": "DataCollatorWithFlattening, lists",
+        "arrays": "DataCollatorWithFlattening, arrays",
+    }
     return [
         *(
-            Row(title, "µs", micros["ours"], peers[name], micros[name], True, 5 if name == faster else None)
+            Row(
+                title,
+                "µs",
+                micros["ours"],
+                peers[name],
+                micros[name],
+                True,
+                5 if name == faster else None,
+            )
             for name in peers
         ),
         Row(title, "µs", micros["ours"], f"{swift_name}, to tensors", micros["tensors"], True),
         Row(title, "µs", micros["ours"], f"{swift_name}, lists only", micros["swift"], True, 20),
         Row(title, "µs", micros["ours"], "torch.zeros (memory)", micros["zeros"], True),
-        *(Row(f"{title}, NumPy", "µs", micros["numpy"], peers[name], micros[name], True) for name in peers),
-        Row(f"{title}, NumPy", "µs", micros["numpy"], f"{swift_name}, to tensors", micros["tensors"], True),
-        Row(f"{title}, NumPy", "µs", micros["numpy"], f"{swift_name}, lists only", micros["swift"], True),
+        *(
+            Row(f"{title}, NumPy", "µs", micros["numpy"], peers[name], micros[name], True)
+            for name in peers
+        ),
+        Row(
+            f"{title}, NumPy",
+            "µs",
+            micros["numpy"],
+            f"{swift_name}, to tensors",
+            micros["tensors"],
+            True,
+        ),
+        Row(
+            f"{title}, NumPy",
+            "µs",
+            micros["numpy"],
+            f"{swift_name}, lists only",
+            micros["swift"],
+            True,
+        ),
     ]
 
 

@@ -78,7 +78,9 @@ def _commits(packs_per_shard: int, num_commits: int) -> list[Row]:
             sizes = _sizes(home / "stream", producer)
             peer.append(_bare(home / "bare", sizes, len(peer)))
     # The first commit makes directories, which no later one does.
-    ours_ms, peer_ms, processor_ms = (1000 * np.array(values[1:]) for values in (ours, peer, processor))
+    ours_ms, peer_ms, processor_ms = (
+        1000 * np.array(values[1:]) for values in (ours, peer, processor)
+    )
     title = f"durable commit of {packs_per_shard:,} packs, {sum(sizes) / 1e6:.2g} MB"
     rows = [
         Row(
@@ -93,12 +95,27 @@ def _commits(packs_per_shard: int, num_commits: int) -> list[Row]:
     ]
     limit = "time of the processor"
     rows.append(
-        Row(f"{title}, {limit}, median", "ms", float(np.median(processor_ms)), "the aim", _AIM_MS, less_is_better=True)
+        Row(
+            f"{title}, {limit}, median",
+            "ms",
+            float(np.median(processor_ms)),
+            "the aim",
+            _AIM_MS,
+            less_is_better=True,
+        )
     )
     if sum(sizes) < 2e6:
         rows.insert(
             0,
-            Row(f"{title}, median", "ms", float(np.median(ours_ms)), "the aim", _AIM_MS, less_is_better=True, aim=1.0),
+            Row(
+                f"{title}, median",
+                "ms",
+                float(np.median(ours_ms)),
+                "the aim",
+                _AIM_MS,
+                less_is_better=True,
+                aim=1.0,
+            ),
         )
     return rows
 
@@ -108,7 +125,11 @@ def _sizes(stream: Path, producer: PackingProducer) -> tuple[int, int, int]:
     record = producer._records.shards[-1]
     carried = record.state["carry_over"]
     log = stream / f"log/{record.seq:012d}.json"
-    return (0 if carried is None else (stream / carried["file"]).stat().st_size, record.bytes, log.stat().st_size)
+    return (
+        0 if carried is None else (stream / carried["file"]).stat().st_size,
+        record.bytes,
+        log.stat().st_size,
+    )
 
 
 def _bare(home: Path, sizes: tuple[int, int, int], number: int) -> float:

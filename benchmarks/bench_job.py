@@ -78,7 +78,9 @@ class Outcome:
 def measure(quick: bool) -> list[Row]:
     rows: list[Row] = []
     readme: list[str] = []
-    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     # As an installation does; a checkout that was edited would compile modules anew in each of its processes.
     compileall.compile_dir(Path(brimful.__path__[0]), quiet=1)
     with tempfile.TemporaryDirectory() as folder:
@@ -93,10 +95,20 @@ def measure(quick: bool) -> list[Row]:
             described = f"{count:,} {name}" if limit is None else f"the first {count:,} {name}"
             script = str(Path(__file__).with_name("routes.py"))
             routes = {
-                route: [interpreter, script, route, str(data), str(tokenizer), str(_CAPACITY), str(processes)]
+                route: [
+                    interpreter,
+                    script,
+                    route,
+                    str(data),
+                    str(tokenizer),
+                    str(_CAPACITY),
+                    str(processes),
+                ]
                 for route, interpreter in _interpreters().items()
             }
-            outcomes = _run_all(routes, data, tokenizer, processes, home, 1 if quick else _NUM_ROUNDS)
+            outcomes = _run_all(
+                routes, data, tokenizer, processes, home, 1 if quick else _NUM_ROUNDS
+            )
             for route, outcome in outcomes.items():
                 print(
                     f"{name}, {count:,} rows: {route:<16} {outcome.seconds:6.1f} s {outcome.gigabytes:6.2f} GB "
@@ -107,7 +119,9 @@ def measure(quick: bool) -> list[Row]:
             for route in routes:
                 peer, ours, first = outcomes[route], outcomes["brimful"], outcomes["brimful, first"]
                 title = f"whole job, {described}"
-                rows.append(Row(title, "s", ours.seconds, route, peer.seconds, less_is_better=True, aim=aim))
+                rows.append(
+                    Row(title, "s", ours.seconds, route, peer.seconds, less_is_better=True, aim=aim)
+                )
                 rows.append(
                     Row(
                         f"{title}, first with the tokenizer",
@@ -119,7 +133,15 @@ def measure(quick: bool) -> list[Row]:
                     )
                 )
                 rows.append(
-                    Row(f"{title}: memory", "GB", ours.gigabytes, route, peer.gigabytes, less_is_better=True, aim=1.0)
+                    Row(
+                        f"{title}: memory",
+                        "GB",
+                        ours.gigabytes,
+                        route,
+                        peer.gigabytes,
+                        less_is_better=True,
+                        aim=1.0,
+                    )
                 )
             if "trl" in outcomes:
                 readme.append(_readme_row(described, outcomes))
@@ -148,7 +170,10 @@ def _interpreters() -> dict[str, str]:
         if interpreter is None and importlib.util.find_spec(package) is not None:
             interpreter = sys.executable
         if interpreter is None:
-            print(f"{route} is not installed: left out ({variable} may name its interpreter)", file=sys.stderr)
+            print(
+                f"{route} is not installed: left out ({variable} may name its interpreter)",
+                file=sys.stderr,
+            )
         else:
             found[route] = interpreter
     return found
@@ -179,20 +204,39 @@ def _row(row: Mapping[str, Any], *, with_calls: bool) -> dict[str, Any]:
     if "question" in row:
         turns = [("user", row["question"]), ("assistant", row["answer"])]
     elif "instruction" in row:
-        turns = [("user", f"{row['instruction']}\n{row['input']}".strip()), ("assistant", row["output"])]
+        turns = [
+            ("user", f"{row['instruction']}\n{row['input']}".strip()),
+            ("assistant", row["output"]),
+        ]
     else:
         turns = [
-            (turn["role"], turn.get("content")) for turn in row["messages"] if turn["role"] in ("user", "assistant")
+            (turn["role"], turn.get("content"))
+            for turn in row["messages"]
+            if turn["role"] in ("user", "assistant")
         ]
     return {"messages": [{"role": role, "content": content} for role, content in turns if content]}
 
 
 def _run_all(
-    routes: Mapping[str, Sequence[str]], data: Path, tokenizer: Path, processes: int, home: Path, num_rounds: int
+    routes: Mapping[str, Sequence[str]],
+    data: Path,
+    tokenizer: Path,
+    processes: int,
+    home: Path,
+    num_rounds: int,
 ) -> dict[str, Outcome]:
     """Run all routes in rounds for their times, then each once more for its memory."""
     cache, output = home / "cache", home / "output"
-    arguments = ["pack", str(data), "-o", str(output), "--tokenizer", str(tokenizer), "--max-length", str(_CAPACITY)]
+    arguments = [
+        "pack",
+        str(data),
+        "-o",
+        str(output),
+        "--tokenizer",
+        str(tokenizer),
+        "--max-length",
+        str(_CAPACITY),
+    ]
     arguments += [
         "--overflow",
         "split",
@@ -208,9 +252,13 @@ def _run_all(
     command = [sys.executable, "-m", "brimful", *arguments]
 
     def ours(*, is_sampled: bool, is_first: bool = False) -> tuple[float, float, dict[str, Any]]:
-        for folder in (cache, output) if is_first else (cache / "lengths", cache / "indexes", output):
+        for folder in (
+            (cache, output) if is_first else (cache / "lengths", cache / "indexes", output)
+        ):
             shutil.rmtree(folder, ignore_errors=True)
-        seconds, gigabytes, text = _run(command, {"BRIMFUL_CACHE": str(cache)}, is_sampled=is_sampled)
+        seconds, gigabytes, text = _run(
+            command, {"BRIMFUL_CACHE": str(cache)}, is_sampled=is_sampled
+        )
         summary = json.loads(text.splitlines()[-1])
         return seconds, gigabytes, {"packs": summary["num_packs"], "fill": summary["fill_ratio"]}
 
@@ -218,7 +266,9 @@ def _run_all(
         folder = home / "route"
         folder.mkdir()
         variables = {"HF_HOME": str(folder / "home")}
-        seconds, gigabytes, text = _run([*routes[route], str(folder)], variables, is_sampled=is_sampled)
+        seconds, gigabytes, text = _run(
+            [*routes[route], str(folder)], variables, is_sampled=is_sampled
+        )
         shutil.rmtree(folder)
         return seconds, gigabytes, json.loads(text.splitlines()[-1])
 
@@ -226,7 +276,9 @@ def _run_all(
     runs = {"brimful, first": functools.partial(ours, is_first=True), "brimful": ours}
     runs |= {route: functools.partial(theirs, route) for route in routes}
     outcomes = {}
-    rounds = [{name: run(is_sampled=False)[0] for name, run in runs.items()} for _ in range(num_rounds)]
+    rounds = [
+        {name: run(is_sampled=False)[0] for name, run in runs.items()} for _ in range(num_rounds)
+    ]
     for name, run in runs.items():
         _, gigabytes, result = run(is_sampled=True)
         seconds = statistics.median(times[name] for times in rounds)
@@ -236,9 +288,16 @@ def _run_all(
     return outcomes
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str], *, is_sampled: bool) -> tuple[float, float, str]:
+def _run(
+    command: Sequence[str], variables: Mapping[str, str], *, is_sampled: bool
+) -> tuple[float, float, str]:
     """Return seconds, the peak of memory in gigabytes if it is sampled, and standard output."""
-    environment = {**os.environ, **variables, "HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    environment = {
+        **os.environ,
+        **variables,
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    }
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL, env=environment)
@@ -246,7 +305,10 @@ def _run(command: Sequence[str], variables: Mapping[str, str], *, is_sampled: bo
         while process.poll() is None:
             time.sleep(0.01)
             if is_sampled and time.perf_counter() - looked > 0.1:
-                peak, looked = max(peak, sum(map(_memory, _family(process.pid)))), time.perf_counter()
+                peak, looked = (
+                    max(peak, sum(map(_memory, _family(process.pid)))),
+                    time.perf_counter(),
+                )
         seconds = time.perf_counter() - start
         if process.returncode:
             raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}")

@@ -44,7 +44,11 @@ def measure(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         tokenizer, files = _data(home, quick)
-        return [row for name, path in files.items() for row in _compare(name, path, tokenizer, home, quick)]
+        return [
+            row
+            for name, path in files.items()
+            for row in _compare(name, path, tokenizer, home, quick)
+        ]
 
 
 def _data(home: Path, quick: bool) -> tuple[str, dict[str, Path]]:
@@ -55,7 +59,9 @@ def _data(home: Path, quick: bool) -> tuple[str, dict[str, Path]]:
         if quick:
             for name, path in files.items():
                 rows = open_source(str(path), cache_dir=home / "indexes").rows
-                files[name] = _written(home / f"{name}.jsonl", rows.read(0, min(_QUICK_ROWS, len(rows))))
+                files[name] = _written(
+                    home / f"{name}.jsonl", rows.read(0, min(_QUICK_ROWS, len(rows)))
+                )
         return str(tokenizer), files
     from brimful.cli.demo.docstring_chats import make_chats
     from brimful.cli.demo.toy_model import train_tokenizer
@@ -83,7 +89,9 @@ def _compare(name: str, path: Path, tokenizer: str, home: Path, quick: bool) -> 
 
     def ours(targets: bool, num_proc: int | None = None) -> None:
         cache = home / f"cache{next(fresh)}"
-        table = measure_lengths(source, encoder, targets=targets, cache_dir=cache, num_proc=num_proc)
+        table = measure_lengths(
+            source, encoder, targets=targets, cache_dir=cache, num_proc=num_proc
+        )
         assert table.total_tokens == tokens, "not the same tokens"
 
     seconds = in_turn(
@@ -102,12 +110,25 @@ def _compare(name: str, path: Path, tokenizer: str, home: Path, quick: bool) -> 
         shutil.rmtree(cache)
     title = f"measure {name}, {len(source):,} chats, {tokens:,} tokens"
     return [
-        Row(f"{title}{what}", "tokens/s", tokens / seconds[name], peer_name, tokens / seconds[peer], aim=aim)
+        Row(
+            f"{title}{what}",
+            "tokens/s",
+            tokens / seconds[name],
+            peer_name,
+            tokens / seconds[peer],
+            aim=aim,
+        )
         for name, what, peer, peer_name, aim in (
             ("lengths", "", "encode_batch", "tokenizers encode_batch", 0.8),
             ("lengths", "", "encode_batch_fast", "tokenizers encode_batch_fast", None),
             ("targets", ", with targets", "encode_batch", "tokenizers encode_batch", None),
-            ("lengths in one process", ", one process", "bare parts", "orjson, Jinja, fastokens", 0.5),
+            (
+                "lengths in one process",
+                ", one process",
+                "bare parts",
+                "orjson, Jinja, fastokens",
+                0.5,
+            ),
             (
                 "targets in one process",
                 ", with targets, one process",
@@ -135,7 +156,9 @@ def _bare_parts(path: Path, encoder: ChatEncoder, texts: list[str]) -> Callable[
 
     def run() -> None:
         rows = [orjson.loads(line) for line in lines]
-        rendered = [template.render(messages=_messages(row), tools=row.get("tools")) for row in rows]
+        rendered = [
+            template.render(messages=_messages(row), tools=row.get("tools")) for row in rows
+        ]
         fast.encode_batch_flat(rendered, add_special_tokens=False)
 
     rows = map(orjson.loads, lines[:100])
@@ -147,7 +170,10 @@ def _bare_parts(path: Path, encoder: ChatEncoder, texts: list[str]) -> Callable[
 def _messages(row: dict[str, Any]) -> list[dict[str, str]]:
     if "messages" in row:
         return row["messages"]  # type: ignore[no-any-return]
-    return [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["answer"]}]
+    return [
+        {"role": "user", "content": row["question"]},
+        {"role": "assistant", "content": row["answer"]},
+    ]
 
 
 if __name__ == "__main__":

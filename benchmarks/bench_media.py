@@ -30,7 +30,10 @@ __all__ = ["measure"]
 
 def measure(quick: bool) -> list[Row]:
     """Rows for the shared table."""
-    folder, processor_dir = SHARED_DATA / "multimodal" / "mathvision" / "images", SHARED_DATA / "tokenizers" / "qwen2.5"
+    folder, processor_dir = (
+        SHARED_DATA / "multimodal" / "mathvision" / "images",
+        SHARED_DATA / "tokenizers" / "qwen2.5",
+    )
     paths = sorted(folder.glob("*.jpg"))[: 20 if quick else None]
     if not paths:
         print("no real data: nothing measured", file=sys.stderr)
@@ -44,14 +47,20 @@ def measure(quick: bool) -> list[Row]:
     processor = Qwen2VLImageProcessorPil.from_pretrained(processor_dir)
 
     def headers(paths: Sequence[Path]) -> list[int]:
-        return [family.expand(Medium(MediaKind.IMAGE, path.name, str(path))).num_tokens for path in paths]
+        return [
+            family.expand(Medium(MediaKind.IMAGE, path.name, str(path))).num_tokens
+            for path in paths
+        ]
 
     def by_processor(paths: Sequence[Path]) -> list[int]:
-        return [int(processor(load_image(str(path)))["image_grid_thw"][0].prod()) // 4 for path in paths]
+        return [
+            int(processor(load_image(str(path)))["image_grid_thw"][0].prod()) // 4 for path in paths
+        ]
 
     assert headers(paths) == by_processor(paths), "the header gives other tokens than the processor"
     seconds = in_turn(
-        {"headers": lambda: headers(paths), "processor": lambda: by_processor(paths)}, repetitions=1 if quick else 3
+        {"headers": lambda: headers(paths), "processor": lambda: by_processor(paths)},
+        repetitions=1 if quick else 3,
     )
     title = f"tokens of {len(paths)} pictures of MathVision"
     return [
@@ -81,14 +90,21 @@ def _by_processes(paths: Sequence[Path]) -> Row:
             for number in range(num_rows):
                 images = [str(paths[(number + place) % len(paths)]) for place in range(3)]
                 question = f"<image>Question {number}<image>or this<image>?"
-                file.write(json.dumps({"question": question, "answer": "This one.", "images": images}) + "\n")
-        source = open_source(rows, media=True, media_dir=paths[0].parent, cache_dir=Path(home) / "index")
+                file.write(
+                    json.dumps({"question": question, "answer": "This one.", "images": images})
+                    + "\n"
+                )
+        source = open_source(
+            rows, media=True, media_dir=paths[0].parent, cache_dir=Path(home) / "index"
+        )
         lengths = {}
         for repetition in range(2):
             for num_proc, times in seconds.items():
                 start = time.perf_counter()
                 cache_dir = Path(home) / f"{num_proc}-{repetition}"
-                lengths[num_proc] = measure_lengths(source, encoder, num_proc=num_proc, cache_dir=cache_dir).tokens
+                lengths[num_proc] = measure_lengths(
+                    source, encoder, num_proc=num_proc, cache_dir=cache_dir
+                ).tokens
                 times.append(time.perf_counter() - start)
         assert np.array_equal(lengths[1], lengths[num_cores]), "processes count other tokens"
     rates = {num_proc: num_rows / min(times) for num_proc, times in seconds.items()}

@@ -66,7 +66,11 @@ def _encoded(sample: Sample) -> EncodedSample:
     for index, medium in enumerate(sample.media):
         size = _TOKENS_OF_PICTURE
         grid = (1, 32, 32)
-        media.append(PlacedMedium(medium, size * index, size, num_tokens=size, num_patches=4 * size, grid=grid))
+        media.append(
+            PlacedMedium(
+                medium, size * index, size, num_tokens=size, num_patches=4 * size, grid=grid
+            )
+        )
     return EncodedSample(ids, np.arange(len(ids)) >= len(ids) - 4, tuple(media))
 
 
@@ -81,11 +85,23 @@ def _pack(home: Path, count: int, directory: Path, storage: str) -> PackStore:
     rows = home / "rows.jsonl"
     with open(rows, "w", encoding="utf-8") as file:
         for number in range(count):
-            messages = [{"role": "user", "content": "<image>"}, {"role": "assistant", "content": "ok"}]
-            file.write(json.dumps({"messages": messages, "images": [f"pictures/{number}.jpg"]}) + "\n")
+            messages = [
+                {"role": "user", "content": "<image>"},
+                {"role": "assistant", "content": "ok"},
+            ]
+            file.write(
+                json.dumps({"messages": messages, "images": [f"pictures/{number}.jpg"]}) + "\n"
+            )
     source = open_source(rows, media=True, cache_dir=home / "cache")
     settings = PlanSettings(capacity=_CAPACITY)
-    pack_dataset(source, _PictureEncoder(), directory, settings, media_storage=storage, cache_dir=home / "cache")
+    pack_dataset(
+        source,
+        _PictureEncoder(),
+        directory,
+        settings,
+        media_storage=storage,
+        cache_dir=home / "cache",
+    )
     return open_packs(directory)
 
 
@@ -135,8 +151,15 @@ def _reading(home: Path, count: int, num_bytes: int, repetitions: int) -> list[R
         total = 0
         for index in order:
             pack = packs[index]
-            touched = pack.loss_mask.sum() + pack.cu_seqlens.sum() + pack.sample_ids.sum() + pack.starts.sum()
-            total += 0 * int(pack.input_ids.sum() + touched) + sum(len(item.read()) for item in pack.media)
+            touched = (
+                pack.loss_mask.sum()
+                + pack.cu_seqlens.sum()
+                + pack.sample_ids.sum()
+                + pack.starts.sum()
+            )
+            total += 0 * int(pack.input_ids.sum() + touched) + sum(
+                len(item.read()) for item in pack.media
+            )
         return total
 
     def peer(rows: list[tuple[Any, int]]) -> int:
@@ -144,7 +167,8 @@ def _reading(home: Path, count: int, num_bytes: int, repetitions: int) -> list[R
         for index in order:
             batch, row = rows[index]
             ids, *numbers = (
-                batch.column(name)[row].values.to_numpy() for name in ("input_ids", "lengths", "sample_ids", "starts")
+                batch.column(name)[row].values.to_numpy()
+                for name in ("input_ids", "lengths", "sample_ids", "starts")
             )
             bits = np.frombuffer(batch.column("loss_mask")[row].as_buffer(), dtype=np.uint8)
             touched = bits.sum() + sum(column.sum() for column in numbers)
@@ -165,7 +189,9 @@ def _reading(home: Path, count: int, num_bytes: int, repetitions: int) -> list[R
     ]  # fmt: skip
 
 
-def _compared(title: str, megabytes: float, repetitions: int, functions: dict[str, Any]) -> list[Row]:
+def _compared(
+    title: str, megabytes: float, repetitions: int, functions: dict[str, Any]
+) -> list[Row]:
     """Two rows: ours and the peer in turn, on the clock and by processor time."""
     processor: dict[str, list[float]] = {name: [] for name in functions}
 
@@ -180,10 +206,26 @@ def _compared(title: str, megabytes: float, repetitions: int, functions: dict[st
     seconds = in_turn({name: timed(name) for name in functions}, repetitions=repetitions)
     on_the_clock = {name: megabytes / value for name, value in seconds.items()}
     # The first round is not counted, as on the clock; of a machine that others use too, this is the number that holds.
-    of_processor = {name: megabytes / statistics.median(values[1:]) for name, values in processor.items()}
+    of_processor = {
+        name: megabytes / statistics.median(values[1:]) for name, values in processor.items()
+    }
     return [
-        Row(title, "MB/s", on_the_clock["ours"], "bare Arrow file, memory map", on_the_clock["peer"], aim=0.5),
-        Row("the same, by processor time", "MB/s", of_processor["ours"], "as above", of_processor["peer"], aim=0.5),
+        Row(
+            title,
+            "MB/s",
+            on_the_clock["ours"],
+            "bare Arrow file, memory map",
+            on_the_clock["peer"],
+            aim=0.5,
+        ),
+        Row(
+            "the same, by processor time",
+            "MB/s",
+            of_processor["ours"],
+            "as above",
+            of_processor["peer"],
+            aim=0.5,
+        ),
     ]
 
 
@@ -222,7 +264,15 @@ def _peak_memory(home: Path, count: int, storage: str) -> tuple[float, float]:
             file = io.BytesIO()
             Image.fromarray(pixels).save(file, "PNG")
             (folder / "pictures" / f"{number}.jpg").write_bytes(file.getvalue())
-    command = [sys.executable, "-c", _PEAK, str(Path(__file__).resolve().parent), str(folder), str(count), storage]
+    command = [
+        sys.executable,
+        "-c",
+        _PEAK,
+        str(Path(__file__).resolve().parent),
+        str(folder),
+        str(count),
+        storage,
+    ]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     private, resident = (int(value) / 1e3 for value in text.split()[-2:])
     return private, resident
@@ -237,7 +287,9 @@ def measure(quick: bool) -> list[Row]:
     few, many = (200, 2_000) if quick else (2_000, 20_000)
     with tempfile.TemporaryDirectory() as folder:
         for storage in ("references", "bytes"):
-            (private, resident), peer = (_peak_memory(Path(folder), count, storage) for count in (many, few))
+            (private, resident), peer = (
+                _peak_memory(Path(folder), count, storage) for count in (many, few)
+            )
             title = f"peak private memory of a job of {many:,} samples with a PNG each, {storage}"
             name = f"{few:,} samples"
             rows.append(Row(title, "MB", private, name, peer[0], less_is_better=True, aim=0.8))

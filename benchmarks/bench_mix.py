@@ -33,7 +33,10 @@ _REAL = {
     "librispeech_train_clean_100_audio_tokens__qwen2audio": 4096,
     "peps_documents__qwen25_raw": 32768,
 }
-_COUNTED = {"graphcore_wikipedia_histogram_counts": 512, "graphcore_squad_1_1_histogram_counts": 384}
+_COUNTED = {
+    "graphcore_wikipedia_histogram_counts": 512,
+    "graphcore_squad_1_1_histogram_counts": 384,
+}
 
 
 def co_packing_overlap(first: Packing, second: Packing) -> float:
@@ -51,7 +54,9 @@ def co_packing_overlap(first: Packing, second: Packing) -> float:
     pack_of[second.items] = np.repeat(np.arange(len(second)), second.sizes)
     num_pairs = int((first.sizes * (first.sizes - 1)).sum())
     packs = np.repeat(np.arange(len(first)), first.sizes)
-    _, together = np.unique(packs * (len(second) + num_items) + pack_of[first.items], return_counts=True)
+    _, together = np.unique(
+        packs * (len(second) + num_items) + pack_of[first.items], return_counts=True
+    )
     return int((together * (together - 1)).sum()) / num_pairs if num_pairs else 0.0
 
 
@@ -62,11 +67,23 @@ def cases(number: int) -> Iterator[tuple[str, Lengths, int, AnyIntArray | None]]
     def whole(values: np.ndarray, capacity: int) -> Lengths:
         return np.clip(np.rint(values), 1, capacity).astype(np.int32)
 
-    yield "lognormal, median 350, sigma 1", whole(draw.lognormal(np.log(350), 1.0, number), 4096), 4096, None
-    image = draw.choice([256, 576, 1024, 2304], number, p=[0.3, 0.4, 0.2, 0.1]) * draw.uniform(0.8, 1.2, number)
+    yield (
+        "lognormal, median 350, sigma 1",
+        whole(draw.lognormal(np.log(350), 1.0, number), 4096),
+        4096,
+        None,
+    )
+    image = draw.choice([256, 576, 1024, 2304], number, p=[0.3, 0.4, 0.2, 0.1]) * draw.uniform(
+        0.8, 1.2, number
+    )
     text = np.clip(draw.normal(80, 40, number), 5, None) + draw.integers(20, 200, number)
     seen = draw.random(number) < 0.5
-    yield "text and images, two humps", whole(text + seen * image, 8192), 8192, seen.astype(np.int64)
+    yield (
+        "text and images, two humps",
+        whole(text + seen * image, 8192),
+        8192,
+        seen.astype(np.int64),
+    )
     sources = draw.choice(3, number, p=[0.6, 0.3, 0.1])
     lengths = draw.lognormal(np.log(np.array([80, 600, 3000])[sources]), 0.5)
     yield "three sources, medians 80, 600, 3000", whole(lengths, 8192), 8192, sources
@@ -88,19 +105,27 @@ def variety(packing: Packing, lengths: Lengths, sources: AnyIntArray | None) -> 
     kept = None if sources is None else sources[packing.items]
     shape = {"dp_world_size": 8, "micro_batches": 2, "packs_per_micro_batch": 1}
     steps = schedule_packs(len(packing), epoch=0, seed=0, tail=Tail.DROP, **shape)
-    return measure_variety(packing.offsets, lengths[packing.items], sources=kept, loss_tokens=None, steps=steps)
+    return measure_variety(
+        packing.offsets, lengths[packing.items], sources=kept, loss_tokens=None, steps=steps
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="little data: does it run at all?")
-    parser.add_argument("--samples", type=int, default=1_000_000, help="drawn of each shape (default: %(default)s)")
+    parser.add_argument(
+        "--samples", type=int, default=1_000_000, help="drawn of each shape (default: %(default)s)"
+    )
     options = parser.parse_args()
     print("\n".join(describe_machine()), end="\n\n")
     print(
-        "| lengths | samples | packs | in turn | alikeness: in turn, before, after | of steps | segments ± % |", end=""
+        "| lengths | samples | packs | in turn | alikeness: in turn, before, after | of steps | segments ± % |",
+        end="",
     )
-    print(" sources in a pack | sources of a step off by % | again % | seconds |", end="\n|" + "---|" * 11 + "\n")
+    print(
+        " sources in a pack | sources of a step off by % | again % | seconds |",
+        end="\n|" + "---|" * 11 + "\n",
+    )
     for name, lengths, capacity, sources in cases(20_000 if options.quick else options.samples):
         items = Histogram.of(lengths)
         runs = best_fit_decreasing(items, capacity=capacity)
@@ -109,12 +134,18 @@ def main() -> None:
             order = pack_order(runs.num_packs, seed=0, epoch=epoch)
             plain.append(runs.assign(companion_order(lengths, items, seed=0, epoch=epoch), order))
             start = time.process_time()
-            mixed.append(exchange_segments(plain[-1], lengths, capacity=capacity, seed=0, epoch=epoch, alikeness=1.0))
+            mixed.append(
+                exchange_segments(
+                    plain[-1], lengths, capacity=capacity, seed=0, epoch=epoch, alikeness=1.0
+                )
+            )
             seconds = time.process_time() - start  # of the second: compiled code is loaded
         assert len(mixed[0]) == len(plain[0])
         shuffled = np.random.default_rng(1).permutation(lengths)
         turn = next_fit(shuffled, capacity=capacity)
-        chance = measure_variety(turn.offsets, shuffled[turn.items], sources=None, loss_tokens=None, steps=None)
+        chance = measure_variety(
+            turn.offsets, shuffled[turn.items], sources=None, loss_tokens=None, steps=None
+        )
         before, after = variety(plain[0], lengths, sources), variety(mixed[0], lengths, sources)
         assert before.steps is not None
         assert after.steps is not None

@@ -22,7 +22,14 @@ from typing import Any
 
 from compare import SHARED_DATA, Row, in_turn, main_of
 
-from brimful import ChatEncoder, PackedDataset, TokenBudgetBatches, measure_lengths, open_source, plan_packs
+from brimful import (
+    ChatEncoder,
+    PackedDataset,
+    TokenBudgetBatches,
+    measure_lengths,
+    open_source,
+    plan_packs,
+)
 from brimful.encode import EncodedSamples
 from brimful.serve import TokenBudget
 
@@ -53,7 +60,11 @@ def _chats(name: str, count: int) -> list[list[dict[str, str]]]:
                 {"role": "user", "content": row["question"]},
                 {"role": "assistant", "content": row["answer"]},
             ]
-            texts = [turn for turn in turns if turn["role"] in ("user", "assistant") and turn.get("content")]
+            texts = [
+                turn
+                for turn in turns
+                if turn["role"] in ("user", "assistant") and turn.get("content")
+            ]
             chats.append([{"role": turn["role"], "content": turn["content"]} for turn in texts])
     return chats
 
@@ -82,10 +93,19 @@ def _compare(name: str, tokenizer: Path, home: Path, quick: bool) -> list[Row]:
         for chat in chats:
             hf.apply_chat_template(chat, tokenize=True)
 
-    seconds = in_turn({"plan": of_plan, "budget": by_budget, "transformers": one_by_one}, repetitions=1 if quick else 5)
+    seconds = in_turn(
+        {"plan": of_plan, "budget": by_budget, "transformers": one_by_one},
+        repetitions=1 if quick else 5,
+    )
     peer = len(chats) / seconds["transformers"]
     return [
-        Row(f"{what}, {len(chats):,} chats of {name}", "samples/s", len(chats) / seconds[key], "transformers", peer)
+        Row(
+            f"{what}, {len(chats):,} chats of {name}",
+            "samples/s",
+            len(chats) / seconds[key],
+            "transformers",
+            peer,
+        )
         for key, what in (("plan", "packs on the fly"), ("budget", "micro-batches by token budget"))
     ]
 

@@ -120,8 +120,18 @@ def rows_of(num_samples: int) -> list[Row]:
     )
     title = f"plan of {num_samples:,} samples, opened by a rank"
 
-    def row(name: str, unit: str, value: float, peer_name: str, peer: float, aim: float | None = None) -> Row:
-        return Row(f"{title}: {name}", unit, max(value, 0.01), peer_name, peer, less_is_better=True, aim=aim)
+    def row(
+        name: str, unit: str, value: float, peer_name: str, peer: float, aim: float | None = None
+    ) -> Row:
+        return Row(
+            f"{title}: {name}",
+            unit,
+            max(value, 0.01),
+            peer_name,
+            peer,
+            less_is_better=True,
+            aim=aim,
+        )
 
     return [
         row("slowest of three", "ms", rank["milliseconds"], "bare Arrow memory map", rank["bare"]),
@@ -129,7 +139,12 @@ def rows_of(num_samples: int) -> list[Row]:
         row("private memory", "MB", rank["opened"], "limit", MOST_MEGABYTES, 1.0),
         row("private memory after 1,000 packs", "MB", rank["read"], "limit", MOST_MEGABYTES, 1.0),
         row(
-            f"private memory with its schedule of {RANKS} ranks", "MB", rank["scheduled"], "limit", MOST_MEGABYTES, 1.0
+            f"private memory with its schedule of {RANKS} ranks",
+            "MB",
+            rank["scheduled"],
+            "limit",
+            MOST_MEGABYTES,
+            1.0,
         ),
     ]
 
@@ -147,7 +162,9 @@ def measure(quick: bool) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--samples", type=int, default=10_000_000)
-    parser.add_argument("--quick", action="store_true", help="a million samples: does it run at all?")
+    parser.add_argument(
+        "--quick", action="store_true", help="a million samples: does it run at all?"
+    )
     parser.add_argument("--part", choices=["write", "open"], help=argparse.SUPPRESS)
     parser.add_argument("--path", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--fingerprint", help=argparse.SUPPRESS)

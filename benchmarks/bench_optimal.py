@@ -21,7 +21,10 @@ from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.optimal import pack_optimally
 
 _CAPACITIES = (2048, 4096, 8192, 32768)
-_OWN_CAPACITY = {"graphcore_squad_1_1_histogram_counts": 384, "graphcore_wikipedia_histogram_counts": 512}
+_OWN_CAPACITY = {
+    "graphcore_squad_1_1_histogram_counts": 384,
+    "graphcore_wikipedia_histogram_counts": 512,
+}
 _QUICK = ("graphcore", "smile", "openchat")
 
 
@@ -30,7 +33,11 @@ def real(quick: bool) -> Iterator[tuple[str, Histogram, int]]:
     for path in sorted((SHARED_DATA / "lengths").glob("*.npy")):
         array = np.load(path)
         name = path.stem
-        if array.ndim != 1 or name.endswith("_expanded__bert") or (quick and not name.startswith(_QUICK)):
+        if (
+            array.ndim != 1
+            or name.endswith("_expanded__bert")
+            or (quick and not name.startswith(_QUICK))
+        ):
             continue
         counted = name.endswith("_histogram_counts")
         counts = array[array > 0].astype(np.int64)
@@ -47,7 +54,9 @@ def shapes(quick: bool) -> Iterator[tuple[str, Histogram, int]]:
     draw = np.random.default_rng(0)
 
     def lognormal(median: float, sigma: float, top: int) -> np.ndarray:
-        return np.clip(np.rint(draw.lognormal(np.log(median), sigma, number)), 1, top).astype(np.int64)
+        return np.clip(np.rint(draw.lognormal(np.log(median), sigma, number)), 1, top).astype(
+            np.int64
+        )
 
     captions = np.clip(np.rint(draw.normal(80, 40, number)), 5, None).astype(np.int64)
     image = draw.choice([256, 576, 1024, 2304], number, p=[0.3, 0.4, 0.2, 0.1])
@@ -76,7 +85,11 @@ def shapes(quick: bool) -> Iterator[tuple[str, Histogram, int]]:
             np.concatenate([*thirds, draw.integers(3000, 5000, number // 3)]),
             8192,
         ),
-        ("normal 1400 ± 150", np.rint(draw.normal(1400, 150, number)).astype(np.int64).clip(1, 4096), 4096),
+        (
+            "normal 1400 ± 150",
+            np.rint(draw.normal(1400, 150, number)).astype(np.int64).clip(1, 4096),
+            4096,
+        ),
     ]
     for name, lengths, capacity in cases:
         yield name, Histogram.of(lengths), capacity
@@ -86,14 +99,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="little data: does it run at all?")
     parser.add_argument(
-        "--all", action="store_true", help="also where counting already proves best fit decreasing optimal"
+        "--all",
+        action="store_true",
+        help="also where counting already proves best fit decreasing optimal",
     )
-    parser.add_argument("--time-limit", type=float, default=120.0, help="seconds for each row (default: %(default)s)")
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=120.0,
+        help="seconds for each row (default: %(default)s)",
+    )
     options = parser.parse_args()
     print("\n".join(describe_machine()), end="\n\n")
-    print("| lengths | capacity | samples | distinct | best fit decreasing | bound | optimal | gap | seconds |")
+    print(
+        "| lengths | capacity | samples | distinct | best fit decreasing | bound | optimal | gap | seconds |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    pack_optimally(Histogram.of(np.array([34] * 7)), capacity=100, time_limit=10)  # loads the solver
+    pack_optimally(
+        Histogram.of(np.array([34] * 7)), capacity=100, time_limit=10
+    )  # loads the solver
     left_out = 0
     for name, items, capacity in (*shapes(options.quick), *real(options.quick)):
         plain = best_fit_decreasing(items, capacity=capacity).num_packs
@@ -109,7 +133,9 @@ def main() -> None:
             f"| {num_packs:,} | {num_packs - result.bound} | {seconds:.2f} |",
             flush=True,
         )
-    print(f"\n{left_out} further rows, where best fit decreasing meets the bound by counting, are left out.")
+    print(
+        f"\n{left_out} further rows, where best fit decreasing meets the bound by counting, are left out."
+    )
 
 
 if __name__ == "__main__":

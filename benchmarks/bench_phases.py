@@ -26,7 +26,9 @@ def shapes(number: int, capacity: int) -> dict[str, np.ndarray]:
             draw.random(number) < 0.5, draw.normal(600, 150, number), draw.normal(5000, 900, number)
         ),
     }
-    return {name: np.rint(array).clip(1, capacity).astype(np.int64) for name, array in lengths.items()}
+    return {
+        name: np.rint(array).clip(1, capacity).astype(np.int64) for name, array in lengths.items()
+    }
 
 
 def main() -> None:

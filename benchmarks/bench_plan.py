@@ -38,7 +38,9 @@ Draw = Callable[[np.random.Generator, int], npt.NDArray[np.int32]]
 
 def lognormal(rng: np.random.Generator, count: int) -> npt.NDArray[np.int32]:
     """Chats: median 350 tokens, heavy tail, at most 4,096."""
-    return _in_parts(count, lambda size: np.clip(np.exp(rng.normal(np.log(350), 1.0, size)), 1, 4096))
+    return _in_parts(
+        count, lambda size: np.clip(np.exp(rng.normal(np.log(350), 1.0, size)), 1, 4096)
+    )
 
 
 def uniform(rng: np.random.Generator, count: int) -> npt.NDArray[np.int32]:
@@ -87,7 +89,10 @@ def beside_peers(shape: str, count: int, *, repetitions: int) -> Iterator[Row]:
     draw, capacity = SHAPES[shape]
     lengths = draw(np.random.default_rng(0), count)
     ours = in_turn(
-        {"compiled": lambda: _plan(lengths, capacity), "numpy": lambda: _in_numpy(lengths, capacity)},
+        {
+            "compiled": lambda: _plan(lengths, capacity),
+            "numpy": lambda: _in_numpy(lengths, capacity),
+        },
         repetitions=repetitions,
     )
     packs = len(_plan(lengths, capacity))
@@ -111,13 +116,25 @@ def beside_peers(shape: str, count: int, *, repetitions: int) -> Iterator[Row]:
         if found[0] == packs:
             tight.append((seconds, peer.name))
         name = f"{shape} {count:,}: {peer.name}, {found[0]:,} packs to our {packs:,}"
-        yield Row(name, "s", ours["compiled"], peer.name.split(" (")[0], seconds, less_is_better=True)
+        yield Row(
+            name, "s", ours["compiled"], peer.name.split(" (")[0], seconds, less_is_better=True
+        )
     if tight:
         seconds, name = min(tight)
         for form, aim in (("compiled", 100.0), ("numpy", 40.0)):
             title = f"{shape} {count:,}, {form}: fastest peer as tight"
-            of_a_million = aim if count >= 1_000_000 else None  # below, checks and loading count more than packing
-            yield Row(title, "s", ours[form], name.split(" (")[0], seconds, less_is_better=True, aim=of_a_million)
+            of_a_million = (
+                aim if count >= 1_000_000 else None
+            )  # below, checks and loading count more than packing
+            yield Row(
+                title,
+                "s",
+                ours[form],
+                name.split(" (")[0],
+                seconds,
+                less_is_better=True,
+                aim=of_a_million,
+            )
 
 
 def _once(function: Callable[[], object]) -> float:
@@ -178,7 +195,11 @@ def beside_the_limit(shape: str, count: int, *, repetitions: int) -> Iterator[Ro
         "numpy": lambda: _in_numpy(lengths, capacity),
         "seeded": lambda: _plan(lengths, capacity, seed=0),
     }
-    fresh = in_turn({name: functions[name] for name in ("limit", "seeded")}, repetitions=repetitions, before=gc.collect)
+    fresh = in_turn(
+        {name: functions[name] for name in ("limit", "seeded")},
+        repetitions=repetitions,
+        before=gc.collect,
+    )
     with _memory_kept():
         _touch(20 * count)
         seconds = in_turn(functions, repetitions=repetitions, before=gc.collect)
@@ -188,7 +209,15 @@ def beside_the_limit(shape: str, count: int, *, repetitions: int) -> Iterator[Ro
     yield Row(name, "s", fresh["seeded"], peer, fresh["limit"], less_is_better=True)
     for form, aim in (("compiled", 1 / 2), ("numpy", 1 / 8), ("seeded", 1 / 3)):
         words = "compiled, shuffled by a seed" if form == "seeded" else form
-        yield Row(f"{title}: plan, {words}", "s", seconds[form], peer, seconds["limit"], less_is_better=True, aim=aim)
+        yield Row(
+            f"{title}: plan, {words}",
+            "s",
+            seconds[form],
+            peer,
+            seconds["limit"],
+            less_is_better=True,
+            aim=aim,
+        )
     calls = {
         "compiled": lambda: _plan(lengths, capacity),
         "numpy": lambda: _in_numpy(lengths, capacity),
@@ -200,7 +229,15 @@ def beside_the_limit(shape: str, count: int, *, repetitions: int) -> Iterator[Ro
         peak = tracemalloc.get_traced_memory()[1] / count
         tracemalloc.stop()
         del plan
-        yield Row(f"{title}: peak memory, {form}", "bytes a sample", peak, "limit", 16.0, less_is_better=True, aim=1.0)
+        yield Row(
+            f"{title}: peak memory, {form}",
+            "bytes a sample",
+            peak,
+            "limit",
+            16.0,
+            less_is_better=True,
+            aim=1.0,
+        )
 
 
 def measure(quick: bool) -> list[Row]:

@@ -43,7 +43,9 @@ def timed(command: list[str], cluster: list[psutil.Process]) -> tuple[float, flo
     processor_seconds(cluster, before)
     times = dict(before)
     begin = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-m", "brimful", *command], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "brimful", *command], stdout=subprocess.DEVNULL
+    )
     root = psutil.Process(process.pid)
     while process.poll() is None:
         processor_seconds([root, *cluster], times)
@@ -65,7 +67,9 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     os.environ.update(RAY_worker_niceness="0")  # else 15: other work on this machine would go first
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     node = cluster.add_node(num_cpus=1)
     os.environ["RAY_ADDRESS"] = cluster.address
     nodes = [
@@ -85,7 +89,9 @@ def main() -> None:
     rows = []
     for repetition in range(arguments.repetitions):
         for engine in ("local", "ray") if repetition % 2 == 0 else ("ray", "local"):
-            workers = ["--num-proc", "2"] if engine == "local" else ["--engine", "ray", "--num-proc", "2"]
+            workers = (
+                ["--num-proc", "2"] if engine == "local" else ["--engine", "ray", "--num-proc", "2"]
+            )
             folder = home / f"{engine}-{repetition}"
             cache = ["--cache-dir", str(folder / "cache")]
             folder.mkdir()
@@ -100,16 +106,26 @@ def main() -> None:
             )
             output = ["-o", str(folder / "lengths.arrow")]
             row: dict[str, float | str] = {"engine": engine, "load": os.getloadavg()[0]}
-            row["seconds"], row["processor seconds"] = timed(["measure", *base, *cache, *workers, *output], nodes)
+            row["seconds"], row["processor seconds"] = timed(
+                ["measure", *base, *cache, *workers, *output], nodes
+            )
             rows.append(row)
             print(
-                json.dumps({name: value if isinstance(value, str) else round(value, 1) for name, value in row.items()}),
+                json.dumps(
+                    {
+                        name: value if isinstance(value, str) else round(value, 1)
+                        for name, value in row.items()
+                    }
+                ),
                 flush=True,
             )
         one, other = (home / f"{engine}-{repetition}" for engine in ("local", "ray"))
         assert filecmp.cmp(one / "lengths.arrow", other / "lengths.arrow", shallow=False)
     for clock in ("seconds", "processor seconds"):
-        sums = {name: sum(float(row[clock]) for row in rows if row["engine"] == name) for name in ("local", "ray")}
+        sums = {
+            name: sum(float(row[clock]) for row in rows if row["engine"] == name)
+            for name in ("local", "ray")
+        }
         print(f"{clock}: Ray / local = {sums['ray'] / sums['local']:.3f}")
     cluster.shutdown()
     shutil.rmtree(home)

@@ -68,7 +68,12 @@ def _measure(directory: Path, repetitions: int) -> list[Row]:
             total = 0
             for index in order:
                 pack = packs[index]
-                touched = pack.loss_mask.sum() + pack.cu_seqlens.sum() + pack.sample_ids.sum() + pack.starts.sum()
+                touched = (
+                    pack.loss_mask.sum()
+                    + pack.cu_seqlens.sum()
+                    + pack.sample_ids.sum()
+                    + pack.starts.sum()
+                )
                 total += int(pack.input_ids.sum(dtype=np.int64)) + 0 * int(touched)
                 if labels:
                     pack.labels.sum()
@@ -78,12 +83,21 @@ def _measure(directory: Path, repetitions: int) -> list[Row]:
             return sum(bare.total(index) for index in order)
 
         assert ours() == peer(), "not the same tokens"
-        seconds = in_turn({"ours": ours, "labels": lambda: ours(labels=True), "peer": peer}, repetitions=repetitions)
+        seconds = in_turn(
+            {"ours": ours, "labels": lambda: ours(labels=True), "peer": peer},
+            repetitions=repetitions,
+        )
         rates = {key: packs.num_tokens / 1e6 / time for key, time in seconds.items()}
         title = f"read {len(packs):,} packs {name}, {size / 1e6:,.0f} MB"
         rows += [
             Row(title, "M tokens/s", rates["ours"], "pyarrow memory map", rates["peer"], aim=0.3),
-            Row(f"{title}, labels made", "M tokens/s", rates["labels"], "pyarrow memory map", rates["peer"]),
+            Row(
+                f"{title}, labels made",
+                "M tokens/s",
+                rates["labels"],
+                "pyarrow memory map",
+                rates["peer"],
+            ),
         ]
     return rows
 

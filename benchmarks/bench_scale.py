@@ -17,7 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from brimful import LengthTable, Plan, encoder_for, measure_lengths, open_source, plan_packs, write_packs
+from brimful import (
+    LengthTable,
+    Plan,
+    encoder_for,
+    measure_lengths,
+    open_source,
+    plan_packs,
+    write_packs,
+)
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 
@@ -43,17 +51,25 @@ def of_data(data: str, tokenizer: str, home: Path) -> None:
     """Print what each byte, token and block of a data set costs."""
     num_bytes = os.path.getsize(data)
     source, seconds = cost(lambda: open_source(data))
-    print(f"index: {num_bytes / seconds / 1e6:,.0f} MB, {len(source) / seconds:,.0f} samples a processor second")
+    print(
+        f"index: {num_bytes / seconds / 1e6:,.0f} MB, {len(source) / seconds:,.0f} samples a processor second"
+    )
     encoder = encoder_for(source, tokenizer)
     measure_lengths(open_source(data, max_samples=4000), encoder, num_proc=1)
-    table, seconds = cost(lambda: measure_lengths(source, encoder, num_proc=1, path=home / "lengths.arrow"))
+    table, seconds = cost(
+        lambda: measure_lengths(source, encoder, num_proc=1, path=home / "lengths.arrow")
+    )
     num_tokens = int(table.tokens.sum())
-    print(f"measure with the places of targets: {num_tokens / seconds:,.0f} tokens a processor second")
+    print(
+        f"measure with the places of targets: {num_tokens / seconds:,.0f} tokens a processor second"
+    )
     _, seconds = cost(lambda: measure_lengths(source, encoder, num_proc=1, targets=False))
     print(f"measure lengths alone: {num_tokens / seconds:,.0f} tokens a processor second")
     num_blocks = len(source.blocks)
     (home / "lengths.arrow").unlink()
-    _, seconds = cost(lambda: measure_lengths(source, encoder, num_proc=1, path=home / "lengths.arrow"))
+    _, seconds = cost(
+        lambda: measure_lengths(source, encoder, num_proc=1, path=home / "lengths.arrow")
+    )
     print(
         f"check and join measured blocks: {1000 * seconds / num_blocks:.2f} ms a block of {len(source) // num_blocks:,} rows"
     )
@@ -62,7 +78,9 @@ def of_data(data: str, tokenizer: str, home: Path) -> None:
     plan = plan_packs(LengthTable.open(home / "lengths.arrow"), capacity=CAPACITY)
     plan.save(home / "plan.arrow")
     plan = Plan.open(home / "plan.arrow")
-    num_shards, seconds = cost(lambda: write_packs(plan, source, encoder, home / "packs", num_proc=1))
+    num_shards, seconds = cost(
+        lambda: write_packs(plan, source, encoder, home / "packs", num_proc=1)
+    )
     shard_bytes = sum(path.stat().st_size for path in (home / "packs/shards").iterdir())
     print(
         f"write, encoding again: {num_tokens / seconds:,.0f} tokens a processor second, "
@@ -73,10 +91,16 @@ def of_data(data: str, tokenizer: str, home: Path) -> None:
 def of_plans(num_samples: int, home: Path) -> None:
     """Print what planning costs a sample, from counts and with names."""
     rng = np.random.default_rng(0)
-    lengths = np.clip(np.exp(rng.normal(np.log(700), 0.9, num_samples)), 8, CAPACITY).astype(np.int32)
+    lengths = np.clip(np.exp(rng.normal(np.log(700), 0.9, num_samples)), 8, CAPACITY).astype(
+        np.int32
+    )
     plan_packs(lengths[:200_000], capacity=CAPACITY)  # compiles
-    merged, seconds = cost(lambda: Histogram.sum([Histogram.of(part) for part in np.array_split(lengths, 64)]))
-    print(f"count lengths in 64 parts and merge: {1e9 * seconds / len(lengths):.2f} processor seconds for 1e9")
+    merged, seconds = cost(
+        lambda: Histogram.sum([Histogram.of(part) for part in np.array_split(lengths, 64)])
+    )
+    print(
+        f"count lengths in 64 parts and merge: {1e9 * seconds / len(lengths):.2f} processor seconds for 1e9"
+    )
     runs, seconds = cost(lambda: best_fit_decreasing(merged, capacity=CAPACITY))
     ten = Histogram(merged.lengths, merged.counts * (10**10 // len(lengths)))
     many, many_seconds = cost(lambda: best_fit_decreasing(ten, capacity=CAPACITY))
@@ -88,7 +112,9 @@ def of_plans(num_samples: int, home: Path) -> None:
     whole, parts = runs.num_packs, 0
     for part in np.array_split(lengths, 100):
         parts += best_fit_decreasing(Histogram.of(part), capacity=CAPACITY).num_packs
-    print(f"planned in 100 parts of {len(lengths) // 100:,}: {parts - whole:,} packs more than {whole:,}")
+    print(
+        f"planned in 100 parts of {len(lengths) // 100:,}: {parts - whole:,} packs more than {whole:,}"
+    )
     path = home / "lengths.npy"
     np.save(path, lengths)
     del lengths

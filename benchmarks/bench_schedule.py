@@ -20,7 +20,15 @@ import numpy as np
 from compare import Row, describe_machine
 
 from brimful import plan_packs
-from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Barrier, CostModel, Tail, imbalance, pack_costs, schedule_packs
+from brimful.plan.schedule import (
+    DEFAULT_WINDOW_STEPS,
+    Barrier,
+    CostModel,
+    Tail,
+    imbalance,
+    pack_costs,
+    schedule_packs,
+)
 
 __all__ = ["measure"]
 
@@ -86,17 +94,25 @@ def outcomes(
     num_packs: int, windows: tuple[int, ...] = (DEFAULT_WINDOW_STEPS,), humps: bool = False
 ) -> Iterator[Outcome]:
     for capacity in (32_768, 131_072):
-        plan = plan_packs(heavy_tailed_lengths(num_packs, capacity, humps), capacity=capacity, seed=0)
+        plan = plan_packs(
+            heavy_tailed_lengths(num_packs, capacity, humps), capacity=capacity, seed=0
+        )
         offsets, lengths = plan.offsets, plan.lengths
         for name, model in MODELS.items():
             costs = pack_costs(offsets, lengths, model)
             for micro_batches in (1, 4):
-                shape = {"dp_world_size": RANKS, "micro_batches": micro_batches, "packs_per_micro_batch": 1}
+                shape = {
+                    "dp_world_size": RANKS,
+                    "micro_batches": micro_batches,
+                    "packs_per_micro_batch": 1,
+                }
                 options = {**shape, "epoch": 0, "seed": 0, "tail": Tail.DROP}
                 plain = imbalance(schedule_packs(len(costs), **options), costs)
                 for window in windows:
                     start = time.perf_counter()
-                    schedule = schedule_packs(len(costs), **options, costs=costs, window_steps=window)
+                    schedule = schedule_packs(
+                        len(costs), **options, costs=costs, window_steps=window
+                    )
                     seconds = time.perf_counter() - start
                     ratio = imbalance(schedule, costs)
                     yield Outcome(
@@ -131,7 +147,9 @@ def measure(quick: bool) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="20,000 packs: does it run at all?")
-    parser.add_argument("--packs", type=int, default=1_000_000, help="about how many packs (default: a million)")
+    parser.add_argument(
+        "--packs", type=int, default=1_000_000, help="about how many packs (default: a million)"
+    )
     parser.add_argument(
         "--windows",
         type=int,
@@ -140,7 +158,9 @@ def main() -> None:
         metavar="STEPS",
         help="window_steps to compare",
     )
-    parser.add_argument("--humps", action="store_true", help="lengths with a gap between short and long")
+    parser.add_argument(
+        "--humps", action="store_true", help="lengths with a gap between short and long"
+    )
     arguments = parser.parse_args()
     print("\n".join(describe_machine()), end="\n\n", flush=True)
     print(
@@ -148,7 +168,9 @@ def main() -> None:
         "| plain p99 | seconds |"
     )
     print("|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for one in outcomes(20_000 if arguments.quick else arguments.packs, tuple(arguments.windows), arguments.humps):
+    for one in outcomes(
+        20_000 if arguments.quick else arguments.packs, tuple(arguments.windows), arguments.humps
+    ):
         print(
             f"| {one.capacity:,} | {one.model} | {one.micro_batches} | {one.window_steps} | {one.steps:,} "
             f"| {one.mean:.4f} | {one.p99:.4f} | {one.at_steps:.4f} | {one.plain:.3f} | {one.plain_p99:.3f} "

@@ -52,7 +52,12 @@ Step = list[list[list[int]]]
 
 
 def lengths_of(samples: int, seed: int = 0) -> Lengths:
-    return np.random.default_rng(seed).lognormal(np.log(2500), 1, samples).clip(64, CAPACITY).astype(np.int64)
+    return (
+        np.random.default_rng(seed)
+        .lognormal(np.log(2500), 1, samples)
+        .clip(64, CAPACITY)
+        .astype(np.int64)
+    )
 
 
 def waiting(step: Step, lengths: Lengths, *, once: bool = False) -> tuple[float, int, int]:
@@ -71,7 +76,9 @@ def waiting(step: Step, lengths: Lengths, *, once: bool = False) -> tuple[float,
 
 def _definitions(package: str, path: str, names: list[str]) -> SimpleNamespace:
     spec = importlib.util.find_spec(package)
-    places = [Path(place) / path for place in (spec.submodule_search_locations or [])] if spec else []
+    places = (
+        [Path(place) / path for place in (spec.submodule_search_locations or [])] if spec else []
+    )
     file = next((place for place in places if place.exists()), None)
     if file is None:
         raise ImportError(f"{package} is not installed, or has no {path}")
@@ -79,7 +86,9 @@ def _definitions(package: str, path: str, names: list[str]) -> SimpleNamespace:
     tree.body = [node for node in tree.body if getattr(node, "name", None) in names]
     namespace: dict[str, Any] = {"copy": copy, "enum": enum, "heapq": heapq, "__name__": package}
     namespace |= {"ABC": ABC, "abstractmethod": abstractmethod}
-    namespace |= {name: getattr(typing, name) for name in ("Any", "List", "Optional", "Tuple", "Callable")}
+    namespace |= {
+        name: getattr(typing, name) for name in ("Any", "List", "Optional", "Tuple", "Callable")
+    }
     exec(compile(tree, str(file), "exec"), namespace)
     return SimpleNamespace(**{name: namespace[name] for name in names})
 
@@ -95,7 +104,8 @@ def _verl() -> Callable[[Lengths, int], Step]:
         number = max(-(-int(lengths[rows].sum()) // CAPACITY) for rows in by_rank)
         while True:
             step = [
-                [[rows[i] for i in part] for part in divide(work[rows].tolist(), number, False)] for rows in by_rank
+                [[rows[i] for i in part] for part in divide(work[rows].tolist(), number, False)]
+                for rows in by_rank
             ]
             if all(int(lengths[part].sum()) <= CAPACITY for parts in step for part in parts):
                 break
@@ -117,7 +127,10 @@ def _openrlhf() -> Callable[[Lengths, int], Step]:
         count = theirs.get_minimum_num_micro_batch_size
         number = max(count(lengths[rows].tolist(), CAPACITY, 1, 1) for rows in by_rank)
         divide = theirs.get_seqlen_balanced_partitions
-        return [[rows[part].tolist() for part in divide(lengths[rows].tolist(), number, False)] for rows in by_rank]
+        return [
+            [rows[part].tolist() for part in divide(lengths[rows].tolist(), number, False)]
+            for rows in by_rank
+        ]
 
     return plan
 
@@ -172,15 +185,27 @@ def _steps(quick: bool) -> list[Row]:
             with compiled_forms(use):
                 seconds = in_turn({"ours": plan}, repetitions=3 if quick else 21)["ours"]
             rows.append(
-                Row(f"{title}, {form}", "ms", seconds * 1e3, "aim", AIMS_MS[form][number], less_is_better=True, aim=1)
+                Row(
+                    f"{title}, {form}",
+                    "ms",
+                    seconds * 1e3,
+                    "aim",
+                    AIMS_MS[form][number],
+                    less_is_better=True,
+                    aim=1,
+                )
             )
         ratio, over, count = waiting(ours_of(lengths, ranks), lengths)
         assert over == 0
         aim = AIMS_WAITING.get((samples, ranks))
         if aim is not None:
-            rows.append(Row(f"{title}: time ÷ ideal", "", ratio, "aim", aim, less_is_better=True, aim=1))
+            rows.append(
+                Row(f"{title}: time ÷ ideal", "", ratio, "aim", aim, less_is_better=True, aim=1)
+            )
         once = waiting(ours_of(lengths, ranks, "step"), lengths, once=True)[0]
-        rows.append(Row(f"{title}, barrier once: time ÷ ideal", "", once, "aim", 1.01, less_is_better=True))
+        rows.append(
+            Row(f"{title}, barrier once: time ÷ ideal", "", once, "aim", 1.01, less_is_better=True)
+        )
         for name, (peer, most) in peers.items():
             if samples > most or (quick and samples > 1024):
                 continue
@@ -190,9 +215,22 @@ def _steps(quick: bool) -> list[Row]:
                     repetitions=1 if samples > 1024 else 3,
                 )
             theirs, their_over, their_count = waiting(peer(lengths, ranks), lengths)
-            rows.append(Row(title, "ms", seconds["ours"] * 1e3, name, seconds["peer"] * 1e3, less_is_better=True))
+            rows.append(
+                Row(
+                    title,
+                    "ms",
+                    seconds["ours"] * 1e3,
+                    name,
+                    seconds["peer"] * 1e3,
+                    less_is_better=True,
+                )
+            )
             counts = f"{count} micro-batches, theirs {their_count}, {their_over} over the budget"
-            rows.append(Row(f"{title}: time ÷ ideal; {counts}", "", ratio, name, theirs, less_is_better=True))
+            rows.append(
+                Row(
+                    f"{title}: time ÷ ideal; {counts}", "", ratio, name, theirs, less_is_better=True
+                )
+            )
     return rows
 
 
@@ -206,7 +244,12 @@ def _long_steps(quick: bool) -> list[Row]:
     except ImportError as error:
         print(f"not measured: Megatron-Core: {error}", file=sys.stderr)
     for samples, ranks, longest in LONG_STEPS[:1] if quick else LONG_STEPS:
-        lengths = np.random.default_rng(0).lognormal(np.log(4000), 1, samples).clip(64, longest).astype(np.int64)
+        lengths = (
+            np.random.default_rng(0)
+            .lognormal(np.log(4000), 1, samples)
+            .clip(64, longest)
+            .astype(np.int64)
+        )
         ideal = float((lengths.astype(np.float64) ** 2).sum()) / ranks
         title = f"context parallelism, {samples:,} on {ranks} ranks"
 
@@ -218,65 +261,123 @@ def _long_steps(quick: bool) -> list[Row]:
         ratio, most, count = _slowest(plan(), lengths, ideal)
         assert most <= MAX_TOKENS_PER_RANK
         rows.append(
-            Row(f"{title}: time ÷ ideal, {count} micro-batches", "", ratio, "aim", 1.03, less_is_better=True, aim=1)
+            Row(
+                f"{title}: time ÷ ideal, {count} micro-batches",
+                "",
+                ratio,
+                "aim",
+                1.03,
+                less_is_better=True,
+                aim=1,
+            )
         )
         if scheduler is None:
             continue
 
         def theirs(lengths: Lengths = lengths, ranks: int = ranks) -> list[list[list[int]]]:
             made = scheduler(MAX_TOKENS_PER_RANK, SimpleNamespace(size=lambda: ranks))
-            groups: list[list[list[int]]] = made.get_groups_and_subsamples(list(enumerate(lengths.tolist())), None)[1]
+            groups: list[list[list[int]]] = made.get_groups_and_subsamples(
+                list(enumerate(lengths.tolist())), None
+            )[1]
             return groups
 
         with compiled_forms(True):
             seconds = in_turn({"ours": plan, "peer": theirs}, repetitions=3)
         other, tokens, number = _slowest(theirs(), lengths, ideal)
         rows.append(
-            Row(title, "ms", seconds["ours"] * 1e3, "Megatron-Core", seconds["peer"] * 1e3, less_is_better=True, aim=10)
+            Row(
+                title,
+                "ms",
+                seconds["ours"] * 1e3,
+                "Megatron-Core",
+                seconds["peer"] * 1e3,
+                less_is_better=True,
+                aim=10,
+            )
         )
         counts = f"{count} micro-batches within {MAX_TOKENS_PER_RANK:,} tokens, theirs {number} with up to {tokens:,}"
-        rows.append(Row(f"{title}: time ÷ ideal; {counts}", "", ratio, "Megatron-Core", other, less_is_better=True))
+        rows.append(
+            Row(
+                f"{title}: time ÷ ideal; {counts}",
+                "",
+                ratio,
+                "Megatron-Core",
+                other,
+                less_is_better=True,
+            )
+        )
     return rows
 
 
-def _slowest(groups: list[list[list[int]]], lengths: Lengths, ideal: float) -> tuple[float, int, int]:
+def _slowest(
+    groups: list[list[list[int]]], lengths: Lengths, ideal: float
+) -> tuple[float, int, int]:
     slowest, most = 0.0, 0
     for by_rank in groups:
         degrees: dict[int, int] = {}
         for samples in by_rank:
             for sample in samples:
                 degrees[sample] = degrees.get(sample, 0) + 1
-        slowest += max(sum(int(lengths[s]) ** 2 / degrees[s] for s in samples) for samples in by_rank)
-        most = max(most, *(sum(-(-int(lengths[s]) // degrees[s]) for s in samples) for samples in by_rank))
+        slowest += max(
+            sum(int(lengths[s]) ** 2 / degrees[s] for s in samples) for samples in by_rank
+        )
+        most = max(
+            most, *(sum(-(-int(lengths[s]) // degrees[s]) for s in samples) for samples in by_rank)
+        )
     return slowest / ideal, most, len(groups)
 
 
 def _groups(quick: bool) -> list[Row]:
     """Groups that share a rank: time, and balance beside equal ranks or the most costly group, which no plan goes below."""
     rows = []
-    for samples, ranks, size in ((1024, 8, 8), (4096, 64, 2), (4096, 64, 8), (4096, 64, 16))[: 1 if quick else None]:
+    for samples, ranks, size in ((1024, 8, 8), (4096, 64, 2), (4096, 64, 8), (4096, 64, 16))[
+        : 1 if quick else None
+    ]:
         lengths, groups = lengths_of(samples), np.arange(samples) // size
         costs = (24576 * lengths + lengths**2).astype(np.float64)
         bound = max(1.0, float(np.bincount(groups, costs).max()) * ranks / float(costs.sum()))
         title = f"step of {samples:,} on {ranks} ranks in groups of {size}"
         for barrier in ("micro_batch", "step"):
-            alone = partial(plan_step, lengths, capacity=CAPACITY, dp_world_size=ranks, cost=COST, barrier=barrier)
+            alone = partial(
+                plan_step,
+                lengths,
+                capacity=CAPACITY,
+                dp_world_size=ranks,
+                cost=COST,
+                barrier=barrier,
+            )
             plan = partial(alone, groups=groups)
             with compiled_forms(True):
                 seconds = in_turn({"groups": plan, "alone": alone}, repetitions=3 if quick else 11)
             words = f"{title}, barrier {barrier}"
             rows.append(
-                Row(words, "ms", seconds["groups"] * 1e3, "without groups", seconds["alone"] * 1e3, less_is_better=True)
+                Row(
+                    words,
+                    "ms",
+                    seconds["groups"] * 1e3,
+                    "without groups",
+                    seconds["alone"] * 1e3,
+                    less_is_better=True,
+                )
             )
             rows.append(
-                Row(f"{words}: time ÷ ideal", "", plan().imbalance(barrier), "bound", bound, less_is_better=True)
+                Row(
+                    f"{words}: time ÷ ideal",
+                    "",
+                    plan().imbalance(barrier),
+                    "bound",
+                    bound,
+                    less_is_better=True,
+                )
             )
     return rows
 
 
 def _data_sets(quick: bool) -> list[Row]:
     """The default plan of a small data set: lengths of chats, and of rollouts."""
-    chats = np.random.default_rng(0).lognormal(np.log(300), 1, 20_000).clip(10, 4096).astype(np.int32)
+    chats = (
+        np.random.default_rng(0).lognormal(np.log(300), 1, 20_000).clip(10, 4096).astype(np.int32)
+    )
     rows = []
     for noun, lengths, capacity in (
         ("chats", chats, 4096),

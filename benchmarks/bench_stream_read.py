@@ -45,7 +45,10 @@ _PART_BYTES = 8 << 20
 def measure(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         directory = write_synthetic_packs(2_000_000 if quick else 50_000_000, Path(folder))
-        rows = [_local(directory, 1 if quick else 7), *_s3(directory, Path(folder), 1 if quick else 5)]
+        rows = [
+            _local(directory, 1 if quick else 7),
+            *_s3(directory, Path(folder), 1 if quick else 5),
+        ]
     return [*rows, _waiting(2.0 if quick else 30.0)]
 
 
@@ -53,7 +56,9 @@ def _served(loader: StreamLoader) -> int:
     """Sum every array of every pack, as ``bench_read`` does."""
     total = 0
     for (pack,) in loader:
-        touched = pack.loss_mask.sum() + pack.cu_seqlens.sum() + pack.sample_ids.sum() + pack.starts.sum()
+        touched = (
+            pack.loss_mask.sum() + pack.cu_seqlens.sum() + pack.sample_ids.sum() + pack.starts.sum()
+        )
         total += int(pack.input_ids.sum(dtype=np.int64)) + 0 * int(touched)
     return total
 
@@ -85,7 +90,10 @@ def _server() -> Iterator[str]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(300):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), timeout=1),
+            ):
                 break
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
@@ -112,7 +120,9 @@ def _s3(directory: Path, folder: Path, repetitions: int) -> list[Row]:
         client = s3fs.S3FileSystem()
         client.mkdir("bench")
         for name in ("stream.json", "log", "shards"):
-            client.put(str(directory / name), f"bench/packs/{name}", recursive=(directory / name).is_dir())
+            client.put(
+                str(directory / name), f"bench/packs/{name}", recursive=(directory / name).is_dir()
+            )
         sizes = {name: client.size(name) for name in client.ls("bench/packs/shards", detail=False)}
         cache = folder / "copies"
 
@@ -131,7 +141,9 @@ def _s3(directory: Path, folder: Path, repetitions: int) -> list[Row]:
         seconds = in_turn({"ours": ours, "peer": peer}, repetitions=repetitions)
     size = sum(sizes.values()) / 1e6
     title = f"serve {size:,.0f} MB from S3 on loopback"
-    return [Row(title, "MB/s", size / seconds["ours"], "s3fs, ranges", size / seconds["peer"], aim=0.5)]
+    return [
+        Row(title, "MB/s", size / seconds["ours"], "s3fs, ranges", size / seconds["peer"], aim=0.5)
+    ]
 
 
 def _waiting(seconds: float) -> Row:
@@ -140,7 +152,9 @@ def _waiting(seconds: float) -> Row:
 
         def wait() -> None:
             with contextlib.suppress(StreamTimeoutError):
-                FollowedLog(LocalBlobStore(folder), timeout=seconds).wait_until(lambda: False, "nothing")
+                FollowedLog(LocalBlobStore(folder), timeout=seconds).wait_until(
+                    lambda: False, "nothing"
+                )
 
         threads = [threading.Thread(target=wait) for _ in range(_RANKS)]
         begin, begin_processor = time.monotonic(), time.process_time()
@@ -150,7 +164,14 @@ def _waiting(seconds: float) -> Row:
             thread.join()
         share = (time.process_time() - begin_processor) / (time.monotonic() - begin)
     title = f"{_RANKS} ranks wait for {seconds:.0f} s, {100 * share:.2f} % of a core"
-    return Row(title, "ranks a core", _RANKS / share, f"{100 * _SHARE:.0f} % of a core", _RANKS / _SHARE, aim=1.0)
+    return Row(
+        title,
+        "ranks a core",
+        _RANKS / share,
+        f"{100 * _SHARE:.0f} % of a core",
+        _RANKS / _SHARE,
+        aim=1.0,
+    )
 
 
 if __name__ == "__main__":

@@ -95,11 +95,17 @@ def outcomes(
         for multiple in second:
             limit = int(np.ceil(capacity * balance * multiple))
             kept = fits & (patches <= limit)
-            table = LengthTable.from_lengths(tokens[kept], patches=patches[kept], patch_blocks=blocks[kept])
+            table = LengthTable.from_lengths(
+                tokens[kept], patches=patches[kept], patch_blocks=blocks[kept]
+            )
             plan = plan_packs(table, capacity=capacity, budgets={"patches": limit})
             costs = plan.costs(model, table)
             for micro_batches in (1, 4):
-                shape = {"dp_world_size": RANKS, "micro_batches": micro_batches, "packs_per_micro_batch": 1}
+                shape = {
+                    "dp_world_size": RANKS,
+                    "micro_batches": micro_batches,
+                    "packs_per_micro_batch": 1,
+                }
                 options = {**shape, "epoch": 0, "seed": 0, "tail": Tail.DROP}
                 if plan.num_packs < RANKS * micro_batches:
                     continue
@@ -109,7 +115,9 @@ def outcomes(
                 shuffled = schedule_packs(plan.num_packs, **options)
                 by_total = schedule_packs(plan.num_packs, **options, costs=costs.sum(axis=1))
                 tower = costs[:, 1][balanced].sum(axis=3)
-                ratios = tower.max(axis=1).sum(axis=1) / np.maximum(tower.mean(axis=1).sum(axis=1), 1)
+                ratios = tower.max(axis=1).sum(axis=1) / np.maximum(
+                    tower.mean(axis=1).sum(axis=1), 1
+                )
                 yield Outcome(
                     capacity=capacity,
                     patches=limit,
@@ -140,7 +148,9 @@ def measure(quick: bool) -> list[Row]:
     for one in outcomes(SHARED_DATA / "lengths", 4 if quick else 16, (8192,), (1.0, 1.5)):
         name = f"{one.capacity:,} tokens and {one.patches:,} patches"
         if one.micro_batches == 1:
-            rows.append(Row(f"packs, {name}", "packs", one.packs, "bound", one.bound, less_is_better=True))
+            rows.append(
+                Row(f"packs, {name}", "packs", one.packs, "bound", one.bound, less_is_better=True)
+            )
         rows.append(
             Row(
                 f"tower, {RANKS} ranks, {one.micro_batches} micro-batches, {name}",
@@ -157,8 +167,12 @@ def measure(quick: bool) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="little data: does it run at all?")
-    parser.add_argument("--repetitions", type=int, default=16, help="how often the data are repeated")
-    parser.add_argument("--lengths", type=Path, default=SHARED_DATA / "lengths", help="where the real arrays are")
+    parser.add_argument(
+        "--repetitions", type=int, default=16, help="how often the data are repeated"
+    )
+    parser.add_argument(
+        "--lengths", type=Path, default=SHARED_DATA / "lengths", help="where the real arrays are"
+    )
     options = parser.parse_args()
     print("\n".join(describe_machine()), end="\n\n", flush=True)
     print(
@@ -167,8 +181,12 @@ def main() -> None:
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---|---|---:|---:|")
     capacities = (8192,) if options.quick else (8192, 32768)
-    for one in outcomes(options.lengths, 4 if options.quick else options.repetitions, capacities, _SECOND):
-        waits = " | ".join(f"{a:.2%}, {b:.2%}" for a, b in (one.shuffled, one.by_total, one.balanced))
+    for one in outcomes(
+        options.lengths, 4 if options.quick else options.repetitions, capacities, _SECOND
+    ):
+        waits = " | ".join(
+            f"{a:.2%}, {b:.2%}" for a, b in (one.shuffled, one.by_total, one.balanced)
+        )
         print(
             f"| {one.capacity:,}, {one.patches:,} | {one.second} | {one.samples:,} | {one.bound:,} | {one.packs:,} "
             f"| {one.packs / one.bound - 1:.2%} | {one.micro_batches} | {one.steps:,} | {one.tower_share:.1%} | {waits} "

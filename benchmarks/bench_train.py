@@ -128,20 +128,26 @@ class _Training:
         self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
         self.device = device
         self._model = LlamaForCausalLM(config).to(device=device, dtype=self.dtype).train()
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-5, fused=device == "cuda")
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(), lr=1e-5, fused=device == "cuda"
+        )
 
     def step(self, contestant: _Contestant, update: bool = True) -> float:
         """Train on all batches of a contestant; its loss, summed over all targets."""
         self._model.set_attn_implementation(contestant.attention)
         total = torch.zeros((), device=self.device)
         for batch in contestant.batches():
-            loss = self._model(**self._on_device(batch), num_items_in_batch=1).loss  # the sum over its targets
+            loss = self._model(
+                **self._on_device(batch), num_items_in_batch=1
+            ).loss  # the sum over its targets
             loss.backward()
             total += loss.detach()
         if update:
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return float(total)  # waits for the device, so the wall clock holds its work and that of the host
+        return float(
+            total
+        )  # waits for the device, so the wall clock holds its work and that of the host
 
     def peak(self, contestant: _Contestant) -> float:
         """GiB that training on it takes at most, with weights and optimizer."""
@@ -165,7 +171,9 @@ def _by_segment(
     edges = [0, query.shape[2]] if boundaries is None else boundaries.tolist()
     settings = {"is_causal": True, "scale": options["scaling"], "enable_gqa": True}
     parts = [
-        scaled_dot_product_attention(*(tensor[:, :, a:b] for tensor in (query, key, value)), **settings)
+        scaled_dot_product_attention(
+            *(tensor[:, :, a:b] for tensor in (query, key, value)), **settings
+        )
         for a, b in pairwise(edges)
     ]
     return torch.cat(parts, dim=2).transpose(1, 2), None
@@ -182,7 +190,11 @@ def _by_varlen(
         longest = query.shape[2]
         edges = torch.tensor([0, longest], dtype=torch.int32, device=query.device)
     tokens = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
-    settings = {"scale": options["scaling"], "window_size": (-1, 0), "enable_gqa": True}  # all to the left: causal
+    settings = {
+        "scale": options["scaling"],
+        "window_size": (-1, 0),
+        "enable_gqa": True,
+    }  # all to the left: causal
     return varlen_attn(*tokens, edges, edges, longest, longest, **settings)[None], None
 
 
@@ -193,7 +205,9 @@ def _attentions(device: str) -> list[str]:
 
     for name, function in ((_BY_SEGMENT, _by_segment), (_TORCH_VARLEN, _by_varlen)):
         AttentionInterface.register(name, function)
-        AttentionMaskInterface.register(name, flash_attention_mask)  # none for packed rows: boundaries say it all
+        AttentionMaskInterface.register(
+            name, flash_attention_mask
+        )  # none for packed rows: boundaries say it all
     if device == "cpu":
         return [_BY_SEGMENT, "sdpa"]
     modules = {"flash_attention_2": "flash_attn", _TORCH_VARLEN: "torch.nn.attention.varlen"}
@@ -211,7 +225,11 @@ def _lengths(name: str, size: _Size) -> np.ndarray:
     """Real lengths in random order, for files come sorted by task; or drawn ones."""
     rng = np.random.default_rng(0)
     path = SHARED_DATA / "lengths" / f"{_LENGTHS[name]}.npy"
-    lengths = rng.permutation(np.load(path)) if path.exists() else 8 + rng.lognormal(5.0, 1.0, size.samples)
+    lengths = (
+        rng.permutation(np.load(path))
+        if path.exists()
+        else 8 + rng.lognormal(5.0, 1.0, size.samples)
+    )
     lengths = lengths[: size.samples].astype(np.int64)
     return lengths[lengths <= size.capacity]
 
@@ -224,7 +242,9 @@ def _packs(name: str, size: _Size) -> list[Pack]:
     packs = []
     for number in range(min(size.packs, plan.num_packs)):
         ids = plan.sample_ids[plan.offsets[number] : plan.offsets[number + 1]]
-        tokens = [rng.integers(3, size.vocab, length, dtype=np.int32) for length in lengths[ids].tolist()]
+        tokens = [
+            rng.integers(3, size.vocab, length, dtype=np.int32) for length in lengths[ids].tolist()
+        ]
         packs.append(assemble_pack(tokens, [np.ones(len(row), dtype=bool) for row in tokens], ids))
     return packs
 
@@ -258,12 +278,16 @@ def _pad(samples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     ids = [torch.tensor(sample["input_ids"]) for sample in samples]
     return {
         "input_ids": pad_sequence(ids, batch_first=True),
-        "labels": pad_sequence([torch.tensor(sample["labels"]) for sample in samples], True, IGNORE_INDEX),
+        "labels": pad_sequence(
+            [torch.tensor(sample["labels"]) for sample in samples], True, IGNORE_INDEX
+        ),
         "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
     }
 
 
-def _contestants(packs: list[Pack], size: _Size, attentions: Sequence[str], device: str) -> dict[str, _Contestant]:
+def _contestants(
+    packs: list[Pack], size: _Size, attentions: Sequence[str], device: str
+) -> dict[str, _Contestant]:
     """All layouts of the same samples, and the dense rows."""
     from transformers import DataCollatorWithFlattening
 
@@ -271,7 +295,9 @@ def _contestants(packs: list[Pack], size: _Size, attentions: Sequence[str], devi
     theirs = DataCollatorWithFlattening(return_flash_attn_kwargs=True)
     of_packs = [_samples(pack) for pack in packs]
     samples = [sample for group in of_packs for sample in group]
-    drawn = [samples[place] for place in np.random.default_rng(1).permutation(len(samples)).tolist()]
+    drawn = [
+        samples[place] for place in np.random.default_rng(1).permutation(len(samples)).tolist()
+    ]
     inside = -(-len(drawn) // len(packs))
     fixed = [drawn[begin : begin + inside] for begin in range(0, len(drawn), inside)]
     by_length = sorted(drawn, key=lambda sample: len(sample["input_ids"]))
@@ -280,7 +306,9 @@ def _contestants(packs: list[Pack], size: _Size, attentions: Sequence[str], devi
     found = {
         "dense": _Contestant("sdpa", lambda: ({"input_ids": row, "labels": row} for row in dense)),
         "padded": _Contestant("sdpa", partial(map, _pad, _padded_groups(drawn, size.capacity))),
-        "padded, sorted": _Contestant("sdpa", partial(map, _pad, _padded_groups(by_length, size.capacity))),
+        "padded, sorted": _Contestant(
+            "sdpa", partial(map, _pad, _padded_groups(by_length, size.capacity))
+        ),
     }
     for name in attentions:
         found[f"ours, {name}"] = _Contestant(name, lambda: (ours([pack]) for pack in packs))
@@ -299,16 +327,22 @@ def _warm_up(training: _Training, contestants: dict[str, _Contestant]) -> dict[s
             losses[name] = training.step(contestant, update=False)
             running[name] = contestant
         except Exception as error:  # kernels and compilers refuse a dtype, a shape or a machine in any way they like
-            training.step(contestants["dense"], update=False)  # and if the device itself is gone, this says so
+            training.step(
+                contestants["dense"], update=False
+            )  # and if the device itself is gone, this says so
             _not_measured(f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
     losses.pop("dense")  # has other tokens
     expected = losses["padded"]
     for name, loss in losses.items():
         apart = abs(loss / expected - 1)
-        assert apart < _TOLERANCE[training.dtype], f"{name}: loss {loss:,.3f} nats, padded {expected:,.3f}"
+        assert apart < _TOLERANCE[training.dtype], (
+            f"{name}: loss {loss:,.3f} nats, padded {expected:,.3f}"
+        )
     most = max(abs(loss / expected - 1) for loss in losses.values())
     print(
-        f"loss of all samples: {expected:,.2f} nats padded, the others within {most:.0e}", file=sys.stderr, flush=True
+        f"loss of all samples: {expected:,.2f} nats padded, the others within {most:.0e}",
+        file=sys.stderr,
+        flush=True,
     )
     return running
 
@@ -323,33 +357,68 @@ def _rows(name: str, size: _Size, training: _Training, attentions: Sequence[str]
     limit = len(packs) * size.capacity
     rates = {key: (limit if key == "dense" else real) / time for key, time in seconds.items()}
     on_gpu = training.device == "cuda"
-    peaks = {key: training.peak(contestant) for key, contestant in contestants.items()} if on_gpu else {}
+    peaks = (
+        {key: training.peak(contestant) for key, contestant in contestants.items()}
+        if on_gpu
+        else {}
+    )
     title = f"train {name}, {len(packs)} × {size.capacity:,}, {str(training.dtype).removeprefix('torch.')}"
     title += f" on {torch.cuda.get_device_name()}" if on_gpu else " on CPU"
     rows = []
     for key in ("padded", "padded, sorted"):
         positions = sum(batch["input_ids"].numel() for batch in contestants[key].batches())
         rows.append(
-            Row(f"{title}: positions that are real", "%", 100 * real / limit, _PEERS[key], 100 * real / positions)
+            Row(
+                f"{title}: positions that are real",
+                "%",
+                100 * real / limit,
+                _PEERS[key],
+                100 * real / positions,
+            )
         )
-    fixed = contestants[f"fixed, {attentions[0]}"].batches() if f"fixed, {attentions[0]}" in contestants else ()
+    fixed = (
+        contestants[f"fixed, {attentions[0]}"].batches()
+        if f"fixed, {attentions[0]}" in contestants
+        else ()
+    )
     longest = [batch["input_ids"].numel() for batch in fixed]
     if longest:
-        rows.append(Row(f"{title}: longest row", "tokens", size.capacity, _PEERS["fixed"], max(longest), True))
+        rows.append(
+            Row(
+                f"{title}: longest row",
+                "tokens",
+                size.capacity,
+                _PEERS["fixed"],
+                max(longest),
+                True,
+            )
+        )
     for attention in attentions:
         ours = f"ours, {attention}"
         if ours not in contestants:
             continue
         what = f"{title}: {_ATTENTION[attention]}"
         aims = {} if attention == "sdpa" else {"padded": 1.0, "dense": 0.9 if on_gpu else None}
-        peers = {short: f"{short}, {attention}" if short in ("same", "fixed") else short for short in _PEERS}
+        peers = {
+            short: f"{short}, {attention}" if short in ("same", "fixed") else short
+            for short in _PEERS
+        }
         peers = {short: key for short, key in peers.items() if key in contestants}
         rows += [
-            Row(what, "useful tokens/s", rates[ours], _PEERS[short], rates[key], aim=aims.get(short))
+            Row(
+                what, "useful tokens/s", rates[ours], _PEERS[short], rates[key], aim=aims.get(short)
+            )
             for short, key in peers.items()
         ]
         rows += [
-            Row(f"{what}, peak memory", "GiB", peaks[ours], _PEERS[short], peaks[key], less_is_better=True)
+            Row(
+                f"{what}, peak memory",
+                "GiB",
+                peaks[ours],
+                _PEERS[short],
+                peaks[key],
+                less_is_better=True,
+            )
             for short, key in peers.items()
             if on_gpu and short in ("padded", "fixed")
         ]
@@ -360,18 +429,32 @@ def _verify(training: _Training, attentions: Sequence[str]) -> Row:
     """``verify_packing`` on a tiny Llama, in the type that was trained in. The report goes to stderr."""
     dtype = str(training.dtype).removeprefix("torch.")
     model = tiny_model("llama", dtype=dtype, device=training.device)
-    report = verify_packing(model, PackCollator(pad_to=128), random_samples(128), attention=attentions)
+    report = verify_packing(
+        model, PackCollator(pad_to=128), random_samples(128), attention=attentions
+    )
     print(report, file=sys.stderr, flush=True)
     passed = {found.attention for found in report.findings if found.check == "isolation"}
     passed -= {found.attention for found in report.failures}
     clean = 0 if any(not found.attention for found in report.failures) else len(passed)
-    return Row(f"verify_packing, {dtype}", "attentions that pass", clean, "attentions tried", len(attentions), aim=1)
+    return Row(
+        f"verify_packing, {dtype}",
+        "attentions that pass",
+        clean,
+        "attentions tried",
+        len(attentions),
+        aim=1,
+    )
 
 
 def measure(quick: bool) -> list[Row]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
-        for what in ("flash_attn and varlen of torch", "flex attention (its backward)", "peak memory", "bf16"):
+        for what in (
+            "flash_attn and varlen of torch",
+            "flex attention (its backward)",
+            "peak memory",
+            "bf16",
+        ):
             _not_measured(f"no CUDA device: {what}")
     size = _SIZES[device, quick]
     attentions = _attentions(device)

@@ -95,7 +95,14 @@ def _measure(home: Path, tokens: int, repetitions: int) -> list[Row]:
 
     def ours(num_proc: int) -> Callable[[], object]:
         def write() -> None:
-            write_packs(plan, source, encoder, home / f"out{next(fresh)}", encoded=encoded, num_proc=num_proc)
+            write_packs(
+                plan,
+                source,
+                encoder,
+                home / f"out{next(fresh)}",
+                encoded=encoded,
+                num_proc=num_proc,
+            )
 
         return write
 
@@ -103,7 +110,9 @@ def _measure(home: Path, tokens: int, repetitions: int) -> list[Row]:
     shards = [_in_memory(path) for path in sorted((home / "out0" / "shards").iterdir())]
     size = sum(path.stat().st_size for path in (home / "out0" / "shards").iterdir())
 
-    def write_files(shards: Sequence[tuple[pa.Schema, Sequence[Any]]], take: Callable[[Any], pa.RecordBatch]) -> None:
+    def write_files(
+        shards: Sequence[tuple[pa.Schema, Sequence[Any]]], take: Callable[[Any], pa.RecordBatch]
+    ) -> None:
         folder = home / f"out{next(fresh)}"
         folder.mkdir()
         for number, (schema, batches) in enumerate(shards):
@@ -115,7 +124,9 @@ def _measure(home: Path, tokens: int, repetitions: int) -> list[Row]:
                 os.fsync(file.fileno())
         assert sum(path.stat().st_size for path in folder.iterdir()) == size, "not the same bytes"
 
-    rows_of = [(schema, [(schema, _rows(batch)) for batch in batches]) for schema, batches in shards]
+    rows_of = [
+        (schema, [(schema, _rows(batch)) for batch in batches]) for schema, batches in shards
+    ]
 
     zeros = bytes(size)
 
@@ -144,13 +155,42 @@ def _measure(home: Path, tokens: int, repetitions: int) -> list[Row]:
     seconds = in_turn(functions, repetitions=repetitions, before=clean)
     rates = {name: size / 1e6 / time for name, time in seconds.items()}
     title = f"write {plan.num_packs:,} packs, {size / 1e6:,.0f} MB in {len(shards)} shards"
-    rows = [Row(f"{title}, num_proc 1", "MB/s", rates["ours"], "pyarrow IPC from arrays", rates["arrays"], aim=0.5)]
+    rows = [
+        Row(
+            f"{title}, num_proc 1",
+            "MB/s",
+            rates["ours"],
+            "pyarrow IPC from arrays",
+            rates["arrays"],
+            aim=0.5,
+        )
+    ]
     if "all" in rates:
-        rows.append(Row(f"{title}, num_proc {cores}", "MB/s", rates["all"], "pyarrow IPC from arrays", rates["arrays"]))
+        rows.append(
+            Row(
+                f"{title}, num_proc {cores}",
+                "MB/s",
+                rates["all"],
+                "pyarrow IPC from arrays",
+                rates["arrays"],
+            )
+        )
     return [
         *rows,
-        Row(f"{title}, num_proc 1", "MB/s", rates["ours"], "pyarrow IPC from record batches", rates["batches"]),
-        Row(f"{title}, num_proc 1", "MB/s", rates["ours"], "one write + fsync (disk)", rates["plain"]),
+        Row(
+            f"{title}, num_proc 1",
+            "MB/s",
+            rates["ours"],
+            "pyarrow IPC from record batches",
+            rates["batches"],
+        ),
+        Row(
+            f"{title}, num_proc 1",
+            "MB/s",
+            rates["ours"],
+            "one write + fsync (disk)",
+            rates["plain"],
+        ),
     ]
 
 
@@ -167,7 +207,9 @@ def _rows(batch: pa.RecordBatch) -> list[list[np.ndarray]]:
         if name == "checksum":
             columns.append([column.to_numpy()])
         elif name == "loss_mask":
-            columns.append([np.frombuffer(mask.as_buffer(), dtype=np.uint8).copy() for mask in column])
+            columns.append(
+                [np.frombuffer(mask.as_buffer(), dtype=np.uint8).copy() for mask in column]
+            )
         else:
             columns.append([row.values.to_numpy().copy() for row in column])
     return columns

@@ -81,7 +81,9 @@ def describe_machine() -> list[str]:
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            model = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+            model = next(
+                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+            )
     except (OSError, StopIteration):
         pass
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -119,7 +121,9 @@ def _number(value: float) -> str:
 def main_of(measure: Callable[[bool], list[Row]], purpose: str | None) -> None:
     """The command line of one benchmark."""
     parser = argparse.ArgumentParser(description=(purpose or "").split("\n", 1)[0])
-    parser.add_argument("--quick", action="store_true", help="little data, few repetitions: does it run at all?")
+    parser.add_argument(
+        "--quick", action="store_true", help="little data, few repetitions: does it run at all?"
+    )
     quick = parser.parse_args().quick
     print("\n".join(describe_machine()), end="\n\n", flush=True)
     print_rows(measure(quick))

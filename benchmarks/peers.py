@@ -65,7 +65,9 @@ def _module_at(package: str, path: str) -> ModuleType:
     raise ImportError(f"{package} has no {path}")
 
 
-def _with_ids(pack: Callable[[list[int], int], Packs]) -> Callable[[npt.NDArray[np.int32], int], Packs]:
+def _with_ids(
+    pack: Callable[[list[int], int], Packs],
+) -> Callable[[npt.NDArray[np.int32], int], Packs]:
     """From packs of lengths to packs of ids."""
 
     def run(lengths: npt.NDArray[np.int32], capacity: int) -> Packs:
@@ -84,7 +86,9 @@ def _nemo_automodel() -> Any:
 
 
 def _llama_factory() -> Any:
-    return _with_ids(_module_at("llamafactory", "data/processor/processor_utils.py").greedy_knapsack)
+    return _with_ids(
+        _module_at("llamafactory", "data/processor/processor_utils.py").greedy_knapsack
+    )
 
 
 def _megatron_bridge() -> Any:
@@ -96,7 +100,9 @@ def _binpacking() -> Any:
     import binpacking
 
     def run(lengths: npt.NDArray[np.int32], capacity: int) -> Packs:
-        packs = binpacking.to_constant_volume(list(enumerate(lengths.tolist())), capacity, weight_pos=1)
+        packs = binpacking.to_constant_volume(
+            list(enumerate(lengths.tolist())), capacity, weight_pos=1
+        )
         return [[sample_id for sample_id, _ in pack] for pack in packs]
 
     return run
@@ -133,13 +139,21 @@ def _trl() -> Any:
         if offsets[-1] >= 2**31:
             raise OverflowError("TRL packs at most 2**31 tokens in one batch")
         offsets = offsets.astype(np.int32)
-        tokens = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.zeros(int(offsets[-1]), dtype=np.int8)))
+        tokens = pa.ListArray.from_arrays(
+            pa.array(offsets), pa.array(np.zeros(int(offsets[-1]), dtype=np.int8))
+        )
         samples = Dataset(pa.table({"input_ids": tokens}))
-        settings = {"batch_size": len(samples), "load_from_cache_file": False, "keep_in_memory": True}
+        settings = {
+            "batch_size": len(samples),
+            "load_from_cache_file": False,
+            "keep_in_memory": True,
+        }
         packed = pack_dataset(samples, capacity, "bfd", settings)
         inside = packed.data.column("seq_lengths").combine_chunks()
         ends = np.asarray(inside.offsets) - np.asarray(inside.offsets)[0]
-        return [list(range(a, b)) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+        return [
+            list(range(a, b)) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        ]
 
     return run
 

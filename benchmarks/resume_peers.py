@@ -55,7 +55,9 @@ def streamed(place: Place, *, shuffled: bool) -> Any:
     if shuffled:
         stream = stream.shuffle(seed=0, buffer_size=8)
     stream = split_dataset_by_node(stream, place.dp_rank, place.dp_world_size)
-    return StatefulDataLoader(stream, batch_size=BATCH, num_workers=place.num_workers, collate_fn=list)
+    return StatefulDataLoader(
+        stream, batch_size=BATCH, num_workers=place.num_workers, collate_fn=list
+    )
 
 
 def of_rows(batch: Any) -> list[int]:
@@ -70,7 +72,9 @@ def by_sampler(place: Place) -> Any:
 
     rows = Rows()
     sampler = StatefulDistributedSampler(rows, place.dp_world_size, place.dp_rank, shuffle=True)
-    return StatefulDataLoader(rows, batch_size=BATCH, sampler=sampler, num_workers=place.num_workers)
+    return StatefulDataLoader(
+        rows, batch_size=BATCH, sampler=sampler, num_workers=place.num_workers
+    )
 
 
 def web(place: Place, folder: Path) -> Any:
@@ -82,8 +86,12 @@ def web(place: Place, folder: Path) -> Any:
     def of_rank(urls: Any) -> Any:
         return list(urls)[place.dp_rank :: place.dp_world_size]
 
-    rows = webdataset.WebDataset(paths, shardshuffle=False, nodesplitter=of_rank, empty_check=False).decode()
-    return webdataset.WebLoader(rows, batch_size=BATCH, num_workers=place.num_workers, collate_fn=list)
+    rows = webdataset.WebDataset(
+        paths, shardshuffle=False, nodesplitter=of_rank, empty_check=False
+    ).decode()
+    return webdataset.WebLoader(
+        rows, batch_size=BATCH, num_workers=place.num_workers, collate_fn=list
+    )
 
 
 def written_tars(folder: Path) -> Path:
@@ -108,11 +116,15 @@ def ours(place: Place, *, kind: str) -> Any:
     ranks["micro_batches"] = place.micro_batches
     packs = [toy_pack([int(length)], first_sample=number) for number, length in enumerate(LENGTHS)]
     if kind == "packs":
-        loader: Any = PackLoader(toy_packs(NUM_SAMPLES), numbers, packs_per_micro_batch=BATCH, **ranks)
+        loader: Any = PackLoader(
+            toy_packs(NUM_SAMPLES), numbers, packs_per_micro_batch=BATCH, **ranks
+        )
     elif kind == "window":
         loader = WindowBatches(packs, Window(24, size=10), numbers, lengths=LENGTHS, **ranks)
     else:
-        loader = TokenBudgetBatches(packs, TokenBudget(24, min_buffered=5), numbers, lengths=LENGTHS, **ranks)
+        loader = TokenBudgetBatches(
+            packs, TokenBudget(24, min_buffered=5), numbers, lengths=LENGTHS, **ranks
+        )
     return loader
 
 
@@ -126,7 +138,9 @@ def ours_in_torchdata(place: Place, *, kind: str) -> Any:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     sampler = RequestSampler(ours(place, kind=kind))
-    loader = StatefulDataLoader(sampler.dataset, sampler=sampler, batch_size=None, num_workers=place.num_workers)
+    loader = StatefulDataLoader(
+        sampler.dataset, sampler=sampler, batch_size=None, num_workers=place.num_workers
+    )
     return AnyWorkers(loader, sampler)
 
 
@@ -167,13 +181,37 @@ def tables(folder: Path, word: str) -> list[ResumeTable]:
     def in_torchdata() -> str:
         return f"in {version('torchdata')}"
 
-    loaders: list[tuple[str, Callable[[], str], Callable[[], Callable[[Place], Any]], Callable[[Any], list[int]]]] = [
-        ("brimful packs", lambda: "in WorkerLoader", lambda: partial(ours_in_workers, kind="packs"), flat),
-        ("brimful window", lambda: "in WorkerLoader", lambda: partial(ours_in_workers, kind="window"), flat),
-        ("brimful token budget", lambda: "in WorkerLoader", lambda: partial(ours_in_workers, kind="budget"), flat),
+    loaders: list[
+        tuple[
+            str, Callable[[], str], Callable[[], Callable[[Place], Any]], Callable[[Any], list[int]]
+        ]
+    ] = [
+        (
+            "brimful packs",
+            lambda: "in WorkerLoader",
+            lambda: partial(ours_in_workers, kind="packs"),
+            flat,
+        ),
+        (
+            "brimful window",
+            lambda: "in WorkerLoader",
+            lambda: partial(ours_in_workers, kind="window"),
+            flat,
+        ),
+        (
+            "brimful token budget",
+            lambda: "in WorkerLoader",
+            lambda: partial(ours_in_workers, kind="budget"),
+            flat,
+        ),
         ("brimful packs", in_torchdata, lambda: partial(ours_in_torchdata, kind="packs"), flat),
         ("brimful window", in_torchdata, lambda: partial(ours_in_torchdata, kind="window"), flat),
-        ("brimful token budget", in_torchdata, lambda: partial(ours_in_torchdata, kind="budget"), flat),
+        (
+            "brimful token budget",
+            in_torchdata,
+            lambda: partial(ours_in_torchdata, kind="budget"),
+            flat,
+        ),
         (
             "StatefulDataLoader over a stream",
             lambda: version("torchdata", "datasets"),
@@ -187,7 +225,12 @@ def tables(folder: Path, word: str) -> list[ResumeTable]:
             of_rows,
         ),
         ("StatefulDistributedSampler", lambda: version("torchdata"), lambda: by_sampler, flat),
-        ("WebLoader", lambda: version("webdataset"), lambda: partial(web, folder=written_tars(folder)), of_tars),
+        (
+            "WebLoader",
+            lambda: version("webdataset"),
+            lambda: partial(web, folder=written_tars(folder)),
+            of_tars,
+        ),
     ]
     results = []
     for title, versions, make, samples_of in loaders:
@@ -201,7 +244,14 @@ def tables(folder: Path, word: str) -> list[ResumeTable]:
         print(f"{title} …", file=sys.stderr, flush=True)
         cases = [case for case in resume_cases(2, (0, 2)) if case.name != "half the ranks and back"]
         results.append(
-            check_resume(maker, samples_of, title=f"{title} ({shown})", num_steps=7, cases=cases, stops=[2, 6])
+            check_resume(
+                maker,
+                samples_of,
+                title=f"{title} ({shown})",
+                num_steps=7,
+                cases=cases,
+                stops=[2, 6],
+            )
         )
         print(results[-1], flush=True)
     return results
@@ -219,7 +269,9 @@ def print_markdown(results: list[ResumeTable]) -> None:
 def main() -> None:
     """Print the tables, and all of them as one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("word", nargs="?", default="", help="only loaders with this word in their title")
+    parser.add_argument(
+        "word", nargs="?", default="", help="only loaders with this word in their title"
+    )
     word = parser.parse_args().word
     warnings.simplefilter("ignore")
     os.environ["PYTHONWARNINGS"] = "ignore"

@@ -20,7 +20,9 @@ from typing import Any
 __all__ = ["ROUTES"]
 
 
-def trl(data: str, tokenizer_path: str, length: int, processes: int, output: Path) -> dict[str, Any]:
+def trl(
+    data: str, tokenizer_path: str, length: int, processes: int, output: Path
+) -> dict[str, Any]:
     """Tokenise by ``map``, pack by ``trl.pack_dataset``, save as Arrow."""
     from datasets import load_dataset
     from transformers import AutoTokenizer
@@ -32,14 +34,19 @@ def trl(data: str, tokenizer_path: str, length: int, processes: int, output: Pat
     def tokenise(row: dict[str, Any]) -> dict[str, Any]:
         if "messages" in row:
             # Columns that a row lacks come as None from Arrow, and templates would write them.
-            messages = [{key: value for key, value in turn.items() if value is not None} for turn in row["messages"]]
+            messages = [
+                {key: value for key, value in turn.items() if value is not None}
+                for turn in row["messages"]
+            ]
             ids = tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
         else:
             ids = tokenizer(row["text"] + tokenizer.eos_token)["input_ids"]
         return {"input_ids": ids}
 
     rows = rows.map(tokenise, remove_columns=rows.column_names, num_proc=processes)
-    packs = pack_dataset(rows, seq_length=length, strategy="bfd", map_kwargs={"num_proc": processes})
+    packs = pack_dataset(
+        rows, seq_length=length, strategy="bfd", map_kwargs={"num_proc": processes}
+    )
     packs.save_to_disk(str(output / "packs"))
     tokens = sum(map(len, packs.with_format("numpy")["input_ids"][:]))
     return {"packs": len(packs), "fill": tokens / (len(packs) * length), "tokens": tokens}
@@ -59,7 +66,9 @@ _SMALL_MODEL = {
 """Configuration of a model beside the tokenizer: these routes ask for one, and load no weights."""
 
 
-def ms_swift(data: str, tokenizer_path: str, length: int, processes: int, output: Path) -> dict[str, Any]:
+def ms_swift(
+    data: str, tokenizer_path: str, length: int, processes: int, output: Path
+) -> dict[str, Any]:
     """Measure by ``swift export``, and pack by its data set."""
     from types import SimpleNamespace
 
@@ -83,12 +92,16 @@ def ms_swift(data: str, tokenizer_path: str, length: int, processes: int, output
         arguments |= {"truncation_strategy": "split", "use_chat_template": "false"}
     export_main([word for name, value in arguments.items() for word in (f"--{name}", value)])
     rows = load_from_disk(str(output / "cached" / "train"))
-    packs = PackingDataset(SimpleNamespace(max_length=length), rows, packing_length=length, packing_num_proc=processes)
+    packs = PackingDataset(
+        SimpleNamespace(max_length=length), rows, packing_length=length, packing_num_proc=processes
+    )
     tokens = sum(packs.packed_length)
     return {"packs": len(packs), "fill": tokens / (len(packs) * length), "tokens": tokens}
 
 
-def axolotl(data: str, tokenizer_path: str, length: int, processes: int, output: Path) -> dict[str, Any]:
+def axolotl(
+    data: str, tokenizer_path: str, length: int, processes: int, output: Path
+) -> dict[str, Any]:
     """Tokenise by ``axolotl preprocess``, and pack by its sampler."""
     import numpy as np
     from axolotl.cli.args import PreprocessCliArgs
@@ -97,11 +110,19 @@ def axolotl(data: str, tokenizer_path: str, length: int, processes: int, output:
     from axolotl.utils.samplers.multipack import MultipackBatchSampler
     from datasets import load_from_disk
 
-    chats = {"type": "chat_template", "field_messages": "messages", "chat_template": "tokenizer_default"}
+    chats = {
+        "type": "chat_template",
+        "field_messages": "messages",
+        "chat_template": "tokenizer_default",
+    }
     settings = {
         "base_model": str(_model_folder(tokenizer_path, output)),
         "datasets": [
-            {"path": data, "ds_type": "json", **(chats if "messages" in _first_row(data) else {"type": "completion"})}
+            {
+                "path": data,
+                "ds_type": "json",
+                **(chats if "messages" in _first_row(data) else {"type": "completion"}),
+            }
         ],
         "sequence_len": length,
         "sample_packing": True,
@@ -121,7 +142,13 @@ def axolotl(data: str, tokenizer_path: str, length: int, processes: int, output:
     rows = load_from_disk(str(folder)).with_format("numpy")
     lengths = np.array([len(ids) for ids in rows["input_ids"][:]])
     sampler = MultipackBatchSampler(
-        range(len(lengths)), 1, length, lengths, bin_size=200, drop_last=False, num_processes=processes
+        range(len(lengths)),
+        1,
+        length,
+        lengths,
+        bin_size=200,
+        drop_last=False,
+        num_processes=processes,
     )
     packs = [pack for batch in sampler for pack in batch]
     tokens = int(sum(lengths[pack].sum() for pack in packs))

@@ -37,7 +37,9 @@ def main(tokenizer: str | None) -> None:
             texts = [turn["content"] for chat in CHATS for turn in chat["messages"]]
             train_tokenizer(texts, tokenizer, vocab_size=400)
 
-        source = open_source(CHATS)  # or a path: "chats.jsonl", "data/*.parquet", a datasets.Dataset
+        source = open_source(
+            CHATS
+        )  # or a path: "chats.jsonl", "data/*.parquet", a datasets.Dataset
         encoder = ChatEncoder(tokenizer, train_on="assistant")
         summary = pack_dataset(
             source,

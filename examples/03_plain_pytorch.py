@@ -14,7 +14,14 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from brimful import ChatEncoder, PackCollator, PackedDataset, measure_lengths, open_source, plan_packs
+from brimful import (
+    ChatEncoder,
+    PackCollator,
+    PackedDataset,
+    measure_lengths,
+    open_source,
+    plan_packs,
+)
 from brimful.cli.demo.docstring_chats import make_chats
 from brimful.cli.demo.toy_model import train_tokenizer
 
@@ -22,13 +29,22 @@ from brimful.cli.demo.toy_model import train_tokenizer
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         chats = make_chats(limit=400)
-        train_tokenizer((turn["content"] for chat in chats for turn in chat["messages"]), folder, vocab_size=2000)
+        train_tokenizer(
+            (turn["content"] for chat in chats for turn in chat["messages"]),
+            folder,
+            vocab_size=2000,
+        )
         tokenizer = AutoTokenizer.from_pretrained(folder)
 
         source, encoder = open_source(chats), ChatEncoder(tokenizer)
-        plan = plan_packs(measure_lengths(source, encoder, cache_dir=folder), capacity=512, overflow="drop")
+        plan = plan_packs(
+            measure_lengths(source, encoder, cache_dir=folder), capacity=512, overflow="drop"
+        )
         dataset = PackedDataset.from_plan(source, encoder, plan)
-        print(dataset, f"fill {100 * plan.fill_ratio:.1f} %, {plan.ledger.samples_dropped} samples dropped")
+        print(
+            dataset,
+            f"fill {100 * plan.fill_ratio:.1f} %, {plan.ledger.samples_dropped} samples dropped",
+        )
 
         torch.manual_seed(0)
         loader = DataLoader(dataset, batch_size=1, shuffle=True, collate_fn=PackCollator())

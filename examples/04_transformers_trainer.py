@@ -11,9 +11,23 @@ from __future__ import annotations
 
 import tempfile
 
-from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Trainer, TrainingArguments, set_seed
+from transformers import (
+    AutoTokenizer,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
-from brimful import ChatEncoder, PackCollator, PackedDataset, measure_lengths, open_source, plan_packs
+from brimful import (
+    ChatEncoder,
+    PackCollator,
+    PackedDataset,
+    measure_lengths,
+    open_source,
+    plan_packs,
+)
 from brimful.cli.demo.docstring_chats import make_chats
 from brimful.cli.demo.toy_model import train_tokenizer
 
@@ -21,10 +35,16 @@ from brimful.cli.demo.toy_model import train_tokenizer
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         chats = make_chats(limit=400)
-        train_tokenizer((turn["content"] for chat in chats for turn in chat["messages"]), folder, vocab_size=2000)
+        train_tokenizer(
+            (turn["content"] for chat in chats for turn in chat["messages"]),
+            folder,
+            vocab_size=2000,
+        )
         tokenizer = AutoTokenizer.from_pretrained(folder)
         source, encoder = open_source(chats), ChatEncoder(tokenizer)
-        plan = plan_packs(measure_lengths(source, encoder, cache_dir=folder), capacity=512, overflow="drop")
+        plan = plan_packs(
+            measure_lengths(source, encoder, cache_dir=folder), capacity=512, overflow="drop"
+        )
 
         set_seed(0)
         arguments = TrainingArguments(
@@ -34,7 +54,9 @@ def main() -> None:
         trainer = Trainer(
             model=Qwen2ForCausalLM(tiny_config(len(tokenizer))),
             args=arguments,
-            train_dataset=PackedDataset.from_plan(source, encoder, plan),  # or PackedDataset("packs")
+            train_dataset=PackedDataset.from_plan(
+                source, encoder, plan
+            ),  # or PackedDataset("packs")
             data_collator=PackCollator(),
         )
         trainer.train()

@@ -31,7 +31,11 @@ except ModuleNotFoundError:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         chats = make_chats(limit=400)
-        train_tokenizer((turn["content"] for chat in chats for turn in chat["messages"]), folder, vocab_size=2000)
+        train_tokenizer(
+            (turn["content"] for chat in chats for turn in chat["messages"]),
+            folder,
+            vocab_size=2000,
+        )
         tokenizer = AutoTokenizer.from_pretrained(folder)
         packs, held_out = (packed(part, tokenizer, folder) for part in (chats[40:], chats[:40]))
 
@@ -55,7 +59,9 @@ def main() -> None:
         trainer.train()
         history = [entry for entry in trainer.state.log_history if "loss" in entry]
         print("loss", " ".join(f"{float(entry['loss']):.3f}" for entry in history))
-        print(f"{history[-1]['samples_per_step']:.1f} samples a step, fill {100 * history[-1]['fill']:.1f} %")
+        print(
+            f"{history[-1]['samples_per_step']:.1f} samples a step, fill {100 * history[-1]['fill']:.1f} %"
+        )
         print(f"eval_loss {trainer.evaluate()['eval_loss']:.4f}, a mean over batches")
         print("packed    ", evaluate_samples(model, held_out, collator))
         print("one by one", evaluate_samples(model, one_by_one(held_out), collator))
@@ -63,7 +69,9 @@ def main() -> None:
 
 def packed(chats: list[dict[str, object]], tokenizer: object, cache: str) -> PackedDataset:
     source, encoder = open_source(chats), ChatEncoder(tokenizer)
-    plan = plan_packs(measure_lengths(source, encoder, cache_dir=cache), capacity=512, overflow="drop")
+    plan = plan_packs(
+        measure_lengths(source, encoder, cache_dir=cache), capacity=512, overflow="drop"
+    )
     return PackedDataset.from_plan(source, encoder, plan)
 
 

@@ -44,10 +44,16 @@ class Chat(pl.LightningModule):
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         chats = make_chats(limit=400)
-        train_tokenizer((turn["content"] for chat in chats for turn in chat["messages"]), folder, vocab_size=2000)
+        train_tokenizer(
+            (turn["content"] for chat in chats for turn in chat["messages"]),
+            folder,
+            vocab_size=2000,
+        )
         tokenizer = AutoTokenizer.from_pretrained(folder)
         source, encoder = open_source(chats), ChatEncoder(tokenizer)
-        plan = plan_packs(measure_lengths(source, encoder, cache_dir=folder), capacity=512, overflow="drop")
+        plan = plan_packs(
+            measure_lengths(source, encoder, cache_dir=folder), capacity=512, overflow="drop"
+        )
         packs = PackedDataset.from_plan(source, encoder, plan)
 
         whole, first, second = (Chat(len(tokenizer)) for _ in range(3))

@@ -23,12 +23,20 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         chats = make_chats(limit=400)
-        train_tokenizer((turn["content"] for chat in chats for turn in chat["messages"]), folder, vocab_size=2000)
+        train_tokenizer(
+            (turn["content"] for chat in chats for turn in chat["messages"]),
+            folder,
+            vocab_size=2000,
+        )
         source, encoder = open_source(chats), ChatEncoder(AutoTokenizer.from_pretrained(folder))
-        plan = plan_packs(measure_lengths(source, encoder, cache_dir=folder), capacity=512, overflow="drop")
+        plan = plan_packs(
+            measure_lengths(source, encoder, cache_dir=folder), capacity=512, overflow="drop"
+        )
         packs = PackedDataset.from_plan(source, encoder, plan)
 
-        loader = TorchtitanLoader(packs, num_tokens_per_batch=512, max_context_length=512, dp_rank=1, dp_world_size=4)
+        loader = TorchtitanLoader(
+            packs, num_tokens_per_batch=512, max_context_length=512, dp_rank=1, dp_world_size=4
+        )
         batches = iter(loader)
         for step in range(3):
             inputs, _ = next(batches)
@@ -37,7 +45,9 @@ def main() -> None:
         state = loader.state_dict()
         expected = next(batches)[1]
 
-        again = TorchtitanLoader(packs, num_tokens_per_batch=512, max_context_length=512, dp_rank=1, dp_world_size=4)
+        again = TorchtitanLoader(
+            packs, num_tokens_per_batch=512, max_context_length=512, dp_rank=1, dp_world_size=4
+        )
         again.load_state_dict(state)
         resumed = next(iter(again))[1]
         print("resumed with the batch that comes next" if expected.equal(resumed) else "differs")

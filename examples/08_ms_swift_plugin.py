@@ -35,9 +35,15 @@ def main() -> None:
     logging.getLogger("swift").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HF_HOME"] = os.environ["MODELSCOPE_CACHE"] = folder
-        model, data, plugin = Path(folder, "model"), Path(folder, "chats.jsonl"), Path(folder, "plugin.py")
+        model, data, plugin = (
+            Path(folder, "model"),
+            Path(folder, "chats.jsonl"),
+            Path(folder, "plugin.py"),
+        )
         chats = make_chats(limit=300)
-        train_tokenizer([turn["content"] for chat in chats for turn in chat["messages"]], model, vocab_size=2000)
+        train_tokenizer(
+            [turn["content"] for chat in chats for turn in chat["messages"]], model, vocab_size=2000
+        )
         Qwen2ForCausalLM(
             Qwen2Config(
                 vocab_size=len(AutoTokenizer.from_pretrained(model)), hidden_size=32, intermediate_size=64,
@@ -55,7 +61,10 @@ def main() -> None:
             f"--output_dir {folder}/out --save_strategy no --report_to none --check_model false "
             f"--dataloader_num_workers 0 --split_dataset_ratio 0".split()
         )
-        print("loss", " ".join(f"{entry['loss']:.3f}" for entry in result["log_history"] if "loss" in entry))
+        print(
+            "loss",
+            " ".join(f"{entry['loss']:.3f}" for entry in result["log_history"] if "loss" in entry),
+        )
         print(f"train_dataset {result['train_dataset']}")
 
 

@@ -16,7 +16,14 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from brimful import ChatEncoder, PackCollator, PackedDataset, measure_lengths, open_source, plan_packs
+from brimful import (
+    ChatEncoder,
+    PackCollator,
+    PackedDataset,
+    measure_lengths,
+    open_source,
+    plan_packs,
+)
 from brimful.cli.demo.docstring_chats import make_chats
 from brimful.cli.demo.toy_model import train_tokenizer
 from brimful.integrations.trainers import evaluate_samples, one_by_one
@@ -40,9 +47,15 @@ def micro_batches(collate: Callable[[list[Pack]], Any]) -> Callable[[list[list[P
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         chats = make_chats(limit=400)
-        train_tokenizer((turn["content"] for chat in chats for turn in chat["messages"]), folder, vocab_size=2000)
+        train_tokenizer(
+            (turn["content"] for chat in chats for turn in chat["messages"]),
+            folder,
+            vocab_size=2000,
+        )
         source, encoder = open_source(chats), ChatEncoder(AutoTokenizer.from_pretrained(folder))
-        plan = plan_packs(measure_lengths(source, encoder, cache_dir=folder), capacity=512, overflow="drop")
+        plan = plan_packs(
+            measure_lengths(source, encoder, cache_dir=folder), capacity=512, overflow="drop"
+        )
         packs = PackedDataset.from_plan(source, encoder, plan)
 
         torch.manual_seed(0)
@@ -57,11 +70,15 @@ def main() -> None:
         model = Qwen2ForCausalLM(config)
 
         collator = PackCollator(dialect="veomni")
-        loader = DataLoader(VeomniPacks(packs), batch_size=PACKS_A_STEP, collate_fn=micro_batches(collator))
+        loader = DataLoader(
+            VeomniPacks(packs), batch_size=PACKS_A_STEP, collate_fn=micro_batches(collator)
+        )
         step = next(iter(loader))
         for number, batch in enumerate(step):
             segments = len(batch["cu_seq_lens_q"]) - 1
-            print(f"micro-batch {number}: {tuple(batch['input_ids'].shape)} tokens, {segments} samples")
+            print(
+                f"micro-batch {number}: {tuple(batch['input_ids'].shape)} tokens, {segments} samples"
+            )
 
         # VeOmni divides the sum of a step by its targets on all ranks. Its models take no heed of the mask of ones, which
         # a model of Transformers would.

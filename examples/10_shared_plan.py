@@ -48,11 +48,23 @@ def train(options: argparse.Namespace) -> None:
     encoder = ChatEncoder(AutoTokenizer.from_pretrained(options.model))
     settings = PlanSettings(capacity=options.max_length, overflow="drop")
     with shared_plan(
-        str(options.data), encoder, settings, directory=options.folder / "plans", num_epochs=EPOCHS, epoch=first_epoch
+        str(options.data),
+        encoder,
+        settings,
+        directory=options.folder / "plans",
+        num_epochs=EPOCHS,
+        epoch=first_epoch,
     ) as shared:
-        loader = PackLoader(shared.dataset(), collator_for(model, device="cpu"), dp_rank=rank, dp_world_size=world_size)
+        loader = PackLoader(
+            shared.dataset(),
+            collator_for(model, device="cpu"),
+            dp_rank=rank,
+            dp_world_size=world_size,
+        )
         if checkpoint is not None:
-            loader.load_state_dict(checkpoint["loader"])  # refused by name if it is of other data or settings
+            loader.load_state_dict(
+                checkpoint["loader"]
+            )  # refused by name if it is of other data or settings
         for _ in range(first_epoch, EPOCHS):
             for batch in loader:
                 loss = one_step(model, optimizer, batch)
@@ -62,7 +74,9 @@ def train(options: argparse.Namespace) -> None:
                         log.write(json.dumps([step, loss]) + "\n")
                     if step % SAVE_STEPS == 0:
                         states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                        torch.save({**states, "loader": loader.state_dict(), "step": step}, f"{saved}.part")
+                        torch.save(
+                            {**states, "loader": loader.state_dict(), "step": step}, f"{saved}.part"
+                        )
                         os.replace(f"{saved}.part", saved)
                 if (step, rank) == (options.kill_at, 1):
                     os.kill(os.getpid(), signal.SIGKILL)  # as if its machine were gone
@@ -70,7 +84,9 @@ def train(options: argparse.Namespace) -> None:
     distributed.destroy_process_group()
 
 
-def one_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]) -> float:
+def one_step(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
+) -> float:
     """Train on the packs of all ranks: the loss is the mean over their targets, whichever rank has them."""
     targets = (batch["labels"] != -100).sum()
     distributed.all_reduce(targets)
@@ -92,17 +108,24 @@ def main() -> None:
         chats = make_chats(limit=300)
         (folder / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
         texts = (turn["content"] for chat in chats for turn in chat["messages"])
-        make_model(train_tokenizer(texts, folder / "model", vocab_size=1000)).save_pretrained(folder / "model")
+        make_model(train_tokenizer(texts, folder / "model", vocab_size=1000)).save_pretrained(
+            folder / "model"
+        )
 
         whole = folder / "whole"
         assert torchrun(folder, whole) == 0
         killed = folder / "killed"
         code = torchrun(folder, killed, "--kill-at", "8")
-        print(f"rank 1 was killed after step 8: torchrun ended with {code}; the checkpoint is of step 6")
+        print(
+            f"rank 1 was killed after step 8: torchrun ended with {code}; the checkpoint is of step 6"
+        )
         assert torchrun(folder, killed) == 0
         losses, others = losses_of(whole), losses_of(killed)
         print("loss", " ".join(f"{losses[step]:.3f}" for step in sorted(losses)))
-        print(f"{len(losses)} steps in {EPOCHS} epochs:", "the same losses" if losses == others else "differs")
+        print(
+            f"{len(losses)} steps in {EPOCHS} epochs:",
+            "the same losses" if losses == others else "differs",
+        )
 
 
 def torchrun(folder: Path, run: Path, *options: str) -> int:

@@ -40,7 +40,11 @@ TEMPLATE = (
     "<|audio_bos|><|AUDIO|><|audio_eos|>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
     "{% endfor %}"
 )
-PROCESSOR = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 128, "chunk_length": 30}
+PROCESSOR = {
+    "feature_extractor_type": "WhisperFeatureExtractor",
+    "feature_size": 128,
+    "chunk_length": 30,
+}
 
 
 def make_recordings(folder: Path) -> None:
@@ -50,14 +54,19 @@ def make_recordings(folder: Path) -> None:
     for row in chats.tones:
         name = Path(row["audios"][0])
         (folder / name.name).write_bytes(chats.files[row["audios"][0]])
-        (folder / name.with_suffix(".txt").name).write_text(row["messages"][1]["content"], encoding="utf-8")
+        (folder / name.with_suffix(".txt").name).write_text(
+            row["messages"][1]["content"], encoding="utf-8"
+        )
 
 
 def record(recordings: Path, incoming: Path) -> None:
     """Let recordings arrive: each complete when it gets its name, and its transcript a moment later."""
     transcripts = sorted(recordings.glob("*.txt"))
     for number, words in enumerate(transcripts):
-        while number == 2 * len(transcripts) // 3 and not (incoming.parent / "killed-step-1-0.json").exists():
+        while (
+            number == 2 * len(transcripts) // 3
+            and not (incoming.parent / "killed-step-1-0.json").exists()
+        ):
             time.sleep(0.05)  # the last third is still to come when the first step is trained
         sound = next(path for path in recordings.glob(f"{words.stem}.*") if path != words)
         for path in (sound, words):
@@ -71,7 +80,9 @@ def record(recordings: Path, incoming: Path) -> None:
 def produce(home: Path) -> None:
     """Pack what has arrived; end the stream when nothing more will come."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(home / "model")
-    encoder = MediaChatEncoder(tokenizer, open_family("qwen2-audio", home / "model"), compare_media=False)
+    encoder = MediaChatEncoder(
+        tokenizer, open_family("qwen2-audio", home / "model"), compare_media=False
+    )
     # A training step takes one pack from each lane, and a lane is of one rank here.
     producer = PackingProducer(
         home / "incoming", encoder, home / "stream", capacity=448, lookahead=16, packs_per_shard=1, lanes=2,
@@ -87,8 +98,18 @@ def make_model(home: Path) -> Any:
     """Make a Qwen2-Audio with random weights, the same every time."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(home / "model")
     torch.manual_seed(0)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    tower = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16}
+    size = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    tower = {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 16,
+    }
     config = transformers.Qwen2AudioConfig(
         audio_config={**tower, "num_mel_bins": 128, "max_source_positions": 1500},
         text_config={"model_type": "qwen2", **size, "num_key_value_heads": 1, "vocab_size": len(tokenizer),
@@ -101,7 +122,9 @@ def make_model(home: Path) -> Any:
 def train(home: Path, run: str, rank: int, start: int, *, is_killed: bool) -> None:
     """Train one rank from the last checkpoint of a run, and note samples and losses of each step."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", f"file://{home}/{run}-{start}", rank=rank, world_size=RANKS)
+    distributed.init_process_group(
+        "gloo", f"file://{home}/{run}-{start}", rank=rank, world_size=RANKS
+    )
     collate = PackCollator(media=MediaFeatures(home / "model", "qwen2-audio"))
     while not (home / "stream" / "stream.json").exists():  # the first recordings have not come yet
         time.sleep(0.05)
@@ -136,14 +159,20 @@ def train(home: Path, run: str, rank: int, start: int, *, is_killed: bool) -> No
         distributed.barrier()
         if step == STEPS:
             break
-    os._exit(0)  # gloo's threads sometimes abort a process that takes its interpreter down while they live
+    os._exit(
+        0
+    )  # gloo's threads sometimes abort a process that takes its interpreter down while they live
 
 
 def launch(home: Path, run: str, *, is_killed: bool = False) -> int:
     """Run both ranks; when one dies, stop the other and start both again. Return how often they were started."""
     for start in range(3):
         ranks = [
-            context.Process(target=train, args=(home, run, rank, start), kwargs={"is_killed": is_killed and start == 0})
+            context.Process(
+                target=train,
+                args=(home, run, rank, start),
+                kwargs={"is_killed": is_killed and start == 0},
+            )
             for rank in range(RANKS)
         ]
         for process in ranks:
@@ -160,7 +189,9 @@ def launch(home: Path, run: str, *, is_killed: bool = False) -> int:
 
 def notes_of(home: Path, run: str) -> list[Any]:
     """Return what every rank noted of every step."""
-    names = [f"{run}-step-{step}-{rank}.json" for step in range(1, STEPS + 1) for rank in range(RANKS)]
+    names = [
+        f"{run}-step-{step}-{rank}.json" for step in range(1, STEPS + 1) for rank in range(RANKS)
+    ]
     return [json.loads((home / name).read_text()) for name in names]
 
 
@@ -173,7 +204,9 @@ def main() -> None:
             make_recordings(recordings)
         texts = [path.read_text(encoding="utf-8") for path in sorted(recordings.glob("*.txt"))]
         marks = ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"]
-        train_tokenizer(texts, home / "model", vocab_size=600, special_tokens=marks, chat_template=TEMPLATE)
+        train_tokenizer(
+            texts, home / "model", vocab_size=600, special_tokens=marks, chat_template=TEMPLATE
+        )
         (home / "model" / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
         (home / "incoming").mkdir()
         recorder = context.Process(target=record, args=(recordings, home / "incoming"))
@@ -190,7 +223,9 @@ def main() -> None:
         is_same = killed == whole and len(set(samples)) == len(samples)
         print(
             f"started {num_starts} times, {STEPS} steps, {len(samples)} recordings, each once:",
-            "the samples and losses of a training without a kill" if is_same else "other samples or losses",
+            "the samples and losses of a training without a kill"
+            if is_same
+            else "other samples or losses",
         )
         sys.exit(not is_same)
 

@@ -11,19 +11,35 @@ from __future__ import annotations
 import tempfile
 
 import numpy as np
-from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Trainer, TrainingArguments, set_seed
+from transformers import (
+    AutoTokenizer,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 from brimful import PackedDataset, PlanSettings, pack_dataset
 from brimful.cli.demo.docstring_chats import make_chats
 from brimful.cli.demo.toy_model import train_tokenizer
 from brimful.integrations.trainers import collator_for
-from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references, train_on_preferences
+from brimful.preferences import (
+    PreferenceCollator,
+    ReferenceLogps,
+    compute_references,
+    train_on_preferences,
+)
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         chats = make_chats(limit=300)
-        train_tokenizer((turn["content"] for chat in chats for turn in chat["messages"]), folder, vocab_size=2000)
+        train_tokenizer(
+            (turn["content"] for chat in chats for turn in chat["messages"]),
+            folder,
+            vocab_size=2000,
+        )
         summary = pack_dataset(
             preferences(chats),
             folder,
@@ -35,7 +51,10 @@ def main() -> None:
 
         set_seed(0)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model, packs = Qwen2ForCausalLM(tiny_config(len(tokenizer))), PackedDataset(f"{folder}/packs")
+        model, packs = (
+            Qwen2ForCausalLM(tiny_config(len(tokenizer))),
+            PackedDataset(f"{folder}/packs"),
+        )
         collator = collator_for(model, device="cpu")
         # The policy before its first step is the reference: nothing else has to stay in memory.
         compute_references(model, packs, collator, f"{folder}/references")
@@ -50,10 +69,14 @@ def main() -> None:
         trainer.train()
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         print("loss", " ".join(f"{float(loss):.3f}" for loss in losses))
-        print(f"accuracy of the last micro-batch {trainer.preference_metrics['rewards/accuracies']:.2f}")
+        print(
+            f"accuracy of the last micro-batch {trainer.preference_metrics['rewards/accuracies']:.2f}"
+        )
 
 
-def preferences(chats: list[dict[str, list[dict[str, str]]]]) -> list[dict[str, list[dict[str, str]]]]:
+def preferences(
+    chats: list[dict[str, list[dict[str, str]]]],
+) -> list[dict[str, list[dict[str, str]]]]:
     """Make a toy task: the answer to the question is chosen, that to another question is rejected."""
     answers = [chat["messages"][-1:] for chat in chats]
     others = np.roll(np.arange(len(chats)), 1).tolist()

@@ -22,7 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+)
 
 from brimful import PackCollator, PackedDataset, PackLoader
 from brimful.cli.demo.steps import run_demo
@@ -72,18 +77,25 @@ class Run:
 
     def as_dict(self) -> dict[str, Any]:
         names = ("losses", "real_tokens", "positions", "seconds")
-        return {name: getattr(self, name) for name in names} | {"fill_ratio": self.real_tokens / self.positions}
+        return {name: getattr(self, name) for name in names} | {
+            "fill_ratio": self.real_tokens / self.positions
+        }
 
 
 def compare(home: Path, *, steps: int = 12, packs_per_step: int = 4) -> tuple[Run, Run]:
     """Train on the packs of a demo; return the packed run and the padded one."""
     dataset = PackedDataset(home / "packs")
-    micro_batches = chain.from_iterable(repeat(PackLoader(dataset, micro_batches=packs_per_step, tail="repeat")))
+    micro_batches = chain.from_iterable(
+        repeat(PackLoader(dataset, micro_batches=packs_per_step, tail="repeat"))
+    )
     chosen = [
-        [pack for micro_batch in islice(micro_batches, packs_per_step) for pack in micro_batch] for _ in range(steps)
+        [pack for micro_batch in islice(micro_batches, packs_per_step) for pack in micro_batch]
+        for _ in range(steps)
     ]
     make_model, extras_of = (
-        model_of_images(home, dataset, chosen) if (home / "processor").exists() else text_model(home)
+        model_of_images(home, dataset, chosen)
+        if (home / "processor").exists()
+        else text_model(home)
     )
     collate = PackCollator(media=extras_of)
 
@@ -91,7 +103,9 @@ def compare(home: Path, *, steps: int = 12, packs_per_step: int = 4) -> tuple[Ru
         return [collate([pack]) for pack in packs]
 
     def lay_out_padded(packs: Sequence[Pack], step: int) -> list[dict[str, torch.Tensor]]:
-        samples = [sample for pack in packs for sample in samples_of(pack, extras_of and extras_of(pack))]
+        samples = [
+            sample for pack in packs for sample in samples_of(pack, extras_of and extras_of(pack))
+        ]
         order = np.random.default_rng(step).permutation(len(samples)).tolist()
         return [
             pad([samples[index] for index in order[start : start + SAMPLES_PER_BATCH]])
@@ -101,7 +115,10 @@ def compare(home: Path, *, steps: int = 12, packs_per_step: int = 4) -> tuple[Ru
     # The first step of a process is slow in any layout: separate models warm up, and are not counted.
     for layout in (lay_out_packed, lay_out_padded):
         Run("warm-up", make_model(), layout).step(chosen[0], 0)
-    packed, padded = Run("packed", make_model(), lay_out_packed), Run("padded", make_model(), lay_out_padded)
+    packed, padded = (
+        Run("packed", make_model(), lay_out_packed),
+        Run("padded", make_model(), lay_out_padded),
+    )
     for number, packs in enumerate(chosen):
         # In turns, so that other work on this machine slows both equally.
         packed.step(packs, number)
@@ -137,13 +154,26 @@ def model_of_images(
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": max(len(pack) for pack in dataset),
-        "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 10_000.0},
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_section": [4, 6, 6],
+            "rope_theta": 10_000.0,
+        },
         "bos_token_id": None,
         "eos_token_id": None,
         "use_cache": False,  # training needs no cache, and the padded run must not pay for one
     }
-    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 128, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14}
-    ids = {f"{name}_token_id": tokenizer.convert_tokens_to_ids(token) for name, token in tokens.items()}
+    vision = {
+        "depth": 2,
+        "embed_dim": 32,
+        "hidden_size": 128,
+        "num_heads": 2,
+        "mlp_ratio": 2,
+        "patch_size": 14,
+    }
+    ids = {
+        f"{name}_token_id": tokenizer.convert_tokens_to_ids(token) for name, token in tokens.items()
+    }
     config = Qwen2VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids)
 
     def make_model() -> torch.nn.Module:
@@ -189,16 +219,22 @@ def pad(samples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
     pixels = [array for sample in samples for array in sample["pixel_values"]]
     if pixels:
         arrays["pixel_values"] = np.concatenate(pixels)
-        arrays["image_grid_thw"] = np.stack([grid for sample in samples for grid in sample["image_grid_thw"]])
+        arrays["image_grid_thw"] = np.stack(
+            [grid for sample in samples for grid in sample["image_grid_thw"]]
+        )
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def show(packed: Run, padded: Run) -> None:
-    print(f"{'':<9}{'real tokens':>12}{'positions':>12}{'fill':>10}{'seconds':>9}{'loss, first and last':>24}")
+    print(
+        f"{'':<9}{'real tokens':>12}{'positions':>12}{'fill':>10}{'seconds':>9}{'loss, first and last':>24}"
+    )
     for run in (packed, padded):
         losses = f"{run.losses[0]:.3f} -> {run.losses[-1]:.3f}"
         fill = 100 * run.real_tokens / run.positions
-        print(f"{run.name:<9}{run.real_tokens:>12,}{run.positions:>12,}{fill:>8.1f} %{run.seconds:>9.1f}{losses:>24}")
+        print(
+            f"{run.name:<9}{run.real_tokens:>12,}{run.positions:>12,}{fill:>8.1f} %{run.seconds:>9.1f}{losses:>24}"
+        )
     difference = max(abs(a - b) for a, b in zip(packed.losses, padded.losses, strict=True))
     print(f"Packed, the same tokens took {padded.seconds / packed.seconds:.1f} times less time.")
     print(f"At no step are the two losses more than {difference:.0e} apart.")

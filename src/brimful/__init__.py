@@ -1,4 +1,5 @@
-"""Pack training samples of any length into full sequences: plan once, prove it is right, use it in any trainer.
+"""Pack training samples of any length into full sequences: plan once, prove it is right, use it in
+any trainer.
 
 ::
 
@@ -6,8 +7,8 @@
      Sample    Encoded   LengthTable  Plan    pack store    Pack     PackedBatch
                Sample
 
-Public names, in the order of the flow. Importing this package loads nothing; each name loads what it needs when it
-is first used.
+Public names, in the order of the flow. Importing this package loads nothing; each name loads what
+it needs when it is first used.
 
 >>> from brimful import plan_packs
 >>> plan_packs([3, 3, 5, 6, 1, 1], capacity=7).num_packs
@@ -17,7 +18,9 @@ is first used.
 from __future__ import annotations
 
 TYPE_CHECKING = False
-"""Constant that type checkers take for true. Importing ``typing`` for it takes milliseconds without Ctrl-C."""
+"""Constant that type checkers take for true. Importing ``typing`` for it takes milliseconds without
+Ctrl-C.
+"""
 
 __version__ = "0.1.0"
 

@@ -50,7 +50,8 @@ Each class is also the built-in error that a caller would expect, so both work::
     >>> issubclass(OversizedSampleError, ValueError)
     True
 
-The command line prints only the message and exits with code 2. Errors of brimful itself are ``assert``.
+The command line prints only the message and exits with code 2. Errors of brimful itself are
+``assert``.
 """
 
 from __future__ import annotations
@@ -103,12 +104,14 @@ __all__ = [
 class BrimfulError(Exception):
     """Base of every error that brimful raises on purpose.
 
-    ``str(error)`` shows settings as Python arguments. In ``message`` they are still marked (``messages.setting``), for
-    code that puts one message into another or shows settings as command-line flags.
+    ``str(error)`` shows settings as Python arguments. In ``message`` they are still marked
+    (``messages.setting``), for code that puts one message into another or shows settings as
+    command-line flags.
     """
 
     def __init__(self, message: object = "", *arguments: object) -> None:
-        # A DataLoader re-creates an error of its worker with ``message`` as a keyword if the class has that attribute.
+        # A DataLoader re-creates an error of its worker with ``message`` as a keyword if the class
+        # has that attribute.
         super().__init__(message, *arguments)
 
     @property
@@ -132,7 +135,9 @@ class WrongTypeError(SettingsError, TypeError):
 
 
 class MissingExtraError(BrimfulError, ImportError):
-    """An optional dependency is needed and not installed; the message is the ``pip install`` line."""
+    """An optional dependency is needed and not installed; the message is the ``pip install``
+    line.
+    """
 
 
 class SourceError(BrimfulError):
@@ -156,7 +161,9 @@ class BadSampleError(SourceError, ValueError):
     """
 
     def __init__(self, reason: str, *, sample_id: int, where: str = "") -> None:
-        super().__init__(f"{where} (sample {sample_id}): {reason}" if where else f"sample {sample_id}: {reason}")
+        super().__init__(
+            f"{where} (sample {sample_id}): {reason}" if where else f"sample {sample_id}: {reason}"
+        )
         self.sample_id = sample_id
         self.where = where
         self._marked_reason = reason
@@ -176,7 +183,9 @@ class BadSampleError(SourceError, ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Pickle rebuilds an exception from ``args``, which hold the message and lack the keywords.
-        return partial(BadSampleError, sample_id=self.sample_id, where=self.where), (self._marked_reason,)
+        return partial(BadSampleError, sample_id=self.sample_id, where=self.where), (
+            self._marked_reason,
+        )
 
 
 class EncodeError(BrimfulError):
@@ -196,11 +205,15 @@ class EncodersDifferError(EncodeError, ValueError):
 
 
 class AugmentationError(EncodeError, ValueError):
-    """A random transform changes the length of a sample, which was planned without the transform."""
+    """A random transform changes the length of a sample, which was planned without the
+    transform.
+    """
 
 
 class ProcessorDiffersError(EncodersDifferError):
-    """The model's own processor made different tokens from a sample with media than were measured."""
+    """The model's own processor made different tokens from a sample with media than were
+    measured.
+    """
 
 
 class MeasureError(BrimfulError):
@@ -234,7 +247,13 @@ class NoTargetError(PlanError, ValueError):
     """
 
     def __init__(
-        self, reason: str, *, sample_id: int = 0, sample_ids: object = None, further: str = "", way_out: str = ""
+        self,
+        reason: str,
+        *,
+        sample_id: int = 0,
+        sample_ids: object = None,
+        further: str = "",
+        way_out: str = "",
     ) -> None:
         super().__init__(reason)
         self.sample_id, self.sample_ids = sample_id, sample_ids
@@ -243,15 +262,25 @@ class NoTargetError(PlanError, ValueError):
     @property
     def message(self) -> str:
         reason = super().message
-        return f"{reason}. Also, {self.further}. To leave out all of them: {self.way_out}" if self.further else reason
+        return (
+            f"{reason}. Also, {self.further}. To leave out all of them: {self.way_out}"
+            if self.further
+            else reason
+        )
 
     def located(self, where: str) -> NoTargetError:
-        """Return the same error with the file and line of the first sample, which only the source knows."""
+        """Return the same error with the file and line of the first sample, which only the source
+        knows.
+        """
         return NoTargetError(f"{super().message}; the first is {where}", **vars(self))
 
     def with_fault(self, fault: str, way_out: str) -> NoTargetError:
-        """Return the same error with a second fault, and the settings that leave out the samples of both."""
-        return NoTargetError(super().message, **{**vars(self), "further": fault, "way_out": way_out})
+        """Return the same error with a second fault, and the settings that leave out the samples of
+        both.
+        """
+        return NoTargetError(
+            super().message, **{**vars(self), "further": fault, "way_out": way_out}
+        )
 
 
 class PlanMismatchError(PlanError, ValueError):
@@ -328,11 +357,15 @@ class StateError(BrimfulError, ValueError):
 
 
 class RankFailedError(BrimfulError, RuntimeError):
-    """Another data-parallel rank could not make its part of a step, and this rank would wait for it forever."""
+    """Another data-parallel rank could not make its part of a step, and this rank would wait for it
+    forever.
+    """
 
 
 class UnfinishedSharesError(BrimfulError, RuntimeError):
-    """The share of this call is done, others of the job are not: not a failure, but the result is not ready."""
+    """The share of this call is done, others of the job are not: not a failure, but the result is
+    not ready.
+    """
 
 
 class TaskFailedError(BrimfulError, RuntimeError):

@@ -1,4 +1,5 @@
-"""Arguments of public calls: settings with their help, aliases from other libraries, one line for a call that does not fit.
+"""Arguments of public calls: settings with their help, aliases from other libraries, one line for a
+call that does not fit.
 
 One frozen dataclass of settings gives a call its keywords, a command its flags and a file its keys.
 
@@ -35,14 +36,17 @@ Settings = TypeVar("Settings")
 def understands(
     elsewhere: Mapping[str, str] | None = None, /, *settings: type[Any], **names: tuple[str, ...]
 ) -> Callable[[Function], Function]:
-    """Let a function understand other names of its keyword arguments, and explain a call that does not fit.
+    """Let a function understand other names of its keyword arguments, and explain a call that does
+    not fit.
 
-    The other names are for users who know them from another library; documentation and type checkers know one name.
-    The error for a call that does not fit shows how the function is called.
+    The other names are for users who know them from another library; documentation and type
+    checkers know one name. The error for a call that does not fit shows how the function is called.
 
     Args:
-        elsewhere: by keyword argument that the function does not have: what to pass or call instead.
-        settings: dataclasses whose fields the function takes as ``**options``; its signature shows them.
+        elsewhere: by keyword argument that the function does not have: what to pass or call
+            instead.
+        settings: dataclasses whose fields the function takes as ``**options``; its signature shows
+            them.
         names: by argument: its other names.
 
     >>> @understands(capacity=("max_length",))
@@ -75,22 +79,27 @@ def understands(
                 used_names = [name for name in (argument, *aliases) if name in kwargs]
                 if len(used_names) > 1:
                     raise SettingsError(
-                        f"{title}: {used_names[0]} and {used_names[1]} are one setting: give one of them"
+                        f"{title}: {used_names[0]} and {used_names[1]} are one setting: give one "
+                        "of them"
                     )
                 if used_names:
                     kwargs[argument] = kwargs.pop(used_names[0])
             try:
-                # Binding takes as long as planning a hundred samples: only a call that Python refuses is bound.
+                # Binding takes as long as planning a hundred samples: only a call that Python
+                # refuses is bound.
                 if not settings:
                     return function(*args, **kwargs)
             except TypeError as error:
-                # A TypeError from inside the function has a longer traceback, and is not a mistake of this call.
+                # A TypeError from inside the function has a longer traceback, and is not a mistake
+                # of this call.
                 if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                     raise
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise _misfit(title, signature, alias_names, kwargs, elsewhere or {}, error) from None
+                raise _misfit(
+                    title, signature, alias_names, kwargs, elsewhere or {}, error
+                ) from None
             return function(*args, **kwargs)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -100,11 +109,15 @@ def understands(
 
 
 def _signature(function: Callable[..., Any], settings: Sequence[type[Any]]) -> inspect.Signature:
-    """Return the signature of a function, with the fields of its settings in place of ``**options``."""
+    """Return the signature of a function, with the fields of its settings in place of
+    ``**options``.
+    """
     signature = inspect.signature(function)
     if not settings:
         return signature
-    own_parameters = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+    own_parameters = [
+        item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD
+    ]
     # If the settings may be one object instead, no field is required.
     required = None if "settings" in signature.parameters else inspect.Parameter.empty
     of_fields = [
@@ -138,10 +151,13 @@ def _misfit(
         matches = get_close_matches(stray, names, n=1, cutoff=0.5)
         hint = f": did you mean {matches[0]}?" if matches else f"; it has {', '.join(names)}"
         return WrongTypeError(f"{title} got an unexpected keyword argument {stray!r}{hint}")
-    # The call is shown like a signature, with required arguments only, and a star before keyword-only ones.
+    # The call is shown like a signature, with required arguments only, and a star before
+    # keyword-only ones.
     texts: list[str] = []
     for parameter in parameters.values():
-        is_required = parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY
+        is_required = (
+            parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY
+        )
         if parameter.name == "self" or not is_required:
             continue
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in texts:
@@ -181,13 +197,20 @@ def option(default: Any, text: str, form: str | None = None, *flags: str, **fact
     return field(default=default, metadata={"help": Help(text, form, flags, **facts)})
 
 
-def settings_from(kind: type[Settings], values: Mapping[str, Any], **further_values: Any) -> Settings:
-    """Return the settings that values give by the names of their fields; other values are left out."""
+def settings_from(
+    kind: type[Settings], values: Mapping[str, Any], **further_values: Any
+) -> Settings:
+    """Return the settings that values give by the names of their fields; other values are left
+    out.
+    """
     return as_settings(kind, None, {**values, **further_values})
 
 
-def as_settings(kind: type[Settings], settings: Settings | None, options: Mapping[str, Any]) -> Settings:
-    """Return the settings of a call, which are given as an object, as keywords, or as an object with changes.
+def as_settings(
+    kind: type[Settings], settings: Settings | None, options: Mapping[str, Any]
+) -> Settings:
+    """Return the settings of a call, which are given as an object, as keywords, or as an object
+    with changes.
 
     Args:
         kind: the dataclass of the settings.
@@ -200,9 +223,13 @@ def as_settings(kind: type[Settings], settings: Settings | None, options: Mappin
     own_fields = [item for item in fields(kind) if item.init]  # type: ignore[arg-type]
     values = {item.name: options[item.name] for item in own_fields if item.name in options}
     if settings is not None:
-        check_type("settings", settings, kind, f"a {kind.__name__}", "or give its fields as keywords")
+        check_type(
+            "settings", settings, kind, f"a {kind.__name__}", "or give its fields as keywords"
+        )
         return replace(settings, **values)  # type: ignore[type-var]
     for item in own_fields:
         if item.default is MISSING and item.default_factory is MISSING and item.name not in values:
-            raise WrongTypeError(f"give {setting(item.name)}, or settings={kind.__name__}({item.name}=…)")
+            raise WrongTypeError(
+                f"give {setting(item.name)}, or settings={kind.__name__}({item.name}=…)"
+            )
     return kind(**values)

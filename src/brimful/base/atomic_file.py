@@ -1,4 +1,6 @@
-"""A file that appears under its name when it is complete, and functions that make writes durable."""
+"""A file that appears under its name when it is complete, and functions that make writes
+durable.
+"""
 
 import contextlib
 import errno
@@ -18,17 +20,21 @@ _FULL_DEVICE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[IO[bytes]]:
-    """Open a file to write from start to end; it appears at ``path`` when the block ends without an error.
+    """Open a file to write from start to end; it appears at ``path`` when the block ends without an
+    error.
 
-    For tables too large to hold as one bytes object. On any error the temporary file is removed. A power cut may damage a
-    file that is not ``durable``: it is checked when it is read, and making it again is cheaper than flushing it.
+    For tables too large to hold as one bytes object. On any error the temporary file is removed. A
+    power cut may damage a file that is not ``durable``: it is checked when it is read, and making
+    it again is cheaper than flushing it.
 
     Raises:
         StoreFullError: no space left.
     """
     target = Path(path)
     if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a directory, and a file is to be written", str(target))
+        raise IsADirectoryError(
+            errno.EISDIR, "is a directory, and a file is to be written", str(target)
+        )
     tmp = None
     try:
         with full_device_explained(target):
@@ -40,7 +46,8 @@ def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
-                # Renamed under its lock: a temporary file without one is taken for abandoned and removed.
+                # Renamed under its lock: a temporary file without one is taken for abandoned and
+                # removed.
                 os.replace(tmp, target)
             if durable:
                 sync_directory(target.parent)
@@ -51,7 +58,9 @@ def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
 
 
 def _locked_sibling(target: Path) -> tuple[Path, IO[bytes]]:
-    """Create a file next to the target, locked before another process could consider it abandoned."""
+    """Create a file next to the target, locked before another process could consider it
+    abandoned.
+    """
     while True:
         tmp = target.with_name(f".{target.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
         file = open(tmp, "xb")  # noqa: SIM115 - the caller closes it
@@ -64,7 +73,8 @@ def _locked_sibling(target: Path) -> tuple[Path, IO[bytes]]:
 
 def _clear_abandoned(target: Path) -> None:
     """Remove temporary files of the same target whose writers were killed."""
-    # The part that ``_locked_sibling`` generates has no dot: files of targets with longer names do not match.
+    # The part that ``_locked_sibling`` generates has no dot: files of targets with longer names do
+    # not match.
     sibling = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-z-]+\.tmp")
     for name in os.listdir(target.parent):
         if sibling.fullmatch(name):
@@ -75,7 +85,9 @@ def _clear_abandoned(target: Path) -> None:
 
 
 def make_directory(folder: Path) -> None:
-    """Make a directory and those above it, so that a power cut cannot take one with the files in it."""
+    """Make a directory and those above it, so that a power cut cannot take one with the files in
+    it.
+    """
     if not folder.is_dir():
         make_directory(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -87,7 +99,8 @@ def sync_directory(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
-        return  # some network file systems do not open directories; their servers make renames durable
+        # some network file systems do not open directories; their servers make renames durable
+        return
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -98,7 +111,9 @@ def sync_directory(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def full_device_explained(target: Path, num_bytes: Callable[[], int | None] = lambda: None) -> Iterator[None]:
+def full_device_explained(
+    target: Path, num_bytes: Callable[[], int | None] = lambda: None
+) -> Iterator[None]:
     """Turn the errors of a full disk or quota into ``StoreFullError``; all others stay as they are.
 
     Args:
@@ -115,6 +130,6 @@ def full_device_explained(target: Path, num_bytes: Callable[[], int | None] = la
         extent = "" if written is None else f" ({counted(written, 'byte')} of it were written)"
         raise StoreFullError(
             error.errno,
-            f"no space left while writing {target}{extent}: nothing that was committed is lost; free some space and run "
-            f"the same command again to resume",
+            f"no space left while writing {target}{extent}: nothing that was committed is lost; "
+            "free some space and run the same command again to resume",
         ) from error

@@ -1,7 +1,8 @@
 """Attachments: what travels with a sample in addition to its tokens, such as its images.
 
 The packages of the line carry attachments and do not know their kinds. Images, videos and audio are
-one kind, in the room ``media``; ``brimful.base.wings`` names it, and it is loaded when it is needed.
+one kind, in the room ``media``; ``brimful.base.wings`` names it, and it is loaded when it is
+needed.
 """
 
 from __future__ import annotations
@@ -15,40 +16,54 @@ from typing import Any
 from brimful.base.wings import ATTACHMENT_JOBS, ATTACHMENT_STORE
 
 CONTAINER_BYTES = 256 << 20
-"""Target size of the bytes that come with one shard: a killed job rewrites at most one for each process."""
+"""Target size of the bytes that come with one shard: a killed job rewrites at most one for each
+process.
+"""
 
 
 class AttachmentStorage(str, Enum):
-    """Storage of attachments that are in files. Bytes that came with rows are always in the store."""
+    """Storage of attachments that are in files. Bytes that came with rows are always in the
+    store.
+    """
 
     REFERENCES = "references"
     """Path, offset, size and fingerprint; the files must exist when packs are read."""
     BYTES = "bytes"
     """Their bytes, each distinct content once: the store is complete."""
     FEATURES = "features"
-    """Arrays from the model's processor, each distinct content once: training needs neither files nor processor."""
+    """Arrays from the model's processor, each distinct content once: training needs neither files
+    nor processor.
+    """
 
 
 class BadAttachmentError(ValueError):
-    """An attachment that cannot be used; gives the reason without its name, which the caller adds."""
+    """An attachment that cannot be used; gives the reason without its name, which the caller
+    adds.
+    """
 
 
 def attachment_store() -> Any:
-    """Return the package of attachments in the files of pack stores (``brimful.media.store``). It has:
+    """Return the package of attachments in the files of pack stores (``brimful.media.store``). It
+    has:
 
-    - ``COLUMNS``: names of their columns in a shard, in the order in which they enter the checksum of a row;
+    - ``COLUMNS``: names of their columns in a shard, in the order in which they enter the checksum
+      of a row;
     - ``column_types()``: the Arrow type of each column;
-    - ``cells_of(items, root="")``: the cells of a pack; paths of files below ``root`` are relative to it;
+    - ``cells_of(items, root="")``: the cells of a pack; paths of files below ``root`` are relative
+      to it;
     - ``columns_of(cells)``: the columns of some packs, as Arrow arrays;
-    - ``files_of(store, records, notes, root=None)``: the files that the packs of a log refer to, with their ``root`` and
-      ``census(directory)``; ``root`` is the current directory of references, the recorded one if None;
+    - ``files_of(store, records, notes, root=None)``: the files that the packs of a log refer to,
+      with their ``root`` and ``census(directory)``; ``root`` is the current directory of
+      references, the recorded one if None;
     - ``stored(cells, files)``: the attachments of a pack from its cells;
-    - ``to_json(items)``: the attachments of a sample without their bytes; ``from_json(text)`` gives them back;
-    - ``check_of(files)``: a check of the attachments of a store: ``check_shard(record)`` and ``check(pack, name)``.
+    - ``to_json(items)``: the attachments of a sample without their bytes; ``from_json(text)`` gives
+      them back;
+    - ``check_of(files)``: a check of the attachments of a store: ``check_shard(record)`` and
+      ``check(pack, name)``.
 
-    An attachment is a frozen dataclass with ``start``, the first of its tokens, and ``length``, their number, both
-    counted in the sample or in the pack; ``segment``, the number of the segment that it belongs to, 0 in a sample; and
-    ``title``, kind and name for messages.
+    An attachment is a frozen dataclass with ``start``, the first of its tokens, and ``length``,
+    their number, both counted in the sample or in the pack; ``segment``, the number of the segment
+    that it belongs to, 0 in a sample; and ``title``, kind and name for messages.
     """
     return import_module(ATTACHMENT_STORE)
 

@@ -1,4 +1,6 @@
-"""Checks of arguments: each refuses in one line that names the argument, what it must be and what it is."""
+"""Checks of arguments: each refuses in one line that names the argument, what it must be and what
+it is.
+"""
 
 import numbers
 import operator
@@ -19,9 +21,12 @@ def is_whole_number(value: object) -> bool:
     >>> is_whole_number(3), is_whole_number(True), is_whole_number(3.0)
     (True, False, False)
     """
-    # NumPy registers its types, so this does not import NumPy, which would be loaded before the first worker process.
-    # Python's own integers first: checking the abstract type takes ten times as long.
-    return type(value) is int or (isinstance(value, numbers.Integral) and not isinstance(value, bool))
+    # NumPy registers its types, so this does not import NumPy, which would be loaded before the
+    # first worker process. Python's own integers first: checking the abstract type takes ten times
+    # as long.
+    return type(value) is int or (
+        isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    )
 
 
 def is_number(value: object) -> bool:
@@ -53,7 +58,9 @@ def whole_number(name: str, value: object, *, minimum: int | None = None) -> int
     raise SettingsError(f"{name} must be a whole number{bound} and is {value!r}")
 
 
-def setting_number(name: str, value: object, *, minimum: int | None = None, maximum: int | None = None) -> int:
+def setting_number(
+    name: str, value: object, *, minimum: int | None = None, maximum: int | None = None
+) -> int:
     """Return a whole number that is a setting.
 
     Args:
@@ -115,7 +122,9 @@ def check_share(name: str, value: object) -> float:
     raise SettingsError(f"{name} must be from 0 to 1 and is {value!r}")
 
 
-def choice_of(choices: type[Choice], name: Choice | str, *, argument: str, instead: str = "") -> Choice:
+def choice_of(
+    choices: type[Choice], name: Choice | str, *, argument: str, instead: str = ""
+) -> Choice:
     """Return the member of an enum by its name.
 
     Args:
@@ -139,7 +148,9 @@ def choice_of(choices: type[Choice], name: Choice | str, *, argument: str, inste
         return choices(name)
     except ValueError as error:
         names = ", ".join(str(member.value) for member in choices)
-        raise SettingsError(f"{setting(argument)} {name!r} is unknown: use one of {names}{instead}") from error
+        raise SettingsError(
+            f"{setting(argument)} {name!r} is unknown: use one of {names}{instead}"
+        ) from error
 
 
 def check_type(
@@ -164,7 +175,9 @@ def check_type(
     """
     if not isinstance(value, kinds):
         way_out = f": {way_out}" if way_out else ""
-        raise WrongTypeError(f"{argument} must be {expected_type} and is {describe(value)}{way_out}")
+        raise WrongTypeError(
+            f"{argument} must be {expected_type} and is {describe(value)}{way_out}"
+        )
 
 
 def path_of(argument: str, value: Any, expected_type: str = "a path") -> str:
@@ -220,7 +233,8 @@ def describe(value: Any) -> str:
 
 
 def position(index: Any, size: int, noun: str) -> int:
-    """Return the position, counted from 0, that an index means; negative indices count from the end.
+    """Return the position, counted from 0, that an index means; negative indices count from the
+    end.
 
     Args:
         index: any whole number, NumPy's too.
@@ -241,7 +255,9 @@ def position(index: Any, size: int, noun: str) -> int:
     if -size <= number < size:
         return number % size
     raise IndexError(
-        f"{noun} {number} is not in 0 … {size - 1}" if size else f"no {noun} {number}: the sequence is empty"
+        f"{noun} {number} is not in 0 … {size - 1}"
+        if size
+        else f"no {noun} {number}: the sequence is empty"
     )
 
 
@@ -255,7 +271,8 @@ def positions(index: slice, size: int) -> range:
 
 
 def special_file(mode: int) -> str:
-    """Return what a path is if neither a file nor a directory, so that reading it may never end; empty for these two.
+    """Return what a path is if neither a file nor a directory, so that reading it may never end;
+    empty for these two.
 
     Args:
         mode: ``st_mode`` of the path.
@@ -265,4 +282,6 @@ def special_file(mode: int) -> str:
     """
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return ""
-    return "a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+    return (
+        "a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+    )

@@ -1,9 +1,10 @@
 """Compiled forms of functions, used if numba is installed and compiling pays.
 
-Compiling a function never changes its result: the same function runs as plain Python, or has a NumPy form with the same
-result, and the tests compare both. The first use compiles for some seconds and keeps the result next to the package, or
-in the user's cache folder if the package is not writable. If several processes of a machine start together, such as the
-ranks of a training run, one compiles a function and the others load it.
+Compiling a function never changes its result: the same function runs as plain Python, or has a
+NumPy form with the same result, and the tests compare both. The first use compiles for some seconds
+and keeps the result next to the package, or in the user's cache folder if the package is not
+writable. If several processes of a machine start together, such as the ranks of a training run, one
+compiles a function and the others load it.
 """
 
 import contextlib
@@ -32,7 +33,11 @@ _is_warming_up = False
 
 
 def compiled(
-    function: Callable[..., Any], work: int, *, worth: int = WORTH_COMPILING, sum_calls: bool = False
+    function: Callable[..., Any],
+    work: int,
+    *,
+    worth: int = WORTH_COMPILING,
+    sum_calls: bool = False,
 ) -> Callable[..., Any] | None:
     """Return the compiled form of a function if compiling pays for this amount of work, else None.
 
@@ -42,8 +47,9 @@ def compiled(
         function: in the subset of Python that numba compiles.
         work: amount of work of this call, in items or in the unit of ``worth``.
         worth: amount of work from which loading the compiled form pays.
-        sum_calls: add up the work of all calls, as for windows of a stream. For functions in plain Python, which are a
-            hundred times slower than compiled code; NumPy is not, so small calls stay in NumPy.
+        sum_calls: add up the work of all calls, as for windows of a stream. For functions in plain
+            Python, which are a hundred times slower than compiled code; NumPy is not, so small
+            calls stay in NumPy.
 
     >>> compiled(sum, 1_000) is None
     True
@@ -64,7 +70,8 @@ def compiled(
 
 @contextlib.contextmanager
 def compiled_forms(use: bool) -> Iterator[None]:
-    """Run a block with compiled forms only, or without any; for tests and benchmarks that compare both.
+    """Run a block with compiled forms only, or without any; for tests and benchmarks that compare
+    both.
 
     >>> with compiled_forms(False):
     ...     compiled(sum, 1_000_000) is None
@@ -80,7 +87,8 @@ def compiled_forms(use: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def warming_up() -> Iterator[bool]:
-    """Load the compiled form of every function that a block requests: after that, small calls use it too.
+    """Load the compiled form of every function that a block requests: after that, small calls use
+    it too.
 
     Yields:
         True if numba is installed; else nothing is loaded.
@@ -108,17 +116,20 @@ def compiled_form(function: Callable[..., Any]) -> Callable[..., Any] | None:
     try:
         form = _compiled_by_one(numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:
-        # Neither the package nor the user's cache folder is writable, as in many containers, so numba refuses to
-        # cache. The function is compiled in each process.
+        # Neither the package nor the user's cache folder is writable, as in many containers, so
+        # numba refuses to cache. The function is compiled in each process.
         form = numba.njit(nogil=True)(function)
     return form
 
 
-def form_for(function: Callable[..., Any], arguments: Sequence[object]) -> Callable[..., Any] | None:
-    """Compile a function once, now, for arguments of these types, and return it; None without numba.
+def form_for(
+    function: Callable[..., Any], arguments: Sequence[object]
+) -> Callable[..., Any] | None:
+    """Compile a function once, now, for arguments of these types, and return it; None without
+    numba.
 
-    Arguments of other types are converted if that loses nothing (writable arrays are accepted for read-only ones);
-    otherwise the call raises a ``TypeError``.
+    Arguments of other types are converted if that loses nothing (writable arrays are accepted for
+    read-only ones); otherwise the call raises a ``TypeError``.
 
     Args:
         function: in the subset of Python that numba compiles; it must be compiled nowhere else.
@@ -134,8 +145,9 @@ def form_for(function: Callable[..., Any], arguments: Sequence[object]) -> Calla
 def _compiled_by_one(form: Any) -> Any:
     """Let one process compile a cached form while the others wait and then find its code.
 
-    Numba looks up cached code, compiles and caches it in one call without a lock: processes that start together would
-    all compile, and one that saves its code may drop the code for other types from the index.
+    Numba looks up cached code, compiles and caches it in one call without a lock: processes that
+    start together would all compile, and one that saves its code may drop the code for other types
+    from the index.
     """
     look_up_or_compile, path = form.compile, form.py_func.__code__.co_filename
 
@@ -153,9 +165,12 @@ def _numba() -> Any:
         return None
     try:
         import numba
-    except ImportError as error:  # such as a NumPy that is too new for numba: no reason to stop a training run
+    except (
+        ImportError
+    ) as error:  # such as a NumPy that is too new for numba: no reason to stop a training run
         warnings.warn(
-            f"numba is installed and cannot be imported ({error}): going on without compiled code; results are the same",
+            f"numba is installed and cannot be imported ({error}): going on without compiled code; "
+            "results are the same",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,7 +1,8 @@
 """Fingerprints: digits that identify ordered contents and settings.
 
-A fingerprint is 32 hexadecimal digits of XXH3-128. It covers content and settings only, never a path, a time or an
-environment variable, so that a copied data set keeps its fingerprint. It is for recognizing contents, not for security.
+A fingerprint is 32 hexadecimal digits of XXH3-128. It covers content and settings only, never a
+path, a time or an environment variable, so that a copied data set keeps its fingerprint. It is for
+recognizing contents, not for security.
 
 >>> fingerprint_of({"capacity": 8192, "overflow": "drop"}) == fingerprint_of({"overflow": "drop", "capacity": 8192})
 True
@@ -31,7 +32,12 @@ def canonical_json(value: Any) -> bytes:
     b'{"a":[true,null],"b":1}'
     """
     text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_named_bytes
+        value,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+        default=_named_bytes,
     )
     # Half of a surrogate pair can occur in JSON. It is not valid UTF-8 but needs a fingerprint too.
     return text.encode("utf-8", "surrogatepass")
@@ -63,7 +69,8 @@ def digest_bytes(data: bytes | memoryview) -> bytes:
 
 
 def fingerprint_stream(pieces: Iterable[bytes | memoryview]) -> Fingerprint:
-    """Return the fingerprint of bytes that come in pieces; it equals the fingerprint of the joined bytes.
+    """Return the fingerprint of bytes that come in pieces; it equals the fingerprint of the joined
+    bytes.
 
     >>> fingerprint_stream([b"ab", b"c"]) == fingerprint_bytes(b"abc")
     True
@@ -75,15 +82,19 @@ def fingerprint_stream(pieces: Iterable[bytes | memoryview]) -> Fingerprint:
 
 
 def short_digest(data: bytes) -> int:
-    """Return 63 bits of XXH3-64: a number that fits int64, for columns that identify names and states."""
+    """Return 63 bits of XXH3-64: a number that fits int64, for columns that identify names and
+    states.
+    """
     return xxhash.xxh3_64_intdigest(data) >> 1
 
 
 def fingerprint_array(array: np.ndarray[Any, Any]) -> Fingerprint:
-    """Return the fingerprint of an array's shape and values and, unless they are integers, its dtype.
+    """Return the fingerprint of an array's shape and values and, unless they are integers, its
+    dtype.
 
-    Integers are widened to int64 chunk by chunk, so that int32 and int64 arrays with equal numbers agree. Any other
-    array is hashed as its bytes and the name of its dtype: 0.25 differs from 0.75, 1.0 from 1 and float32 from float64.
+    Integers are widened to int64 chunk by chunk, so that int32 and int64 arrays with equal numbers
+    agree. Any other array is hashed as its bytes and the name of its dtype: 0.25 differs from 0.75,
+    1.0 from 1 and float32 from float64.
 
     Raises:
         TypeError: an array of Python objects, whose bytes are addresses.
@@ -100,10 +111,13 @@ def fingerprint_array(array: np.ndarray[Any, Any]) -> Fingerprint:
     dtype = np.dtype("<i8") if _within_int64(array) else array.dtype.newbyteorder("<")
     if dtype != np.dtype("<i8"):
         hasher.update(f":{dtype.str}".encode())
-    # In chunks: a conversion copies its input, which must stay small for an array of a billion numbers.
+    # In chunks: a conversion copies its input, which must stay small for an array of a billion
+    # numbers.
     flat = array.reshape(-1)
     for start in range(0, len(flat), _CHUNK):
-        hasher.update(np.ascontiguousarray(flat[start : start + _CHUNK], dtype=dtype).view(np.uint8).data)
+        hasher.update(
+            np.ascontiguousarray(flat[start : start + _CHUNK], dtype=dtype).view(np.uint8).data
+        )
     return hasher.hexdigest()
 
 
@@ -127,4 +141,6 @@ def differing_keys(settings: Mapping[str, Any], other_settings: Mapping[str, Any
     """
     absent = object()
     keys = {*settings, *other_settings}
-    return sorted(key for key in keys if settings.get(key, absent) != other_settings.get(key, absent))
+    return sorted(
+        key for key in keys if settings.get(key, absent) != other_settings.get(key, absent)
+    )

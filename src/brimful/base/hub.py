@@ -1,7 +1,8 @@
 """A quick test whether the hub can be reached, and the use of its cache if it cannot.
 
-The hub's libraries retry for some twenty seconds before they report that the network is missing. Code that needs the
-hub therefore tries the connection first and, without one, uses the files in the hub's cache.
+The hub's libraries retry for some twenty seconds before they report that the network is missing.
+Code that needs the hub therefore tries the connection first and, without one, uses the files in the
+hub's cache.
 """
 
 import contextlib
@@ -16,19 +17,24 @@ _CONNECT_SECONDS = 3.0
 
 
 def looks_like_hub_id(name: str) -> bool:
-    """Return true if a name could be ``owner/name`` or ``name`` on the hub and does not look like a path.
+    """Return true if a name could be ``owner/name`` or ``name`` on the hub and does not look like a
+    path.
 
     >>> looks_like_hub_id("openai/gsm8k"), looks_like_hub_id("./gsm8k"), looks_like_hub_id("a/b/c.jsonl")
     (True, False, False)
     """
     parts = name.split("/")
-    return len(parts) <= 2 and all(part and part[0] not in ".~" and "\\" not in part for part in parts)
+    return len(parts) <= 2 and all(
+        part and part[0] not in ".~" and "\\" not in part for part in parts
+    )
 
 
 def offline_snapshot(hub_id: str) -> str | None:
-    """Return the directory with the files of a hub id in the hub's cache; None unless ``HF_HUB_OFFLINE`` is set.
+    """Return the directory with the files of a hub id in the hub's cache; None unless
+    ``HF_HUB_OFFLINE`` is set.
 
-    Only then do the hub's libraries use this directory without asking the hub. Otherwise the name may mean newer files.
+    Only then do the hub's libraries use this directory without asking the hub. Otherwise the name
+    may mean newer files.
     """
     # Transformers before 5 may have a cache of its own.
     if not looks_like_hub_id(hub_id) or os.environ.get("TRANSFORMERS_CACHE"):
@@ -51,7 +57,9 @@ def offline_snapshot(hub_id: str) -> str | None:
 
 @contextlib.contextmanager
 def offline_if_unreachable() -> Iterator[bool]:
-    """Yield true if the hub can be reached; if not, its libraries use only their caches while the block runs."""
+    """Yield true if the hub can be reached; if not, its libraries use only their caches while the
+    block runs.
+    """
     import huggingface_hub.constants as constants
 
     if constants.HF_HUB_OFFLINE or _reachable(constants.ENDPOINT):

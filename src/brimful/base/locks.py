@@ -1,9 +1,9 @@
 """Locks on open files, which show processes what others still use.
 
-The locks are the kernel's (``flock``). The kernel releases them when their holder dies, even by SIGKILL: a killed job
-blocks no other, and its leftovers can be told from the files of a live job. Not every system and file system has them
-(Windows, some network mounts). Without them ``lock`` does not wait, and ``try_lock`` fails, so that no file is taken
-for abandoned.
+The locks are the kernel's (``flock``). The kernel releases them when their holder dies, even by
+SIGKILL: a killed job blocks no other, and its leftovers can be told from the files of a live job.
+Not every system and file system has them (Windows, some network mounts). Without them ``lock`` does
+not wait, and ``try_lock`` fails, so that no file is taken for abandoned.
 """
 
 import contextlib
@@ -29,7 +29,8 @@ def lock(file: Any, *, shared: bool = False) -> bool:
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     """Hold the lock of a file while a block runs.
 
-    It is unlocked explicitly: closing alone would leave the lock with a process that was forked inside the block.
+    It is unlocked explicitly: closing alone would leave the lock with a process that was forked
+    inside the block.
     """
     with open(path, "rb") as file:
         lock(file)
@@ -40,12 +41,16 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def try_lock(file: Any) -> bool:
-    """Take the exclusive lock of an open file without waiting; return false if another holder has it, shared or not."""
+    """Take the exclusive lock of an open file without waiting; return false if another holder has
+    it, shared or not.
+    """
     return _flock(file, "LOCK_EX", "LOCK_NB")
 
 
 def is_held(file: Any) -> bool:
-    """Return true if another holder has the exclusive lock of a file open for reading; false without locks."""
+    """Return true if another holder has the exclusive lock of a file open for reading; false
+    without locks.
+    """
     try:
         import fcntl
 

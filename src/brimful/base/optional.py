@@ -1,4 +1,6 @@
-"""Libraries that may be absent, their versions, and public names that are imported at their first use."""
+"""Libraries that may be absent, their versions, and public names that are imported at their first
+use.
+"""
 
 import contextlib
 import sys
@@ -12,7 +14,8 @@ from brimful.errors import missing_extra
 
 @contextlib.contextmanager
 def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
-    """Turn the ImportError of an optional library, imported in this block, into a ``pip install`` line.
+    """Turn the ImportError of an optional library, imported in this block, into a ``pip install``
+    line.
 
     Raises:
         MissingExtraError: the package is not installed.
@@ -79,7 +82,8 @@ def version_of(library: str) -> str:
 
 
 def at_first_use(package: str, names_of: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that imports names at their first use, since their modules need torch.
+    """Return the ``__getattr__`` of a package that imports names at their first use, since their
+    modules need torch.
 
     Args:
         package: ``__name__`` of the package.

@@ -1,4 +1,6 @@
-"""The fast tokenizer of a process, loaded once; the server of worker processes loads it during its imports."""
+"""The fast tokenizer of a process, loaded once; the server of worker processes loads it during its
+imports.
+"""
 
 import contextlib
 import os
@@ -14,7 +16,8 @@ _lock = threading.Lock()
 
 
 def fast_tokenizer(state: str) -> Any:
-    """Return the tokenizer of ``fastokens``, made once in a process and inherited by the processes forked from it.
+    """Return the tokenizer of ``fastokens``, made once in a process and inherited by the processes
+    forked from it.
 
     Args:
         state: the tokenizer as JSON, as ``tokenizers`` writes it.

@@ -1,7 +1,8 @@
 """Progress reports of long jobs, as a bar, as lines or as JSON.
 
-A job reports to a ``Progress``; the caller chooses which. On a terminal it is one bar with rates and the remaining
-time; elsewhere (Slurm logs, pipes) a plain line every ten seconds; with ``--json`` one JSON object per line.
+A job reports to a ``Progress``; the caller chooses which. On a terminal it is one bar with rates
+and the remaining time; elsewhere (Slurm logs, pipes) a plain line every ten seconds; with
+``--json`` one JSON object per line.
 
 >>> bar = make_progress("none")
 >>> with bar.stage("measure", total=10, unit="rows"):
@@ -38,7 +39,9 @@ class StageRecord:
     seconds: float = 0.0
 
     def rates(self) -> tuple[float, float, float]:
-        """Return units per second, tokens per second, and remaining seconds, without units resumed from a cache."""
+        """Return units per second, tokens per second, and remaining seconds, without units resumed
+        from a cache.
+        """
         seconds = max(time.monotonic() - self.started, 1e-9)
         rate = (self.done - self.resumed) / seconds
         remaining_seconds = (self.total - self.done) / rate if rate > 0 else float("inf")
@@ -64,7 +67,9 @@ class Progress:
             self._closed(record)
 
     def advance(self, amount: int, *, tokens: int = 0, resumed: bool = False) -> None:
-        """Report that ``amount`` more units are done; ``resumed`` ones came from a cache and cost no work."""
+        """Report that ``amount`` more units are done; ``resumed`` ones came from a cache and cost
+        no work.
+        """
         record = self.stages[-1]
         record.done += amount
         # Tokens of resumed units do not count: the rates describe the work of this run.
@@ -109,11 +114,18 @@ class _Lines(Progress):
     def _show(self, record: StageRecord) -> None:
         rate, token_rate, remaining_seconds = record.rates()
         share = 100 * record.done / record.total if record.total else 100.0
-        speed = f"{rate:,.0f} {record.unit}/s" + (f", {token_rate:,.0f} tokens/s" if record.tokens else "")
+        speed = f"{rate:,.0f} {record.unit}/s" + (
+            f", {token_rate:,.0f} tokens/s" if record.tokens else ""
+        )
         resumed_part = f", {record.resumed:,} resumed" if record.resumed else ""
-        end = f"done in {record.seconds:.1f} s" if record.seconds else f"ETA {clock(remaining_seconds)}"
+        end = (
+            f"done in {record.seconds:.1f} s"
+            if record.seconds
+            else f"ETA {clock(remaining_seconds)}"
+        )
         self.say(
-            f"{record.name}: {record.done:,}/{record.total:,} {record.unit} ({share:.0f} %), {speed}{resumed_part}, {end}"
+            f"{record.name}: {record.done:,}/{record.total:,} {record.unit} ({share:.0f} %), "
+            f"{speed}{resumed_part}, {end}"
         )
 
 
@@ -128,10 +140,15 @@ class _Json(_Lines):
         event: dict[str, Any] = {
             "event": "progress",
             "stage": record.name,
-            **{name: getattr(record, name) for name in ("unit", "done", "total", "resumed", "tokens")},
+            **{
+                name: getattr(record, name)
+                for name in ("unit", "done", "total", "resumed", "tokens")
+            },
             "per_second": round(rate, 1),
             "tokens_per_second": round(token_rate, 1),
-            "eta_seconds": None if remaining_seconds == float("inf") else round(remaining_seconds, 1),
+            "eta_seconds": None
+            if remaining_seconds == float("inf")
+            else round(remaining_seconds, 1),
             "seconds": round(record.seconds, 3),
         }
         super().say(json.dumps(event))
@@ -163,7 +180,8 @@ class _Bar(_Lines):
 
     def _advanced(self, record: StageRecord) -> None:
         if record.resumed and self._bar.initial != record.resumed:
-            # tqdm leaves ``initial`` out of its rate, so that rate and ETA come from the work of this run.
+            # tqdm leaves ``initial`` out of its rate, so that rate and ETA come from the work of
+            # this run.
             self._bar.initial = record.resumed
         if record.tokens:
             self._bar.set_postfix_str(f"{record.rates()[1] / 1e6:.2f}M tokens/s", refresh=False)

@@ -1,4 +1,6 @@
-"""Ragged arrays: rows of different lengths in one flat array, row ``i`` at ``[offsets[i], offsets[i + 1])``."""
+"""Ragged arrays: rows of different lengths in one flat array, row ``i`` at
+``[offsets[i], offsets[i + 1])``.
+"""
 
 from typing import Any
 
@@ -36,7 +38,8 @@ def positions_type(count: int) -> type[np.signedinteger[Any]]:
 
 
 def starts_of(sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the index of each row's first element in the flat array, in the type of the running sum.
+    """Return the index of each row's first element in the flat array, in the type of the running
+    sum.
 
     >>> starts_of(np.array([2, 0, 3])).tolist()
     [0, 2, 2]
@@ -79,7 +82,8 @@ def mask_of_ranges(begins: Int64Array, ends: Int64Array, count: int) -> BoolArra
     """Mark the elements that lie in a range.
 
     Args:
-        begins, ends: of ranges ``[begin, end)``, in any order; a range with ``end <= begin`` is empty.
+        begins, ends: of ranges ``[begin, end)``, in any order; a range with ``end <= begin`` is
+            empty.
         count: number of elements.
 
     Returns:

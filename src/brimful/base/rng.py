@@ -1,8 +1,8 @@
 """The only source of randomness: a stream of bits keyed by (seed, epoch, purpose).
 
 NumPy promises that its bit generators never change their output, and makes no such promise for
-``shuffle`` or ``permutation`` (NEP 19). Orders here are therefore derived from raw bits, so that any later NumPy on any
-platform reproduces a plan made today.
+``shuffle`` or ``permutation`` (NEP 19). Orders here are therefore derived from raw bits, so that
+any later NumPy on any platform reproduces a plan made today.
 
 >>> generator(seed=0, epoch=0, purpose="pack order").permutation(5)
 array([1, 0, 4, 2, 3])
@@ -15,7 +15,9 @@ from brimful.base.typing import Int64Array
 
 
 class RandomStream:
-    """A stream of 64-bit words from a Philox counter, and the orders and numbers derived from them."""
+    """A stream of 64-bit words from a Philox counter, and the orders and numbers derived from
+    them.
+    """
 
     def __init__(self, key: int) -> None:
         self._bits = np.random.Philox(key=key)
@@ -27,7 +29,8 @@ class RandomStream:
     def permutation(self, count: int) -> Int64Array:
         """Return ``int64[count]``: the numbers 0 to count-1 in random order.
 
-        It sorts random keys; of tied keys (2**-64 per pair) the smaller number comes first, so the order is exact.
+        It sorts random keys; of tied keys (2**-64 per pair) the smaller number comes first, so the
+        order is exact.
         """
         return np.argsort(self.words(count), kind="stable").astype(np.int64, copy=False)
 

@@ -1,12 +1,14 @@
 """One way to stop: a program that gets a signal ends its workers and then itself, at once.
 
-A Python signal handler runs when the main thread returns to Python, which a solver, a tokenizer or an import delays for
-seconds or minutes. So a thread waits for the signal. A C call that holds the interpreter holds up that thread too: on a
-busy machine, half a second of loading becomes many. So a separate process checks whether the thread has reacted, and
-kills the program if it has not. Nothing is unwound: brimful's files appear complete or not at all, so this end is no
-different from SIGKILL, and the same command continues from there.
+A Python signal handler runs when the main thread returns to Python, which a solver, a tokenizer or
+an import delays for seconds or minutes. So a thread waits for the signal. A C call that holds the
+interpreter holds up that thread too: on a busy machine, half a second of loading becomes many. So a
+separate process checks whether the thread has reacted, and kills the program if it has not. Nothing
+is unwound: brimful's files appear complete or not at all, so this end is no different from SIGKILL,
+and the same command continues from there.
 
-Only the command line stops like this. In a caller's process, ``KeyboardInterrupt`` is raised as usual.
+Only the command line stops like this. In a caller's process, ``KeyboardInterrupt`` is raised as
+usual.
 """
 
 import atexit
@@ -30,16 +32,22 @@ _MAX_END_SECONDS = 1.0
 """Seconds that ending other processes may take; after that this process ends anyway."""
 
 _MAX_KEEPING_SECONDS = 20.0
-"""Seconds that a block of ``keeping`` may go on after a signal; Slurm and Kubernetes kill after 30."""
+"""Seconds that a block of ``keeping`` may go on after a signal; Slurm and Kubernetes kill after
+30.
+"""
 
 _PATIENCE_SECONDS = 1.5
-"""Seconds from a signal until this process is killed, if C code holds the interpreter for that long."""
+"""Seconds from a signal until this process is killed, if C code holds the interpreter for that
+long.
+"""
 
 _end_actions: list[Callable[[], None]] = []
 
 
 class _MainThread:
-    """The main thread at a signal: it stands still, and the thread that got the signal ends the program."""
+    """The main thread at a signal: it stands still, and the thread that got the signal ends the
+    program.
+    """
 
     def __init__(self) -> None:
         self._num_blocks = 0
@@ -50,7 +58,8 @@ class _MainThread:
     def stop(self) -> None:
         """Stand still forever, at once or after the blocks that must finish."""
         if self._is_stopped or not self._num_blocks:
-            self._may_end.set()  # a second signal does not wait for the block that the first asked to stop
+            # a second signal does not wait for the block that the first asked to stop
+            self._may_end.set()
         self._is_stopped = True
         # The main thread must not go on: it would see its workers die and report that as an error.
         while not self._num_blocks:
@@ -58,7 +67,9 @@ class _MainThread:
 
     @contextlib.contextmanager
     def finishing(self, ask: Callable[[], None] | None = None) -> Iterator[None]:
-        """Let a block finish before the thread stands still; a signal calls ``ask`` and waits for the end."""
+        """Let a block finish before the thread stands still; a signal calls ``ask`` and waits for
+        the end.
+        """
         self._num_blocks += 1
         self._ask = ask or self._ask
         try:
@@ -76,7 +87,9 @@ class _MainThread:
         return self._ask is not None
 
     def let_finish(self) -> None:
-        """Ask the block to finish, if it can be asked, and wait for its end. Called from another thread."""
+        """Ask the block to finish, if it can be asked, and wait for its end. Called from another
+        thread.
+        """
         ask = self._ask
         if ask is not None:
             ask()
@@ -87,13 +100,17 @@ _main_thread = _MainThread()
 
 
 def at_the_end(action: Callable[[], None]) -> None:
-    """Call ``action`` when this program ends, also by a signal, to end the processes that it started. Thread-safe."""
+    """Call ``action`` when this program ends, also by a signal, to end the processes that it
+    started. Thread-safe.
+    """
     _end_actions.append(action)
 
 
 @contextlib.contextmanager
 def starting_a_process() -> Iterator[None]:
-    """Let a block that starts a process finish before a signal stops it, so the process is known and locks are free."""
+    """Let a block that starts a process finish before a signal stops it, so the process is known
+    and locks are free.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -103,23 +120,27 @@ def starting_a_process() -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeping(stop: Callable[[], None]) -> Iterator[None]:
-    """Let a block of the main thread keep its work at a signal: another thread calls ``stop``, which makes it finish.
+    """Let a block of the main thread keep its work at a signal: another thread calls ``stop``,
+    which makes it finish.
 
-    The program ends after the block, after 20 seconds, or at a second signal. It needs ``end_at_signals``.
+    The program ends after the block, after 20 seconds, or at a second signal. It needs
+    ``end_at_signals``.
     """
     with _main_thread.finishing(stop):
         yield
 
 
 def end_at_signals() -> None:
-    """Let Ctrl-C and SIGTERM end this process at once, with exit code 130 or 143 and one line on stderr.
+    """Let Ctrl-C and SIGTERM end this process at once, with exit code 130 or 143 and one line on
+    stderr.
 
-    For programs; call it in the main thread, elsewhere it does nothing. A signal that was ignored when the program
-    started (``nohup``, a background job of a shell) stays ignored.
+    For programs; call it in the main thread, elsewhere it does nothing. A signal that was ignored
+    when the program started (``nohup``, a background job of a shell) stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    # Signal numbers go through sockets: the interpreter writes them even while C code holds the main thread.
+    # Signal numbers go through sockets: the interpreter writes them even while C code holds the
+    # main thread.
     read_end, write_end = socket.socketpair()
     watch = _start_watch(read_end, write_end) if os.name == "posix" else None
     threading.Thread(target=_end_at_signal, args=(read_end, write_end, watch), daemon=True).start()
@@ -145,7 +166,8 @@ def end() -> None:
 
 
 def leave(code: int | str | None) -> NoReturn:
-    """End this process like ``sys.exit``, but leave its memory to the system: freeing it takes a tenth of a second.
+    """End this process like ``sys.exit``, but leave its memory to the system: freeing it takes a
+    tenth of a second.
 
     Raises:
         SystemExit: the code is not a number.
@@ -163,20 +185,25 @@ def leave(code: int | str | None) -> NoReturn:
 
 
 def _handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    # None is a handler that was not installed from Python; it belongs to the program that embeds Python.
+    # None is a handler that was not installed from Python; it belongs to the program that embeds
+    # Python.
     for signum in _SIGNALS:
         if signal.getsignal(signum) not in (signal.SIG_IGN, None):
             signal.signal(signum, handler)
 
 
 def _restore_signals() -> None:
-    """Restore the default signal handling in a forked process, whose signals would go to its parent's thread."""
+    """Restore the default signal handling in a forked process, whose signals would go to its
+    parent's thread.
+    """
     signal.set_wakeup_fd(-1)
     _handle(signal.SIG_DFL)
 
 
 def _start_watch(read_end: socket.socket, write_end: socket.socket) -> int:
-    """Start the process that kills this program if it does not end after a signal; return its process id."""
+    """Start the process that kills this program if it does not end after a signal; return its
+    process id.
+    """
     program = os.getpid()
     watch = os.fork()
     if watch:
@@ -198,13 +225,15 @@ def _start_watch(read_end: socket.socket, write_end: socket.socket) -> int:
 
 def _say_stopped() -> None:
     with contextlib.suppress(OSError):
-        # Not through sys.stderr, which the main thread may have locked. A bar on a terminal keeps its line.
+        # Not through sys.stderr, which the main thread may have locked. A bar on a terminal keeps
+        # its line.
         os.write(2, f"{os.linesep if os.isatty(2) else ''}{STOPPED}{os.linesep}".encode())
 
 
 def _end_at_signal(read_end: socket.socket, _write_end: socket.socket, watch: int | None) -> None:
     """Wait for a signal and end; the argument keeps the write end of the socket open."""
-    # Other signals arrive too, such as SIGCHLD with a handler of the caller: they are read and dropped.
+    # Other signals arrive too, such as SIGCHLD with a handler of the caller: they are read and
+    # dropped.
     signum = 0
     while signum not in _SIGNALS:
         # The signal is left in the socket, for the process that watches.

@@ -1,15 +1,19 @@
 """Memory-mapped columns in one Arrow IPC file: the container of every table that brimful writes.
 
-A table is a set of equally long columns and a JSON description. A column is a flat array, or a *ragged* one whose rows
-differ in length. Reading maps the file and returns views: nothing is copied, and opening takes the same time for ten
-rows or a billion. Any Arrow reader (polars, DuckDB, pandas) opens it too.
+A table is a set of equally long columns and a JSON description. A column is a flat array, or a
+*ragged* one whose rows differ in length. Reading maps the file and returns views: nothing is
+copied, and opening takes the same time for ten rows or a billion. Any Arrow reader (polars, DuckDB,
+pandas) opens it too.
 
-Everything that is read is checked. The description is compared with its checksum when the file is opened, a column when
-it is first requested, which reads all of it once. Code that must open large tables in milliseconds and checks the
-arrays in another way later (plans: ``Plan.check_fingerprint``) passes ``checked=False``.
+Everything that is read is checked. The description is compared with its checksum when the file is
+opened, a column when it is first requested, which reads all of it once. Code that must open large
+tables in milliseconds and checks the arrays in another way later (plans:
+``Plan.check_fingerprint``) passes ``checked=False``.
 
-NumPy arrays become Arrow columns and back by their buffers: ``pyarrow.array`` and ``Array.to_numpy`` check whether they
-were given a pandas object, and import pandas for that: half a second in every process if it is installed.
+NumPy arrays become Arrow columns and back by their buffers: ``pyarrow.array`` and
+``Array.to_numpy`` check whether they
+were given a pandas object, and import pandas for that: half a second in every process if it is
+installed.
 
 >>> import numpy as np, tempfile, os
 >>> path = os.path.join(tempfile.mkdtemp(), "t.arrow")
@@ -49,7 +53,8 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def to_arrow(values: Array) -> Any:
-    """Return a column of integers, floats or booleans without a copy; only booleans are copied, into bits.
+    """Return a column of integers, floats or booleans without a copy; only booleans are copied,
+    into bits.
 
     >>> to_arrow(np.array([True, False])).to_pylist(), to_arrow(np.array([1.5], dtype=np.float32)).type
     ([True, False], DataType(float))
@@ -58,7 +63,9 @@ def to_arrow(values: Array) -> Any:
 
     values = np.ascontiguousarray(values)
     stored = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(stored)])
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(stored)]
+    )
 
 
 def to_arrow_binary(values: Sequence[bytes]) -> Any:
@@ -75,7 +82,8 @@ def to_arrow_binary(values: Sequence[bytes]) -> Any:
 
 
 def to_numpy(column: Any) -> Array:
-    """Return a read-only view of a column without nulls; booleans, which are stored as bits, are copied.
+    """Return a read-only view of a column without nulls; booleans, which are stored as bits, are
+    copied.
 
     Raises:
         ValueError: values without a fixed width, such as texts.
@@ -146,23 +154,31 @@ def write_table(
     checksums = {_DESCRIPTION: fingerprint_bytes(description_json)}
     checksums |= {name: _checksum(column) for name, column in columns.items()}
     metadata = {_DESCRIPTION_KEY: description_json, _CHECKSUMS_KEY: json.dumps(checksums).encode()}
-    schema = pa.schema([pa.field(name, array.type) for name, array in arrays.items()], metadata=metadata)
+    schema = pa.schema(
+        [pa.field(name, array.type) for name, array in arrays.items()], metadata=metadata
+    )
     batch = pa.record_batch(list(arrays.values()), schema=schema)
     with atomic_file(path, durable=durable) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch)
 
 
 def _trimmed(column: _Array | Ragged) -> _Array | Ragged:
-    """Return the column contiguous and without values outside all rows, which Arrow does not write to the file."""
+    """Return the column contiguous and without values outside all rows, which Arrow does not write
+    to the file.
+    """
     if not isinstance(column, Ragged):
         return np.ascontiguousarray(column)
     offsets = np.ascontiguousarray(column.offsets, dtype=np.int64)
     first, end = int(offsets[0]), int(offsets[-1])
-    return Ragged(np.ascontiguousarray(column.values[first:end]), offsets - first if first else offsets)
+    return Ragged(
+        np.ascontiguousarray(column.values[first:end]), offsets - first if first else offsets
+    )
 
 
 def _checksum(column: _Array | Ragged) -> Fingerprint:
-    """Return the fingerprint of the numbers, their count and type: equal bytes of another type are other numbers."""
+    """Return the fingerprint of the numbers, their count and type: equal bytes of another type are
+    other numbers.
+    """
     hasher = xxhash.xxh3_128()
     for array in (column.offsets, column.values) if isinstance(column, Ragged) else (column,):
         hasher.update(f"{array.dtype.str}:{len(array)};".encode())
@@ -171,7 +187,8 @@ def _checksum(column: _Array | Ragged) -> Fingerprint:
 
 
 class Table:
-    """An open table. Arrays are read-only views of the mapped file, which stays mapped as long as they exist.
+    """An open table. Arrays are read-only views of the mapped file, which stays mapped as long as
+    they exist.
 
     Attributes:
         path: the file.
@@ -230,10 +247,14 @@ class Table:
                 raise ValueError("has holes")
             column = view(arrow_column)
         except (pa.ArrowException, AttributeError, ValueError) as error:
-            raise CorruptFileError(f"{self.path} is damaged: column {name!r} {_first_line(error)}") from error
+            raise CorruptFileError(
+                f"{self.path} is damaged: column {name!r} {_first_line(error)}"
+            ) from error
         if checked and name in self._unchecked:
             if _checksum(column) != self._unchecked[name]:
-                raise CorruptFileError(f"{self.path} is damaged: column {name!r} has other numbers than were written")
+                raise CorruptFileError(
+                    f"{self.path} is damaged: column {name!r} has other numbers than were written"
+                )
             # Only now: a damaged column is refused every time it is requested.
             self._unchecked.pop(name, None)
         return column
@@ -259,22 +280,34 @@ def open_table(path: AnyPath) -> Table:
         if _DESCRIPTION_KEY not in metadata:
             raise CorruptFileError(f"{name} is an Arrow file that brimful did not write")
         if reader.num_record_batches != 1:
-            raise CorruptFileError(f"{name} holds {reader.num_record_batches} record batches where one is due")
+            raise CorruptFileError(
+                f"{name} holds {reader.num_record_batches} record batches where one is due"
+            )
         # Column names are compared too: the checksum of a renamed column would never be looked up.
         checksums: dict[str, Fingerprint] = json.loads(metadata.get(_CHECKSUMS_KEY, b"{}"))
         is_same = checksums.pop(_DESCRIPTION, None) == fingerprint_bytes(metadata[_DESCRIPTION_KEY])
         if not is_same or sorted(checksums) != sorted(reader.schema.names):
-            raise CorruptFileError(f"{name} is damaged: its description is not the one that was written")
+            raise CorruptFileError(
+                f"{name} is damaged: its description is not the one that was written"
+            )
         description = json.loads(metadata[_DESCRIPTION_KEY])
         batch = reader.get_batch(0)
         batch.validate()
-        return Table(name, batch, description, checksums, fingerprint_bytes(metadata.get(_CHECKSUMS_KEY, b"")))
+        return Table(
+            name,
+            batch,
+            description,
+            checksums,
+            fingerprint_bytes(metadata.get(_CHECKSUMS_KEY, b"")),
+        )
     except CorruptFileError:
         raise
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{name}: no such file") from error
     except (pa.ArrowException, MemoryError, ValueError, OSError) as error:
-        raise CorruptFileError(f"{name} cannot be read as a table of brimful: {_first_line(error)}") from error
+        raise CorruptFileError(
+            f"{name} cannot be read as a table of brimful: {_first_line(error)}"
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """Samples that are already tokenized, as users and other trainers provide them.
 
-Every key is read, refused, or known to carry no information. The collator, ``TokenBudgetBatches`` and
-``verify_packing`` read plain samples here, so that all of them accept the same samples.
+Every key is read, refused, or known to carry no information. The collator, ``TokenBudgetBatches``
+and ``verify_packing`` read plain samples here, so that all of them accept the same samples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.ragged import starts_of
-from brimful.base.tokenized_media import FEATURE_KEYS, MARK_KEYS, TOKEN_TYPES, Media, placeholders_of, read_media
+from brimful.base.tokenized_media import (
+    FEATURE_KEYS,
+    MARK_KEYS,
+    TOKEN_TYPES,
+    Media,
+    placeholders_of,
+    read_media,
+)
 from brimful.base.typing import (
     IGNORE_INDEX,
     BoolArray,
@@ -47,9 +54,19 @@ _TOKENIZER_KEYS = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_
 """Keys of numbers about the text that tokenizers add; causal models do not take them."""
 
 _DESCRIPTIVE_TYPES = (str, bytes, Decimal, date, time, timedelta, PurePath)
-"""Types of values that, besides numbers, can only describe the sample and are never inputs of the model."""
+"""Types of values that, besides numbers, can only describe the sample and are never inputs of the
+model.
+"""
 
-_ARRAYS = ("input_ids", "loss_mask", "cu_seqlens", "places", "positions", "loss_weights", "source_ids")
+_ARRAYS = (
+    "input_ids",
+    "loss_mask",
+    "cu_seqlens",
+    "places",
+    "positions",
+    "loss_weights",
+    "source_ids",
+)
 """Attributes of ``TokenizedSample`` that are one array or None."""
 
 _REFUSED_KEYS = {"label", "label_ids", "image", "images", "video", "videos", "audio", "audios"}
@@ -65,13 +82,15 @@ class TokenizedSample:
         loss_mask: ``bool[T]``, true where the token is a target; never on the first of a segment.
         cu_seqlens: ``int32[S + 1]``.
         places: ``int64[T]``: index of each token in the original row, which may contain padding.
-        positions: ``int64[rows, T]`` of the original row, 1 row for text, 3 or 4 for mRoPE; None if it had none.
+        positions: ``int64[rows, T]`` of the original row, 1 row for text, 3 or 4 for mRoPE; None if
+            it had none.
         loss_weights: ``float32[T]``, or None.
         source_ids: ``int32[S]``, or None.
         media: features of images, videos and audio, one item for each kind.
-        placeholders: indices of the tokens that stand for each kind of media; kinds without such information are
-            absent.
-        marks: ``[T]`` by key, from which the placeholders were read; they are also passed to models.
+        placeholders: indices of the tokens that stand for each kind of media; kinds without such
+            information are absent.
+        marks: ``[T]`` by key, from which the placeholders were read; they are also passed to
+            models.
         sample_id: number of the sample in its source; None if only a loader knows.
     """
 
@@ -96,12 +115,18 @@ class TokenizedSample:
     def is_pack(self) -> bool:
         """True if a pack can hold all of it: only tokens, targets and sample boundaries."""
         extras = (self.loss_weights, self.source_ids, self.rope_positions)
-        return not (self.media or self.marks or self.position_start) and all(extra is None for extra in extras)
+        return not (self.media or self.marks or self.position_start) and all(
+            extra is None for extra in extras
+        )
 
     @property
     def position_start(self) -> int:
-        """Position of the first token of each segment; 0 without positions or with three rows of mRoPE."""
-        return 0 if self.positions is None or len(self.positions) == 3 else int(self.positions[0, 0])
+        """Position of the first token of each segment; 0 without positions or with three rows of
+        mRoPE.
+        """
+        return (
+            0 if self.positions is None or len(self.positions) == 3 else int(self.positions[0, 0])
+        )
 
     @property
     def rope_positions(self) -> Int64Array | None:
@@ -109,7 +134,8 @@ class TokenizedSample:
         return None if self.positions is None or len(self.positions) == 1 else self.positions[-3:]
 
     def part(self, start: int, length: int) -> "TokenizedSample":
-        """Return some of the tokens of a single sample; positions begin with the same number as in the whole sample.
+        """Return some of the tokens of a single sample; positions begin with the same number as in
+        the whole sample.
 
         Raises:
             CollateError: a sample with media, or a row of several samples; these are never cut.
@@ -119,11 +145,15 @@ class TokenizedSample:
         if self.media or self.num_segments > 1:
             kind = "media" if self.media else "several samples in a row"
             raise CollateError(
-                f"sample {self.sample_id} has {kind} and {len(self.input_ids):,} tokens, and is never cut: raise capacity, or "
-                f"choose overflow drop"
+                f"sample {self.sample_id} has {kind} and {len(self.input_ids):,} tokens, and is "
+                "never cut: raise capacity, or choose overflow drop"
             )
         tokens = slice(start, start + length)
-        loss_mask, positions, weights = self.loss_mask[tokens].copy(), self.positions, self.loss_weights
+        loss_mask, positions, weights = (
+            self.loss_mask[tokens].copy(),
+            self.positions,
+            self.loss_weights,
+        )
         loss_mask[0] = False
         return replace(
             self,
@@ -140,8 +170,12 @@ class TokenizedSample:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all its contents as arrays by name, for ``of_arrays``."""
-        result: dict[str, Any] = {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
-        result["sample_id"] = np.array([] if self.sample_id is None else [self.sample_id], dtype=np.int64)
+        result: dict[str, Any] = {
+            name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None
+        }
+        result["sample_id"] = np.array(
+            [] if self.sample_id is None else [self.sample_id], dtype=np.int64
+        )
         for item in self.media:
             result[f"media/{item.kind}"] = item.segments
             result |= {f"media/{item.kind}/{name}": array for name, array in item.arrays.items()}
@@ -153,12 +187,18 @@ class TokenizedSample:
         """Return the sample with these arrays; the inverse of ``arrays``."""
 
         def below(prefix: str) -> dict[str, npt.NDArray[Any]]:
-            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            return {
+                name.removeprefix(prefix): array
+                for name, array in arrays.items()
+                if name.startswith(prefix)
+            }
 
         kinds = {name: segments for name, segments in below("media/").items() if "/" not in name}
         return cls(
             **{name: arrays[name] for name in _ARRAYS if name in arrays},
-            media=tuple(Media(kind, segments, below(f"media/{kind}/")) for kind, segments in kinds.items()),
+            media=tuple(
+                Media(kind, segments, below(f"media/{kind}/")) for kind, segments in kinds.items()
+            ),
             placeholders=below("placeholders/"),
             marks=below("marks/"),
             sample_id=next(iter(arrays["sample_id"].tolist()), None),
@@ -167,10 +207,19 @@ class TokenizedSample:
     def without_loss(self) -> "TokenizedSample":
         """Return the same tokens without targets and media; the sample id is -1."""
         marks = {key: np.zeros_like(values) for key, values in self.marks.items()}
-        return replace(self, loss_mask=self.loss_mask & False, media=(), placeholders={}, marks=marks, sample_id=-1)
+        return replace(
+            self,
+            loss_mask=self.loss_mask & False,
+            media=(),
+            placeholders={},
+            marks=marks,
+            sample_id=-1,
+        )
 
 
-def read_tokenized(sample: Any, name: str, *, token_ids: Mapping[str, int] | None = None) -> TokenizedSample:
+def read_tokenized(
+    sample: Any, name: str, *, token_ids: Mapping[str, int] | None = None
+) -> TokenizedSample:
     """Read a mapping of rows, or an object with ``input_ids`` and ``loss_mask``.
 
     ==========================================  =====================================================
@@ -192,17 +241,19 @@ def read_tokenized(sample: Any, name: str, *, token_ids: Mapping[str, int] | Non
         input_ids        5 6 7 8 9 0 0
         attention_mask   1 1 1 2 2 0 0        two samples, 5 6 7 and 8 9; seq_lengths 3 2 and position_ids 0 1 2 0 1 agree
 
-    A key that is not in the table is left out if it can only describe the sample: text, a single number, records, and
-    what tokenizers add about the text. Rows of numbers and objects under another name may be inputs of the model, and
-    are refused.
+    A key that is not in the table is left out if it can only describe the sample: text, a single
+    number, records, and what tokenizers add about the text. Rows of numbers and objects under
+    another name may be inputs of the model, and are refused.
 
     Args:
         sample: lists, arrays or tensors in host memory.
         name: the sample's name in messages.
-        token_ids: token that stands for each kind of media, for samples without marks, if the model is known.
+        token_ids: token that stands for each kind of media, for samples without marks, if the model
+            is known.
 
     Raises:
-        CollateError: a key is missing, wrong, cannot be carried, or contradicts another; names the sample and the keys.
+        CollateError: a key is missing, wrong, cannot be carried, or contradicts another; names the
+            sample and the keys.
 
     >>> read = read_tokenized({"input_ids": [5, 6, 7, 8, 9, 0], "attention_mask": [1, 1, 1, 2, 2, 0]}, "sample 0")
     >>> read.input_ids.tolist(), read.cu_seqlens.tolist(), read.loss_mask.tolist()
@@ -219,8 +270,8 @@ def read_tokenized(sample: Any, name: str, *, token_ids: Mapping[str, int] | Non
     if not isinstance(sample, Mapping):
         if not (hasattr(sample, "input_ids") and hasattr(sample, "loss_mask")):
             raise CollateError(
-                f"{name} is a {type(sample).__name__}: give packs, or mappings with 'input_ids' and, if not all tokens "
-                f"are targets, 'labels'"
+                f"{name} is a {type(sample).__name__}: give packs, or mappings with 'input_ids' "
+                "and, if not all tokens are targets, 'labels'"
             )
         sample = {"input_ids": sample.input_ids, "loss_mask": sample.loss_mask}
     row = _Row(sample, name)
@@ -267,14 +318,16 @@ class _Row:
                 continue
             if key in FEATURE_KEYS or key in MARK_KEYS:
                 continue
-            # Templates of ms-swift add the length of the row as a list; for several samples it would hold boundaries.
+            # Templates of ms-swift add the length of the row as a list; for several samples it
+            # would hold boundaries.
             is_length = key == "lengths" and "input_ids" in self._sample
             if is_length and np.array_equal(value, self._array("input_ids").shape):
                 continue
             if key in _REFUSED_KEYS or _may_be_for_the_model(value):
                 raise self._error(
-                    f"has {key!r}, which a batch of plain samples cannot carry: leave it out of the sample if the model "
-                    f"does not need it, or give the sample as a pack with PackExtras, which hold media and positions"
+                    f"has {key!r}, which a batch of plain samples cannot carry: leave it out of "
+                    "the sample if the model does not need it, or give the sample as a pack with "
+                    "PackExtras, which hold media and positions"
                 )
 
     def input_ids(self) -> npt.NDArray[Any]:
@@ -282,34 +335,44 @@ class _Row:
             raise self._error(f"has no 'input_ids' (found {sorted(map(str, self._sample))})")
         ids = self._integers("input_ids")
         if ids.ndim != 1 or len(ids) == 0:
-            raise self._error(f"has 'input_ids' of shape {ids.shape}: they must be one row of at least 1 token")
+            raise self._error(
+                f"has 'input_ids' of shape {ids.shape}: they must be one row of at least 1 token"
+            )
         self._size = len(ids)
         outside = (ids > _INT32.max) | (ids < _INT32.min)
         if outside.any():
             index = int(outside.argmax())
             raise self._error(
-                f"has {int(ids[index])} in 'input_ids' at token {index}, which no vocabulary has: encode with the model's own "
-                f"tokenizer"
+                f"has {int(ids[index])} in 'input_ids' at token {index}, which no vocabulary has: "
+                "encode with the model's own tokenizer"
             )
         return ids
 
     def attention_mask(self) -> Int64Array | None:
-        """Return ``int64[num_tokens]``: sample numbers, 0 at padding; None if all tokens belong to one sample."""
+        """Return ``int64[num_tokens]``: sample numbers, 0 at padding; None if all tokens belong to
+        one sample.
+        """
         row = self._per_token("attention_mask")
         if row is None or (row == 1).all():
             return None
         mask = row.astype(np.int64)
         if (mask != row).any() or (mask < 0).any():
-            raise self._error("has an 'attention_mask' with other numbers than 0 at padding and 1, 2, … at samples")
-        # One number for each run of equal numbers. They rise only if no padding interrupts a sample.
+            raise self._error(
+                "has an 'attention_mask' with other numbers than 0 at padding and 1, 2, … at "
+                "samples"
+            )
+        # One number for each run of equal numbers. They rise only if no padding interrupts a
+        # sample.
         run_values = mask[np.flatnonzero(np.diff(mask, prepend=-1))]
         numbers = run_values[run_values > 0]
         if not len(numbers):
-            raise self._error("has an 'attention_mask' of only zeros: leave out samples without tokens")
+            raise self._error(
+                "has an 'attention_mask' of only zeros: leave out samples without tokens"
+            )
         if (np.diff(numbers) <= 0).any():
             raise self._error(
-                "has an 'attention_mask' with zeros within a sample, or numbers that do not rise: it must be 1, 2, … for "
-                "the samples of the row, and 0 at padding only"
+                "has an 'attention_mask' with zeros within a sample, or numbers that do not rise: "
+                "it must be 1, 2, … for the samples of the row, and 0 at padding only"
             )
         return mask
 
@@ -323,19 +386,24 @@ class _Row:
         rows = np.atleast_2d(array)
         if rows.ndim != 2 or len(rows) not in (1, 3, 4) or rows.shape[1] != self._size:
             raise self._error(
-                f"has 'position_ids' of shape {array.shape} and {self._size:,} tokens: give one row, or 3 or 4 rows of "
-                f"mRoPE"
+                f"has 'position_ids' of shape {array.shape} and {self._size:,} tokens: give one "
+                "row, or 3 or 4 rows of mRoPE"
             )
         return rows[:, token_indices].astype(np.int64)
 
-    def boundaries(self, num_tokens: int, mask: Int64Array | None, positions: Int64Array | None) -> CuSeqlens:
-        """Return the boundaries of the samples in the row; all keys that define boundaries must agree."""
+    def boundaries(
+        self, num_tokens: int, mask: Int64Array | None, positions: Int64Array | None
+    ) -> CuSeqlens:
+        """Return the boundaries of the samples in the row; all keys that define boundaries must
+        agree.
+        """
         starts_by_key: dict[str, Int64Array] = {}
         if self._sample.get("seq_lengths") is not None:
             starts_by_key["seq_lengths"] = self._starts_of_lengths(num_tokens)
         if mask is not None and mask.max() > 1:
             starts_by_key["attention_mask"] = np.flatnonzero(np.diff(mask[mask > 0], prepend=0))
-        # Three rows of mRoPE repeat positions within an image, so they do not show where a sample starts.
+        # Three rows of mRoPE repeat positions within an image, so they do not show where a sample
+        # starts.
         if positions is not None and len(positions) != 3:
             starts_by_key["position_ids"] = self._starts_of_positions(positions[0])
         if not starts_by_key:
@@ -344,8 +412,9 @@ class _Row:
         for key, other_starts in starts_of_others:
             if not np.array_equal(other_starts, starts):
                 raise self._error(
-                    f"contradicts itself: by {first_key!r} it holds {len(starts)} samples that begin at {_few(starts)}, and "
-                    f"by {key!r} {len(other_starts)} that begin at {_few(other_starts)}; leave one of the two out"
+                    f"contradicts itself: by {first_key!r} it holds {len(starts)} samples that "
+                    f"begin at {_few(starts)}, and by {key!r} {len(other_starts)} that begin at "
+                    f"{_few(other_starts)}; leave one of the two out"
                 )
         return np.append(starts, num_tokens).astype(np.int32)
 
@@ -360,7 +429,8 @@ class _Row:
         labels = self._integers("labels")
         if labels.shape != ids.shape:
             raise self._error(
-                f"has 'input_ids' {ids.shape} and 'labels' {labels.shape}: they must be rows of one length"
+                f"has 'input_ids' {ids.shape} and 'labels' {labels.shape}: they must be rows of "
+                "one length"
             )
         mask = labels != IGNORE_INDEX
         if bool((mask & (labels != ids)).any()):
@@ -373,13 +443,18 @@ class _Row:
             if is_other.any():
                 index = int(np.arange(self._size)[token_indices][1:][is_other.argmax()])
                 raise self._error(
-                    f"has 'labels' and 'loss_mask' that name different targets, first at token {index}: give one of them"
+                    "has 'labels' and 'loss_mask' that name different targets, first at token "
+                    f"{index}: give one of them"
                 )
         return targets
 
     def features(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the media arrays that are not empty. ``float64``, which no tower takes, becomes ``float32``."""
-        arrays = {key: self._array(key) for key in FEATURE_KEYS if self._sample.get(key) is not None}
+        """Return the media arrays that are not empty. ``float64``, which no tower takes, becomes
+        ``float32``.
+        """
+        arrays = {
+            key: self._array(key) for key in FEATURE_KEYS if self._sample.get(key) is not None
+        }
         for key, array in arrays.items():
             if array.dtype.kind not in "biuf":
                 raise self._error(f"has {key!r} of {array.dtype}, which must hold numbers")
@@ -389,7 +464,11 @@ class _Row:
 
     def marks(self, token_indices: _Indices) -> dict[str, npt.NDArray[Any]]:
         """Return the sample's keys that mark placeholders, without token types that are all 0."""
-        rows = {key: row[token_indices] for key in MARK_KEYS if (row := self._per_token(key)) is not None}
+        rows = {
+            key: row[token_indices]
+            for key in MARK_KEYS
+            if (row := self._per_token(key)) is not None
+        }
         return {key: row for key, row in rows.items() if key != TOKEN_TYPES or row.any()}
 
     def weights(self, token_indices: _Indices) -> Float32Array | None:
@@ -403,7 +482,8 @@ class _Row:
         ids = np.atleast_1d(self._integers(key))
         if ids.shape not in ((1,), (num_segments,)):
             raise self._error(
-                f"has {key!r} of shape {ids.shape}: give one number, or one for each of its {num_segments} samples"
+                f"has {key!r} of shape {ids.shape}: give one number, or one for each of its "
+                f"{num_segments} samples"
             )
         return np.broadcast_to(ids, (num_segments,)).astype(np.int32)
 
@@ -411,14 +491,22 @@ class _Row:
         """Return the key among synonyms that the sample has; the first one if it has none."""
         keys = [key for key in synonyms if self._sample.get(key) is not None]
         if len(keys) > 1:
-            raise self._error(f"has {keys[0]!r} and {keys[1]!r}, which mean the same: give one of them")
+            raise self._error(
+                f"has {keys[0]!r} and {keys[1]!r}, which mean the same: give one of them"
+            )
         return [*keys, *synonyms][0]
 
     def _starts_of_lengths(self, num_tokens: int) -> Int64Array:
         lengths = self._integers("seq_lengths")
-        if lengths.ndim != 1 or not len(lengths) or (lengths < 1).any() or int(lengths.sum()) != num_tokens:
+        if (
+            lengths.ndim != 1
+            or not len(lengths)
+            or (lengths < 1).any()
+            or int(lengths.sum()) != num_tokens
+        ):
             raise self._error(
-                f"has 'seq_lengths' {_few(lengths)} and {num_tokens:,} tokens: they must be at least 1 each, and that many together"
+                f"has 'seq_lengths' {_few(lengths)} and {num_tokens:,} tokens: they must be at "
+                "least 1 each, and that many together"
             )
         return starts_of(lengths).astype(np.int64)
 
@@ -429,8 +517,8 @@ class _Row:
         if is_wrong.any():
             index = int(starts[is_wrong.argmax()])
             raise self._error(
-                f"has 'position_ids' that go from {int(row[index - 1])} to {int(row[index])} at token {index}: they must rise by 1, "
-                f"or restart at {int(row[0])}"
+                f"has 'position_ids' that go from {int(row[index - 1])} to {int(row[index])} at "
+                f"token {index}: they must rise by 1, or restart at {int(row[0])}"
             )
         return starts
 
@@ -440,8 +528,9 @@ class _Row:
         count = int(np.count_nonzero(mask)) - int(np.count_nonzero(targets))
         if count:
             raise self._error(
-                f"has {count:,} targets in {key!r} where 'attention_mask' marks padding, which is cut off: put {IGNORE_INDEX} "
-                f"(in masks 0) there, or 1 in 'attention_mask' if the token is to be kept"
+                f"has {count:,} targets in {key!r} where 'attention_mask' marks padding, which is "
+                f"cut off: put {IGNORE_INDEX} (in masks 0) there, or 1 in 'attention_mask' if the "
+                "token is to be kept"
             )
         return targets
 
@@ -451,7 +540,8 @@ class _Row:
             return None
         if row.dtype != np.bool_ and not np.isin(row, (0, 1)).all():
             raise self._error(
-                f"has {key!r} with other numbers than 0 and 1: weights of targets belong in 'loss_weights'"
+                f"has {key!r} with other numbers than 0 and 1: weights of targets belong in "
+                "'loss_weights'"
             )
         return row.astype(bool)
 
@@ -461,14 +551,18 @@ class _Row:
             return None
         row = self._array(key)
         if row.shape != (self._size,):
-            raise self._error(f"has {key!r} {row.shape}, which must be one row as long as input_ids, {self._size}")
+            raise self._error(
+                f"has {key!r} {row.shape}, which must be one row as long as input_ids, {self._size}"
+            )
         if row.dtype.kind not in "biuf":
             raise self._error(f"has {key!r} of {row.dtype}, which must hold numbers")
         return row
 
     def _array(self, key: str) -> npt.NDArray[Any]:
         value = self._sample[key]
-        if str(getattr(value, "dtype", None)) == "torch.bfloat16":  # NumPy lacks it; float32 holds all its numbers
+        if (
+            str(getattr(value, "dtype", None)) == "torch.bfloat16"
+        ):  # NumPy lacks it; float32 holds all its numbers
             value = value.float()
         try:
             return np.asarray(value)
@@ -486,7 +580,9 @@ class _Row:
 
 
 def _may_be_for_the_model(value: Any) -> bool:
-    """Return true for rows of numbers and for objects. Text, single numbers and records describe the sample."""
+    """Return true for rows of numbers and for objects. Text, single numbers and records describe
+    the sample.
+    """
     is_row = isinstance(value, (list, tuple))
     while isinstance(value, (list, tuple)):
         # The first element stands for all: rows of a data set have one type.

@@ -12,10 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 IGNORE_INDEX = -100
-"""Label of a position that takes no part in the loss (the default of ``torch.nn.CrossEntropyLoss``)."""
+"""Label of a position that takes no part in the loss (the default of
+``torch.nn.CrossEntropyLoss``).
+"""
 
 PAIRS_PER_BLOCK = 64 * 64
-"""Pairs of patches in one unit of the budget ``patch_blocks``: sums of squared patches exceed 32 bits."""
+"""Pairs of patches in one unit of the budget ``patch_blocks``: sums of squared patches exceed 32
+bits.
+"""
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 """Path, or where URLs are allowed, a URL."""

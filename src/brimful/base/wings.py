@@ -1,4 +1,5 @@
-"""Rooms beside the line, by the names of their modules: the line loads them here and imports none of them.
+"""Rooms beside the line, by the names of their modules: the line loads them here and imports none
+of them.
 
 A module that is named here registers what it adds when it is imported.
 """
@@ -7,7 +8,9 @@ FORMAT_MODULES = ("brimful.preferences.formats",)
 """Modules that register formats of rows (``sources.formats.register``)."""
 
 TOWERS_MODULE = "brimful.media.towers"
-"""Module whose ``tower_terms`` reads the costs of towers from a model's config (``plan.schedule.cost_model``)."""
+"""Module whose ``tower_terms`` reads the costs of towers from a model's config
+(``plan.schedule.cost_model``).
+"""
 
 READER_MODULES = (
     "brimful.integrations.packed_layouts.packed_folders",
@@ -16,7 +19,9 @@ READER_MODULES = (
 """Modules with ``open_rows(path, cache)``: the rows of a path in a layout of their own, or None."""
 
 LINE_MODULES = ("brimful.integrations.packed_layouts.packed_lines",)
-"""Modules with ``rows_of_line(name, row)``: the rows in a line of a file of that name, or None for the line itself."""
+"""Modules with ``rows_of_line(name, row)``: the rows in a line of a file of that name, or None for
+the line itself.
+"""
 
 ATTACHMENT_JOBS = "brimful.media.job"
 """Package of attachments in jobs that write packs."""

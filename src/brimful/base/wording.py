@@ -1,9 +1,10 @@
 """Numbers and settings in messages.
 
-A setting has two spellings: in Python it is an argument (``overflow="drop"``), on the command line a flag
-(``--overflow drop``). Messages therefore mention settings by ``setting(…)``, which puts marks around them, and the code
-that shows the message chooses the spelling: ``str(error)`` shows Python arguments, the command line its flags
-(``brimful.cli.program``).
+A setting has two spellings: in Python it is an argument (``overflow="drop"``), on the command line
+a flag (``--overflow drop``). Messages therefore mention settings by ``setting(…)``, which puts
+marks around them, and the code
+that shows the message chooses the spelling: ``str(error)`` shows Python arguments, the command line
+its flags (``brimful.cli.program``).
 """
 
 import json
@@ -21,7 +22,9 @@ NO_VALUE = object()
 # Private-use characters: messages use them only for these marks.
 _OPEN, _EQUALS, _INSTEAD, _CLOSE = "\ue020", "\ue021", "\ue022", "\ue023"
 _MARKS = f"{_OPEN}{_EQUALS}{_INSTEAD}{_CLOSE}"
-_MENTION = re.compile(f"{_OPEN}([^{_MARKS}]+)(?:{_EQUALS}([^{_MARKS}]*))?(?:{_INSTEAD}([^{_MARKS}]*))?{_CLOSE}")
+_MENTION = re.compile(
+    f"{_OPEN}([^{_MARKS}]+)(?:{_EQUALS}([^{_MARKS}]*))?(?:{_INSTEAD}([^{_MARKS}]*))?{_CLOSE}"
+)
 _MARK = re.compile(f"[{_MARKS}]")
 
 
@@ -40,7 +43,8 @@ def percent(ratio: float, digits: int = 1) -> str:
     >>> percent(0.5), percent(0.99999), percent(0.00001), percent(1.0), percent(0.0)
     ('50.0 %', '> 99.9 %', '< 0.1 %', '100.0 %', '0.0 %')
     """
-    # A share that would round to 0 % or 100 % is given as a bound: one sample in a million is not zero samples.
+    # A share that would round to 0 % or 100 % is given as a bound: one sample in a million is not
+    # zero samples.
     unit = 10.0**-digits
     value = 100 * ratio
     if 0 < value < unit / 2:
@@ -64,7 +68,8 @@ EXAMPLES_SHOWN = 10
 
 
 def size_of(num_bytes: int) -> str:
-    """Return a number of bytes in readable form: three digits, in the largest unit below, by powers of 1,000.
+    """Return a number of bytes in readable form: three digits, in the largest unit below, by powers
+    of 1,000.
 
     >>> size_of(999), size_of(1_234), size_of(25_600_000), size_of(1_234_000_000_000)
     ('999 bytes', '1.23 kB', '25.6 MB', '1.23 TB')
@@ -101,7 +106,8 @@ def differences(
     *,
     show: Callable[[Any], str] = repr,
 ) -> str:
-    """Describe the values in which a saved state differs from the object that loads it; empty without differences.
+    """Describe the values in which a saved state differs from the object that loads it; empty
+    without differences.
 
     Args:
         state: the saved values; an absent one counts as None.
@@ -114,7 +120,8 @@ def differences(
     """
     differing_keys = [key for key in keys if state.get(key) != own_state[key]]
     return ", ".join(
-        f"{key} ({show(state.get(key))} in the state, {show(own_state[key])} here)" for key in differing_keys
+        f"{key} ({show(state.get(key))} in the state, {show(own_state[key])} here)"
+        for key in differing_keys
     )
 
 
@@ -123,15 +130,21 @@ def setting(name: str, value: Any = NO_VALUE, *, python: str | None = None) -> s
 
     Args:
         name: its Python name: ``capacity``, ``overflow``.
-        value: a text, number, boolean or flat mapping; a value that JSON cannot hold is shown as its repr.
-        python: the Python text, if the setting is not an argument there but, for example, another class.
+        value: a text, number, boolean or flat mapping; a value that JSON cannot hold is shown as
+            its repr.
+        python: the Python text, if the setting is not an argument there but, for example, another
+            class.
 
     >>> in_python(f"choose {setting('overflow', 'drop')} or a larger {setting('capacity')}")
     'choose overflow="drop" or a larger capacity'
     >>> in_python(f"use {setting('mode', 'text', python='TextEncoder')}")
     'use TextEncoder'
     """
-    value_part = "" if value is NO_VALUE else _EQUALS + _escaped(json.dumps(value, ensure_ascii=False, default=_plain))
+    value_part = (
+        ""
+        if value is NO_VALUE
+        else _EQUALS + _escaped(json.dumps(value, ensure_ascii=False, default=_plain))
+    )
     python_part = "" if python is None else _INSTEAD + _MARK.sub("", python)
     return f"{_OPEN}{name}{value_part}{python_part}{_CLOSE}"
 
@@ -151,7 +164,9 @@ def in_python(message: str) -> str:
     >>> in_python(f"{setting('mix', True)} and {setting('budgets', {'patches': 64})}")
     'mix=True and budgets={"patches": 64}'
     """
-    return _MENTION.sub(lambda match: match.group(3) or as_argument(match.group(1), _value(match)), message)
+    return _MENTION.sub(
+        lambda match: match.group(3) or as_argument(match.group(1), _value(match)), message
+    )
 
 
 def _value(match: re.Match[str]) -> Any:
@@ -162,15 +177,23 @@ def as_argument(name: str, value: Any) -> str:
     """Return one setting as a Python argument."""
     if value is NO_VALUE:
         return name
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, dict, list)) else repr(value)
+    text = (
+        json.dumps(value, ensure_ascii=False)
+        if isinstance(value, (str, dict, list))
+        else repr(value)
+    )
     return f"{name}={text}"
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy number as a Python number, and any other value that JSON cannot hold as its repr."""
+    """Return a NumPy number as a Python number, and any other value that JSON cannot hold as its
+    repr.
+    """
     return value.item() if hasattr(value, "item") else repr(value)
 
 
 def _escaped(text: str) -> str:
-    """Return JSON with private-use characters in a user's value escaped, so that they are not read as marks."""
+    """Return JSON with private-use characters in a user's value escaped, so that they are not read
+    as marks.
+    """
     return _MARK.sub(lambda match: f"\\u{ord(match.group()):04x}", text)

@@ -1,4 +1,6 @@
-"""Files that commands open: those that brimful wrote, and numbers in ``.npy`` and ``.npz`` files."""
+"""Files that commands open: those that brimful wrote, and numbers in ``.npy`` and ``.npz``
+files.
+"""
 
 import os
 from collections.abc import Callable, Iterable
@@ -20,7 +22,11 @@ from brimful.sources.directory import is_pack_store
 
 LENGTHS, PLAN, STORE = "length_table", "plan", "store"
 
-_KINDS = {LENGTHS: ("a length table", "plan"), PLAN: ("a plan", "write"), STORE: ("a pack store", "inspect")}
+_KINDS = {
+    LENGTHS: ("a length table", "plan"),
+    PLAN: ("a plan", "write"),
+    STORE: ("a pack store", "inspect"),
+}
 """Title of each kind, and the command that takes it."""
 
 
@@ -53,7 +59,9 @@ def lengths_in(directory: str) -> LengthTable | None:
 
 
 def tables_at(path: str) -> tuple[LengthTable | None, Plan | None]:
-    """Open the lengths and the plan at a path or in a directory; numbers in a ``.npy`` or ``.npz`` file are lengths."""
+    """Open the lengths and the plan at a path or in a directory; numbers in a ``.npy`` or ``.npz``
+    file are lengths.
+    """
     if os.path.isdir(path):
         return lengths_in(path), plan_in(path)
     kind = kind_of(path)
@@ -95,9 +103,15 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
 
 
 def mismatch(path: str, expected: str) -> str:
-    """Describe a path that is not what a command expects: ``l.arrow is a length table, not a plan``."""
+    """Describe a path that is not what a command expects:
+    ``l.arrow is a length table, not a plan``.
+    """
     kind = kind_of(path)
-    return f"{path} is {_KINDS[kind][0]}, not {expected}" if kind is not None else f"{path} is not {expected}"
+    return (
+        f"{path} is {_KINDS[kind][0]}, not {expected}"
+        if kind is not None
+        else f"{path} is not {expected}"
+    )
 
 
 def refuse_as_data(paths: Iterable[str]) -> None:
@@ -112,7 +126,9 @@ def refuse_as_data(paths: Iterable[str]) -> None:
             raise SettingsError(f"{mismatch(path, 'data')}: `brimful {_KINDS[kind][1]}` takes it")
 
 
-def numbers_from_npy(path: str, *, flag: str = "", error_type: type[BrimfulError] = InvalidLengthsError) -> Any:
+def numbers_from_npy(
+    path: str, *, flag: str = "", error_type: type[BrimfulError] = InvalidLengthsError
+) -> Any:
     """Open the array of a .npy file, or the named arrays of a .npz file.
 
     Args:
@@ -133,11 +149,13 @@ def numbers_from_npy(path: str, *, flag: str = "", error_type: type[BrimfulError
 
 
 def lengths_from_npy(path: str) -> LengthTable:
-    """Return a length table from the whole numbers in a .npy file, or from the named columns of a .npz file.
+    """Return a length table from the whole numbers in a .npy file, or from the named columns of a
+    .npz file.
 
     Raises:
         SourceNotFoundError: no such file.
-        InvalidLengthsError: not a file of numbers, no numbers in it, or numbers that are not whole or below 1.
+        InvalidLengthsError: not a file of numbers, no numbers in it, or numbers that are not whole
+            or below 1.
     """
     numbers = numbers_from_npy(path)
     try:
@@ -147,7 +165,9 @@ def lengths_from_npy(path: str) -> LengthTable:
             # Columns of the file become arguments, and tokens are called lengths there.
             columns = {"lengths" if name == "tokens" else name: numbers[name] for name in numbers}
             if "lengths" not in columns:
-                raise InvalidLengthsError(f"it has {', '.join(numbers)}, and the lengths must be named tokens")
+                raise InvalidLengthsError(
+                    f"it has {', '.join(numbers)}, and the lengths must be named tokens"
+                )
             table = LengthTable.from_lengths(**columns)
     except InvalidLengthsError as error:
         raise InvalidLengthsError(f"{path}: {error.message}") from error
@@ -157,9 +177,11 @@ def lengths_from_npy(path: str) -> LengthTable:
 
 
 def decoder_of(name: str | None, packs: PackStore) -> Callable[[TokenIds], str] | None:
-    """Return a function from tokens to text, or None without a tokenizer: boundaries can be shown without text.
+    """Return a function from tokens to text, or None without a tokenizer: boundaries can be shown
+    without text.
 
-    The tokenizer that packed is opened at the path in the notes of the packs, without network access.
+    The tokenizer that packed is opened at the path in the notes of the packs, without network
+    access.
     """
     path = name or packs.notes.get("tokenizer")
     if not path:
@@ -170,7 +192,9 @@ def decoder_of(name: str | None, packs: PackStore) -> Callable[[TokenIds], str] 
         # Another tokenizer would silently give other text for the same ids.
         fingerprint = packs.notes.get("tokenizer_fingerprint")
         if fingerprint is not None and tokenizer.fingerprint != fingerprint:
-            click.echo(f"({path} is not the tokenizer that packed: the text may be wrong)", err=True)
+            click.echo(
+                f"({path} is not the tokenizer that packed: the text may be wrong)", err=True
+            )
     except BrimfulError as error:
         click.echo(f"(no text: {in_flags(error.message)})", err=True)
         return None

@@ -1,4 +1,6 @@
-"""Options of a command from a YAML file: ``--config train.yaml``. A flag on the command line overrides the file."""
+"""Options of a command from a YAML file: ``--config train.yaml``. A flag on the command line
+overrides the file.
+"""
 
 import json
 import reprlib
@@ -20,12 +22,18 @@ _SOURCE = "source"
 
 _ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("sources", "data", "dataset", "datasets"), _SOURCE),
-    **dict.fromkeys(("cutoff_len", "sequence_len", "max_seq_len", "max_seq_length", "pack_size"), "max_length"),
+    **dict.fromkeys(
+        ("cutoff_len", "sequence_len", "max_seq_len", "max_seq_length", "pack_size"), "max_length"
+    ),
     **dict.fromkeys(("packed_sequence_size", "max_len"), "max_length"),
     **dict.fromkeys(("packing_strategy", "strategy"), "algorithm"),
     **dict.fromkeys(("truncation_strategy", "excess_length_strategy", "overlong"), "overflow"),
-    **dict.fromkeys(("dataset_num_proc", "packing_num_proc", "preprocessing_num_workers"), "num_proc"),
-    **dict.fromkeys(("model", "model_name_or_path", "tokenizer_path", "tokenizer_name_or_path"), "tokenizer"),
+    **dict.fromkeys(
+        ("dataset_num_proc", "packing_num_proc", "preprocessing_num_workers"), "num_proc"
+    ),
+    **dict.fromkeys(
+        ("model", "model_name_or_path", "tokenizer_path", "tokenizer_name_or_path"), "tokenizer"
+    ),
     **dict.fromkeys(("output_dir", "out"), "output"),
     **dict.fromkeys(("subset_name", "dataset_config_name"), "subset"),
     "system_prompt": "system",
@@ -38,10 +46,17 @@ _ALIASES: Mapping[str, str] = {
     "nframes": "num_frames",
     "audio_sampling_rate": "sampling_rate",
 }
-"""Names of options in TRL, ms-swift, LLaMA-Factory, Axolotl and others: accepted in files, and nowhere else."""
+"""Names of options in TRL, ms-swift, LLaMA-Factory, Axolotl and others: accepted in files, and
+nowhere else.
+"""
 
 _VALUES: Mapping[str, Mapping[str, str]] = {
-    "truncation_strategy": {"delete": "drop", "raise": "error", "left": "truncate_left", "right": "truncate"},
+    "truncation_strategy": {
+        "delete": "drop",
+        "raise": "error",
+        "left": "truncate_left",
+        "right": "truncate",
+    },
     "excess_length_strategy": {"raise": "error"},
     "packing_strategy": {"binpack": "auto"},
 }
@@ -72,10 +87,16 @@ class FileEntry(NamedTuple):
 
     @property
     def text(self) -> Any:
-        """The value with texts as they are written, also in its lists and mappings; None for null."""
+        """The value with texts as they are written, also in its lists and mappings; None for
+        null.
+        """
         import yaml
 
-        return None if self.node.tag.endswith(":null") else yaml.BaseLoader("").construct_object(self.node, deep=True)
+        return (
+            None
+            if self.node.tag.endswith(":null")
+            else yaml.BaseLoader("").construct_object(self.node, deep=True)
+        )
 
 
 class SourceArgument(click.Argument):
@@ -84,7 +105,9 @@ class SourceArgument(click.Argument):
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the paths of the command line or, without any, of the file."""
         is_given = isinstance(value, (tuple, list)) and bool(value)
-        return super().process_value(ctx, value if is_given else tuple(ctx.meta.get(SOURCES_META, ())))
+        return super().process_value(
+            ctx, value if is_given else tuple(ctx.meta.get(SOURCES_META, ()))
+        )
 
 
 SOURCES_META = "brimful.config.sources"
@@ -122,7 +145,9 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
         places[target] = f"{entry.key if target == SOURCES_META else name} in {entry.where}"
         values[target] = value
     if unread:
-        click.echo(f"{path}: {', '.join(unread)}: not options of {ctx.info_name}, left out", err=True)
+        click.echo(
+            f"{path}: {', '.join(unread)}: not options of {ctx.info_name}, left out", err=True
+        )
     paths = values.pop(SOURCES_META, ())
     if paths:  # a mixture that was read earlier may have named some
         ctx.meta[SOURCES_META] = paths
@@ -130,7 +155,9 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
 
 
 def _in_blocks(path: str) -> Iterator[tuple[str, FileEntry]]:
-    """Yield the keys of a file, with the name of their block in a trainer's block, or with "" at the top level."""
+    """Yield the keys of a file, with the name of their block in a trainer's block, or with "" at
+    the top level.
+    """
     for entry in file_entries(path, "--config"):
         if entry.key not in _BLOCKS or entry.node.id != "mapping":
             yield "", entry
@@ -156,18 +183,27 @@ def file_entries(path: str, flag: str) -> list[FileEntry]:
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
-        hint = " (a configuration of a data set is named with --subset)" if flag == "--config" else ""
+        hint = (
+            " (a configuration of a data set is named with --subset)" if flag == "--config" else ""
+        )
         raise SourceNotFoundError(f"{flag} {path}: no such file{hint}") from error
     if len(content) > _MAX_BYTES:
-        raise SettingsError(f"{flag} {path} has more than {_MAX_BYTES:,} bytes: it is data, not a file of settings")
+        raise SettingsError(
+            f"{flag} {path} has more than {_MAX_BYTES:,} bytes: it is data, not a file of settings"
+        )
     try:
         root = yaml.compose(content, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         place = path if mark is None else f"{path}:{mark.line + 1}"
-        raise SettingsError(f"{place}: not YAML: {getattr(error, 'problem', None) or 'it is not text'}") from error
+        raise SettingsError(
+            f"{place}: not YAML: {getattr(error, 'problem', None) or 'it is not text'}"
+        ) from error
     if not isinstance(root, yaml.MappingNode):
-        raise SettingsError(f"{path}: a file of settings has lines such as `max_length: 8192`, and this one has none")
+        raise SettingsError(
+            f"{path}: a file of settings has lines such as `max_length: 8192`, and this one has "
+            "none"
+        )
     return node_entries(path, root)
 
 
@@ -199,8 +235,8 @@ def _check_switch(entry: FileEntry) -> None:
         raise wrong_value(entry, "true or left out")
     if not value:
         raise SettingsError(
-            f"{entry.where}: {entry.key} is {entry.node.value}, and brimful only packs: leave the line out, or train on "
-            f"the data as they are"
+            f"{entry.where}: {entry.key} is {entry.node.value}, and brimful only packs: leave the "
+            "line out, or train on the data as they are"
         )
 
 
@@ -221,8 +257,14 @@ def _unknown(entry: FileEntry, names: Sequence[str], ctx: click.Context) -> str:
 
 def _options(command: click.Command) -> dict[str, click.Option]:
     """Return the options of a command that have a value, by each of their names."""
-    options = [option for option in command.params if isinstance(option, click.Option) and option.expose_value]
-    return {_word(flag): option for option in options for flag in option.opts if flag.startswith("--")}
+    options = [
+        option
+        for option in command.params
+        if isinstance(option, click.Option) and option.expose_value
+    ]
+    return {
+        _word(flag): option for option in options for flag in option.opts if flag.startswith("--")
+    }
 
 
 def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
@@ -241,7 +283,8 @@ def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
         raise wrong_value(entry, kind or "one text")
     text = _VALUES.get(_word(entry.key), {}).get(text, text)
     try:
-        # The text as written: 8_192 and 1e-3 are numbers, and 1:30, which YAML takes for 90, is not.
+        # The text as written: 8_192 and 1e-3 are numbers, and 1:30, which YAML takes for 90, is
+        # not.
         return option.type.convert(text, option, ctx)
     except click.BadParameter as error:
         if kind is not None:
@@ -249,7 +292,9 @@ def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
         choices = getattr(option.type, "choices", ())
         matches = get_close_matches(text, list(choices), n=1, cutoff=0.5)
         hint = f" (did you mean {matches[0]}?)" if matches else ""
-        raise SettingsError(f"{entry.where}: {entry.key}: {error.message.rstrip('.')}{hint}") from error
+        raise SettingsError(
+            f"{entry.where}: {entry.key}: {error.message.rstrip('.')}{hint}"
+        ) from error
 
 
 def _yes_or_no(entry: FileEntry) -> bool | None:
@@ -263,8 +308,13 @@ def texts_of(entry: FileEntry) -> tuple[str, ...]:
     value = entry.text
     if isinstance(value, dict) and entry.key != _SOURCE:
         if _word(entry.key) in _JSON_OPTIONS:  # `no` in YAML is false, and `"no"` is text
-            return tuple(f"{name}={json.dumps(item, default=str)}" for name, item in plain_value(entry).items())
-        value = [f"{name}={item}" if isinstance(item, str) else item for name, item in value.items()]
+            return tuple(
+                f"{name}={json.dumps(item, default=str)}"
+                for name, item in plain_value(entry).items()
+            )
+        value = [
+            f"{name}={item}" if isinstance(item, str) else item for name, item in value.items()
+        ]
     texts = value if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in texts):
         more = "" if entry.key == _SOURCE else ", or a mapping of texts"
@@ -283,7 +333,9 @@ def plain_value(entry: FileEntry) -> Any:
     try:
         return yaml.SafeLoader("").construct_object(entry.node, deep=True)
     except (yaml.YAMLError, ValueError) as error:
-        raise SettingsError(f"{entry.where}: {entry.key} has a value that cannot be read") from error
+        raise SettingsError(
+            f"{entry.where}: {entry.key} has a value that cannot be read"
+        ) from error
 
 
 def wrong_value(entry: FileEntry, expected: str) -> SettingsError:

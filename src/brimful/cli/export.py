@@ -29,16 +29,22 @@ from brimful.sources.settings import SourceSettings
 @grouped(
     "Layout",
     value_option("--to", "NAME", f"The layout: {', '.join(LAYOUTS)}."),
-    value_option("--packs-per-shard", "N", "Packs in one file (default: 64 MiB of tokens).", type=int),
+    value_option(
+        "--packs-per-shard", "N", "Packs in one file (default: 64 MiB of tokens).", type=int
+    ),
     value_option(
         "--source",
         "PATH",
-        "The data that was packed: packed-captions and packed-chats hold its texts. May be given several times, in the "
-        "order of packing.",
+        "The data that was packed: packed-captions and packed-chats hold its texts. May be given "
+        "several times, in the order of packing.",
         "source_paths",
         multiple=True,
     ),
-    click.option("--check", is_flag=True, help="Read the export back with the reader of its project, and compare."),
+    click.option(
+        "--check",
+        is_flag=True,
+        help="Read the export back with the reader of its project, and compare.",
+    ),
 )
 @file_options
 @media_place_options
@@ -48,9 +54,10 @@ from brimful.sources.settings import SourceSettings
 def export(packs: str, output: str | None, to: str | None, check: bool, **options: Any) -> None:
     """Write PACKS, a pack store, in the layout of another project.
 
-    energon is read by Megatron-Energon 5 to 7 without `energon prepare`; webdataset by webdataset; huggingface
-    (Parquet) by datasets and TRL; megatron (.bin, .idx) by Megatron-Core; bridge (packed Parquet) by Megatron-Bridge;
-    jsonl are JSON lines; packed-captions and packed-chats (ps_00000000.img000.jpg) are read by LLaVA-OneVision-1.5.
+    energon is read by Megatron-Energon 5 to 7 without `energon prepare`; webdataset by webdataset;
+    huggingface (Parquet) by datasets and TRL; megatron (.bin, .idx) by Megatron-Core; bridge
+    (packed Parquet) by Megatron-Bridge; jsonl are JSON lines; packed-captions and packed-chats
+    (ps_00000000.img000.jpg) are read by LLaVA-OneVision-1.5.
 
     If it is killed, run the same command again to continue.
 
@@ -63,7 +70,9 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
     source = None
     if names:
         settings = vars(settings_from(SourceSettings, options))
-        source = open_as_packed(one_or_all(names), store, **settings, cache_dir=options["cache_dir"])
+        source = open_as_packed(
+            one_or_all(names), store, **settings, cache_dir=options["cache_dir"]
+        )
     progress = progress_of(options)
     summary = export_packs(
         store,
@@ -77,4 +86,8 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
     )
     outcome = check_export(directory, store, source=source, progress=progress) if check else None
     data = {**vars(summary), "checked_by": None if outcome is None else outcome.reader}
-    show(data, lambda: [*summary.lines(), *([] if outcome is None else [str(outcome)])], options["as_json"])
+    show(
+        data,
+        lambda: [*summary.lines(), *([] if outcome is None else [str(outcome)])],
+        options["as_json"],
+    )

@@ -1,4 +1,6 @@
-"""``brimful inspect``: a description of any file that brimful writes; with ``--every``, of a stream as it grows."""
+"""``brimful inspect``: a description of any file that brimful writes; with ``--every``, of a stream
+as it grows.
+"""
 
 import os
 import sys
@@ -55,23 +57,42 @@ from brimful.store.shards import StreamLog
     "What to show",
     value_option("--pack", "N", "Pack N: its segments, and their text.", "index", type=int),
     value_option(
-        "--sample", "N", "Sample N: its file and line, and the packs that hold it, or why no pack does.", type=int
+        "--sample",
+        "N",
+        "Sample N: its file and line, and the packs that hold it, or why no pack does.",
+        type=int,
     ),
     value_option("--tokenizer", "DIR|ID", "Tokenizer for the text (default: the one that packed)."),
-    value_option("--media-root", "DIR", "Where the media of the packs are now (default: as recorded)."),
+    value_option(
+        "--media-root", "DIR", "Where the media of the packs are now (default: as recorded)."
+    ),
     click.option("--full", is_flag=True, help="Whole texts, not only their beginnings and ends."),
-    click.option("--check", is_flag=True, help="Read every byte of a pack store and compare it with its log and plan."),
+    click.option(
+        "--check",
+        is_flag=True,
+        help="Read every byte of a pack store and compare it with its log and plan.",
+    ),
 )
 @grouped(
     "Streams",
     value_option("--every", "SECONDS", "Show a line every SECONDS until stopped.", type=float),
     value_option("--updates", "N", "End after N lines.", type=int),
-    value_option("--prometheus-file", "FILE", "Write the numbers to a file for node-exporter's textfile collector."),
+    value_option(
+        "--prometheus-file",
+        "FILE",
+        "Write the numbers to a file for node-exporter's textfile collector.",
+    ),
 )
 @json_option
-def inspect(path: str, index: int | None, sample: int | None, check: bool, as_json: bool, **options: Any) -> None:
-    """Describe PATH, a length table, a plan, a pack store or a growing stream, or one pack or sample of it."""
-    every, updates, prometheus_file = (options[name] for name in ("every", "updates", "prometheus_file"))
+def inspect(
+    path: str, index: int | None, sample: int | None, check: bool, as_json: bool, **options: Any
+) -> None:
+    """Describe PATH, a length table, a plan, a pack store or a growing stream, or one pack or
+    sample of it.
+    """
+    every, updates, prometheus_file = (
+        options[name] for name in ("every", "updates", "prometheus_file")
+    )
     if every is not None or updates is not None or prometheus_file is not None:
         _follow(path, every, updates, prometheus_file, as_json)
         return
@@ -84,7 +105,9 @@ def inspect(path: str, index: int | None, sample: int | None, check: bool, as_js
     if check and not is_store:
         raise SettingsError("--check reads a pack store: name its directory")
     if kind is None and (sample is not None or not is_store):
-        raise NotAPackStoreError(f"{path} was not written by brimful: not a length table, plan or pack store")
+        raise NotAPackStoreError(
+            f"{path} was not written by brimful: not a length table, plan or pack store"
+        )
     if sample is not None:
         fate = find_sample(sample, *_plan_and_lengths(path, kind))
         show({"kind": "sample", **asdict(fate)}, fate.describe, as_json)
@@ -118,8 +141,17 @@ def _show_planned_pack(plan: Plan, index: int, as_json: bool) -> None:
     total = sum(segment.length for segment in segments)
     data = [{"sample_id": s.sample_id, "start": s.start, "tokens": s.length} for s in segments]
     lines = [f"pack {index}: {total:,} of {plan.capacity:,} tokens, {len(segments)} segments"]
-    lines += [f"  sample {s.sample_id:>10}  tokens {s.start:,} … {s.start + s.length - 1:,}" for s in segments]
-    pack = {"kind": "pack", "pack": index, "tokens": total, "capacity": plan.capacity, "segments": data}
+    lines += [
+        f"  sample {s.sample_id:>10}  tokens {s.start:,} … {s.start + s.length - 1:,}"
+        for s in segments
+    ]
+    pack = {
+        "kind": "pack",
+        "pack": index,
+        "tokens": total,
+        "capacity": plan.capacity,
+        "segments": data,
+    }
     show(pack, lambda: lines, as_json)
 
 
@@ -128,7 +160,9 @@ def _check_index(index: int, num_packs: int, noun: str) -> None:
         raise SettingsError(f"--pack {index}: the {noun} has packs 0 … {num_packs - 1}")
 
 
-def _show_store(path: str, index: int | None, check: bool, as_json: bool, options: Mapping[str, Any]) -> None:
+def _show_store(
+    path: str, index: int | None, check: bool, as_json: bool, options: Mapping[str, Any]
+) -> None:
     """Show a pack store or one of its packs, and the result of its check."""
     media_root = options["media_root"]
     try:
@@ -168,10 +202,15 @@ def _show_store(path: str, index: int | None, check: bool, as_json: bool, option
         decode = decoder_of(options["tokenizer"], packs)
         data, lines = pack_as_dict(packs[index], index, packs.capacity, decode), []
         if not as_json:  # texts are not folded to the terminal
-            click.echo("\n".join(show_pack(packs[index], index, packs.capacity, decode, options["full"])))
+            click.echo(
+                "\n".join(show_pack(packs[index], index, packs.capacity, decode, options["full"]))
+            )
     if check:
         result = check_store(
-            path, plan=plan, media_root=media_root, progress=make_progress("json" if as_json else "auto")
+            path,
+            plan=plan,
+            media_root=media_root,
+            progress=make_progress("json" if as_json else "auto"),
         )
         reference = "log and plan" if plan is not None else "log (no plan.arrow next to it)"
         totals = {name: count for name, count in asdict(result).items() if count or name != "media"}
@@ -184,7 +223,13 @@ def _show_store(path: str, index: int | None, check: bool, as_json: bool, option
     show(data, lambda: lines, as_json)
 
 
-def _follow(stream: str, every: float | None, updates: int | None, prometheus_file: str | None, as_json: bool) -> None:
+def _follow(
+    stream: str,
+    every: float | None,
+    updates: int | None,
+    prometheus_file: str | None,
+    as_json: bool,
+) -> None:
     """Show a line for each update of a stream's status.
 
     Args:
@@ -198,9 +243,13 @@ def _follow(stream: str, every: float | None, updates: int | None, prometheus_fi
         SettingsError: impossible numbers.
     """
     if every is not None and not (is_number(every) and every > 0):
-        raise SettingsError(f"{setting('every')} must be a number of seconds above 0 and is {every!r}")
+        raise SettingsError(
+            f"{setting('every')} must be a number of seconds above 0 and is {every!r}"
+        )
     if updates is not None and (updates < 1 or every is None):
-        raise SettingsError(f"{setting('updates', updates)} counts the updates of {setting('every')}: at least 1")
+        raise SettingsError(
+            f"{setting('updates', updates)} counts the updates of {setting('every')}: at least 1"
+        )
     watch = StreamWatch(stream)
     for number in count(1):
         begin = time.monotonic()
@@ -214,7 +263,8 @@ def _follow(stream: str, every: float | None, updates: int | None, prometheus_fi
         except (OSError, StoreError) as error:
             if every is None:
                 raise
-            # A watch may run for weeks: it continues if the network is down for a minute or a disk is full.
+            # A watch may run for weeks: it continues if the network is down for a minute or a disk
+            # is full.
             click.echo(f"warning: {in_flags(getattr(error, 'message', str(error)))}", err=True)
         else:
             if as_json:

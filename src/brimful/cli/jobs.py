@@ -43,11 +43,22 @@ from brimful.store.claim import JobHome
 @source_argument
 @source_options
 @sample_options
-@grouped("Source", value_option("--rejects", "FILE", "Where skipped rows are listed (default: next to the table)."))
+@grouped(
+    "Source",
+    value_option(
+        "--rejects", "FILE", "Where skipped rows are listed (default: next to the table)."
+    ),
+)
 @encoder_options
 @grouped(
     "Lengths",
-    value_option("--budget", "[loss_tokens]", "Also measure this budget, for plans.", "budgets", multiple=True),
+    value_option(
+        "--budget",
+        "[loss_tokens]",
+        "Also measure this budget, for plans.",
+        "budgets",
+        multiple=True,
+    ),
     click.option(
         "--targets/--no-targets",
         default=True,
@@ -56,14 +67,17 @@ from brimful.store.claim import JobHome
     value_option(
         "--augmentation",
         "NAME=VALUE",
-        "Settings of augmentations in training, recorded for LengthCache; a block in a file of --config.",
+        "Settings of augmentations in training, recorded for LengthCache; a block in a file of "
+        "--config.",
         multiple=True,
         callback=pairs_of("--augmentation", "NAME=VALUE, such as crop=224"),
     ),
 )
 @grouped(
     "Output",
-    click.option("-o", "--output", metavar="FILE", help="The length table (default: inside the cache)."),
+    click.option(
+        "-o", "--output", metavar="FILE", help="The length table (default: inside the cache)."
+    ),
     value_option(
         "--on-mismatch",
         "error|rebuild",
@@ -78,7 +92,8 @@ from brimful.store.claim import JobHome
 def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Measure the exact length of every sample of SOURCE.
 
-    Only new rows are measured: results are cached by content and by everything that changes a length.
+    Only new rows are measured: results are cached by content and by everything that changes a
+    length.
     """
     job = open_job(source, options)
     table = job.measure(
@@ -88,7 +103,9 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
         **{name: options[name] for name in ("targets", "augmentation", "on_mismatch")},
     )
     data = {**lengths_as_dict(table), "account": table.account.as_dict()}
-    show(data, lambda: [*describe_lengths(table), f"table          {table.path}"], options["as_json"])
+    show(
+        data, lambda: [*describe_lengths(table), f"table          {table.path}"], options["as_json"]
+    )
 
 
 @command()
@@ -106,14 +123,16 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
 def pack(source: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
     """Measure, plan and write SOURCE as a pack store.
 
-    SOURCE is JSON lines (also .gz, .zst), a JSON array, Parquet, texts, tars, pairs of JSON and media, a data set of
-    `datasets` (saved, or a split on the hub), a directory, a pattern, or - for standard input; several are joined in
-    order. If it is killed, run the same command again to continue.
+    SOURCE is JSON lines (also .gz, .zst), a JSON array, Parquet, texts, tars, pairs of JSON and
+    media, a data set of `datasets` (saved, or a split on the hub), a directory, a pattern, or - for
+    standard input; several are joined in order. If it is killed, run the same command again to
+    continue.
     """
     directory = output_directory(output, "name the directory for the packs")
     settings = plan_settings(options)
     job = open_job(source, options)
-    # Imported while rows are measured, so that the plan need not wait for it. Not in the library: the thread could outlive a script.
+    # Imported while rows are measured, so that the plan need not wait for it. Not in the library:
+    # the thread could outlive a script.
     threading.Thread(target=import_solver).start()
     summary = pack_dataset(
         job.source,
@@ -146,15 +165,19 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
 @execution_options
 @job_options
 def write(plan_file: str, source: tuple[str, ...], output: str | None, **options: Any) -> None:
-    """Write the packs of PLAN, made from SOURCE, as a pack store. If it is killed, run the same command again."""
+    """Write the packs of PLAN, made from SOURCE, as a pack store. If it is killed, run the same
+    command again.
+    """
     directory = output_directory(output, "name the directory for the packs")
     if not os.path.exists(plan_file):
-        raise SourceNotFoundError(f"{plan_file}: no such plan (make one with `brimful plan … -o FILE`)")
+        raise SourceNotFoundError(
+            f"{plan_file}: no such plan (make one with `brimful plan … -o FILE`)"
+        )
     # Plan and data are easily swapped, since both are paths.
     if kind_of(plan_file) != PLAN:
         raise SettingsError(
-            f"{mismatch(plan_file, 'a plan')}: `brimful plan … -o FILE` makes one, and it comes before the data, as in "
-            f"`brimful write PLAN SOURCE -o DIR`"
+            f"{mismatch(plan_file, 'a plan')}: `brimful plan … -o FILE` makes one, and it comes "
+            "before the data, as in `brimful write PLAN SOURCE -o DIR`"
         )
     plan = Plan.open(plan_file)
     job = open_job(source, options)
@@ -170,4 +193,8 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         "fill_ratio": packs.fill_ratio,
         "shards_written": num_written,
     }
-    show(data, lambda: [f"{packs!r}, {counted(num_written, 'shard')} written now"], options["as_json"])
+    show(
+        data,
+        lambda: [f"{packs!r}, {counted(num_written, 'shard')} written now"],
+        options["as_json"],
+    )

@@ -25,10 +25,26 @@ from brimful.plan import Mixture
 
 _LIMITS = ("max_samples", "max_passes")
 _OF_MIXTURE = tuple(item.name for item in fields(Mixture) if item.name not in ("weights", *_LIMITS))
-_OF_DATA = ("path", "format", "fields", "ignore", "prompt", "text_unit", "split", "subset", "media_dir")
+_OF_DATA = (
+    "path",
+    "format",
+    "fields",
+    "ignore",
+    "prompt",
+    "text_unit",
+    "split",
+    "subset",
+    "media_dir",
+)
 """Keys of the file: limits of a source, keys of the whole mixture, and of the data of a source."""
 
-_ALIASES = {"ratio": "weight", "proportion": "weight", "paths": "path", "data": "path", "field": "fields"}
+_ALIASES = {
+    "ratio": "weight",
+    "proportion": "weight",
+    "paths": "path",
+    "data": "path",
+    "field": "fields",
+}
 """Other names for keys of a source."""
 
 
@@ -54,7 +70,8 @@ class MixtureFile:
 
         Raises:
             SourceNotFoundError: no such file.
-            SettingsError: not YAML, an unknown key, or an impossible value; names file, line and key.
+            SettingsError: not YAML, an unknown key, or an impossible value; names file, line and
+                key.
         """
         options: dict[str, Any] = {}
         sources: FileEntry | None = None
@@ -66,20 +83,28 @@ class MixtureFile:
             else:
                 raise SettingsError(_unknown(entry, (*_OF_MIXTURE, "sources"), "a mixture"))
         if sources is None or sources.node.id != "mapping":
-            raise SettingsError(f"{path}: a mixture has `sources:`, and below it a name and a weight for each source")
+            raise SettingsError(
+                f"{path}: a mixture has `sources:`, and below it a name and a weight for each "
+                "source"
+            )
         entries = node_entries(path, sources.node)
         places = {entry.key: entry.where for entry in entries}
         values = {entry.key: _source(path, entry) for entry in entries}
-        data = {name: {key: own[key] for key in _OF_DATA if key in own} for name, own in values.items()}
+        data = {
+            name: {key: own[key] for key in _OF_DATA if key in own} for name, own in values.items()
+        }
         has_data = any(data.values())
         for name, own in values.items():
             if "weight" not in own:
                 raise SettingsError(f"{places[name]}: source {name} has no weight")
             if has_data and "path" not in own:
                 raise SettingsError(
-                    f"{places[name]}: source {name} has no path to its data, and other sources have data"
+                    f"{places[name]}: source {name} has no path to its data, and other sources "
+                    "have data"
                 )
-        limits = {key: {name: own[key] for name, own in values.items() if key in own} for key in _LIMITS}
+        limits = {
+            key: {name: own[key] for name, own in values.items() if key in own} for key in _LIMITS
+        }
         weights = {name: own["weight"] for name, own in values.items()}
         try:
             options |= {name: limit for name, limit in limits.items() if limit}
@@ -88,12 +113,15 @@ class MixtureFile:
             raise SettingsError(f"{path}: {error.message}") from error
 
     def counts_in(self, table: LengthTable) -> dict[str, int]:
-        """Return the number of samples of each source in an existing table, by file, in the order of both.
+        """Return the number of samples of each source in an existing table, by file, in the order
+        of both.
 
-        A measured file belongs to the source with its name or path, or with a pattern or directory that matches it.
+        A measured file belongs to the source with its name or path, or with a pattern or directory
+        that matches it.
 
         Raises:
-            SettingsError: a file of the table has no source, or the files of a source are not adjacent.
+            SettingsError: a file of the table has no source, or the files of a source are not
+                adjacent.
         """
         counts: dict[str, int] = {}
         last = ""
@@ -105,14 +133,19 @@ class MixtureFile:
             path = str(title)
             while path and path not in owners:
                 path = path.rpartition("/")[0]  # its directory
-            matches = (owners[pattern] for pattern in owners if fnmatch.fnmatchcase(str(title), pattern))
+            matches = (
+                owners[pattern] for pattern in owners if fnmatch.fnmatchcase(str(title), pattern)
+            )
             name = owners.get(path) or next(matches, None)
             if name is None:
                 raise SettingsError(
-                    f"{self.path}: the lengths include {title}, and no source has it as its name or path: add it"
+                    f"{self.path}: the lengths include {title}, and no source has it as its name "
+                    "or path: add it"
                 )
             if name in counts and name != last:
-                raise SettingsError(f"{self.path}: files of source {name} are not adjacent in the lengths")
+                raise SettingsError(
+                    f"{self.path}: files of source {name} are not adjacent in the lengths"
+                )
             counts[name] = counts.get(name, 0) + int(count)
             last = name
         return counts
@@ -126,18 +159,25 @@ def _source(path: str, source: FileEntry) -> dict[str, Any]:
     for entry in node_entries(path, source.node):
         key = _ALIASES.get(entry.key, entry.key)
         if key in values:
-            raise SettingsError(f"{entry.where}: {entry.key} repeats an earlier key of source {source.key}: keep one")
+            raise SettingsError(
+                f"{entry.where}: {entry.key} repeats an earlier key of source {source.key}: keep "
+                "one"
+            )
         value = plain_value(entry)
         if key in ("path", "ignore"):
             value = list(texts_of(entry))
         elif key == "fields":
-            if not isinstance(value, dict) or not all(isinstance(item, str) for pair in value.items() for item in pair):
+            if not isinstance(value, dict) or not all(
+                isinstance(item, str) for pair in value.items() for item in pair
+            ):
                 raise wrong_value(entry, "names such as `messages: dialogue`")
         elif key in _OF_DATA:
             if not isinstance(value, str):
                 raise wrong_value(entry, "one text")
         elif key not in ("weight", *_LIMITS):
-            raise SettingsError(_unknown(entry, ("weight", *_LIMITS, *_OF_DATA), f"source {source.key}"))
+            raise SettingsError(
+                _unknown(entry, ("weight", *_LIMITS, *_OF_DATA), f"source {source.key}")
+            )
         elif isinstance(value, bool) or not isinstance(value, (int, float)):
             raise wrong_value(entry, "a number")
         values[key] = value
@@ -156,5 +196,7 @@ def read_mixture(ctx: click.Context, _: click.Parameter, path: str | None) -> Mi
         return None
     file = MixtureFile.read(path)
     if file.data and not ctx.meta.get(SOURCES_META):
-        ctx.meta[SOURCES_META] = tuple(path for options in file.data.values() for path in options["path"])
+        ctx.meta[SOURCES_META] = tuple(
+            path for options in file.data.values() for path in options["path"]
+        )
     return file

@@ -22,7 +22,12 @@ from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import MeasureSettings
 from brimful.media.families import MediaSettings
 from brimful.plan import Alignment, PlanSettings
-from brimful.report.analysis.training_run import DEFAULT_MODEL, TrainingRun, cost_model_from_config, cost_model_named
+from brimful.report.analysis.training_run import (
+    DEFAULT_MODEL,
+    TrainingRun,
+    cost_model_from_config,
+    cost_model_named,
+)
 from brimful.sources import Source, open_source
 from brimful.sources.settings import SourceSettings
 from brimful.store import JobSettings
@@ -55,8 +60,9 @@ def output_directory(path: str | None, why: str) -> str:
     others = sorted(name for name in names - _BEFORE_PACKS if not name.startswith("."))
     if others and names.isdisjoint(("stream.json", ".brimful")):
         raise SettingsError(
-            f"-o {directory} holds other files ({first_few(others, len(others))}), and nothing is written next to them: name "
-            f"a new directory, such as {os.path.join(directory, 'packs')}"
+            f"-o {directory} holds other files ({first_few(others, len(others))}), and nothing is "
+            "written next to them: name a new directory, such as "
+            f"{os.path.join(directory, 'packs')}"
         )
     return directory
 
@@ -68,9 +74,10 @@ class Job:
     Attributes:
         source: the samples.
         encoder: the encoder for the source.
-        settings: with the progress that the command shows, and notes for a pack store: the tokenizer's path and
-            fingerprint, to find it later, and the source's title.
-        sources: number of samples of each source of a mixture; None without a mixture, or if its file names no data.
+        settings: with the progress that the command shows, and notes for a pack store: the
+            tokenizer's path and fingerprint, to find it later, and the source's title.
+        sources: number of samples of each source of a mixture; None without a mixture, or if its
+            file names no data.
     """
 
     source: Source
@@ -79,18 +86,24 @@ class Job:
     sources: dict[str, int] | None = None
 
     def measure(self, **options: Any) -> LengthTable:
-        """Measure the lengths of the data; ``options`` are further arguments of ``measure_lengths``."""
+        """Measure the lengths of the data; ``options`` are further arguments of
+        ``measure_lengths``.
+        """
         settings = settings_from(MeasureSettings, vars(self.settings), **options)
         return measure_and_keep(self.source, self.encoder, settings).table
 
 
 def progress_of(options: Mapping[str, Any]) -> Progress:
-    """Return the progress that a command shows: a bar or lines; JSON with ``--json``, nothing with ``--quiet``."""
+    """Return the progress that a command shows: a bar or lines; JSON with ``--json``, nothing with
+    ``--quiet``.
+    """
     return make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
 
 
 def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
-    """Open the source and make the encoder that the options describe; a detected format is reported."""
+    """Open the source and make the encoder that the options describe; a detected format is
+    reported.
+    """
     refuse_as_data(data)
     media = settings_from(MediaSettings, options)
     settings = {
@@ -105,27 +118,40 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     else:
         source = open_source(one_or_all(data), **settings)
     example = "augment:half for half in augment.py"
-    source = source.augmented([imported("--transform", text, example) for text in options.get("transforms", ())])
+    source = source.augmented(
+        [imported("--transform", text, example) for text in options.get("transforms", ())]
+    )
     family = media.open()
     if family is None and options.get("max_patches") is not None:
         raise SettingsError(
-            "--max-patches is for images, videos and audio: name the model's --processor, or leave it out"
+            "--max-patches is for images, videos and audio: name the model's --processor, or "
+            "leave it out"
         )
     encoder_settings = settings_from(EncoderSettings, options, media=family)
     encoder = encoder_for(source, options["tokenizer"] or media.processor, encoder_settings)
     progress = progress_of(options)
     # A detected format is not reported if the first row does not have it.
     if source.detected and not isinstance(next(source.read(0, 1)), BadSampleError):
-        of_rows = f" of {counted(len(source) // source.group_size, 'row')}" if source.group_size > 1 else ""
+        of_rows = (
+            f" of {counted(len(source) // source.group_size, 'row')}"
+            if source.group_size > 1
+            else ""
+        )
         samples = counted(len(source), "sample") + of_rows
         progress.say(f"{source.title}: {samples}, format {source.format_name} (detected)")
     tokenizer = getattr(encoder, "tokenizer", None)
-    notes = {} if tokenizer is None else {"tokenizer": tokenizer.place, "tokenizer_fingerprint": tokenizer.fingerprint}
+    notes = (
+        {}
+        if tokenizer is None
+        else {"tokenizer": tokenizer.place, "tokenizer_fingerprint": tokenizer.fingerprint}
+    )
     run_settings = {"execution": settings_from(Execution, options), "progress": progress}
     return Job(
         source,
         encoder,
-        settings_from(JobSettings, options, **run_settings, notes={**notes, "source": source.title}),
+        settings_from(
+            JobSettings, options, **run_settings, notes={**notes, "source": source.title}
+        ),
         sources,
     )
 
@@ -133,28 +159,39 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
 def _open_mixture(
     data: Sequence[str], mixture: MixtureFile, settings: Mapping[str, Any]
 ) -> tuple[Source, dict[str, int]]:
-    """Open the sources that a mixture file names; a source's own options override the options of the command."""
+    """Open the sources that a mixture file names; a source's own options override the options of
+    the command.
+    """
     paths = [path for options in mixture.data.values() for path in options["path"]]
     if list(data) != paths:
         raise SettingsError(
-            f"{data[0]} is data on the command line, and {mixture.path} names the data of each source: leave one out"
+            f"{data[0]} is data on the command line, and {mixture.path} names the data of each "
+            "source: leave one out"
         )
     sources = {}
     for name, source_options in mixture.data.items():
         options = {
             **settings,
-            **{"config" if key == "subset" else key: value for key, value in source_options.items() if key != "path"},
+            **{
+                "config" if key == "subset" else key: value
+                for key, value in source_options.items()
+                if key != "path"
+            },
         }
         try:
             sources[name] = open_source(one_or_all(source_options["path"]), **options)
         except BrimfulError as error:
             raise type(error)(f"{mixture.places[name]}: source {name}: {error.message}") from error
     title = f"the mixture of {mixture.path}"
-    return Source.chained(list(sources.values()), title), {name: len(source) for name, source in sources.items()}
+    return Source.chained(list(sources.values()), title), {
+        name: len(source) for name, source in sources.items()
+    }
 
 
 def one_or_all(paths: Sequence[str]) -> str | list[Path]:
-    """Return the path of a single source, or the list of several paths, as ``open_source`` takes them."""
+    """Return the path of a single source, or the list of several paths, as ``open_source`` takes
+    them.
+    """
     return paths[0] if len(paths) == 1 else [Path(path) for path in paths]
 
 
@@ -196,7 +233,11 @@ _MULTIPLES, _PARALLELISM = ("segment", "total"), ("cp", "tp", "fp8", "fused_atte
 
 def _alignment(options: Mapping[str, Any]) -> Alignment:
     """Return the alignment: multiples as numbers, or the multiples that a parallelism needs."""
-    values = {name: options[name] for name in (*_MULTIPLES, *_PARALLELISM) if options[name] not in (None, False)}
+    values = {
+        name: options[name]
+        for name in (*_MULTIPLES, *_PARALLELISM)
+        if options[name] not in (None, False)
+    }
     multiples = {name: value for name, value in values.items() if name in _MULTIPLES}
     parallelism = {name: value for name, value in values.items() if name in _PARALLELISM}
     # Two definitions of one alignment would have to agree, and a mistake in one would go unnoticed.
@@ -216,10 +257,14 @@ def make_run(options: Mapping[str, Any]) -> TrainingRun:
     """
     name, path = options["model_type"], options["model_config"]
     if name is not None and path is not None:
-        raise SettingsError(f"--model-type {name} and --model-config {path} are two models: give one of them")
+        raise SettingsError(
+            f"--model-type {name} and --model-config {path} are two models: give one of them"
+        )
     return settings_from(
         TrainingRun,
         options,
-        cost_model=cost_model_from_config(path) if path is not None else cost_model_named(name or DEFAULT_MODEL),
+        cost_model=cost_model_from_config(path)
+        if path is not None
+        else cost_model_named(name or DEFAULT_MODEL),
         model=path or name or DEFAULT_MODEL,
     )

@@ -1,7 +1,7 @@
 """Options of commands, made from the settings of the library, in named groups.
 
-A field of settings that has a help (``brimful.base.arguments``) is a flag and a key of ``--config``. ``--help`` shows the options
-that people use, ``--help-all`` all of them.
+A field of settings that has a help (``brimful.base.arguments``) is a flag and a key of
+``--config``. ``--help`` shows the options that people use, ``--help-all`` all of them.
 """
 
 import json
@@ -47,17 +47,38 @@ _OTHER = "Other"
 """Title of the options without a group."""
 
 _MANY = 30
-"""Options of a command from which on ``--help`` shows only those in ``_COMMON``, member in one line."""
+"""Options of a command from which on ``--help`` shows only those in ``_COMMON``, member in one
+line.
+"""
 
 _COMMON = frozenset(
     {
         *("format", "fields", "on_bad_sample", "max_samples", "rejects", "filters"),
         *("tokenizer", "mode", "chat_template", "system", "train_on"),
         *("processor", "max_pixels", "media_storage"),
-        *("capacity", "overflow", "no_target", "algorithm", "budgets", "mixture", "seed", "cp", "lookahead"),
+        *(
+            "capacity",
+            "overflow",
+            "no_target",
+            "algorithm",
+            "budgets",
+            "mixture",
+            "seed",
+            "cp",
+            "lookahead",
+        ),
         *("what_if", "dp_world_size", "micro_batch_size", "learning_rate"),
         *("producer", "close", "max_age", "lanes", "high_water", "trainings"),
-        *("output", "as_json", "quiet", "num_proc", "config_file", "task_index", "num_tasks", "help_all"),
+        *(
+            "output",
+            "as_json",
+            "quiet",
+            "num_proc",
+            "config_file",
+            "task_index",
+            "num_tasks",
+            "help_all",
+        ),
     }
 )
 """Options that ``--help`` shows of a command that has many."""
@@ -77,7 +98,9 @@ def value_option(flag: str, metavar: str, help: str, *names: str, **settings: An
 
 
 def grouped(title: str, *options: Decorator) -> Callable[[Command], Command]:
-    """Return one decorator for several options under one heading of ``--help``; nested groups keep their heading."""
+    """Return one decorator for several options under one heading of ``--help``; nested groups keep
+    their heading.
+    """
 
     def decorate(function: Command) -> Command:
         for option in reversed(options):
@@ -92,12 +115,18 @@ def grouped(title: str, *options: Decorator) -> Callable[[Command], Command]:
 def options_of(settings: type[Any], title: str, *names: str) -> Callable[[Command], Command]:
     """Return the options of settings: all fields that have a help, or only those of these names."""
     hints = get_type_hints(settings)
-    members = [member for member in fields(settings) if "help" in member.metadata and member.name in (names or hints)]
+    members = [
+        member
+        for member in fields(settings)
+        if "help" in member.metadata and member.name in (names or hints)
+    ]
     return grouped(title, *(_option(member, hints[member.name]) for member in members))
 
 
 def _option(field: Field[Any], hint: Any) -> Decorator:
-    """Return the option of one field: its type says if it is a switch, a choice, a number, or may be repeated."""
+    """Return the option of one field: its type says if it is a switch, a choice, a number, or may
+    be repeated.
+    """
     help: Help = field.metadata["help"]
     flag, *aliases = help.flags or (f"--{field.name.replace('_', '-')}",)
     default = None if field.default is MISSING else field.default
@@ -106,7 +135,9 @@ def _option(field: Field[Any], hint: Any) -> Decorator:
     choices = help.choices or [
         str(getattr(choice, "value", choice))
         for kind in kinds
-        for choice in (get_args(kind) if get_origin(kind) is Literal else kind if _is_enum(kind) else ())
+        for choice in (
+            get_args(kind) if get_origin(kind) is Literal else kind if _is_enum(kind) else ()
+        )
     ]
     facts: dict[str, Any] = {"help": help.text, "metavar": help.form}
     if bool in kinds:
@@ -138,7 +169,8 @@ def _is_enum(kind: Any) -> bool:
 
 
 def pairs_of(flag: str, form: str, kind: Any = Any) -> Callable[..., dict[str, Any] | None]:
-    """Return the callback of an option that takes texts ``NAME=VALUE``; it gives a dictionary, or None without any.
+    """Return the callback of an option that takes texts ``NAME=VALUE``; it gives a dictionary, or
+    None without any.
 
     Args:
         flag: the flag, for messages.
@@ -163,7 +195,9 @@ def pairs_of(flag: str, form: str, kind: Any = Any) -> Callable[..., dict[str, A
 
 
 def _json_or_text(text: str) -> Any:
-    """Return a value as JSON if possible: templates test booleans, and the text "false" would be true."""
+    """Return a value as JSON if possible: templates test booleans, and the text "false" would be
+    true.
+    """
     try:
         return json.loads(text)
     except ValueError:
@@ -171,15 +205,26 @@ def _json_or_text(text: str) -> Any:
 
 
 class GroupedCommand(click.Command):
-    """A command that lists its options group by group, in order of first appearance; options without a group come last."""
+    """A command that lists its options group by group, in order of first appearance; options
+    without a group come last.
+    """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._is_long = len(self.params) > _MANY
         if self._is_long:
-            num_more = sum(isinstance(item, click.Option) and item.name not in _COMMON for item in self.params)
-            show_all: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
-            self.params.append(click.Option(["--help-all"], **show_all, help=f"Show {num_more} more options."))
+            num_more = sum(
+                isinstance(item, click.Option) and item.name not in _COMMON for item in self.params
+            )
+            show_all: dict[str, Any] = {
+                "is_flag": True,
+                "is_eager": True,
+                "expose_value": False,
+                "callback": _show_all,
+            }
+            self.params.append(
+                click.Option(["--help-all"], **show_all, help=f"Show {num_more} more options.")
+            )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         is_short = self._is_long and not ctx.meta.get(_SHOW_ALL)
@@ -191,7 +236,10 @@ class GroupedCommand(click.Command):
             if record is None or (is_short and is_rare):
                 continue
             if is_short:
-                record = record[0], shorten(record[1], formatter.width - _NAME_WIDTH, placeholder=" …")
+                record = (
+                    record[0],
+                    shorten(record[1], formatter.width - _NAME_WIDTH, placeholder=" …"),
+                )
             groups.setdefault(getattr(parameter, _GROUP, _OTHER), []).append(record)
         # The sort is stable: it moves only the options without a group.
         for title, records in sorted(groups.items(), key=lambda group: group[0] == _OTHER):
@@ -207,7 +255,9 @@ def _show_all(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
 
 
 def _record(ctx: click.Context, option: click.Option) -> tuple[str, str] | None:
-    """Return the names and help of an option: its first long name, and its other names after the help."""
+    """Return the names and help of an option: its first long name, and its other names after the
+    help.
+    """
     record = option.get_help_record(ctx)
     # A line of help has room for one long name.
     name, *aliases = [flag for flag in option.opts if flag.startswith("--")]
@@ -222,7 +272,9 @@ source_argument = click.argument("source", nargs=-1, required=True, cls=SourceAr
 row_options = options_of(SourceSettings, "Source", "format", "fields", "ignore", "prompt")
 media_place_options = options_of(SourceSettings, "Media", "media_dir", "media_outside")
 file_options = grouped(
-    "Source", row_options, options_of(SourceSettings, "Source", "text_unit", "split", "config", "max_samples")
+    "Source",
+    row_options,
+    options_of(SourceSettings, "Source", "text_unit", "split", "config", "max_samples"),
 )
 source_options = grouped(
     "Source",
@@ -230,7 +282,8 @@ source_options = grouped(
     value_option(
         "--transform",
         "MODULE:NAME",
-        "A function that maps a sample to the sample to train on, before encoding; may be given several times.",
+        "A function that maps a sample to the sample to train on, before encoding; may be given "
+        "several times.",
         "transforms",
         multiple=True,
     ),
@@ -245,13 +298,20 @@ encoder_options = grouped(
 media_storage_option = options_of(JobSettings, "Media", "media_storage")
 max_patches_option = grouped(
     "Media",
-    value_option("--max-patches", "N", "Most patches per pack: short for --budget patches=N.", type=int),
+    value_option(
+        "--max-patches", "N", "Most patches per pack: short for --budget patches=N.", type=int
+    ),
 )
 json_option = grouped(
-    "Output", click.option("--json", "as_json", is_flag=True, help="Print result, progress and errors as JSON lines.")
+    "Output",
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print result, progress and errors as JSON lines."
+    ),
 )
 quiet_option = grouped("Output", click.option("--quiet", is_flag=True, help="No progress."))
-job_options = grouped("Output", json_option, quiet_option, options_of(JobSettings, "Job", "num_proc", "cache_dir"))
+job_options = grouped(
+    "Output", json_option, quiet_option, options_of(JobSettings, "Job", "num_proc", "cache_dir")
+)
 engine_option = options_of(Execution, "Job", "engine")
 execution_options = options_of(Execution, "Job")
 store_options = grouped("Output", value_option("-o", "DIR", "Directory of the packs.", "--output"))
@@ -259,7 +319,11 @@ sample_options = options_of(JobSettings, "Source", "on_bad_sample", "filters")
 plan_options = grouped(
     "Packing",
     options_of(PlanSettings, "Packing"),
-    value_option("--groups", "FILE", "A .npy file with a group for each sample: equal groups stay together, -1 alone."),
+    value_option(
+        "--groups",
+        "FILE",
+        "A .npy file with a group for each sample: equal groups stay together, -1 alone.",
+    ),
     value_option(
         "--mixture",
         "FILE.yaml",
@@ -269,12 +333,35 @@ plan_options = grouped(
     ),
     grouped(
         "Alignment",
-        value_option("--align", "TOKENS", "Plan for segments padded to a multiple of this.", "segment", type=int),
-        value_option("--align-total", "TOKENS", "Plan for rows padded to a multiple of this.", "total", type=int),
-        value_option("--cp", "RANKS", "Align for context parallelism over this many ranks.", type=int),
-        value_option("--tp", "RANKS", "Align for tensor and sequence parallelism over this many ranks.", type=int),
-        value_option("--fp8", "FORMAT", "Align rows for a number format: fp8, nvfp4, mxfp8 or blockwise."),
-        click.option("--fused-attention", is_flag=True, help="Align rows for cuDNN's fused attention."),
+        value_option(
+            "--align",
+            "TOKENS",
+            "Plan for segments padded to a multiple of this.",
+            "segment",
+            type=int,
+        ),
+        value_option(
+            "--align-total",
+            "TOKENS",
+            "Plan for rows padded to a multiple of this.",
+            "total",
+            type=int,
+        ),
+        value_option(
+            "--cp", "RANKS", "Align for context parallelism over this many ranks.", type=int
+        ),
+        value_option(
+            "--tp",
+            "RANKS",
+            "Align for tensor and sequence parallelism over this many ranks.",
+            type=int,
+        ),
+        value_option(
+            "--fp8", "FORMAT", "Align rows for a number format: fp8, nvfp4, mxfp8 or blockwise."
+        ),
+        click.option(
+            "--fused-attention", is_flag=True, help="Align rows for cuDNN's fused attention."
+        ),
     ),
 )
 training_options = grouped(

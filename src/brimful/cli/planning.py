@@ -54,12 +54,14 @@ from brimful.report.text.report_lines import describe_advice, draw_choices, draw
     click.option(
         "--what-if",
         is_flag=True,
-        help="Compare capacities and algorithms, and show what packing changes in training. Saves nothing.",
+        help="Compare capacities and algorithms, and show what packing changes in training. Saves "
+        "nothing.",
     ),
     value_option(
         "--try-max-length",
         "TOKENS",
-        "A capacity to compare in --what-if; can be repeated (default: half, twice and four times --max-length).",
+        "A capacity to compare in --what-if; can be repeated (default: half, twice and four times "
+        "--max-length).",
         "try_capacities",
         type=int,
         multiple=True,
@@ -70,8 +72,9 @@ from brimful.report.text.report_lines import describe_advice, draw_choices, draw
 @job_options
 @config_option
 def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
-    """Plan packs from LENGTHS: a length table of `brimful measure` or the tables of several parts in order, a .npy file
-    of whole numbers (.npz: columns tokens and further budgets), a pack store with its lengths, or a data set.
+    """Plan packs from LENGTHS: a length table of `brimful measure` or the tables of several parts
+    in order, a .npy file of whole numbers (.npz: columns tokens and further budgets), a pack store
+    with its lengths, or a data set.
 
     A data set is measured first (give --tokenizer).
     """
@@ -81,7 +84,12 @@ def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **opt
         raise SettingsError(f"-o {output} exists and is not a plan: name another file")
     settings = plan_settings(options)
     table, sources = _table(lengths, options, settings)
-    result = plan_with(table, settings, groups=None if groups is None else numbers_from_npy(groups), sources=sources)
+    result = plan_with(
+        table,
+        settings,
+        groups=None if groups is None else numbers_from_npy(groups),
+        sources=sources,
+    )
     if output is not None:
         result.save(output)
     data = {**plan_as_dict(result), "path": output}
@@ -89,7 +97,9 @@ def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **opt
     if run is not None:
         # Alternatives are compared at the run's current number of packs per step.
         capacities = options["try_capacities"]
-        alternatives = compare_plans(table, result, capacities=capacities, packs_per_step=run.packs_per_step)
+        alternatives = compare_plans(
+            table, result, capacities=capacities, packs_per_step=run.packs_per_step
+        )
         advice = advise(table, result, run)
         data["comparison"] = [asdict(alternative) for alternative in alternatives]
         data["advice"] = asdict(advice)
@@ -108,7 +118,8 @@ def _what_if_run(options: dict[str, Any], output: str | None) -> TrainingRun | N
     """Return the training run that plans are compared for; None without ``--what-if``.
 
     Raises:
-        SettingsError: an output, a capacity below 1, an impossible run, or a comparison without ``--what-if``.
+        SettingsError: an output, a capacity below 1, an impossible run, or a comparison without
+            ``--what-if``.
     """
     if not options["what_if"]:
         if options["try_capacities"]:
@@ -118,25 +129,33 @@ def _what_if_run(options: dict[str, Any], output: str | None) -> TrainingRun | N
         raise SettingsError(f"--what-if saves nothing: leave out -o {output}, or --what-if")
     for capacity in options["try_capacities"]:
         if not 1 <= capacity < 2**31:
-            raise SettingsError(f"--try-max-length must be from 1 to {2**31 - 1:,} and is {capacity:,}")
+            raise SettingsError(
+                f"--try-max-length must be from 1 to {2**31 - 1:,} and is {capacity:,}"
+            )
     return make_run(options)
 
 
 def _table(
     paths: tuple[str, ...], options: dict[str, Any], settings: PlanSettings
 ) -> tuple[LengthTable, dict[str, int] | None]:
-    """Open the lengths at the paths, or measure their data; also return the sample counts of a mixture's sources."""
+    """Open the lengths at the paths, or measure their data; also return the sample counts of a
+    mixture's sources.
+    """
     table = _measured_table(paths)
     mixture = options["mixture"]
     if table is not None:
         return table, None if mixture is None else mixture.counts_in(table)
     job = open_job(paths, options)
-    budgets = ("tokens", "loss_tokens") if "loss_tokens" in (settings.budgets or {}) else ("tokens",)
+    budgets = (
+        ("tokens", "loss_tokens") if "loss_tokens" in (settings.budgets or {}) else ("tokens",)
+    )
     return job.measure(budgets=budgets), job.sources
 
 
 def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
-    """Open existing lengths, with several parts joined into one table; return None for paths of data."""
+    """Open existing lengths, with several parts joined into one table; return None for paths of
+    data.
+    """
     # A table whose shares have begun and are not joined would be taken for missing data.
     for path in paths:
         if not os.path.exists(path) and (reason := unfinished_shares(path)):
@@ -150,7 +169,8 @@ def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
             return table
         if kind == PLAN:
             raise SettingsError(
-                f"{path} is already a plan: `brimful inspect` shows it, and plans are made from lengths or data"
+                f"{path} is already a plan: `brimful inspect` shows it, and plans are made from "
+                "lengths or data"
             )
         if path.endswith((".npy", ".npz")):
             return lengths_from_npy(path)
@@ -161,7 +181,7 @@ def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
     if not all(are_lengths):
         path = paths[are_lengths.index(False)]
         raise SettingsError(
-            f"{paths[are_lengths.index(True)]} is a length table and {path} is not: measure it too, with `brimful measure "
-            f"{path} -o FILE`, and plan from all tables"
+            f"{paths[are_lengths.index(True)]} is a length table and {path} is not: measure it "
+            f"too, with `brimful measure {path} -o FILE`, and plan from all tables"
         )
     return join_tables([LengthTable.open(path) for path in paths])

@@ -39,21 +39,31 @@ _stream_options = grouped(
     options_of(
         ProducerSettings,
         "Stream",
-        *("producer", "packs_per_shard", "max_age", "lanes", "high_water", "trainings", "min_free_bytes"),
+        *(
+            "producer",
+            "packs_per_shard",
+            "max_age",
+            "lanes",
+            "high_water",
+            "trainings",
+            "min_free_bytes",
+        ),
     ),
 )
 
 
 def _report(producer: PackingProducer, progress: Progress, has_ended: threading.Event) -> None:
-    """Report every ten seconds what has arrived and when the next shard is due, if anything changed."""
+    """Report every ten seconds what has arrived and when the next shard is due, if anything
+    changed.
+    """
     counts: dict[str, int] = {}
     while not has_ended.wait(_LINE_SECONDS):
         if counts != (counts := producer.counts):
             seconds = producer.seconds_to_shard
             due = "" if seconds is None else f"; the next shard is due in {seconds:.0f} s or less"
             progress.say(
-                f"{counted(counts['samples_read'], 'sample')} read, {counted(counts['packs'], 'pack')} in "
-                f"{counted(counts['shards'], 'shard')}{due}"
+                f"{counted(counts['samples_read'], 'sample')} read, "
+                f"{counted(counts['packs'], 'pack')} in {counted(counts['shards'], 'shard')}{due}"
             )
 
 
@@ -74,7 +84,16 @@ class _Warnings(logging.Handler):
 @row_options
 @options_of(ProducerSettings, "Source", "on_bad_sample")
 @encoder_options
-@options_of(ProducerSettings, "Packing", "capacity", "overflow", "no_target", "lookahead", "algorithm", "min_fill")
+@options_of(
+    ProducerSettings,
+    "Packing",
+    "capacity",
+    "overflow",
+    "no_target",
+    "lookahead",
+    "algorithm",
+    "min_fill",
+)
 @_stream_options
 @json_option
 @quiet_option
@@ -82,15 +101,18 @@ class _Warnings(logging.Handler):
 def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Append packs to a stream while SOURCE still arrives.
 
-    SOURCE is a directory that fills, a file of JSON lines that grows, another data file, or - for JSON lines on
-    standard input. With --processor its images, videos and audio are packed too, and x.txt is the transcript of x.wav.
-    Lines of .jsonl are read as they are appended; other files must be complete when they get their name. If it is
-    stopped, run the same command again to continue; give standard input from its beginning.
+    SOURCE is a directory that fills, a file of JSON lines that grows, another data file, or - for
+    JSON lines on standard input. With --processor its images, videos and audio are packed too, and
+    x.txt is the transcript of x.wav. Lines of .jsonl are read as they are appended; other files
+    must be complete when they get their name. If it is stopped, run the same command again to
+    continue; give standard input from its beginning.
     """
     directory = output_directory(output, "name the directory of the stream")
     required(options["capacity"], "--max-length", CAPACITY)
     if len(source) > 1:
-        raise SettingsError("one producer has one source: start one for each source, with its own --producer name")
+        raise SettingsError(
+            "one producer has one source: start one for each source, with its own --producer name"
+        )
     progress = progress_of(options)
     media = settings_from(MediaSettings, options)
     producer = PackingProducer(
@@ -113,4 +135,8 @@ def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None
     finally:
         has_ended.set()
         logging.getLogger("brimful").removeHandler(handler)
-    show({"directory": directory, **statistics.as_dict()}, lambda: [str(statistics)], options["as_json"])
+    show(
+        {"directory": directory, **statistics.as_dict()},
+        lambda: [str(statistics)],
+        options["as_json"],
+    )

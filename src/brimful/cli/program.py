@@ -34,7 +34,8 @@ COMMANDS = {
     "produce": "append packs to a stream while the data still arrives",
     "export": "write packs in the layout of another project: energon, webdataset, megatron, …",
     "verify": "check that packing is right: isolation and parity, on your model",
-    "inspect": "show a length table, a plan, a pack store, a stream, one pack with its text, or where one sample is",
+    "inspect": "show a length table, a plan, a pack store, a stream, one pack with its text, or "
+    "where one sample is",
     "report": "report lengths, fill and the effect of other capacities",
 }
 """The commands."""
@@ -104,7 +105,9 @@ def _as_flag(name: str, value: Any) -> str:
 
 
 class _Commands(click.Group):
-    """A group that imports a command's file when it is used, so that ``brimful --help`` answers at once."""
+    """A group that imports a command's file when it is used, so that ``brimful --help`` answers at
+    once.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -126,12 +129,14 @@ class _Commands(click.Group):
 
 
 def _unknown(name: str) -> str:
-    """Return the message for an unknown command: the nearest one, or the commands that take such a path."""
+    """Return the message for an unknown command: the nearest one, or the commands that take such a
+    path.
+    """
     # A path in place of a command is a likely mistake: "brimful chats.jsonl".
     if os.path.exists(name):
         return (
-            f"no command {name!r}: to pack data use `brimful pack {name} …`, and to see brimful's own files "
-            f"`brimful inspect {name}`"
+            f"no command {name!r}: to pack data use `brimful pack {name} …`, and to see brimful's "
+            f"own files `brimful inspect {name}`"
         )
     matches = get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.5)
     return f"no command {name!r}: " + (
@@ -146,11 +151,13 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "s
 @click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="brimful")
 def _brimful() -> None:
-    """Pack training samples of any length into full sequences: plan once, prove it is right, use it in any trainer.
+    """Pack training samples of any length into full sequences: plan once, prove it is right, use it
+    in any trainer.
 
     Start with `brimful demo`, or with your data:
 
-      brimful pack chats.jsonl -o packs --tokenizer Qwen/Qwen2.5-7B-Instruct --max-length 8192 --overflow drop
+      brimful pack chats.jsonl -o packs --tokenizer Qwen/Qwen2.5-7B-Instruct --max-length 8192
+      --overflow drop
     """
 
 
@@ -158,11 +165,16 @@ def run(arguments: Sequence[str]) -> NoReturn:
     """Run one command and exit; see ``brimful.cli.main``."""
     as_json = "--json" in arguments
     try:
-        result: Any = _brimful.main(args=list(arguments), prog_name="brimful", standalone_mode=False)
+        result: Any = _brimful.main(
+            args=list(arguments), prog_name="brimful", standalone_mode=False
+        )
     except UnfinishedSharesError as error:
         # Not a failure: a Slurm array must not take it for one.
         message = in_flags(error.message)
-        print(json.dumps({"event": "share", "message": message}) if as_json else message, file=sys.stderr)
+        print(
+            json.dumps({"event": "share", "message": message}) if as_json else message,
+            file=sys.stderr,
+        )
         sys.exit(0)
     except NoTargetError as error:
         message, flags = in_flags(error.message), in_flags(error.way_out)
@@ -183,7 +195,9 @@ def run(arguments: Sequence[str]) -> NoReturn:
     except OSError as error:
         if error.errno == errno.ENOENT and error.filename is None:  # as raised by os.getcwd
             error.filename = os.environ.get("PWD", "the working directory")
-        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), error, as_json)
+        _fail(
+            f"{error.filename}: {error.strerror}" if error.filename else str(error), error, as_json
+        )
     except (KeyboardInterrupt, click.Abort):
         print(STOPPED, file=sys.stderr)
         sys.exit(130)
@@ -196,7 +210,9 @@ def _fail(message: str, error: BaseException, as_json: bool) -> None:
     line = " ".join(message.split())
     if as_json:
         event = {"event": "error", "error": type(error).__name__, "message": line}
-        place = {name: getattr(error, name) for name in ("sample_id", "where") if hasattr(error, name)}
+        place = {
+            name: getattr(error, name) for name in ("sample_id", "where") if hasattr(error, name)
+        }
         print(json.dumps({**event, **place}, ensure_ascii=False), file=sys.stderr)
     else:
         print(f"error: {line}", file=sys.stderr)
@@ -224,7 +240,9 @@ def show_json(value: Any) -> None:
 
 
 def show_lines(lines: Iterable[str]) -> None:
-    """Print a result as text: settings as flags, descriptions folded to the terminal, whole lines elsewhere."""
+    """Print a result as text: settings as flags, descriptions folded to the terminal, whole lines
+    elsewhere.
+    """
     # A file or pipe gets whole lines, which tools can search.
     width = max(_MIN_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
     for line in lines:
@@ -233,7 +251,8 @@ def show_lines(lines: Iterable[str]) -> None:
 
 
 def folded(line: str, width: int) -> str:
-    """Fold a description at a width, indented to the end of its label. Rows of tables, which have none, stay whole.
+    """Fold a description at a width, indented to the end of its label. Rows of tables, which have
+    none, stay whole.
 
     >>> print(folded("lower bound    91 packs: at what any plan needs", 40))
     lower bound    91 packs: at what any
@@ -242,5 +261,7 @@ def folded(line: str, width: int) -> str:
     label, text = line[:_LABEL], line[_LABEL:].strip()
     if len(line) <= width or label[0] == " " or label[-1] != " ":
         return line
-    lines = wrap(text, width, initial_indent=label, subsequent_indent=" " * _LABEL, break_on_hyphens=False)
+    lines = wrap(
+        text, width, initial_indent=label, subsequent_indent=" " * _LABEL, break_on_hyphens=False
+    )
     return "\n".join(lines)

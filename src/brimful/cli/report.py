@@ -1,4 +1,6 @@
-"""``brimful report``: lengths, fill, what other capacities would give, and what packing changes in training."""
+"""``brimful report``: lengths, fill, what other capacities would give, and what packing changes in
+training.
+"""
 
 import os
 from typing import Any
@@ -49,18 +51,30 @@ from brimful.store.shards import StreamLog
     "Sources",
     value_option("--sources", "FILE.npy", "The source of each sample as whole numbers from 0."),
     value_option(
-        "--source-name", "NAME", "Name of source 0, 1, …; may be given several times.", "source_names", multiple=True
+        "--source-name",
+        "NAME",
+        "Name of source 0, 1, …; may be given several times.",
+        "source_names",
+        multiple=True,
     ),
 )
 @grouped(
     "Output",
-    click.option("-o", "--output", metavar="FILE.html", help="One HTML page with charts; it needs no network."),
+    click.option(
+        "-o",
+        "--output",
+        metavar="FILE.html",
+        help="One HTML page with charts; it needs no network.",
+    ),
 )
 @json_option
-def report(path: str, output: str | None, as_json: bool, capacity: int | None, **options: Any) -> None:
+def report(
+    path: str, output: str | None, as_json: bool, capacity: int | None, **options: Any
+) -> None:
     """Report on PATH: a length table, a .npy or .npz file of lengths, a plan, or a pack store.
 
-    With --max-length, lengths are planned at that capacity for the report; only the page is written.
+    With --max-length, lengths are planned at that capacity for the report; only the page is
+    written.
     """
     run = make_run(options)
     if output is not None:
@@ -68,8 +82,13 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
     table, plan = _open(path)
     if capacity is not None:
         if table is None:
-            raise SettingsError(f"--max-length plans lengths, and {path} has none: name a length table or a .npy file")
-        plan = plan_packs(table, capacity=capacity, overflow=options["overflow"], no_target=options["no_target"])
+            raise SettingsError(
+                f"--max-length plans lengths, and {path} has none: name a length table or a .npy "
+                "file"
+            )
+        plan = plan_packs(
+            table, capacity=capacity, overflow=options["overflow"], no_target=options["no_target"]
+        )
     sources = _sources(options["sources"], options["source_names"], table)
     packs = _packs(path) if capacity is None else None
     shown: list[ShownPack] = []
@@ -79,7 +98,9 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
         shown = show_packs(packs, budgets=budgets, decode=decoder_of(None, packs))
     media = None if packs is None else packs.media
     title = os.path.basename(os.path.normpath(path))
-    facts = gather_facts(title, table=table, plan=plan, run=run, sources=sources, shown=shown, media=media)
+    facts = gather_facts(
+        title, table=table, plan=plan, run=run, sources=sources, shown=shown, media=media
+    )
     if output is not None:
         with atomic_file(output) as file:
             file.write(render_page(facts).encode())
@@ -92,7 +113,9 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
 
 
 def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
-    """Open the table and the plan at a path or in it; if a directory has both, they must belong together."""
+    """Open the table and the plan at a path or in it; if a directory has both, they must belong
+    together.
+    """
     if not os.path.exists(path):
         raise SourceNotFoundError(f"{path}: no such file or directory")
     table, plan = tables_at(path)
@@ -100,8 +123,8 @@ def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
         _check_together(path, table, plan)
     if table is None and plan is None:
         raise NotAPackStoreError(
-            f"{path} is not a length table, plan or pack store with its plan; data is measured first: "
-            f"`brimful measure {path} -o lengths.arrow --tokenizer DIR|ID`"
+            f"{path} is not a length table, plan or pack store with its plan; data is measured "
+            f"first: `brimful measure {path} -o lengths.arrow --tokenizer DIR|ID`"
         )
     return table, plan
 
@@ -121,19 +144,23 @@ def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:
     # A directory may collect files of several runs: only fingerprints tell them apart.
     if table is not None and table.fingerprint != plan.length_fingerprint:
         raise PlanMismatchError(
-            f"{path}: plan.arrow was made from lengths {short(plan.length_fingerprint)} and lengths.arrow holds "
-            f"{short(table.fingerprint)}: report on one of the two files, or run the command that made them again"
+            f"{path}: plan.arrow was made from lengths {short(plan.length_fingerprint)} and "
+            f"lengths.arrow holds {short(table.fingerprint)}: report on one of the two files, or "
+            "run the command that made them again"
         )
     if os.path.exists(os.path.join(path, "stream.json")):
         fingerprint = str(StreamLog(open_blob_store(path)).header()["identity"]["plan"])
         if fingerprint != plan.fingerprint:
             raise PlanMismatchError(
-                f"{path}: its packs were written from plan {short(fingerprint)} and plan.arrow is {short(plan.fingerprint)}"
+                f"{path}: its packs were written from plan {short(fingerprint)} and plan.arrow is "
+                f"{short(plan.fingerprint)}"
             )
 
 
 def _check_output(output: str) -> None:
-    """Refuse a page that could not be written, or that would replace a file that is not a report."""
+    """Refuse a page that could not be written, or that would replace a file that is not a
+    report.
+    """
     if not output.lower().endswith((".html", ".htm")):
         raise SettingsError(f"-o {output} must end in .html: a report is one HTML page")
     if os.path.isdir(output):
@@ -151,13 +178,19 @@ def _check_output(output: str) -> None:
 def _sources(
     path: str | None, names: tuple[str, ...], table: LengthTable | None
 ) -> tuple[AnyIntArray, list[str]] | None:
-    """Open the source of each sample, with names that default to numbers; return None if not requested."""
+    """Open the source of each sample, with names that default to numbers; return None if not
+    requested.
+    """
     if path is None:
         if names:
-            raise SettingsError("--source-name names what --sources numbers: add --sources FILE.npy")
+            raise SettingsError(
+                "--source-name names what --sources numbers: add --sources FILE.npy"
+            )
         return None
     if table is None:
-        raise SettingsError("--sources needs a length table to count samples, and no length table is given")
+        raise SettingsError(
+            "--sources needs a length table to count samples, and no length table is given"
+        )
     sources = numbers_from_npy(path, flag="--sources ", error_type=SettingsError)
     count = int(sources.max()) + 1 if sources.size and sources.dtype.kind in "iu" else 0
     return sources, list(names) or [f"source {number}" for number in range(count)]

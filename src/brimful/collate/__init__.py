@@ -1,4 +1,6 @@
-"""Conversion of packs to batches: ``layout`` writes the boundaries, ``dialects`` hold the keys of each trainer."""
+"""Conversion of packs to batches: ``layout`` writes the boundaries, ``dialects`` hold the keys of
+each trainer.
+"""
 
 from __future__ import annotations
 

@@ -36,23 +36,28 @@ class PackedBatch:
 
     Attributes:
         input_ids: ``int64[T]``, padding tokens after each segment and at the end.
-        labels: ``int64[T]``, not shifted; ``IGNORE_INDEX`` on padding and on the first token of every segment.
+        labels: ``int64[T]``, not shifted; ``IGNORE_INDEX`` on padding and on the first token of
+            every segment.
         position_ids: ``int64[T]``, from 0 in each segment, and in the padding at the end.
-        segment_index: ``int32[T]``: number of the segment of each token; the padding at the end has its own number.
-        cu_seqlens: ``int32[S + 1]``: the only place with boundaries. The padding at the end is one explicit segment.
-        num_segments: real segments, the first of the ``S``; then the padding, then empty segments if requested.
+        segment_index: ``int32[T]``: number of the segment of each token; the padding at the end has
+            its own number.
+        cu_seqlens: ``int32[S + 1]``: the only place with boundaries. The padding at the end is one
+            explicit segment.
+        num_segments: real segments, the first of the ``S``; then the padding, then empty segments
+            if requested.
         sample_ids: ``int64[num_segments]``; -1 in a pack without loss that fills an empty place.
         num_loss_tokens: targets in the batch.
         real_lengths: ``int32[S]``: tokens of samples in each segment; 0 in the padding.
-        max_seqlen: length of the longest segment, or its bound from the padding policy. A Python integer: a tensor
-            defeats the cache of some kernels.
+        max_seqlen: length of the longest segment, or its bound from the padding policy. A Python
+            integer: a tensor defeats the cache of some kernels.
         source_ids: ``int32[num_segments]``, or None if the packs do not have them.
         loss_weights: ``float32[T]`` at the targets; None for 1 at every target.
         rope_positions: ``int64[3, T]``: time, height, width of mRoPE; None for text.
         media: images, videos and audio with the segment that owns each.
-        no_loss: segments that are trained without loss because one of their media could not be decoded; ``labels`` and
-            ``num_loss_tokens`` already leave them out.
-        columns: additional values of each token, ``[T, …]``, with the fill value at padding; not shifted.
+        no_loss: segments that are trained without loss because one of their media could not be
+            decoded; ``labels`` and ``num_loss_tokens`` already leave them out.
+        columns: additional values of each token, ``[T, …]``, with the fill value at padding; not
+            shifted.
     """
 
     input_ids: Int64Array
@@ -79,7 +84,9 @@ class PackedBatch:
 
     @property
     def cu_seqlens_real(self) -> CuSeqlens:
-        """Boundaries of the samples without padding: ``int32[S + 1]``, one for each entry of ``cu_seqlens``."""
+        """Boundaries of the samples without padding: ``int32[S + 1]``, one for each entry of
+        ``cu_seqlens``.
+        """
         return offsets_of(self.real_lengths).astype(np.int32)
 
     @property
@@ -111,11 +118,15 @@ class PackedBatch:
     def padding_mask(self) -> BoolArray:
         """Mask of the padding, ``bool[T]``: for the balance losses of mixtures of experts."""
         index = np.arange(len(self.input_ids), dtype=np.int32)
-        return np.asarray(index >= np.repeat(self.cu_seqlens[:-1] + self.real_lengths, self.lengths))
+        return np.asarray(
+            index >= np.repeat(self.cu_seqlens[:-1] + self.real_lengths, self.lengths)
+        )
 
     @property
     def target_weights(self) -> Float32Array:
-        """Weight of each label in the loss: ``float32[T]``, 0 without a target. Not shifted; a new array."""
+        """Weight of each label in the loss: ``float32[T]``, 0 without a target. Not shifted; a new
+        array.
+        """
         targets = self.labels != IGNORE_INDEX
         weights: Float32Array = np.zeros(len(targets), dtype=np.float32)
         weights[targets] = 1 if self.loss_weights is None else self.loss_weights[targets]
@@ -131,11 +142,13 @@ class PackedBatch:
             if column.name == name:
                 return column
         raise CollateError(
-            f"the batch has no column {name!r}; it has {', '.join(repr(column.name) for column in self.columns) or 'none'}"
+            f"the batch has no column {name!r}; it has "
+            f"{', '.join(repr(column.name) for column in self.columns) or 'none'}"
         )
 
     def position_rows(self, rows: int) -> Int64Array:
-        """Return positions in 1 row (text), 3 (time, height, width) or 4 (text, then the three): ``int64[rows, T]``.
+        """Return positions in 1 row (text), 3 (time, height, width) or 4 (text, then the three):
+        ``int64[rows, T]``.
 
         A batch of text has the same positions in all rows.
 
@@ -146,7 +159,9 @@ class PackedBatch:
         if rows == 1:
             return text
         # mRoPE of text has equal time, height and width.
-        space = self.rope_positions if self.rope_positions is not None else np.repeat(text, 3, axis=0)
+        space = (
+            self.rope_positions if self.rope_positions is not None else np.repeat(text, 3, axis=0)
+        )
         if rows == 3:
             return space
         if rows == 4:

@@ -1,4 +1,6 @@
-"""Columns of a pack: named values of each token, such as old log-probabilities, advantages or expert routes."""
+"""Columns of a pack: named values of each token, such as old log-probabilities, advantages or
+expert routes.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,14 @@ class ColumnPlace(str, Enum):
     """
 
     TOKEN = "token"
-    """The value belongs to the token that is read: routes of its experts, values of a critic. Never shifted."""
+    """The value belongs to the token that is read: routes of its experts, values of a critic. Never
+    shifted.
+    """
     TARGET = "target"
-    """The value belongs to the token that is predicted, like a label: log-probabilities, advantages, weights. No token
-    predicts the first token of a segment, so it has the fill value; dialects with shifted labels shift the column in
-    the same way."""
+    """The value belongs to the token that is predicted, like a label: log-probabilities,
+    advantages, weights. No token predicts the first token of a segment, so it has the fill value;
+    dialects with shifted labels shift the column in the same way.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +61,8 @@ class Column:
         name: key in the batch.
         values: ``[T, …]``, numbers of any width, with any further dimensions.
         fill: value at padding, and at tokens without a prediction.
-        place: whether values belong to the token that is read (``token``), or to the token that is predicted
-            (``target``).
+        place: whether values belong to the token that is read (``token``), or to the token that is
+            predicted (``target``).
 
     >>> Column("advantages", np.array([0.0, 1.5], dtype=np.float32))
     Column('advantages', float32[2], fill 0, of the target)
@@ -71,9 +76,14 @@ class Column:
     def __post_init__(self) -> None:
         object.__setattr__(self, "place", choice_of(ColumnPlace, self.place, argument="place"))
         check_column_name(self.name)
-        if not isinstance(self.values, np.ndarray) or self.values.dtype.kind not in "biuf" or self.values.ndim == 0:
+        if (
+            not isinstance(self.values, np.ndarray)
+            or self.values.dtype.kind not in "biuf"
+            or self.values.ndim == 0
+        ):
             raise CollateError(
-                f"column {self.name!r} must be an array of numbers, [tokens, …], and is {_title(self.values)}"
+                f"column {self.name!r} must be an array of numbers, [tokens, …], and is "
+                f"{_title(self.values)}"
             )
         check_fill(self.name, self.fill, self.values.dtype)
 
@@ -81,16 +91,16 @@ class Column:
         return len(self.values)
 
     def shifted(self, cu_seqlens: CuSeqlens) -> Column:
-        """Return the column for shifted labels: values of targets move to the token that predicts the target."""
+        """Return the column for shifted labels: values of targets move to the token that predicts
+        the target.
+        """
         if self.place is ColumnPlace.TOKEN:
             return self
         moved = shift_left(np.moveaxis(self.values, 0, -1), cu_seqlens, by=1, fill=self.fill)
         return replace(self, values=np.ascontiguousarray(np.moveaxis(moved, -1, 0)))
 
     def __repr__(self) -> str:
-        return (
-            f"Column({self.name!r}, {_title(self.values)}, fill {self.fill:g}, of the {ColumnPlace(self.place).value})"
-        )
+        return f"Column({self.name!r}, {_title(self.values)}, fill {self.fill:g}, of the {ColumnPlace(self.place).value})"
 
 
 def check_column_name(name: str) -> None:
@@ -103,7 +113,8 @@ def check_column_name(name: str) -> None:
         raise SettingsError(f"the name of a column must be a text and is {name!r}")
     if name in WORDS_OF_DIALECTS:
         raise SettingsError(
-            f"a column cannot be called {name!r}, which is a key of the batch of some trainer: rename it"
+            f"a column cannot be called {name!r}, which is a key of the batch of some trainer: "
+            "rename it"
         )
 
 
@@ -121,7 +132,8 @@ def check_fill(name: str, fill: float, dtype: npt.DTypeLike) -> None:
     limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if not (limits[0] <= fill <= limits[1] and fill == int(fill)):
         raise SettingsError(
-            f"column {name!r} is {dtype} and cannot be filled with {fill!r}: choose another fill or dtype"
+            f"column {name!r} is {dtype} and cannot be filled with {fill!r}: choose another fill "
+            "or dtype"
         )
 
 
@@ -142,8 +154,8 @@ def join_columns(
         is_token: ``bool[T]`` of the row, false at padding.
 
     Raises:
-        CollateError: columns that only some packs have; columns whose shape, dtype, fill or place differs between
-            packs; or columns for another number of tokens.
+        CollateError: columns that only some packs have; columns whose shape, dtype, fill or place
+            differs between packs; or columns for another number of tokens.
     """
     first = next((columns for columns, _, _ in parts if columns), ())
     row_columns = []
@@ -151,25 +163,32 @@ def join_columns(
     for (columns, num_tokens, title), columns_of_pack in zip(parts, by_name, strict=True):
         names = [column.name for column in columns]
         if len(columns_of_pack) < len(names):
-            raise CollateError(f"{title} has two columns of one name: {', '.join(map(repr, names))}")
+            raise CollateError(
+                f"{title} has two columns of one name: {', '.join(map(repr, names))}"
+            )
         if odd := sorted(columns_of_pack.keys() ^ {column.name for column in first}):
             raise CollateError(
-                f"{title} {'has' if odd[0] in columns_of_pack else 'lacks'} the column {odd[0]!r} and others of the batch do not"
-                f"{'' if odd[0] in columns_of_pack else ' lack it'}: give all or none"
+                f"{title} {'has' if odd[0] in columns_of_pack else 'lacks'} the column {odd[0]!r} "
+                f"and others of the batch do not{'' if odd[0] in columns_of_pack else ' lack it'}: "
+                "give all or none"
             )
         for column in columns:
             if len(column) != num_tokens:
                 raise CollateError(
-                    f"{title}: column {column.name!r} is for {len(column):,} tokens and the pack has {num_tokens:,}"
+                    f"{title}: column {column.name!r} is for {len(column):,} tokens and the pack "
+                    f"has {num_tokens:,}"
                 )
     for column in first:
         group = [columns_of_pack[column.name] for columns_of_pack in by_name]
         for peer, (_, _, title) in zip(group, parts, strict=True):
             if _described(peer) != _described(column):
                 raise CollateError(
-                    f"{title}: column {column.name!r} is {_described(peer)} and {_described(column)} elsewhere in the batch"
+                    f"{title}: column {column.name!r} is {_described(peer)} and "
+                    f"{_described(column)} elsewhere in the batch"
                 )
-        values = np.full((len(is_token), *column.values.shape[1:]), column.fill, dtype=column.values.dtype)
+        values = np.full(
+            (len(is_token), *column.values.shape[1:]), column.fill, dtype=column.values.dtype
+        )
         values[is_token] = np.concatenate([peer.values for peer in group])
         if column.place is ColumnPlace.TARGET:
             starts = cu_seqlens[:-1]

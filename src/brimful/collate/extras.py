@@ -28,7 +28,8 @@ class PackExtras:
         source_ids: ``int32[S]``: source of each segment in a mixture.
         rope_positions: ``int64[3, T]``: time, height and width of mRoPE, made sample by sample.
         media: one entry for each kind.
-        no_loss: ``int32[K]``: segments that are trained without loss because one of their media could not be decoded.
+        no_loss: ``int32[K]``: segments that are trained without loss because one of their media
+            could not be decoded.
         columns: additional named values of each token, such as old log-probabilities.
     """
 
@@ -42,10 +43,15 @@ class PackExtras:
 
 def names_of(packs: Sequence[Pack]) -> str:
     """Return the first samples of packs, for messages."""
-    return ", ".join(str(sample_id) for pack in packs for sample_id in pack.sample_ids[:3].tolist()) + "…"
+    return (
+        ", ".join(str(sample_id) for pack in packs for sample_id in pack.sample_ids[:3].tolist())
+        + "…"
+    )
 
 
-def with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[PackExtras | None]) -> PackedBatch:
+def with_extras(
+    batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[PackExtras | None]
+) -> PackedBatch:
     """Return the batch with the extras of its packs."""
     assert len(extras) == len(packs)
     pack_extras = [extra if extra is not None else PackExtras() for extra in extras]
@@ -73,7 +79,9 @@ def with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pack
     # The labels are an array of the row, so no array of the packs is overwritten.
     for segment in no_loss:
         batch.labels[batch.cu_seqlens[segment] : batch.cu_seqlens[segment + 1]] = IGNORE_INDEX
-    media = join_media([(first, extra.media) for first, extra in zip(first_segments, pack_extras, strict=True)])
+    media = join_media(
+        [(first, extra.media) for first, extra in zip(first_segments, pack_extras, strict=True)]
+    )
     columns: tuple[Column, ...] = ()
     if any(extra.columns for extra in pack_extras):
         titles = [f"the pack with samples {names_of([pack])}" for pack in packs]
@@ -81,10 +89,14 @@ def with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pack
         columns = join_columns(list(parts), batch.cu_seqlens, is_token)
         for name in (column.name for column in columns):
             if any(name in item.arrays for item in media):
-                raise CollateError(f"column {name!r} has the name of a media array of the batch: rename it")
+                raise CollateError(
+                    f"column {name!r} has the name of a media array of the batch: rename it"
+                )
     return replace(
         batch,
-        num_loss_tokens=int(np.count_nonzero(batch.labels != IGNORE_INDEX)) if no_loss else batch.num_loss_tokens,
+        num_loss_tokens=int(np.count_nonzero(batch.labels != IGNORE_INDEX))
+        if no_loss
+        else batch.num_loss_tokens,
         no_loss=no_loss,
         loss_weights=loss_weights,
         source_ids=None if sources is None else sources.astype(np.int32, copy=False),
@@ -94,8 +106,12 @@ def with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pack
     )
 
 
-def _join_extras(packs: Sequence[Pack], extras: Sequence[PackExtras], key: str, unit: str) -> npt.NDArray[Any] | None:
-    """Concatenate one array of all packs, with one entry for each unit of a pack; return None if no pack has it."""
+def _join_extras(
+    packs: Sequence[Pack], extras: Sequence[PackExtras], key: str, unit: str
+) -> npt.NDArray[Any] | None:
+    """Concatenate one array of all packs, with one entry for each unit of a pack; return None if no
+    pack has it.
+    """
     arrays = [getattr(extra, key) for extra in extras]
     if all(array is None for array in arrays):
         return None
@@ -103,17 +119,20 @@ def _join_extras(packs: Sequence[Pack], extras: Sequence[PackExtras], key: str, 
         size = len(pack) if unit == "tokens" else pack.num_segments
         if array is None:
             raise CollateError(
-                f"sample {names_of([pack])} has no {key!r} and others of the batch have: give all or none"
+                f"sample {names_of([pack])} has no {key!r} and others of the batch have: give all "
+                "or none"
             )
         if array.shape[-1] != size:
             raise CollateError(
-                f"sample {names_of([pack])}: {key!r} is for {array.shape[-1]:,} {unit} and the pack has {size:,}"
+                f"sample {names_of([pack])}: {key!r} is for {array.shape[-1]:,} {unit} and the "
+                f"pack has {size:,}"
             )
     return np.concatenate(arrays, axis=-1)
 
 
 def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, ...]:
-    """Join media of several packs into media of one row: one for each kind, in order of first appearance.
+    """Join media of several packs into media of one row: one for each kind, in order of first
+    appearance.
 
     Args:
         parts: number of the first segment in the row, and media, for each pack.
@@ -133,7 +152,9 @@ def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, .
     return tuple(
         Media(
             kind,
-            np.concatenate([item.segments + np.int32(first_segment) for first_segment, item in items]),
+            np.concatenate(
+                [item.segments + np.int32(first_segment) for first_segment, item in items]
+            ),
             _join_arrays(kind, items),
         )
         for kind, items in kinds.items()
@@ -145,22 +166,30 @@ def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, npt
     packs = [item.arrays for _, item in items]
     num_columns = {arrays[_MASK].shape[-1] for arrays in packs if _MASK in arrays}
     if len(num_columns) > 1:
-        # Zeros follow each clip: a tower that takes clips of any length reads no column after the end of one.
-        packs = [{name: _widened(array, max(num_columns)) for name, array in arrays.items()} for arrays in packs]
+        # Zeros follow each clip: a tower that takes clips of any length reads no column after the
+        # end of one.
+        packs = [
+            {name: _widened(array, max(num_columns)) for name, array in arrays.items()}
+            for arrays in packs
+        ]
     # A dictionary, not a set: names keep the order of their first appearance.
     names = {name: None for arrays in packs for name in arrays}
     for name in names:
         for (first_segment, _), arrays in zip(items, packs, strict=True):
             if name not in arrays:
                 raise CollateError(
-                    f"media of kind {kind!r} of the pack at segment {first_segment} have no {name!r} (found "
-                    f"{', '.join(map(repr, arrays))}) and others of the batch have: give all or none"
+                    f"media of kind {kind!r} of the pack at segment {first_segment} have no "
+                    f"{name!r} (found {', '.join(map(repr, arrays))}) and others of the batch "
+                    "have: give all or none"
                 )
         shapes = {arrays[name].shape[1:] for arrays in packs}
         if len(shapes) > 1:
-            text = " and ".join(str((..., *shape)) for shape in sorted(shapes)).replace("Ellipsis", "…")
+            text = " and ".join(str((..., *shape)) for shape in sorted(shapes)).replace(
+                "Ellipsis", "…"
+            )
             raise CollateError(
-                f"media of kind {kind!r}: {name!r} of the packs of the batch have the shapes {text}, which do not join"
+                f"media of kind {kind!r}: {name!r} of the packs of the batch have the shapes "
+                f"{text}, which do not join"
             )
     return {name: np.concatenate([arrays[name] for arrays in packs]) for name in names}
 

@@ -44,14 +44,21 @@ def lay_out(
         extras: extras of each pack, such as its media.
 
     Raises:
-        CollateError: no packs; packs that do not fit the policy; or extras that only some packs have.
+        CollateError: no packs; packs that do not fit the policy; or extras that only some packs
+            have.
     """
     if not packs:
         raise CollateError("a batch needs at least one pack and got none")
     padding = policy(pad_to, padding)
     num_segments, num_all_segments, size = _row_size(packs, padding)
-    row = Row.empty(num_all_segments, size, padding.segment_multiple_of, pad_token_id, position_start)
-    write, (input_ids, labels, positions), (boundaries, real_lengths) = writer(), row.tokens, row.segments
+    row = Row.empty(
+        num_all_segments, size, padding.segment_multiple_of, pad_token_id, position_start
+    )
+    write, (input_ids, labels, positions), (boundaries, real_lengths) = (
+        writer(),
+        row.tokens,
+        row.segments,
+    )
     # The writer fills every array up to the end of the current pack, so nothing is written twice.
     first_segment = end = num_loss_tokens = longest = 0
     for pack in packs:
@@ -78,7 +85,9 @@ def lay_out(
         segment_index=row.segment_index,
         cu_seqlens=boundaries,
         num_segments=num_segments,
-        sample_ids=packs[0].sample_ids if len(packs) == 1 else np.concatenate([pack.sample_ids for pack in packs]),
+        sample_ids=packs[0].sample_ids
+        if len(packs) == 1
+        else np.concatenate([pack.sample_ids for pack in packs]),
         num_loss_tokens=num_loss_tokens,
         real_lengths=real_lengths[:-1],
         max_seqlen=_max_seqlen(packs, boundaries, longest, padding),
@@ -95,7 +104,10 @@ def policy(pad_to: int | None, padding: Padding | None) -> Padding:
     if pad_to is None:
         return _NO_PADDING if padding is None else padding
     if padding is not None:
-        raise SettingsError(f"pad_to={pad_to} and padding={padding} contradict each other: use padding=Padding(to=…)")
+        raise SettingsError(
+            f"pad_to={pad_to} and padding={padding} contradict each other: use "
+            "padding=Padding(to=…)"
+        )
     return Padding(to=pad_to)
 
 
@@ -109,13 +121,14 @@ def indexed_mask(batch: PackedBatch) -> Int32Array:
 def _row_size(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
     """Count the real segments, all segments of the row, and its tokens.
 
-    All segments are the real segments, the padding at the end, and the empty segments of a fixed ``num_segments``.
+    All segments are the real segments, the padding at the end, and the empty segments of a fixed
+    ``num_segments``.
     """
     unit = padding.segment_multiple_of
     num_segments = num_tokens = 0
     for pack in packs:
-        # The writer checks each pack before it writes it, but the row is allocated for all packs before that: a pack
-        # that contradicts itself would make the row too small for the others.
+        # The writer checks each pack before it writes it, but the row is allocated for all packs
+        # before that: a pack that contradicts itself would make the row too small for the others.
         if not len(pack.cu_seqlens):
             raise _contradiction(pack)
         num_segments += len(pack.cu_seqlens) - 1
@@ -133,34 +146,43 @@ def _row_size(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
         gaps = f" and gaps, each segment a multiple of {unit}" if unit > 1 else ""
         way_out = "; plan with lengths rounded up in the same way" if unit > 1 else ""
         raise CollateError(
-            f"pad_to is {size:,} and the packs hold {num_tokens:,} tokens{gaps} (samples {names_of(packs)}): raise pad_to "
-            f"to the capacity of the plan times the packs of a micro-batch{way_out}"
+            f"pad_to is {size:,} and the packs hold {num_tokens:,} tokens{gaps} (samples "
+            f"{names_of(packs)}): raise pad_to to the capacity of the plan times the packs of a "
+            f"micro-batch{way_out}"
         )
     required = num_segments + (size > num_tokens)
     num_all_segments = required if padding.num_segments is None else padding.num_segments
     if num_all_segments < required:
         raise CollateError(
-            f"num_segments is {num_all_segments:,} and the batch has {required:,}, the padding included "
-            f"(samples {names_of(packs)}): raise num_segments, or limit the samples of a pack"
+            f"num_segments is {num_all_segments:,} and the batch has {required:,}, the padding "
+            f"included (samples {names_of(packs)}): raise num_segments, or limit the samples of a "
+            "pack"
         )
     return num_segments, num_all_segments, size
 
 
 def _contradiction(pack: Pack) -> CollateError:
     return CollateError(
-        f"the pack with samples {names_of([pack])} contradicts itself: cu_seqlens must go from 0 to its "
-        f"{len(pack.input_ids):,} tokens and never back, and loss_mask has {len(pack.loss_mask):,} entries"
+        f"the pack with samples {names_of([pack])} contradicts itself: cu_seqlens must go from 0 "
+        f"to its {len(pack.input_ids):,} tokens and never back, and loss_mask has "
+        f"{len(pack.loss_mask):,} entries"
     )
 
 
-def _max_seqlen(packs: Sequence[Pack], boundaries: CuSeqlens, longest: int, padding: Padding) -> int:
+def _max_seqlen(
+    packs: Sequence[Pack], boundaries: CuSeqlens, longest: int, padding: Padding
+) -> int:
     max_seqlen = padding.longest(longest)
     if max_seqlen < longest:
         segment = int(np.diff(boundaries).argmax())
         sample_ids = np.concatenate([pack.sample_ids for pack in packs])
-        name = f"sample {sample_ids[segment]}" if segment < len(sample_ids) else "the padding at the end"
+        name = (
+            f"sample {sample_ids[segment]}"
+            if segment < len(sample_ids)
+            else "the padding at the end"
+        )
         raise CollateError(
-            f"max_seqlen is {max_seqlen:,} and {name} has {longest:,} tokens: kernels would leave out the rest; raise "
-            f"max_seqlen, or use max_seqlen='bucket'"
+            f"max_seqlen is {max_seqlen:,} and {name} has {longest:,} tokens: kernels would leave "
+            "out the rest; raise max_seqlen, or use max_seqlen='bucket'"
         )
     return max_seqlen

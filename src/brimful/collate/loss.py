@@ -25,15 +25,19 @@ from brimful.errors import CollateError, SettingsError
 
 __all__ = ["Normaliser", "SegmentWeights", "count_targets", "segment_weights", "token_weights"]
 
-SegmentWeights: TypeAlias = Callable[[Int64Array], npt.ArrayLike] | Sequence[float] | npt.NDArray[np.floating]
-"""Custom weights: ``float[num_segments]``, or a function that returns them for ``int64[num_segments]`` targets."""
+SegmentWeights: TypeAlias = (
+    Callable[[Int64Array], npt.ArrayLike] | Sequence[float] | npt.NDArray[np.floating]
+)
+"""Custom weights: ``float[num_segments]``, or a function that returns them for
+``int64[num_segments]`` targets.
+"""
 
 
 class Normaliser(str, Enum):
     """Unit that has equal weight in the loss of a step.
 
-    The loss is Σ w·nll ÷ Σ w over all micro-batches and ranks. Each target has the weight w, where n is the number of
-    targets of its segment and N that number for the segment's group:
+    The loss is Σ w·nll ÷ Σ w over all micro-batches and ranks. Each target has the weight w, where
+    n is the number of targets of its segment and N that number for the segment's group:
     """
 
     TOKEN = "token"
@@ -43,7 +47,9 @@ class Normaliser(str, Enum):
     SQRT = "sqrt"
     """w = 1/√n: a sample counts √n in total. (Molmo2, with 4/√n)"""
     PAIR = "pair"
-    """w = 1/N: every pair or group of samples with a target counts equally; its samples share by their targets."""
+    """w = 1/N: every pair or group of samples with a target counts equally; its samples share by
+    their targets.
+    """
 
     @classmethod
     def named(cls, name: Normaliser | str) -> Normaliser:
@@ -61,8 +67,8 @@ def count_targets(
     """Count the targets of each segment, without its first token, which no token may predict.
 
     Args:
-        labels: ``int64[T]``, as in ``PackedBatch``; or shifted, so that label ``i`` is the token that token ``i``
-            predicts.
+        labels: ``int64[T]``, as in ``PackedBatch``; or shifted, so that label ``i`` is the token
+            that token ``i`` predicts.
         cu_seqlens: ``int32[S + 1]``.
         num_segments: real segments, the first of the ``S``.
         labels_shifted: true for shifted labels, whose segments have no target at their last token.
@@ -86,8 +92,9 @@ def segment_weights(
 ) -> Float64Array:
     """Return the weight of each target of a segment, by segment.
 
-    It depends only on the segment (or its group) and never on the rest of the batch, so any packing, number of ranks
-    and accumulation gives the same sum. A constant factor changes nothing if the loss is divided by Σ w.
+    It depends only on the segment (or its group) and never on the rest of the batch, so any
+    packing, number of ranks and accumulation gives the same sum. A constant factor changes nothing
+    if the loss is divided by Σ w.
 
     Pure: no I/O.
 
@@ -100,11 +107,13 @@ def segment_weights(
 
     Args:
         targets: ``int[num_segments]``.
-        normaliser: a name, or custom weights: one for each segment, or a function from ``targets`` to them.
-        groups: ``int[num_segments]``, the pair of each segment; all segments of a pair must be in one micro-batch.
-        scale: a factor. For a trainer that divides by the number of targets instead of Σ w: with the mean number of
-            targets of a sample (its root for ``sqrt``; of a group for ``pair``) over the whole data set, both agree on
-            average.
+        normaliser: a name, or custom weights: one for each segment, or a function from ``targets``
+            to them.
+        groups: ``int[num_segments]``, the pair of each segment; all segments of a pair must be in
+            one micro-batch.
+        scale: a factor. For a trainer that divides by the number of targets instead of Σ w: with
+            the mean number of targets of a sample (its root for ``sqrt``; of a group for ``pair``)
+            over the whole data set, both agree on average.
 
     Returns:
         ``float64[num_segments]``; 0 for a segment without a target.
@@ -118,10 +127,13 @@ def segment_weights(
     """
     counts = np.asarray(targets, dtype=np.int64)
     if callable(normaliser) or not isinstance(normaliser, str):
-        weights = np.asarray(normaliser(counts) if callable(normaliser) else normaliser, dtype=np.float64)
+        weights = np.asarray(
+            normaliser(counts) if callable(normaliser) else normaliser, dtype=np.float64
+        )
         if weights.shape != counts.shape:
             raise CollateError(
-                f"{weights.shape} weights were given for {len(counts)} segments: give one of each segment"
+                f"{weights.shape} weights were given for {len(counts)} segments: give one of each "
+                "segment"
             )
     else:
         kind = Normaliser.named(normaliser)
@@ -133,7 +145,10 @@ def segment_weights(
     invalid = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(invalid):
         segment = int(invalid[0])
-        raise CollateError(f"segment {segment} has weight {weights[segment]}: weights must be finite and at least 0")
+        raise CollateError(
+            f"segment {segment} has weight {weights[segment]}: weights must be finite and at least "
+            "0"
+        )
     return weights
 
 
@@ -160,7 +175,9 @@ def token_weights(
     [0.0, 0.5, 0.5, 0.0, 1.0]
     """
     targets = count_targets(labels, cu_seqlens, num_segments, labels_shifted=labels_shifted)
-    weights_of_segments = segment_weights(targets, normaliser, groups=groups, scale=scale).astype(np.float32)
+    weights_of_segments = segment_weights(targets, normaliser, groups=groups, scale=scale).astype(
+        np.float32
+    )
     weights: Float32Array = np.zeros(len(labels), dtype=np.float32)
     lengths = np.diff(cu_seqlens[: num_segments + 1])
     weights[: int(cu_seqlens[num_segments])] = np.repeat(weights_of_segments, lengths)
@@ -168,12 +185,14 @@ def token_weights(
     return weights
 
 
-def _is_target(labels: Labels, cu_seqlens: CuSeqlens, num_segments: int, labels_shifted: bool) -> BoolArray:
+def _is_target(
+    labels: Labels, cu_seqlens: CuSeqlens, num_segments: int, labels_shifted: bool
+) -> BoolArray:
     """Return ``bool[T]``, true at labels that count in the loss."""
     mask: BoolArray = labels != IGNORE_INDEX
     starts, ends = cu_seqlens[:num_segments], cu_seqlens[1 : num_segments + 1]
-    # No token of a segment predicts its first token, whether or not its label is ignored; empty segments have no
-    # tokens.
+    # No token of a segment predicts its first token, whether or not its label is ignored; empty
+    # segments have no tokens.
     mask[(ends - 1 if labels_shifted else starts)[starts < ends]] = False
     return mask
 
@@ -189,5 +208,8 @@ def _group_targets(counts: Int64Array, groups: AnyIntArray | Sequence[int] | Non
         raise SettingsError("normaliser 'pair' needs groups: the pair of each segment")
     _, group_index = np.unique(np.asarray(groups), return_inverse=True)
     if len(group_index) != len(counts):
-        raise CollateError(f"{len(group_index)} groups were given for {len(counts)} segments: give one of each segment")
+        raise CollateError(
+            f"{len(group_index)} groups were given for {len(counts)} segments: give one of each "
+            "segment"
+        )
     return np.bincount(group_index, weights=counts).astype(np.int64)[group_index]

@@ -1,4 +1,6 @@
-"""Loss of a packed batch in PyTorch: summed, weighted, by segment; and the denominator of a step."""
+"""Loss of a packed batch in PyTorch: summed, weighted, by segment; and the denominator of a
+step.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -44,13 +46,13 @@ def packed_loss_sum(
 ) -> torch.Tensor:
     """Return Σ w·nll over the targets of a batch.
 
-    Divide it by the step's Σ w and by nothing else (``scale_for_ddp``). It makes no float32 copy of the logits: in
-    addition to their gradient it takes memory for ``_CHUNK_LOGITS`` numbers.
+    Divide it by the step's Σ w and by nothing else (``scale_for_ddp``). It makes no float32 copy of
+    the logits: in addition to their gradient it takes memory for ``_CHUNK_LOGITS`` numbers.
 
     Args:
         logits: ``[T, V]`` or ``[1, T, V]``, of any floating type.
-        labels: ``int64[T]`` or ``[1, T]``, not shifted: token ``i`` predicts label ``i + 1``. Shifted if
-            ``labels_shifted``.
+        labels: ``int64[T]`` or ``[1, T]``, not shifted: token ``i`` predicts label ``i + 1``.
+            Shifted if ``labels_shifted``.
         cu_seqlens: boundaries; needed if the first label of a segment is possibly not ignored.
         loss_weights: ``float32[T]``, aligned with the labels; 1 at every target if None.
 
@@ -77,8 +79,8 @@ def per_sample_loss(
 ) -> SegmentLosses:
     """Return loss and hits of every sample of a packed batch.
 
-    They equal the values from running each sample alone. Labels are shifted inside segments and never across
-    boundaries: the last token of a segment predicts nothing.
+    They equal the values from running each sample alone. Labels are shifted inside segments and
+    never across boundaries: the last token of a segment predicts nothing.
 
     Args:
         logits, labels, labels_shifted: as in ``packed_loss_sum``.
@@ -86,22 +88,30 @@ def per_sample_loss(
         num_segments: real segments, the first of the ``S``; all if None.
 
     Returns:
-        Sums for each real segment. A preference loss uses ``-nll_sum`` as the log probability of the response.
+        Sums for each real segment. A preference loss uses ``-nll_sum`` as the log probability of
+        the response.
 
     >>> logits = torch.tensor([[0.0, 9.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
     >>> losses = per_sample_loss(logits, torch.tensor([-100, 1, -100, 0]), [0, 2, 4])
     >>> [round(loss, 3) for loss in losses.nll_sum.tolist()], losses.num_targets.tolist(), losses.num_correct.tolist()
     ([0.0, 9.0], [1, 1], [1, 0])
     """
-    nll, is_target, is_correct = token_losses(logits, labels, cu_seqlens=cu_seqlens, labels_shifted=labels_shifted)
+    nll, is_target, is_correct = token_losses(
+        logits, labels, cu_seqlens=cu_seqlens, labels_shifted=labels_shifted
+    )
     device = nll.device
     ends = _ends(cu_seqlens, device)
     count = len(ends) if num_segments is None else num_segments
-    # The segment of each token, computed on the device without synchronization; one extra sum for the padding.
-    segment = torch.bucketize(torch.arange(len(nll), device=device), ends, right=True).clamp_(max=len(ends))
+    # The segment of each token, computed on the device without synchronization; one extra sum for
+    # the padding.
+    segment = torch.bucketize(torch.arange(len(nll), device=device), ends, right=True).clamp_(
+        max=len(ends)
+    )
 
     def sum_by_segment(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(len(ends) + 1, dtype=dtype, device=device).index_add(0, segment, values.to(dtype))[:count]
+        return torch.zeros(len(ends) + 1, dtype=dtype, device=device).index_add(
+            0, segment, values.to(dtype)
+        )[:count]
 
     nll_sum = sum_by_segment(nll, widest_float(device)).float()
     with torch.no_grad():
@@ -111,23 +121,29 @@ def per_sample_loss(
 
 
 def token_losses(
-    logits: torch.Tensor, labels: torch.Tensor, *, cu_seqlens: Any = None, labels_shifted: bool = False
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    cu_seqlens: Any = None,
+    labels_shifted: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return loss, target and hit of each token, at the token that predicts.
 
     Args:
-        logits, labels, cu_seqlens, labels_shifted: as in ``packed_loss_sum``; also ``[B, T, V]`` and ``[B, T]``, with
-            rows whose first label is ignored.
+        logits, labels, cu_seqlens, labels_shifted: as in ``packed_loss_sum``; also ``[B, T, V]``
+            and ``[B, T]``, with rows whose first label is ignored.
 
     Returns:
-        ``float32[T]``, 0 without a target, differentiable; ``bool[T]``, true at a target; and ``bool[T]``, true at a
-        target with the highest logit.
+        ``float32[T]``, 0 without a target, differentiable; ``bool[T]``, true at a target; and
+        ``bool[T]``, true at a target with the highest logit.
     """
     token_logits, targets = _align(logits, labels, cu_seqlens, labels_shifted)
     nll: torch.Tensor = _TokenLoss.apply(token_logits, targets)
     with torch.no_grad():
         is_target = targets != IGNORE_INDEX
-        is_correct = torch.cat([chunk.argmax(dim=-1) for _, chunk in _chunks(token_logits)]) == targets
+        is_correct = (
+            torch.cat([chunk.argmax(dim=-1) for _, chunk in _chunks(token_logits)]) == targets
+        )
     return nll, is_target, is_correct & is_target
 
 
@@ -146,10 +162,11 @@ def aggregate(
     Args:
         losses: losses of one batch or of several.
         sources: ``int[segments]``, source of each segment of all batches, in order.
-        source_names: name of each source; ``loss/<name>`` and ``token_acc/<name>`` are in the result if the source has
-            targets.
+        source_names: name of each source; ``loss/<name>`` and ``token_acc/<name>`` are in the
+            result if the source has targets.
         group: the process group of the ranks to sum over.
-        over_ranks: sum over the ranks of ``group`` (all if None). Every rank must call it, with the same names.
+        over_ranks: sum over the ranks of ``group`` (all if None). Every rank must call it, with the
+            same names.
 
     Returns:
         Means by name; sources without targets are left out.
@@ -174,7 +191,10 @@ def aggregate(
         if len(index) != table.shape[1]:
             raise CollateError(f"{len(index)} sources were given for {table.shape[1]} segments")
         if len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(source_names):
-            raise CollateError(f"source {int(index.max())} has no name: {len(source_names)} source_names were given")
+            raise CollateError(
+                f"source {int(index.max())} has no name: {len(source_names)} source_names were "
+                "given"
+            )
         sums.index_add_(1, index, table)
     if over_ranks:
         dist.all_reduce(sums, group=group)
@@ -197,13 +217,14 @@ def means_by_name(sums: torch.Tensor, suffixes: Sequence[str]) -> dict[str, floa
 
 
 def global_sum(counts: Iterable[Any], *, group: Any = None, device: Any = None) -> float:
-    """Return the denominator of a step: Σ over its micro-batches and over all ranks. One collective of one number.
+    """Return the denominator of a step: Σ over its micro-batches and over all ranks. One collective
+    of one number.
 
     Args:
-        counts: one number for each micro-batch of this rank: ``num_loss_tokens``, the sum of its ``loss_weights``, or
-            its number of pairs. An empty list gives 0.
-        group: the data-parallel ranks. Ranks that hold parts of one sequence (CP) belong to it if they counted their
-            parts, but not if they counted the whole sequence. All ranks if None.
+        counts: one number for each micro-batch of this rank: ``num_loss_tokens``, the sum of its
+            ``loss_weights``, or its number of pairs. An empty list gives 0.
+        group: the data-parallel ranks. Ranks that hold parts of one sequence (CP) belong to it if
+            they counted their parts, but not if they counted the whole sequence. All ranks if None.
         device: the device that the backend reduces on: ``"cuda"`` for NCCL.
 
     Returns:
@@ -217,11 +238,14 @@ def global_sum(counts: Iterable[Any], *, group: Any = None, device: Any = None) 
     return float(number.item())
 
 
-def scale_for_ddp(loss_sum: torch.Tensor, *, denominator: float, dp_world_size: int) -> torch.Tensor:
-    """Return the loss for ``backward`` if gradients are averaged over the ranks (DDP, FSDP): Σ w·nll · ranks ÷ Σ w.
+def scale_for_ddp(
+    loss_sum: torch.Tensor, *, denominator: float, dp_world_size: int
+) -> torch.Tensor:
+    """Return the loss for ``backward`` if gradients are averaged over the ranks (DDP, FSDP): Σ
+    w·nll · ranks ÷ Σ w.
 
-    The factor undoes the average over the ranks. Nothing else divides, not even the number of micro-batches. A step
-    without any target gives a loss of 0, not NaN.
+    The factor undoes the average over the ranks. Nothing else divides, not even the number of
+    micro-batches. A step without any target gives a loss of 0, not NaN.
 
     Args:
         loss_sum: sum of one micro-batch, from ``packed_loss_sum``.
@@ -234,7 +258,8 @@ def scale_for_ddp(loss_sum: torch.Tensor, *, denominator: float, dp_world_size: 
 class _TokenLoss(torch.autograd.Function):
     """Negative log likelihood of each target, 0 at ignored tokens, chunk by chunk in float32.
 
-    Keeps one float32 per token for the backward pass, which computes the softmax again, as Liger and others do.
+    Keeps one float32 per token for the backward pass, which computes the softmax again, as Liger
+    and others do.
     """
 
     @staticmethod
@@ -260,15 +285,20 @@ class _TokenLoss(torch.autograd.Function):
         for tokens, chunk in _chunks(logits):
             chunk_targets = targets[tokens]
             token_grad = torch.where(chunk_targets != IGNORE_INDEX, grad[tokens], 0.0)
-            # d nll / d logits = softmax - onehot(target); the gradient of an ignored token is 0 in every column.
+            # d nll / d logits = softmax - onehot(target); the gradient of an ignored token is 0 in
+            # every column.
             softmax = (chunk.float() - norms[tokens, None]).exp_()
-            softmax[torch.arange(len(chunk), device=chunk.device), chunk_targets.clamp(min=0)] -= 1.0
+            softmax[torch.arange(len(chunk), device=chunk.device), chunk_targets.clamp(min=0)] -= (
+                1.0
+            )
             result[tokens] = softmax.mul_(token_grad[:, None])
         return result, None
 
 
 def _chunks(logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield the token slice and the logits of each chunk: at most ``_CHUNK_LOGITS`` numbers, at least one token."""
+    """Yield the token slice and the logits of each chunk: at most ``_CHUNK_LOGITS`` numbers, at
+    least one token.
+    """
     size = max(1, _CHUNK_LOGITS // max(1, logits.shape[-1]))
     for begin in range(0, len(logits), size):
         tokens = slice(begin, begin + size)
@@ -288,15 +318,19 @@ def _ends(cu_seqlens: Any, device: torch.device) -> torch.Tensor:
 def _align(
     logits: torch.Tensor, labels: torch.Tensor, cu_seqlens: Any, labels_shifted: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits as ``[T, V]``, and the target of each token, ``IGNORE_INDEX`` across a boundary."""
+    """Return logits as ``[T, V]``, and the target of each token, ``IGNORE_INDEX`` across a
+    boundary.
+    """
     token_logits, flat = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).to(logits.device)
     if len(token_logits) != len(flat) or not len(flat):
         raise CollateError(
-            f"logits of {len(token_logits):,} tokens and {len(flat):,} labels must be of one length, at least 1"
+            f"logits of {len(token_logits):,} tokens and {len(flat):,} labels must be of one "
+            "length, at least 1"
         )
     targets = flat if labels_shifted else shift_left(flat, IGNORE_INDEX)
     if cu_seqlens is not None:
-        # The last token of a segment predicts nothing, even if the next segment's first label is not ignored.
+        # The last token of a segment predicts nothing, even if the next segment's first label is
+        # not ignored.
         ends = _ends(cu_seqlens, targets.device)
         # Empty segments write past the end, so that nothing here waits for the device.
         longer = torch.nn.functional.pad(targets, (0, 1))

@@ -1,4 +1,6 @@
-"""Padding of a row: to a fixed length, to a multiple, or segment by segment; labels shifted inside segments."""
+"""Padding of a row: to a fixed length, to a multiple, or segment by segment; labels shifted inside
+segments.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,15 @@ class Padding:
     Attributes:
         to: fixed number of tokens of a row; None for the length of its packs.
         multiple_of: the length of a row is a multiple of this (tensor parallel, FP8).
-        segment_multiple_of: the length of every segment, including the padding after it, is a multiple of this (context
-            parallel: ``2 * cp``). Plan with lengths rounded up in the same way, or packs will not fit the row.
-        max_seqlen: longest segment as passed to the kernels. None for the actual length; ``"bucket"`` for the next
-            power of two, at least 128; a number for the same value in every batch, for compiled models and CUDA graphs.
-        num_segments: fixed number of segments in ``cu_seqlens``, including the padding; empty segments at the end make
-            up the difference. None for the number of segments in the batch.
+        segment_multiple_of: the length of every segment, including the padding after it, is a
+            multiple of this (context parallel: ``2 * cp``). Plan with lengths rounded up in the
+            same way, or packs will not fit the row.
+        max_seqlen: longest segment as passed to the kernels. None for the actual length;
+            ``"bucket"`` for the next power of two, at least 128; a number for the same value in
+            every batch, for compiled models and CUDA graphs.
+        num_segments: fixed number of segments in ``cu_seqlens``, including the padding; empty
+            segments at the end make up the difference. None for the number of segments in the
+            batch.
         unit: the length of a row is a multiple of this; derived from the others.
 
     >>> Padding(to=8, segment_multiple_of=3)
@@ -59,7 +64,9 @@ class Padding:
             if value is None or (name == "max_seqlen" and value == "bucket"):
                 continue
             if not is_whole_number(value) or value < 1:
-                raise SettingsError(f"{'pad_to' if name == 'to' else name} must be at least 1 and is {value!r}")
+                raise SettingsError(
+                    f"{'pad_to' if name == 'to' else name} must be at least 1 and is {value!r}"
+                )
             # NumPy integers become Python integers: ``max_seqlen`` is a key of the kernels' caches.
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "unit", lcm(self.multiple_of, self.segment_multiple_of))
@@ -67,7 +74,8 @@ class Padding:
             smaller = self.to // self.unit * self.unit
             raise SettingsError(
                 f"rows of {self.to:,} tokens cannot consist of multiples of {self.unit:,}: "
-                f"set to={smaller + self.unit}" + (f", or {smaller} if the model takes no more" if smaller else "")
+                f"set to={smaller + self.unit}"
+                + (f", or {smaller} if the model takes no more" if smaller else "")
             )
 
     def padded(self, lengths: Int32Array) -> Int32Array:
@@ -110,8 +118,9 @@ class Padding:
     ) -> Padding:
         """Return the padding that a plan assumed.
 
-        Rows of its packs then never exceed the capacity. ``Padding.of_alignment(plan.alignment)`` for a plan,
-        ``Padding.of_alignment(Alignment.of_parallelism(cp=2))`` for packs that were planned without an alignment.
+        Rows of its packs then never exceed the capacity. ``Padding.of_alignment(plan.alignment)``
+        for a plan, ``Padding.of_alignment(Alignment.of_parallelism(cp=2))`` for packs that were
+        planned without an alignment.
 
         >>> Padding.of_alignment(Alignment.of_parallelism(tp=2, cp=2, sequence_parallel=True))
         Padding(to=None, multiple_of=4, segment_multiple_of=4, max_seqlen=None, num_segments=None)
@@ -141,13 +150,15 @@ def shift_left(
         by=1                                      b c . | e .
         by=2                                      c . . | . .
 
-    The last axis is the token axis. Segments may be shorter than ``by`` or empty. ``values`` is not changed.
+    The last axis is the token axis. Segments may be shorter than ``by`` or empty. ``values`` is not
+    changed.
     """
     size = values.shape[-1]
     result = np.full_like(values, fill)
     if by < size:
         result[..., : size - by] = values[..., by:]
-    # The last ``by`` tokens of a segment now hold values of the next segment; a shorter segment has fewer such tokens.
+    # The last ``by`` tokens of a segment now hold values of the next segment; a shorter segment has
+    # fewer such tokens.
     starts, ends = cu_seqlens[:-1], cu_seqlens[1:]
     for distance in range(1, by + 1):
         indices = ends - distance
@@ -156,10 +167,11 @@ def shift_left(
 
 
 def shift_labels(labels: Labels, cu_seqlens: CuSeqlens, *, by: int = 1) -> Labels:
-    """Return labels for a model that does not shift itself: label ``i`` is the token that token ``i`` predicts.
+    """Return labels for a model that does not shift itself: label ``i`` is the token that token
+    ``i`` predicts.
 
-    ``by=1`` is next-token prediction; ``by=k`` is the k-th head of multi-token prediction, for which Megatron rolls
-    each segment of the pack (``_roll_tensor_packed_seq``).
+    ``by=1`` is next-token prediction; ``by=k`` is the k-th head of multi-token prediction, for
+    which Megatron rolls each segment of the pack (``_roll_tensor_packed_seq``).
 
     Args:
         labels: ``int64[T]``, not shifted.

@@ -19,10 +19,11 @@ class Row(NamedTuple):
     Attributes:
         tokens: ``int64[3, T]``: ids, labels and positions.
         segment_index: ``int32[T]``, the number of the segment of each token.
-        segments: ``int32[2, S + 1]``: start of each segment in the row, and the end of the last; number of tokens of each
-            segment without padding, and a last place without meaning.
-        how: ``int64[3]``: a number of which the length of each segment in the row is a multiple, the token of the padding
-            after a segment, and the position of the first token of a segment.
+        segments: ``int32[2, S + 1]``: start of each segment in the row, and the end of the last;
+            number of tokens of each segment without padding, and a last place without meaning.
+        how: ``int64[3]``: a number of which the length of each segment in the row is a multiple,
+            the token of the padding after a segment, and the position of the first token of a
+            segment.
     """
 
     tokens: Int64Array
@@ -43,13 +44,14 @@ Writer: TypeAlias = Callable[[TokenIds, LossMask, CuSeqlens, int, int, Row], tup
 
 @cache
 def writer() -> Writer:
-    """Return the function that writes a pack, compiled if numba is installed. The first call in a process loads it.
+    """Return the function that writes a pack, compiled if numba is installed. The first call in a
+    process loads it.
 
-    The function takes ``input_ids`` (``int32[T]``), ``loss_mask`` (``bool[T]``) and ``cu_seqlens`` (``int32[S + 1]``)
-    of the pack, the number of its first segment in the row, the index of its first token in the row, and the row.
-    It returns the number of targets, the length of the longest segment with its padding, and the index after the pack.
-    If the arrays of the pack contradict each other, that index is -1 and nothing was written: compiled code does not
-    check bounds.
+    The function takes ``input_ids`` (``int32[T]``), ``loss_mask`` (``bool[T]``) and ``cu_seqlens``
+    (``int32[S + 1]``) of the pack, the number of its first segment in the row, the index of its
+    first token in the row, and the row. It returns the number of targets, the length of the longest
+    segment with its padding, and the index after the pack. If the arrays of the pack contradict
+    each other, that index is -1 and nothing was written: compiled code does not check bounds.
 
     >>> row = Row.empty(2, 4, 2, 0, 0)
     >>> writer()(np.array([7, 8, 9]), np.array([False, True, False]), np.array([0, 2, 3]), 0, 0, row)
@@ -58,7 +60,8 @@ def writer() -> Writer:
     ([[7, 8, 9, 0], [-100, 8, -100, -100], [0, 1, 0, 1]], [0, 0, 1, 1])
     """
     pack = np.zeros(1, np.int32), np.zeros(1, np.bool_), np.arange(2, dtype=np.int32)
-    # A function compiled for read-only arrays, as shards have them, accepts writable arrays too, but not vice versa.
+    # A function compiled for read-only arrays, as shards have them, accepts writable arrays too,
+    # but not vice versa.
     for array in pack:
         array.flags.writeable = False
     form = form_for(_write, (*pack, 0, 0, *Row.empty(1, 1, 1, 0, 0)))
@@ -66,10 +69,15 @@ def writer() -> Writer:
         return _write_in_numpy
 
     def write(
-        input_ids: TokenIds, loss_mask: LossMask, cu_seqlens: CuSeqlens, first_segment: int, begin: int, row: Row
+        input_ids: TokenIds,
+        loss_mask: LossMask,
+        cu_seqlens: CuSeqlens,
+        first_segment: int,
+        begin: int,
+        row: Row,
     ) -> tuple[int, int, int]:
-        # Arrays of a store have these dtypes and are passed unchanged; arrays of a caller may have other dtypes, or not
-        # be contiguous.
+        # Arrays of a store have these dtypes and are passed unchanged; arrays of a caller may have
+        # other dtypes, or not be contiguous.
         return form(  # type: ignore[no-any-return]
             np.ascontiguousarray(input_ids, np.int32),
             np.ascontiguousarray(loss_mask, np.bool_),
@@ -95,7 +103,11 @@ def _write(
 ) -> tuple[int, int, int]:
     """Write a pack segment by segment; compiled by numba."""
     # Every index below is within bounds only if boundaries rise from 0 to the number of tokens.
-    if len(cu_seqlens) == 0 or cu_seqlens[0] != 0 or not len(input_ids) == len(loss_mask) == cu_seqlens[-1]:
+    if (
+        len(cu_seqlens) == 0
+        or cu_seqlens[0] != 0
+        or not len(input_ids) == len(loss_mask) == cu_seqlens[-1]
+    ):
         return 0, 0, -1
     for i in range(len(cu_seqlens) - 1):
         if cu_seqlens[i] > cu_seqlens[i + 1]:
@@ -125,13 +137,14 @@ def _write(
             ids_of_segment[index] = token
             labels_of_segment[index] = token if mask[index] else np.int64(IGNORE_INDEX)
             segment_targets += np.int32(mask[index])
-        # No token of the segment predicts its first token: undone here, not in the loop, to keep the loop free of
-        # branches.
+        # No token of the segment predicts its first token: undone here, not in the loop, to keep
+        # the loop free of branches.
         if size:
             segment_targets -= np.int32(mask[0])
             labels_of_segment[0] = IGNORE_INDEX
         num_targets += np.int64(segment_targets)
-        # Padding after the segment belongs to it: positions continue, and the segment index is the same.
+        # Padding after the segment belongs to it: positions continue, and the segment index is the
+        # same.
         ids_of_segment[size:] = pad_token_id
         labels_of_segment[size:] = IGNORE_INDEX
         for index in range(length):
@@ -151,7 +164,11 @@ def _write_in_numpy(
     row: Row,
 ) -> tuple[int, int, int]:
     """Write a pack with array operations, with the same result as ``_write``."""
-    if len(cu_seqlens) == 0 or cu_seqlens[0] != 0 or not len(input_ids) == len(loss_mask) == cu_seqlens[-1]:
+    if (
+        len(cu_seqlens) == 0
+        or cu_seqlens[0] != 0
+        or not len(input_ids) == len(loss_mask) == cu_seqlens[-1]
+    ):
         return 0, 0, -1
     unit, pad_token_id, position_start = row.how.tolist()
     sizes = cu_seqlens[1:] - cu_seqlens[:-1]
@@ -184,10 +201,15 @@ def _write_in_numpy(
         pack_ids.fill(pad_token_id)
         pack_ids[indices] = input_ids
         pack_labels[indices[loss_mask]] = input_ids[loss_mask]
-    # The first token of a segment is not a target, even if the mask has it; an empty segment has no first token.
+    # The first token of a segment is not a target, even if the mask has it; an empty segment has no
+    # first token.
     nonempty = slice(None) if shortest else np.flatnonzero(sizes)
     pack_labels[starts[nonempty]] = IGNORE_INDEX
-    num_targets = np.count_nonzero(loss_mask) - np.count_nonzero(loss_mask[cu_seqlens[:-1][nonempty]])
+    num_targets = np.count_nonzero(loss_mask) - np.count_nonzero(
+        loss_mask[cu_seqlens[:-1][nonempty]]
+    )
     row.tokens[2, begin:end] = ranges(np.full_like(lengths, position_start), lengths)
-    row.segment_index[begin:end] = np.arange(first_segment, end_segment, dtype=np.int32).repeat(lengths)
+    row.segment_index[begin:end] = np.arange(first_segment, end_segment, dtype=np.int32).repeat(
+        lengths
+    )
     return int(num_targets), int(lengths.max()), end

@@ -27,18 +27,23 @@ SOURCE_IDS = "source_ids"
 """Key in the batch: the source of each label, −1 without a target."""
 
 SourceParts: TypeAlias = Mapping[str, int] | Sequence[tuple[str, int]] | Plan
-"""Names and sample counts of the sources, in order; or a plan with a mixture, which records them."""
+"""Names and sample counts of the sources, in order; or a plan with a mixture, which records
+them.
+"""
 
 
 class SourceNames:
-    """Names of the sources, and the samples of each. Picklable, so that workers of a loader can be spawned.
+    """Names of the sources, and the samples of each. Picklable, so that workers of a loader can be
+    spawned.
 
     Args:
         parts: name and sample count of each source, in order: ``{"chat": 7473, "code": 1319}``,
-            ``source.rows.members``, the entry ``parts`` of ``LengthTable.provenance``, or a plan with a mixture.
+            ``source.rows.members``, the entry ``parts`` of ``LengthTable.provenance``, or a plan
+            with a mixture.
 
     Raises:
-        SettingsError: no sources, a name that occurs twice, or a plan that does not record its sources.
+        SettingsError: no sources, a name that occurs twice, or a plan that does not record its
+            sources.
 
     >>> names = SourceNames({"chat": 2, "code": 5})
     >>> names.of(np.array([0, 1, 2, 6])).tolist()
@@ -50,19 +55,27 @@ class SourceNames:
             parts = _parts_of_plan(parts)
         pairs = list(parts.items() if isinstance(parts, Mapping) else parts)
         if not pairs:
-            raise SettingsError(f"{setting('by_source')} has no sources: give names and numbers of samples")
+            raise SettingsError(
+                f"{setting('by_source')} has no sources: give names and numbers of samples"
+            )
         self.names = [str(name) for name, _ in pairs]
         if len(set(self.names)) < len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
-            raise SettingsError(f"{setting('by_source')} names {twice} twice: give each source a name of its own")
-        counts = [whole_number(f"the number of samples of {name}", count, minimum=0) for name, count in pairs]
+            raise SettingsError(
+                f"{setting('by_source')} names {twice} twice: give each source a name of its own"
+            )
+        counts = [
+            whole_number(f"the number of samples of {name}", count, minimum=0)
+            for name, count in pairs
+        ]
         self._ends = np.cumsum(counts, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def of(self, sample_ids: Int64Array) -> Int64Array:
-        """Return the number of the source of each sample: ``int64[n]``, -1 for sample -1 of an empty place.
+        """Return the number of the source of each sample: ``int64[n]``, -1 for sample -1 of an
+        empty place.
 
         Raises:
             SettingsError: a sample id after the last source.
@@ -73,12 +86,15 @@ class SourceNames:
         if is_outside.any():
             sample = int(ids[is_outside].max())
             raise SettingsError(
-                f"sample {sample} is of no source: the {len(self.names)} sources have {int(self._ends[-1]):,} samples together"
+                f"sample {sample} is of no source: the {len(self.names)} sources have "
+                f"{int(self._ends[-1]):,} samples together"
             )
         return index
 
     def marked(self, rows: Sequence[PackedBatch]) -> list[PackedBatch]:
-        """Return the rows of a batch with the column ``source_ids``, the source of each label: ``int32[T]``."""
+        """Return the rows of a batch with the column ``source_ids``, the source of each label:
+        ``int32[T]``.
+        """
         return [replace(batch, columns=(*batch.columns, self._column(batch))) for batch in rows]
 
     def _column(self, batch: PackedBatch) -> Column:
@@ -97,8 +113,8 @@ def _parts_of_plan(plan: Plan) -> list[tuple[str, int]]:
     sources = sources_of_record(plan.outcome.mixed)
     if not sources:
         raise SettingsError(
-            f"the plan has no mixture and does not know its sources: give {setting('by_source')} names and numbers of "
-            f"samples, such as source.rows.members"
+            f"the plan has no mixture and does not know its sources: give {setting('by_source')} "
+            "names and numbers of samples, such as source.rows.members"
         )
     ends = [*(source.begin for source in sources[1:]), plan.ledger.samples_in]
     return [(source.source, end - source.begin) for source, end in zip(sources, ends, strict=True)]
@@ -107,8 +123,9 @@ def _parts_of_plan(plan: Plan) -> list[tuple[str, int]]:
 class SourceLosses:
     """Sums of loss, targets and hits of each source since the last ``take``.
 
-    For custom training loops, Lightning and Accelerate; ``log_packing(trainer, by_source=…)`` includes one. ``add``
-    does not wait for the device or for other ranks: ranks are summed when the means are requested.
+    For custom training loops, Lightning and Accelerate; ``log_packing(trainer, by_source=…)``
+    includes one. ``add`` does not wait for the device or for other ranks: ranks are summed when the
+    means are requested.
 
     Args:
         sources: see ``SourceNames``.
@@ -129,11 +146,18 @@ class SourceLosses:
         self._sums = torch.zeros(3, len(self.names) + 1)
 
     def marking(self, collator: PackCollator) -> Callable[[Sequence[Any]], dict[str, Any]]:
-        """Return a collator of the same batches with ``source_ids`` added, in the shape of the labels."""
+        """Return a collator of the same batches with ``source_ids`` added, in the shape of the
+        labels.
+        """
         return _Marking(collator, self.names)
 
     def add(
-        self, logits: torch.Tensor, labels: torch.Tensor, source_ids: torch.Tensor, *, labels_shifted: bool = False
+        self,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        source_ids: torch.Tensor,
+        *,
+        labels_shifted: bool = False,
     ) -> None:
         """Add the targets of a micro-batch.
 
@@ -149,33 +173,46 @@ class SourceLosses:
             self.add_tokens(*losses, flat if labels_shifted else shift_left(flat, -1))
 
     def add_tokens(
-        self, nll: torch.Tensor, is_target: torch.Tensor, is_correct: torch.Tensor, source_ids: torch.Tensor
+        self,
+        nll: torch.Tensor,
+        is_target: torch.Tensor,
+        is_correct: torch.Tensor,
+        source_ids: torch.Tensor,
     ) -> None:
-        """Add tokens with known losses, for a trainer that makes no logits; all tensors have one shape.
+        """Add tokens with known losses, for a trainer that makes no logits; all tensors have one
+        shape.
 
         Raises:
             CollateError: the number of sources differs from the number of tokens.
         """
         if source_ids.numel() != nll.numel():
-            raise CollateError(f"{source_ids.numel():,} sources were given for {nll.numel():,} tokens")
+            raise CollateError(
+                f"{source_ids.numel():,} sources were given for {nll.numel():,} tokens"
+            )
         device, is_counted = nll.device, is_target.reshape(-1)
         dtype = widest_float(device)
         if (self._sums.device, self._sums.dtype) != (device, dtype):
             self._sums = self._sums.to(device, dtype)
         columns = (nll.reshape(-1), is_counted, is_correct.reshape(-1) & is_counted)
         table = torch.stack([column.to(dtype) for column in columns])
-        # Tokens without a target or a source are added to an extra last column, so that nothing waits for the device.
+        # Tokens without a target or a source are added to an extra last column, so that nothing
+        # waits for the device.
         flat = source_ids.reshape(-1).to(device, torch.int64)
-        self._sums.index_add_(1, torch.where(is_counted & (flat >= 0), flat, len(self.names)), table)
+        self._sums.index_add_(
+            1, torch.where(is_counted & (flat >= 0), flat, len(self.names)), table
+        )
 
     def take(self) -> torch.Tensor:
-        """Return the sums of loss, targets and hits of each source, ``float[3, num_sources]``, and reset them."""
+        """Return the sums of loss, targets and hits of each source, ``float[3, num_sources]``, and
+        reset them.
+        """
         sums = self._sums[:, :-1].clone()
         self._sums.zero_()
         return sums
 
     def means(self, *, over_ranks: bool = False, group: Any = None) -> dict[str, float]:
-        """Return ``loss/NAME`` and ``token_acc/NAME`` of each source that had targets, and reset the sums.
+        """Return ``loss/NAME`` and ``token_acc/NAME`` of each source that had targets, and reset
+        the sums.
 
         Args:
             over_ranks: sum over the ranks of ``group`` (all if None). Every rank must call it.

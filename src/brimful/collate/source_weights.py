@@ -17,9 +17,9 @@ from brimful.plan.policies.proportions import sources_of_record
 class SourceWeights:
     """Weight of each target by the source of its sample, for ``PackCollator(loss_weights=…)``.
 
-    Every sample is packed once, and a target of source ``i`` has the weight ``requested share ÷ actual share``: the
-    weights of a source add up to its requested share of all targets. The mean weight of a target over the data set is
-    1.
+    Every sample is packed once, and a target of source ``i`` has the weight
+    ``requested share ÷ actual share``: the weights of a source add up to its requested share of all
+    targets. The mean weight of a target over the data set is 1.
 
     Picklable, so that workers of a loader can be spawned.
 
@@ -28,7 +28,8 @@ class SourceWeights:
         factors: ``float64[num_sources]``, weight of the targets of each source.
 
     Raises:
-        SettingsError: the number of factors differs from the number of sources, or a factor is not a valid weight.
+        SettingsError: the number of factors differs from the number of sources, or a factor is not
+            a valid weight.
 
     >>> from brimful.testing.toys import toy_pack
     >>> from brimful.collate.torch import PackCollator
@@ -37,12 +38,15 @@ class SourceWeights:
     [[0.0, 2.0, 2.0, 0.0, 0.5]]
     """
 
-    def __init__(self, begins: Sequence[int] | Int64Array, factors: Sequence[float] | Float64Array) -> None:
+    def __init__(
+        self, begins: Sequence[int] | Int64Array, factors: Sequence[float] | Float64Array
+    ) -> None:
         self.begins: Int64Array = np.asarray(begins, dtype=np.int64)
         self.factors: Float64Array = np.asarray(factors, dtype=np.float64)
         if self.begins.shape != self.factors.shape or self.begins.ndim != 1 or not len(self.begins):
             raise SettingsError(
-                f"weights of sources have the shape {self.factors.shape} and the sources {self.begins.shape}: give one each"
+                f"weights of sources have the shape {self.factors.shape} and the sources "
+                f"{self.begins.shape}: give one each"
             )
         if self.begins[0] != 0 or (np.diff(self.begins) <= 0).any():
             raise SettingsError("the sources must begin at sample 0 and follow each other")
@@ -59,10 +63,13 @@ class SourceWeights:
         records = sources_of_record(plan.outcome.mixed)
         if not records or any(record.factor is None for record in records):
             raise SettingsError(
-                f"the plan has no weights of tokens: plan with {setting('mixture')} and weighting loss, or leave the weights "
-                f"of sources out"
+                f"the plan has no weights of tokens: plan with {setting('mixture')} and weighting "
+                "loss, or leave the weights of sources out"
             )
-        return cls([record.begin for record in records], [float(record.factor or 0.0) for record in records])
+        return cls(
+            [record.begin for record in records],
+            [float(record.factor or 0.0) for record in records],
+        )
 
     def __call__(self, batch: PackedBatch) -> Float32Array:
         """Return the weight of each token of a batch: ``float32[T]``.
@@ -73,7 +80,10 @@ class SourceWeights:
         ids = np.asarray(batch.sample_ids[: batch.num_segments])
         # An empty place has sample id -1 and no target, so its weight does not matter.
         if batch.num_loss_tokens and int(ids.min()) < 0:
-            raise CollateError(f"sample {int(ids.min())} is of no source: weights of sources need the ids of samples")
+            raise CollateError(
+                f"sample {int(ids.min())} is of no source: weights of sources need the ids of "
+                "samples"
+            )
         of_segment = np.ones(len(batch.cu_seqlens) - 1, dtype=np.float32)
         of_segment[: len(ids)] = self.factors[np.searchsorted(self.begins, ids, side="right") - 1]
         weights: Float32Array = np.repeat(of_segment, np.diff(batch.cu_seqlens))

@@ -30,28 +30,31 @@ __all__ = ["PackCollator"]
 class PackCollator:
     """Collator from packs to the batch of a trainer.
 
-    By default a batch is the keyword arguments of a Transformers model. Several packs are flattened into one row, or
-    become one row each if the dialect has rows. Plain samples (mappings with ``input_ids``, and ``labels`` if not all
-    tokens are targets) are accepted like packs, so this also replaces ``DataCollatorWithFlattening``; a row of several
-    samples is split by its ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``. A list of samples in the
-    batch, as ``PackedDataset.wrap`` returns it, is one pack. ``tokenized.read_tokenized`` lists the keys of a plain
-    sample, and the keys that it refuses.
+    By default a batch is the keyword arguments of a Transformers model. Several packs are flattened
+    into one row, or become one row each if the dialect has rows. Plain samples (mappings with
+    ``input_ids``, and ``labels`` if not all tokens are targets) are accepted like packs, so this
+    also replaces ``DataCollatorWithFlattening``; a row of several samples is split by its
+    ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``. A list of samples in the
+    batch, as ``PackedDataset.wrap`` returns it, is one pack. ``tokenized.read_tokenized`` lists the
+    keys of a plain sample, and the keys that it refuses.
 
     Args:
-        dialect: name of the trainer's batch format; ``docs/dialects.md`` lists all with their keys, dtypes and shapes.
-        pad_to: fixed length of the row, for compiled models: shorthand for ``padding=Padding(to=…)``.
+        dialect: name of the trainer's batch format; ``docs/dialects.md`` lists all with their keys,
+            dtypes and shapes.
+        pad_to: fixed length of the row, for compiled models: shorthand for
+            ``padding=Padding(to=…)``.
         padding: padding policy for rows and segments; no padding if None.
         pad_token_id: token of the padding.
         vocab_size: refuse token ids outside the vocabulary; not checked if None.
-        loss_weights: weight of each target: name of a normalizer (``"sample"``, ``"sqrt"``, as in ``collate.loss``), or
-            a function from a batch to ``float32[T]``; None for 1.
+        loss_weights: weight of each target: name of a normalizer (``"sample"``, ``"sqrt"``, as in
+            ``collate.loss``), or a function from a batch to ``float32[T]``; None for 1.
         position_start: position of the first token of a segment, such as 2 for RoBERTa.
-        mrope: give batches of text four rows of positions too: text first, then time, height and width. Models with
-            such positions (Qwen2-VL and similar) need them to isolate samples. Without it, attention crosses samples in
-            packs of text in such a model.
+        mrope: give batches of text four rows of positions too: text first, then time, height and
+            width. Models with such positions (Qwen2-VL and similar) need them to isolate samples.
+            Without it, attention crosses samples in packs of text in such a model.
         media: makes the pixels, spectrograms and positions of packs with media:
-            ``media.collate.MediaFeatures``. For plain samples, which already have features, it makes the
-            positions.
+            ``media.collate.MediaFeatures``. For plain samples, which already have features, it
+            makes the positions.
 
     >>> import numpy as np
     >>> from brimful.testing.toys import toy_pack
@@ -82,7 +85,8 @@ class PackCollator:
         self.pad_token_id = pad_token_id
         self._vocab_size = vocab_size
         if isinstance(loss_weights, str):
-            # A partial of a module-level function, not a lambda, so that workers of a loader can be spawned.
+            # A partial of a module-level function, not a lambda, so that workers of a loader can be
+            # spawned.
             loss_weights = partial(_token_weights, normaliser=Normaliser.named(loss_weights))
         self._loss_weights = loss_weights
         self._position_start = position_start
@@ -90,20 +94,23 @@ class PackCollator:
         self.media = media
         if position_start and not self.dialect.any_start:
             raise SettingsError(
-                f"position_start={position_start} does not go with dialect {self.dialect.name!r}, whose trainer takes "
-                f"position 0 for the beginning of a segment"
+                f"position_start={position_start} does not go with dialect {self.dialect.name!r}, "
+                "whose trainer takes position 0 for the beginning of a segment"
             )
         if vocab_size is not None and not 0 <= pad_token_id < vocab_size:
-            raise SettingsError(f"pad_token_id is {pad_token_id} and the vocabulary is 0 … {vocab_size - 1}")
+            raise SettingsError(
+                f"pad_token_id is {pad_token_id} and the vocabulary is 0 … {vocab_size - 1}"
+            )
         if self.dialect.row_per_sample:
             for field in ("num_segments", "max_seqlen"):
                 if (value := getattr(self.padding, field)) is not None:
                     raise SettingsError(
-                        f"{setting(field, value)} does not go with dialect {self.dialect.name!r}, whose batches have no "
-                        f"boundaries: each sample is a row"
+                        f"{setting(field, value)} does not go with dialect {self.dialect.name!r}, "
+                        "whose batches have no boundaries: each sample is a row"
                     )
         self._convert = self.dialect.load()
-        # Load compiled code now, not in the first step, and not in each worker that is forked later.
+        # Load compiled code now, not in the first step, and not in each worker that is forked
+        # later.
         writer()
 
     def __repr__(self) -> str:
@@ -118,8 +125,8 @@ class PackCollator:
         """Return one batch; the packs are not changed.
 
         Raises:
-            CollateError: nothing to collate, missing or unsupported keys, ids outside the vocabulary, or more tokens
-                than ``pad_to``.
+            CollateError: nothing to collate, missing or unsupported keys, ids outside the
+                vocabulary, or more tokens than ``pad_to``.
         """
         return self.speak(self.rows(features))
 
@@ -130,26 +137,41 @@ class PackCollator:
         (batch,) = rows
         if not self.dialect.row_per_sample:
             return self._convert(batch)
-        return self._convert(batch, length=self._length_of_rows(batch), pad_token_id=self.pad_token_id)
+        return self._convert(
+            batch, length=self._length_of_rows(batch), pad_token_id=self.pad_token_id
+        )
 
     def rows(self, features: Sequence[Feature]) -> list[PackedBatch]:
-        """Lay out a batch before the dialect: one ``PackedBatch``, or one per pack, equally long, for dialects with
-        rows.
+        """Lay out a batch before the dialect: one ``PackedBatch``, or one per pack, equally long,
+        for dialects with rows.
 
         If each sample is a row in the dialect, the one ``PackedBatch`` has no padding.
         """
         if isinstance(features, (Pack, Mapping)) or not isinstance(features, Sequence):
-            check_type("a batch", features, (), "a list of packs or samples", "one of them goes in a list too")
+            check_type(
+                "a batch",
+                features,
+                (),
+                "a list of packs or samples",
+                "one of them goes in a list too",
+            )
         if not features:
             raise CollateError("a batch needs at least one pack and got none")
-        # A list is one pack of several items: single packs, or samples that another library encoded.
+        # A list is one pack of several items: single packs, or samples that another library
+        # encoded.
         groups = [
-            feature if isinstance(feature, list) and feature and not isinstance(feature[0], int) else [feature]
+            feature
+            if isinstance(feature, list) and feature and not isinstance(feature[0], int)
+            else [feature]
             for feature in features
         ]
         items = [item for group in groups for item in group]
         packs, extras = as_packs(items, position_start=self._position_start, media=self.media)
-        ids = [sample_id for group in groups for sample_id in getattr(group, "sample_ids", [None] * len(group))]
+        ids = [
+            sample_id
+            for group in groups
+            for sample_id in getattr(group, "sample_ids", [None] * len(group))
+        ]
         packs = [
             pack if id is None else replace(pack, sample_ids=np.full_like(pack.sample_ids, id))
             for pack, id in zip(packs, ids, strict=True)
@@ -171,10 +193,13 @@ class PackCollator:
             )
             for row in rows
         ]
-        # Positions before weights: a function for weights sees the rest of the batch in its final form.
+        # Positions before weights: a function for weights sees the rest of the batch in its final
+        # form.
         if self._mrope:
             batches = [
-                replace(batch, rope_positions=batch.position_rows(3)) if batch.rope_positions is None else batch
+                replace(batch, rope_positions=batch.position_rows(3))
+                if batch.rope_positions is None
+                else batch
                 for batch in batches
             ]
         if self._loss_weights is None:
@@ -187,15 +212,21 @@ class PackCollator:
         length = self.padding.row_length(longest)
         if length < longest:
             raise CollateError(
-                f"{setting('pad_to')} is {length:,} and sample {batch.sample_ids[int(batch.real_lengths.argmax())]} has "
-                f"{longest:,} tokens: raise it to the longest sample"
+                f"{setting('pad_to')} is {length:,} and sample "
+                f"{batch.sample_ids[int(batch.real_lengths.argmax())]} has {longest:,} tokens: "
+                "raise it to the longest sample"
             )
         return length
 
     def _row_padding(self, rows: Sequence[Sequence[Pack]]) -> Padding:
-        """Return padding that gives all rows the length of the longest, plus the dialect's spare tokens."""
+        """Return padding that gives all rows the length of the longest, plus the dialect's spare
+        tokens.
+        """
         # The length of the longest row includes the gaps after its segments.
-        longest = max(sum(int(self.padding.padded(np.diff(pack.cu_seqlens)).sum()) for pack in row) for row in rows)
+        longest = max(
+            sum(int(self.padding.padded(np.diff(pack.cu_seqlens)).sum()) for pack in row)
+            for row in rows
+        )
         size = self.padding.row_length(longest)
         if longest > size:
             return self.padding  # too small: the layout of that pack raises the error

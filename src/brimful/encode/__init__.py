@@ -1,4 +1,6 @@
-"""Encoders of samples: ``ChatEncoder``, ``CompletionEncoder``, ``TextEncoder``, ``TokenEncoder``."""
+"""Encoders of samples: ``ChatEncoder``, ``CompletionEncoder``, ``TextEncoder``,
+``TokenEncoder``.
+"""
 
 from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn
 from brimful.encode.choose import EncoderSettings, Mode, as_encoder, encoder_for

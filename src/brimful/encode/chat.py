@@ -35,7 +35,9 @@ class TrainOn(str, Enum):
     """Choice of the tokens of a chat that are targets of the loss."""
 
     ASSISTANT = "assistant"
-    """Every answer of the assistant with the token that ends it (a message with ``weight`` 0 excepted)."""
+    """Every answer of the assistant with the token that ends it (a message with ``weight`` 0
+    excepted).
+    """
     LAST = "last"
     """The last answer only."""
     ALL = "all"
@@ -43,7 +45,9 @@ class TrainOn(str, Enum):
 
 
 class Reasoning(str, Enum):
-    """Treatment of an answer's reasoning (``reasoning_content``) that the template does not write."""
+    """Treatment of an answer's reasoning (``reasoning_content``) that the template does not
+    write.
+    """
 
     ERROR = "error"
     """The conversation is refused."""
@@ -63,8 +67,8 @@ class _Rendering(NamedTuple):
 class ChatEncoder(RenderingEncoder):
     """The tokens that ``tokenizer.apply_chat_template`` gives, one for one, with a loss mask.
 
-    A conversation is refused, with the name of the part, if the template would leave something out. Texts among the
-    chats are encoded as documents (``TextEncoder``), rows of tokens as they are.
+    A conversation is refused, with the name of the part, if the template would leave something out.
+    Texts among the chats are encoded as documents (``TextEncoder``), rows of tokens as they are.
 
     Args:
         tokenizer: a directory, a hub id, or a ``transformers`` tokenizer.
@@ -73,12 +77,14 @@ class ChatEncoder(RenderingEncoder):
         template_kwargs: further variables for the template, such as ``{"enable_thinking": False}``.
         system: a system prompt for the conversations that have none.
         reasoning: treatment of reasoning that the template does not write.
-        date: the day that templates write if they ask for today's (``strftime_now``), such as ``2026-01-31``. Without
-            it such templates would give other tokens on another day, and are refused.
+        date: the day that templates write if they ask for today's (``strftime_now``), such as
+            ``2026-01-31``. Without it such templates would give other tokens on another day, and
+            are refused.
 
     Raises:
         TokenizerNotFoundError: nothing at that path or id.
-        SettingsError: the tokenizer has no chat template and none is given, or the template needs a date.
+        SettingsError: the tokenizer has no chat template and none is given, or the template needs a
+            date.
     """
 
     def __init__(
@@ -95,7 +101,12 @@ class ChatEncoder(RenderingEncoder):
         self.tokenizer = Tokenizer.of(tokenizer)
         self.train_on = choice_of(TrainOn, train_on, argument="train_on")
         absent = type(None)
-        check_type("chat_template", chat_template, (str, os.PathLike, absent), "a Jinja template or the path of one")
+        check_type(
+            "chat_template",
+            chat_template,
+            (str, os.PathLike, absent),
+            "a Jinja template or the path of one",
+        )
         check_type("template_kwargs", template_kwargs, (Mapping, absent), "a mapping")
         self._template = None if chat_template is None else os.fspath(chat_template)
         self._kwargs = dict(template_kwargs or {})
@@ -105,7 +116,8 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def _documents(self) -> TextEncoder:  # type: ignore[override]
-        # The user did not ask for EOS after documents among chats, so a tokenizer without one is not an error.
+        # The user did not ask for EOS after documents among chats, so a tokenizer without one is
+        # not an error.
         return TextEncoder(self.tokenizer, eos=self.tokenizer.facts.eos_id is not None)
 
     @cached_property
@@ -115,8 +127,9 @@ class ChatEncoder(RenderingEncoder):
         if template is None:
             if self.tokenizer.facts.chat_template is None:
                 raise SettingsError(
-                    f"{self.tokenizer} has no chat template: name one with {setting('chat_template')}, or train a base model "
-                    f"on prompts and completions as they are with {setting('mode', 'completion', python='CompletionEncoder')}"
+                    f"{self.tokenizer} has no chat template: name one with "
+                    f"{setting('chat_template')}, or train a base model on prompts and completions "
+                    f"as they are with {setting('mode', 'completion', python='CompletionEncoder')}"
                 )
             return self.tokenizer.facts.chat_template
         # Every template has an expression in braces, and hardly any path has a brace.
@@ -131,7 +144,8 @@ class ChatEncoder(RenderingEncoder):
             ) from error
         except UnicodeDecodeError as error:
             raise SettingsError(
-                f"{setting('chat_template', template)} is not text: {error.reason} at byte {error.start}"
+                f"{setting('chat_template', template)} is not text: {error.reason} at byte "
+                f"{error.start}"
             ) from error
 
     @cached_property
@@ -147,15 +161,15 @@ class ChatEncoder(RenderingEncoder):
         template = _TODAY.sub(fix_day, self.chat_template)
         if "strftime_now(" in template:
             raise SettingsError(
-                "the chat template writes today's date in a form that is not a literal: give it one that names the "
-                f"form in place, with {setting('chat_template')}"
+                "the chat template writes today's date in a form that is not a literal: give it "
+                f"one that names the form in place, with {setting('chat_template')}"
             )
         return template
 
     @property
     def length_settings(self) -> dict[str, Any]:
-        # Settings that change nothing are left out, so that fingerprints of earlier versions, which lack them, stay
-        # valid.
+        # Settings that change nothing are left out, so that fingerprints of earlier versions, which
+        # lack them, stay valid.
         optional: dict[str, Any] = {}
         if self._system is not None:
             optional["system"] = self._system
@@ -188,7 +202,9 @@ class ChatEncoder(RenderingEncoder):
             jinja=self.tokenizer.fast or self.is_reference,
         )
 
-    def _apply_template(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
+    def _apply_template(
+        self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool
+    ) -> str:
         """Return the text of a conversation from Transformers."""
         text: str = self.tokenizer.hf.apply_chat_template(
             list(messages),
@@ -205,19 +221,24 @@ class ChatEncoder(RenderingEncoder):
         return self.train_on is TrainOn.ALL
 
     def _prepare(self, sample: Sample) -> Sample:
-        """Return a chat with the system prompt of the settings, and with reasoning as the template can write it."""
+        """Return a chat with the system prompt of the settings, and with reasoning as the template
+        can write it.
+        """
         original = sample.messages or ()
         if self._system is None and type(original) is PlainMessages:
             return sample
         messages = original
         if self._system is not None and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": self._system}, *messages]
-        has_thoughts = any(message.get("reasoning_content") for message in unusual_messages(original))
+        has_thoughts = any(
+            message.get("reasoning_content") for message in unusual_messages(original)
+        )
         if has_thoughts and not self._knows_reasoning:
             if self._reasoning is Reasoning.ERROR:
                 raise BadSampleError(
-                    f"an answer has reasoning (reasoning_content), which the chat template does not write: choose "
-                    f"{setting('reasoning', 'inline')}, {setting('reasoning', 'drop')}, or another template",
+                    "an answer has reasoning (reasoning_content), which the chat template does "
+                    f"not write: choose {setting('reasoning', 'inline')}, "
+                    f"{setting('reasoning', 'drop')}, or another template",
                     sample_id=sample.sample_id,
                 )
             is_inline = self._reasoning is Reasoning.INLINE
@@ -232,8 +253,8 @@ class ChatEncoder(RenderingEncoder):
         """Return the text of a chat as the template writes it.
 
         Raises:
-            BadSampleError: not a chat, a conversation that the template refuses (quotes its message), or one of which
-                the template leaves something out.
+            BadSampleError: not a chat, a conversation that the template refuses (quotes its
+                message), or one of which the template leaves something out.
             SettingsError: the template asks for today's date and none was given.
         """
         return self._render_sample(sample)[1]
@@ -246,11 +267,14 @@ class ChatEncoder(RenderingEncoder):
         filling = self._filling
         try:
             shape, rendered_text = filling.render(messages, chat.tools)
-        except Exception as error:  # templates raise exceptions of any class; all count as the sample's fault
+        except (
+            Exception
+        ) as error:  # templates raise exceptions of any class; all count as the sample's fault
             if _NO_DATE in str(error):
                 raise SettingsError(
-                    f"the chat template writes today's date, so that tomorrow's tokens would differ: name the day "
-                    f"with {setting('date', datetime.date.today().isoformat())}"
+                    "the chat template writes today's date, so that tomorrow's tokens would "
+                    "differ: name the day with "
+                    f"{setting('date', datetime.date.today().isoformat())}"
                 ) from None
             raise _refused(sample, "it", error) from error
         text = rendered_text.text
@@ -282,7 +306,11 @@ class ChatEncoder(RenderingEncoder):
         # A system prompt from the settings comes before the prompt of the row.
         num_prompt = completion.num_prompt + len(prepared.messages or ()) - len(original)
         prompt = list(prepared.messages or ())[:num_prompt]
-        other = None if completion.other is None else self._prepare(replace(sample, messages=completion.other)).messages
+        other = (
+            None
+            if completion.other is None
+            else self._prepare(replace(sample, messages=completion.other)).messages
+        )
         try:
             return (
                 self._chat_template.render(prompt, sample.tools, add_generation_prompt=True),
@@ -295,8 +323,9 @@ class ChatEncoder(RenderingEncoder):
         super()._check_completion(sample)
         if sample.completion is not None and sample.completion.needs_no_template:
             raise BadSampleError(
-                f"has two texts and no prompt: their common beginning is not a turn of a chat. Choose "
-                f"{setting('mode', 'completion', python='CompletionEncoder')}, or give the prompt",
+                "has two texts and no prompt: their common beginning is not a turn of a chat. "
+                f"Choose {setting('mode', 'completion', python='CompletionEncoder')}, or give the "
+                "prompt",
                 sample_id=sample.sample_id,
             )
 
@@ -309,19 +338,28 @@ class ChatEncoder(RenderingEncoder):
         return SwallowedText(self._chat_template.render)
 
     def _spans_of_batch(
-        self, indices: Sequence[int], contexts: Sequence[Any], texts: Sequence[str], errors: dict[int, BadSampleError]
+        self,
+        indices: Sequence[int],
+        contexts: Sequence[Any],
+        texts: Sequence[str],
+        errors: dict[int, BadSampleError],
     ) -> TextSpans:
-        # Spans of filled texts are found together, which takes a tenth of the time; the others one by one.
+        # Spans of filled texts are found together, which takes a tenth of the time; the others one
+        # by one.
         own_indices = [index for index in indices if self._shows_turns(contexts[index])]
         filled_texts = [contexts[index].text for index in own_indices]
         spans = spans_of_turns(own_indices, filled_texts, last_only=self.train_on is TrainOn.LAST)
         if len(own_indices) == len(indices):
             return spans
         other_indices = sorted(set(indices).difference(own_indices))
-        return TextSpans.joined([spans, super()._spans_of_batch(other_indices, contexts, texts, errors)])
+        return TextSpans.joined(
+            [spans, super()._spans_of_batch(other_indices, contexts, texts, errors)]
+        )
 
     def _shows_turns(self, rendering: _Rendering) -> bool:
-        """Return true if the pieces of the text give its targets: no template marks, no weights, no empty answers."""
+        """Return true if the pieces of the text give its targets: no template marks, no weights, no
+        empty answers.
+        """
         if rendering.text.skeleton is None or self._marks_turns:
             return False
         messages = rendering.chat.messages or ()
@@ -342,7 +380,11 @@ class ChatEncoder(RenderingEncoder):
             return self._spans_to_train(context, text)
         # Both are faults of this conversation alone, so the batch continues without it.
         except (AssistantTurnsError, RecursionError) as error:
-            reason = error.message if isinstance(error, AssistantTurnsError) else "it is nested too deeply"
+            reason = (
+                error.message
+                if isinstance(error, AssistantTurnsError)
+                else "it is nested too deeply"
+            )
             raise BadSampleError(reason, sample_id=context.chat.sample_id) from None
 
     def _spans_to_train(self, rendering: _Rendering, text: str) -> list[Span]:
@@ -366,10 +408,13 @@ class ChatEncoder(RenderingEncoder):
             # Weights belong to answers, so each turn has to belong to a known answer.
             if len(turns) != len(answers):
                 raise AssistantTurnsError(
-                    f"an answer has weight 0, and the chat template marks {len(turns)} turns for {len(answers)} answers, so "
-                    f"that it is unclear which: leave the weights out, or use a template that marks each"
+                    f"an answer has weight 0, and the chat template marks {len(turns)} turns for "
+                    f"{len(answers)} answers, so that it is unclear which: leave the weights out, "
+                    "or use a template that marks each"
                 )
-            turns = [turn for turn, message in zip(turns, answers, strict=True) if _weight(message) != 0]
+            turns = [
+                turn for turn, message in zip(turns, answers, strict=True) if _weight(message) != 0
+            ]
         return [(start, end) for turn in turns for start, end in turn if start < end]
 
     @cached_property
@@ -383,7 +428,9 @@ class ChatEncoder(RenderingEncoder):
 
         variables = {**self.tokenizer.facts.special_tokens, **self._kwargs}
         _, indices = render_jinja_template(
-            conversations=[[{k: v for k, v in turn.items() if v is not None} for turn in sample.messages or ()]],
+            conversations=[
+                [{k: v for k, v in turn.items() if v is not None} for turn in sample.messages or ()]
+            ],
             tools=list(sample.tools) if sample.tools else None,
             chat_template=self._rendered_template,
             return_assistant_tokens_mask=True,
@@ -393,7 +440,11 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def _finder(self) -> TurnFinder:
-        return TurnFinder(self._chat_template.render, self._chat_template.trace, self.tokenizer.facts.special_texts)
+        return TurnFinder(
+            self._chat_template.render,
+            self._chat_template.trace,
+            self.tokenizer.facts.special_texts,
+        )
 
     def no_target_reason(self, sample: Sample) -> str:
         if sample.kind != "chat":
@@ -404,7 +455,9 @@ class ChatEncoder(RenderingEncoder):
         if not answers:
             roles = dict.fromkeys(message["role"] for message in sample.messages or ())
             is_usual = roles.keys() <= {"system", "developer", "user", "tool"}
-            return "it has no turn of the assistant" + ("" if is_usual else f" (its roles: {', '.join(roles)})")
+            return "it has no turn of the assistant" + (
+                "" if is_usual else f" (its roles: {', '.join(roles)})"
+            )
         trained_answers = answers[-1:] if self.train_on is TrainOn.LAST else answers
         if all(_weight(message) == 0 for message in trained_answers):
             return "its answers have weight 0"
@@ -416,7 +469,9 @@ class ChatEncoder(RenderingEncoder):
 def _refused(sample: Sample, part: str, error: Exception) -> BadSampleError:
     """Return the error of a sample that the chat template refuses."""
     message = (str(error).strip() or repr(error)).splitlines()[0]
-    return BadSampleError(f"the chat template refuses {part}: {message}", sample_id=sample.sample_id)
+    return BadSampleError(
+        f"the chat template refuses {part}: {message}", sample_id=sample.sample_id
+    )
 
 
 def _as_date(date: datetime.date | str | None) -> datetime.date | None:
@@ -425,7 +480,9 @@ def _as_date(date: datetime.date | str | None) -> datetime.date | None:
     try:
         return datetime.date.fromisoformat(date)
     except ValueError as error:
-        raise SettingsError(f"{setting('date', date)} is not a day: write it as 2026-01-31") from error
+        raise SettingsError(
+            f"{setting('date', date)} is not a day: write it as 2026-01-31"
+        ) from error
 
 
 def _without_reasoning(message: Message, is_inline: bool) -> Message:
@@ -435,7 +492,10 @@ def _without_reasoning(message: Message, is_inline: bool) -> Message:
     content = message.get("content") or ""
     if is_inline:
         content = f"<think>\n{message['reasoning_content'].strip()}\n</think>\n\n{content}"
-    return {**{key: value for key, value in message.items() if key != "reasoning_content"}, "content": content}
+    return {
+        **{key: value for key, value in message.items() if key != "reasoning_content"},
+        "content": content,
+    }
 
 
 def _answers_of(sample: Sample) -> list[Message]:

@@ -19,7 +19,9 @@ _REASONING = frozenset(_REASONING_NAMES)
 _SCALARS = (str, int, float, bool, type(None))
 
 HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
-"""Text with every kind of white space at its ends, and with everything that templates look for in an answer."""
+"""Text with every kind of white space at its ends, and with everything that templates look for in
+an answer.
+"""
 
 _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
     ([{"role": "user", "content": "a"}], None),
@@ -47,13 +49,21 @@ _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
                 "role": "assistant",
                 "content": "",
                 "tool_calls": [
-                    {"type": "function", "function": {"name": "f", "arguments": {"x": [1, 2.5, None, "é<"]}}}
+                    {
+                        "type": "function",
+                        "function": {"name": "f", "arguments": {"x": [1, 2.5, None, "é<"]}},
+                    }
                 ],
             },
             {"role": "tool", "name": "f", "content": '{"y": true}'},
             {"role": "assistant", "content": "b"},
         ],
-        [{"type": "function", "function": {"name": "f", "description": "é", "parameters": {"type": "object"}}}],
+        [
+            {
+                "type": "function",
+                "function": {"name": "f", "description": "é", "parameters": {"type": "object"}},
+            }
+        ],
     ),
 )
 """Conversations on which Jinja, called here, is compared with Transformers."""
@@ -62,16 +72,18 @@ _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
 class ChatTemplate:
     """One template with its variables.
 
-    Two engines give the same text: Transformers, whose text defines the template's meaning, and Jinja in a sandbox with
-    the same settings, without what Transformers does around each call. Jinja is used once it has given the same text as
-    Transformers on built-in conversations; that result is kept for later jobs.
+    Two engines give the same text: Transformers, whose text defines the template's meaning, and
+    Jinja in a sandbox with the same settings, without what Transformers does around each call.
+    Jinja is used once it has given the same text as Transformers on built-in conversations; that
+    result is kept for later jobs.
 
     Args:
         source: Jinja source.
         variables: special tokens by name, and the caller's own variables.
         render: renders with Transformers.
         aliases_reasoning: Transformers gives reasoning under all of its names.
-        fast: fill in conversations if the template is proved to write their texts without examining them.
+        fast: fill in conversations if the template is proved to write their texts without examining
+            them.
         jinja: use Jinja if it was found equal to Transformers; otherwise Transformers alone.
     """
 
@@ -90,7 +102,9 @@ class ChatTemplate:
         self._aliases_reasoning = aliases_reasoning
         self._is_filling_wanted, self._is_jinja_wanted = fast, jinja
 
-    def render(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False) -> str:
+    def render(
+        self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False
+    ) -> str:
         """Return the text of a conversation.
 
         Args:
@@ -108,7 +122,8 @@ class ChatTemplate:
         """Return the text of a conversation from Jinja, and which part belongs to which message.
 
         Raises:
-            Exception: Jinja cannot compile the template, or it refuses the conversation; of any class.
+            Exception: Jinja cannot compile the template, or it refuses the conversation; of any
+                class.
         """
         variables = {**self._variables, "tools": tools or None, "add_generation_prompt": False}
         return trace(self._source, variables, self._prepared(messages))
@@ -152,7 +167,9 @@ class ChatTemplate:
             self._reason_for_distrust = reason
 
     def proved_text(self, messages: Sequence[Message], tools: Any) -> str | None:
-        """Return the text from Jinja if the template is proved not to examine the conversation's texts; else None."""
+        """Return the text from Jinja if the template is proved not to examine the conversation's
+        texts; else None.
+        """
         if not self.engine_id or self.needs_transformers:
             return None
         # Reasoning has several names, and whether the template writes it is checked elsewhere.
@@ -170,7 +187,9 @@ class ChatTemplate:
         """True if an ordinary conversation is filled in, so that its text needs little Python."""
         return self.proved_text(*_EXAMPLES[1]) is not None
 
-    def _by_jinja(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
+    def _by_jinja(
+        self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool
+    ) -> str:
         text: str = compile_template(self._source).render(
             **self._variables,
             messages=self._prepared(messages),
@@ -180,14 +199,17 @@ class ChatTemplate:
         return text
 
     def _prepared(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages as Transformers gives them to a template: no keys without values, reasoning under all
-        names."""
+        """Return messages as Transformers gives them to a template: no keys without values,
+        reasoning under all names.
+        """
         prepared = list(messages)
         for index in messages.others if type(messages) is MixedMessages else range(len(prepared)):
             message = prepared[index]
             if None not in message.values() and _REASONING.isdisjoint(message):
                 continue
-            prepared[index] = present = {key: value for key, value in message.items() if value is not None}
+            prepared[index] = present = {
+                key: value for key, value in message.items() if value is not None
+            }
             reasoning = next((present[name] for name in _REASONING_NAMES if name in present), None)
             if self._aliases_reasoning and reasoning is not None:
                 prepared[index] = {"thinking": reasoning, **present, "reasoning_content": reasoning}
@@ -195,14 +217,21 @@ class ChatTemplate:
 
     @cached_property
     def _jinja_is_equal(self) -> bool:
-        """True if Jinja gives Transformers' text on the built-in conversations; checked once for each template."""
-        # This Transformers renders every template as Jinja does here, with variables that JSON can hold.
-        if knows_transformers() and all(type(value) in _SCALARS for value in self._variables.values()):
+        """True if Jinja gives Transformers' text on the built-in conversations; checked once for
+        each template.
+        """
+        # This Transformers renders every template as Jinja does here, with variables that JSON can
+        # hold.
+        if knows_transformers() and all(
+            type(value) in _SCALARS for value in self._variables.values()
+        ):
             with contextlib.suppress(Exception):  # a tag that only Transformers has
                 compile_template(self._source)
                 return True
         versions = [version_of(name) for name in ("transformers", "jinja2")]
-        variables = {key: repr(value) for key, value in self._variables.items() if key != "documents"}
+        variables = {
+            key: repr(value) for key, value in self._variables.items() if key != "documents"
+        }
         subject = ["template", self._source, variables, versions]
         result = recall(subject)
         if result is None:
@@ -216,7 +245,9 @@ class ChatTemplate:
         return bool(result)
 
 
-def _text_or_none(render: Render, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str | None:
+def _text_or_none(
+    render: Render, messages: Sequence[Message], tools: Any, add_generation_prompt: bool
+) -> str | None:
     try:
         return render(messages, tools, add_generation_prompt)
     except Exception:

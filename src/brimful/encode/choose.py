@@ -64,10 +64,12 @@ class EncoderSettings:
 
     mode: Mode | str = option(
         Mode.AUTO,
-        "Chats with the chat template, prompt and completion without one, documents, or ready tokens; auto "
-        "chooses by the format of the rows.",
+        "Chats with the chat template, prompt and completion without one, documents, or ready "
+        "tokens; auto chooses by the format of the rows.",
     )
-    chat_template: str | None = option(None, "A Jinja chat template instead of the tokenizer's own.", "FILE")
+    chat_template: str | None = option(
+        None, "A Jinja chat template instead of the tokenizer's own.", "FILE"
+    )
     template_kwargs: Mapping[str, Any] | None = option(
         None,
         "A variable of the chat template, such as enable_thinking=false.",
@@ -78,24 +80,28 @@ class EncoderSettings:
     system: str | None = option(None, "System prompt for chats without one.", "TEXT")
     reasoning: Reasoning | str = option(
         Reasoning.ERROR,
-        "Reasoning (reasoning_content) that the template does not support: refuse, write it as <think>, or drop.",
+        "Reasoning (reasoning_content) that the template does not support: refuse, write it as "
+        "<think>, or drop.",
     )
     date: datetime.date | str | None = option(
         None, "The date for templates that write today's date, such as Llama 3.1's.", "YYYY-MM-DD"
     )
     train_on: str | None = option(
         None,
-        "Tokens that are targets: in chats every answer (default), the last answer, or all tokens; in prompt and "
-        "completion the completion (default) or all tokens.",
+        "Tokens that are targets: in chats every answer (default), the last answer, or all "
+        "tokens; in prompt and completion the completion (default) or all tokens.",
         choices=("assistant", "last", "completion", "all"),
     )
     separator: str = option("", "Between prompt and completion, with --mode completion.", "TEXT")
     bos: bool | None = option(None, "Documents begin with BOS (default: as in the tokenizer).")
     eos: bool = option(True, "Documents end with EOS.")
-    fast: bool = option(True, "Encode with faster libraries if they give the same tokens (default).")
+    fast: bool = option(
+        True, "Encode with faster libraries if they give the same tokens (default)."
+    )
     media: Any = None
     compare_media: bool = option(
-        True, "Compare a share of the samples with the model's own processor while measuring (default)."
+        True,
+        "Compare a share of the samples with the model's own processor while measuring (default).",
     )
 
     def changes(self) -> dict[str, Any]:
@@ -123,7 +129,8 @@ def encoder_for(
         settings, options: an ``EncoderSettings``, or its fields as keywords.
 
     Raises:
-        SettingsError: no tokenizer, though one is needed, or a setting that this mode does not have.
+        SettingsError: no tokenizer, though one is needed, or a setting that this mode does not
+            have.
 
     >>> from brimful.sources import open_source
     >>> encoder_for(open_source([{"input_ids": [5, 6]}]), None)
@@ -142,24 +149,38 @@ def encoder_for(
     known = {choice: signature(encoder).parameters for choice, encoder in _ENCODERS.items()}
     stray = next((name for name in values if name not in known[mode]), None)
     if stray is not None:
-        mode_names = " or ".join(setting("mode", choice.value) for choice in known if stray in known[choice])
-        raise SettingsError(f"{setting(stray)} has no effect in {setting('mode', mode.value)}: it is for {mode_names}")
+        mode_names = " or ".join(
+            setting("mode", choice.value) for choice in known if stray in known[choice]
+        )
+        raise SettingsError(
+            f"{setting(stray)} has no effect in {setting('mode', mode.value)}: it is for "
+            f"{mode_names}"
+        )
     if source is not None and source.group_size > 1 and train_on is not None:
         raise SettingsError(
-            f"{setting('train_on')} has no effect on preferences, whose targets are their completions: leave it out"
+            f"{setting('train_on')} has no effect on preferences, whose targets are their "
+            "completions: leave it out"
         )
     if mode is Mode.TOKENS:
         return TokenEncoder(tokenizer)
     if tokenizer is None:
         raise SettingsError(
-            f"{setting('tokenizer')} is missing: name the directory or hub id of the tokenizer of your model"
+            f"{setting('tokenizer')} is missing: name the directory or hub id of the tokenizer of "
+            "your model"
         )
     if not settings.fast:
-        tokenizer = tokenizer.reference if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer, fast=False)
+        tokenizer = (
+            tokenizer.reference
+            if isinstance(tokenizer, Tokenizer)
+            else Tokenizer(tokenizer, fast=False)
+        )
     if media is None:
         return _ENCODERS[mode](tokenizer, **values)
     if mode is not Mode.CHAT:
-        raise SettingsError(f"media are packed with {setting('mode', Mode.CHAT.value)}, and the mode is {mode.value}")
+        raise SettingsError(
+            f"media are packed with {setting('mode', Mode.CHAT.value)}, and the mode is "
+            f"{mode.value}"
+        )
     encoder: Encoder = import_module(MEDIA_ENCODER).MediaChatEncoder(
         tokenizer, media, compare_media=settings.compare_media, **values
     )

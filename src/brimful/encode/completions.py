@@ -1,4 +1,6 @@
-"""Targets of samples with a completion: the tokens after its prompt, or none if it is from another row."""
+"""Targets of samples with a completion: the tokens after its prompt, or none if it is from another
+row.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +16,9 @@ from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
 
 PromptAndOther: TypeAlias = tuple[str, str]
-"""Text of a sample's prompt alone, and of the other conversation of its completion; the second is empty without one."""
+"""Text of a sample's prompt alone, and of the other conversation of its completion; the second is
+empty without one.
+"""
 
 BORROWED_REASON = "it is a mismatch, for the KL term of KTO"
 """Reason why a sample rightly has no target."""
@@ -25,17 +29,21 @@ def has_borrowed(sample: Sample) -> bool:
     return sample.completion is not None and sample.completion.borrowed is not None
 
 
-def encode_borrowed(samples: Sequence[Sample], encode: Callable[[Sequence[Sample]], EncodedBatch]) -> EncodedBatch:
+def encode_borrowed(
+    samples: Sequence[Sample], encode: Callable[[Sequence[Sample]], EncodedBatch]
+) -> EncodedBatch:
     """Encode samples, some of which have the completion of another one.
 
-    Such a sample has the tokens of its own prompt, then the tokens of the other completion, and no target: the KL term
-    is estimated from its log probability, which is never trained. TRL's ``KTOTrainer`` joins the same tokens::
+    Such a sample has the tokens of its own prompt, then the tokens of the other completion, and no
+    target: the KL term is estimated from its log probability, which is never trained. TRL's
+    ``KTOTrainer`` joins the same tokens::
 
         own        Q  :  4        prompt Q :
         other      W  h  y  ?  5  completion 5
         joined     Q  :  5
 
-    A conversation is encoded once, even if it is a sample, gives its prompt and lends its completion.
+    A conversation is encoded once, even if it is a sample, gives its prompt and lends its
+    completion.
     """
     conversations: dict[str, Sample] = {}
 
@@ -55,7 +63,11 @@ def encode_borrowed(samples: Sequence[Sample], encode: Callable[[Sequence[Sample
     encoded = dict(zip(conversations, encode([*conversations.values()]).samples(), strict=True))
     return EncodedBatch.of(
         [
-            _joined(encoded[own_key], None if other_key is None else encoded[other_key], sample.sample_id)
+            _joined(
+                encoded[own_key],
+                None if other_key is None else encoded[other_key],
+                sample.sample_id,
+            )
             for sample, (own_key, other_key) in zip(samples, keys, strict=True)
         ]
     )
@@ -66,21 +78,33 @@ def _content(sample: Sample) -> str:
     messages = None if sample.messages is None else list(sample.messages)
     tools = None if sample.tools is None else list(sample.tools)
     completion = sample.completion
-    prompt = None if completion is None else (completion.num_prompt, completion.other, completion.needs_no_template)
+    prompt = (
+        None
+        if completion is None
+        else (completion.num_prompt, completion.other, completion.needs_no_template)
+    )
     return repr((messages, sample.text, tools, sample.input_ids, sample.labels, prompt))
 
 
 def _joined(
-    own: EncodedSample | BadSampleError, other: EncodedSample | BadSampleError | None, sample_id: int
+    own: EncodedSample | BadSampleError,
+    other: EncodedSample | BadSampleError | None,
+    sample_id: int,
 ) -> EncodedSample | BadSampleError:
-    """Return a conversation with the completion of another one, if there is one; an error names this sample."""
+    """Return a conversation with the completion of another one, if there is one; an error names
+    this sample.
+    """
     if isinstance(own, BadSampleError):
         return own.of_sample(sample_id)
     if other is None:
         return own
     if isinstance(other, BadSampleError):
-        return BadSampleError(f"has a mismatch that cannot be encoded: {other.reason}", sample_id=sample_id)
-    ids = np.concatenate([own.input_ids[: _completion_start(own)], other.input_ids[_completion_start(other) :]])
+        return BadSampleError(
+            f"has a mismatch that cannot be encoded: {other.reason}", sample_id=sample_id
+        )
+    ids = np.concatenate(
+        [own.input_ids[: _completion_start(own)], other.input_ids[_completion_start(other) :]]
+    )
     return EncodedSample(ids, np.zeros(len(ids), dtype=bool))
 
 
@@ -97,7 +121,8 @@ def mark_completions(
 ) -> None:
     """Set the targets of samples with a completion of their own, in place.
 
-    The completion begins at the first token in which the prompt, the conversation and the other one differ, as in TRL's ``DPOTrainer``::
+    The completion begins at the first token in which the prompt, the conversation and the other one
+    differ, as in TRL's ``DPOTrainer``::
 
         prompt      Q : _        the space merges with one of the answers
         chosen      Q : _4       targets _4
@@ -112,12 +137,18 @@ def mark_completions(
     """
     # The three texts are tokenized once if both conversations are in the batch.
     known_rows = {text: index for index, text in enumerate(texts)}
-    further = list(dict.fromkeys(text for pair in parts.values() for text in pair if text and text not in known_rows))
+    further = list(
+        dict.fromkeys(
+            text for pair in parts.values() for text in pair if text and text not in known_rows
+        )
+    )
     further_ids = tokenizer.tokenize(further)
     further_rows = {text: index for index, text in enumerate(further)}
 
     def ids_of(text: str) -> TokenIds:
-        return ids.row(known_rows[text]) if text in known_rows else further_ids.row(further_rows[text])
+        return (
+            ids.row(known_rows[text]) if text in known_rows else further_ids.row(further_rows[text])
+        )
 
     for index, (prompt, other_text) in parts.items():
         tokens = ids.row(index)

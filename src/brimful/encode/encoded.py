@@ -1,11 +1,13 @@
 """Tokens with the mask of their targets: of one sample, of a batch in flat arrays, and stored.
 
-A job that measures and then writes tokenizes once: measuring stores its tokens, one file for each block of the source,
-and writing reads them. The files are temporary and belong to one job. Each process compares a file with its checksum
-when it first opens it: packs are made from these files, and no later step would notice wrong tokens.
+A job that measures and then writes tokenizes once: measuring stores its tokens, one file for each
+block of the source, and writing reads them. The files are temporary and belong to one job. Each
+process compares a file with its checksum
+when it first opens it: packs are made from these files, and no later step would notice wrong
+tokens.
 
-Media are kept by their places among the tokens, with the state in which each file was measured (``Medium.stamp``).
-Bytes that came with a row are not copied: read them from the row.
+Media are kept by their places among the tokens, with the state in which each file was measured
+(``Medium.stamp``). Bytes that came with a row are not copied: read them from the row.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ import numpy.typing as npt
 from brimful.base.attachment import BadAttachmentError, attachment_store
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged, open_table, write_table
-from brimful.base.typing import IGNORE_INDEX, AnyPath, Int64Array, Labels, Lengths, LossMask, TokenIds
+from brimful.base.typing import (
+    IGNORE_INDEX,
+    AnyPath,
+    Int64Array,
+    Labels,
+    Lengths,
+    LossMask,
+    TokenIds,
+)
 from brimful.base.wording import counted
 from brimful.errors import BadSampleError, BrimfulError, CorruptFileError, EncodeError
 
@@ -59,7 +69,8 @@ class EncodedSample:
         return np.where(self.loss_mask, self.input_ids, IGNORE_INDEX).astype(np.int64)
 
     def difference(self, reference: EncodedSample) -> str:
-        """Describe the first token or target that differs from a reference of equal length; empty if none does.
+        """Describe the first token or target that differs from a reference of equal length; empty
+        if none does.
 
         >>> ids = np.array([5, 6], np.int32)
         >>> one, other = (EncodedSample(ids, np.array(mask)) for mask in ([False, True], [False, False]))
@@ -78,28 +89,33 @@ class EncodedSample:
     def __repr__(self) -> str:
         targets = int(np.count_nonzero(self.loss_mask))
         media = f", media: {len(self.attachments)}" if self.attachments else ""
-        return f"EncodedSample({counted(len(self), 'token')}, {counted(targets, 'loss token')}{media})"
+        return (
+            f"EncodedSample({counted(len(self), 'token')}, {counted(targets, 'loss token')}{media})"
+        )
 
     @classmethod
     def from_labels(cls, input_ids: TokenIds, labels: Labels) -> EncodedSample:
         """Build a sample from ids and unshifted labels, as other encoders produce them.
 
         Raises:
-            EncodeError: a label is neither its own token nor ``IGNORE_INDEX`` (shifted labels, for example), or an id does
-                not fit int32.
+            EncodeError: a label is neither its own token nor ``IGNORE_INDEX`` (shifted labels, for
+                example), or an id does not fit int32.
         """
         ids, targets = np.asarray(input_ids), np.asarray(labels)
         if ids.shape != targets.shape or ids.ndim != 1:
-            raise EncodeError(f"input_ids {ids.shape} and labels {targets.shape} must be two rows of equal length")
+            raise EncodeError(
+                f"input_ids {ids.shape} and labels {targets.shape} must be two rows of equal length"
+            )
         mask = targets != IGNORE_INDEX
         mismatch = mask & (targets != ids)
         if mismatch.any():
             index = int(mismatch.argmax())
             raise EncodeError(
-                f"label {targets[index]} at position {index} is neither its token {ids[index]} nor {IGNORE_INDEX}: "
-                f"labels must not be shifted"
+                f"label {targets[index]} at position {index} is neither its token {ids[index]} nor "
+                f"{IGNORE_INDEX}: labels must not be shifted"
             )
-        # Compared before the cast: int32 would wrap a larger id around to another token without an error.
+        # Compared before the cast: int32 would wrap a larger id around to another token without an
+        # error.
         limits = np.iinfo(np.int32)
         outside = (ids > limits.max) | (ids < limits.min)
         if outside.any():
@@ -109,7 +125,9 @@ class EncodedSample:
 
 
 MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
-"""``int32[num_samples]`` numbers of tokens, -1 for a sample with an error; and the errors, in sample order."""
+"""``int32[num_samples]`` numbers of tokens, -1 for a sample with an error; and the errors, in
+sample order.
+"""
 
 
 def joined_rows(rows: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> Ragged:
@@ -145,8 +163,16 @@ class EncodedBatch:
         return cls(
             joined_rows([sample.input_ids for sample in samples], np.int32),
             joined_rows([sample.loss_mask for sample in samples], bool).values,
-            {index: result for index, result in enumerate(results) if isinstance(result, BadSampleError)},
-            {index: sample.attachments for index, sample in enumerate(samples) if sample.attachments},
+            {
+                index: result
+                for index, result in enumerate(results)
+                if isinstance(result, BadSampleError)
+            },
+            {
+                index: sample.attachments
+                for index, sample in enumerate(samples)
+                if sample.attachments
+            },
         )
 
     def __len__(self) -> int:
@@ -165,12 +191,16 @@ class EncodedBatch:
         return lengths, [self.errors[index] for index in sorted(self.errors)]
 
     def samples(self) -> list[EncodedSample | BadSampleError]:
-        """Return the samples one by one, as views; an error takes the place of one that cannot be encoded."""
+        """Return the samples one by one, as views; an error takes the place of one that cannot be
+        encoded.
+        """
         values, bounds = self.ids.values, self.ids.offsets.tolist()
         return [
             self.errors[index]
             if index in self.errors
-            else EncodedSample(values[start:stop], self.loss_mask[start:stop], self.attachments.get(index, ()))
+            else EncodedSample(
+                values[start:stop], self.loss_mask[start:stop], self.attachments.get(index, ())
+            )
             for index, (start, stop) in enumerate(pairwise(bounds))
         ]
 
@@ -193,8 +223,13 @@ def write_stored(
     """
     columns = {"ids": ids, "loss_mask": Ragged(loss_mask.view(np.uint8), ids.offsets)}
     if media:
-        texts = [attachment_store().to_json(media[row]) if row in media else b"" for row in range(len(ids))]
-        columns["media"] = Ragged(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets_of([*map(len, texts)]))
+        texts = [
+            attachment_store().to_json(media[row]) if row in media else b""
+            for row in range(len(ids))
+        ]
+        columns["media"] = Ragged(
+            np.frombuffer(b"".join(texts), dtype=np.uint8), offsets_of([*map(len, texts)])
+        )
     write_table(path, columns, {"kind": "encoded"})
 
 
@@ -216,13 +251,19 @@ def _open(path: AnyPath, *, checked: bool = True) -> _File:
 
 
 def is_stored(path: AnyPath, count: int) -> bool:
-    """Return true if a file holds ``count`` samples, byte for byte as written, and their media are unchanged."""
+    """Return true if a file holds ``count`` samples, byte for byte as written, and their media are
+    unchanged.
+    """
     try:
         file = _open(path)
         if len(file.offsets) != count + 1:
             return False
-        texts = [] if file.media is None else [file.media.row(row).tobytes() for row in range(count)]
-        return all(item.is_unchanged for text in texts for item in attachment_store().from_json(text))
+        texts = (
+            [] if file.media is None else [file.media.row(row).tobytes() for row in range(count)]
+        )
+        return all(
+            item.is_unchanged for text in texts for item in attachment_store().from_json(text)
+        )
     except (FileNotFoundError, BadAttachmentError, BrimfulError):
         return False
 
@@ -250,9 +291,12 @@ class StoredSamples:
         """Return samples, as views; bytes of media that came with rows are not among them."""
         file_indices = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
         samples = []
-        # One lookup per sample: this is the inner loop of writing packs, whose samples come in random order.
+        # One lookup per sample: this is the inner loop of writing packs, whose samples come in
+        # random order.
         for sample_id, file_index in zip(sample_ids, file_indices.tolist(), strict=True):
-            offsets, ids, loss_mask, media = self._open_files.get(file_index) or self._open_file(file_index)
+            offsets, ids, loss_mask, media = self._open_files.get(file_index) or self._open_file(
+                file_index
+            )
             row = sample_id - self._first_ids[file_index]
             span = slice(offsets[row], offsets[row + 1])
             items = () if media is None else attachment_store().from_json(media.row(row).tobytes())
@@ -263,10 +307,13 @@ class StoredSamples:
         try:
             file = _open(self._paths[file_index], checked=file_index not in self._checked)
         except CorruptFileError as error:
-            raise CorruptFileError(f"{error.message}: run the same command again, which rebuilds this file") from error
+            raise CorruptFileError(
+                f"{error.message}: run the same command again, which rebuilds this file"
+            ) from error
         self._checked.add(file_index)
         self._open_files[file_index] = file
-        # A process may map a limited number of files; the checksum of a reopened file is known to be right.
+        # A process may map a limited number of files; the checksum of a reopened file is known to
+        # be right.
         if len(self._open_files) > _MAX_OPEN_FILES:
             self._open_files.popitem(last=False)
         return file

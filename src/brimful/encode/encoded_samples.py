@@ -1,13 +1,13 @@
 """Samples of a source, encoded on access; a share of them is also encoded by the reference.
 
-While lengths are measured, some rows of every block are compared with the reference (``measure/comparison.py``). All
-later encoding goes through this class, on the fly or to write packs, and compares again: tokens may be wrong even if
-their number is right.
+While lengths are measured, some rows of every block are compared with the reference
+(``measure/comparison.py``). All later encoding goes through this class, on the fly or to write
+packs, and compares again: tokens may be wrong even if their number is right.
 
-A plan is made from lengths that were measured once. A transform that training applies to a sample each time it is
-served, such as a random crop or a rephrased prompt, may give it more tokens than its pack has room for. So a few samples
-are transformed and encoded before anything is measured (``check_augmentation``); the error names the transform that
-changes a length.
+A plan is made from lengths that were measured once. A transform that training applies to a sample
+each time it is served, such as a random crop or a rephrased prompt, may give it more tokens than
+its pack has room for. So a few samples are transformed and encoded before anything is measured
+(``check_augmentation``); the error names the transform that changes a length.
 """
 
 from __future__ import annotations
@@ -34,24 +34,30 @@ _BATCH_SAMPLES = 256
 """Number of samples in one call of the encoder: more are not faster, and need more memory."""
 
 _COMPARED_ONE_OF = 1024
-"""One sample in this many is compared: the reference takes about ten times as long, which costs 1 or 2 %."""
+"""One sample in this many is compared: the reference takes about ten times as long, which costs 1
+or 2 %.
+"""
 
 
 class EncodedSamples:
-    """Samples that are encoded on access, several together, for ``TokenBudgetBatches`` and any map-style loader.
+    """Samples that are encoded on access, several together, for ``TokenBudgetBatches`` and any
+    map-style loader.
 
-    A loader that fetches several at once through ``__getitems__``, as PyTorch's does, is three times faster than one by
-    one. Iterating encodes some hundred ahead. Picklable, for the workers of a loader.
+    A loader that fetches several at once through ``__getitems__``, as PyTorch's does, is three
+    times faster than one by one. Iterating encodes some hundred ahead. Picklable, for the workers
+    of a loader.
 
     Args:
         source: the samples, or anything that ``open_source`` takes.
         encoder: turns them into tokens; or a tokenizer, or its name.
-        transforms: functions from a sample to a sample, applied in order at each access, for random augmentation.
+        transforms: functions from a sample to a sample, applied in order at each access, for random
+            augmentation.
 
     Raises:
         AugmentationError: on access; a transform did not return a sample.
         BadSampleError: on access; the row cannot be read or encoded; names file, line and reason.
-        EncodersDifferError: on access; a fast library gave other tokens or targets than its reference.
+        EncodersDifferError: on access; a fast library gave other tokens or targets than its
+            reference.
 
     >>> from brimful import open_source
     >>> from brimful.testing.toys import toy_chat_encoder
@@ -92,7 +98,9 @@ class EncodedSamples:
             # Compared before any of them is yielded: one that differs puts all in doubt.
             if self._has_reference:
                 remedy = "measure, plan and begin again"
-                compare_share(self.encoder, samples, results, place=self.source.where, remedy=remedy)
+                compare_share(
+                    self.encoder, samples, results, place=self.source.where, remedy=remedy
+                )
             for sample, result in zip(samples, results, strict=True):
                 if isinstance(result, BadSampleError):
                     raise result.located(self.source.where(sample.sample_id))
@@ -124,7 +132,8 @@ def compare_share(
     place: Callable[[int], str],
     remedy: str,
 ) -> None:
-    """Compare a share of encoded samples with the reference of a faster encoder; remember a difference, and raise it.
+    """Compare a share of encoded samples with the reference of a faster encoder; remember a
+    difference, and raise it.
 
     Args:
         encoder: the encoder that encoded them, with libraries that have a reference.
@@ -147,9 +156,10 @@ def compare_share(
             name = engine.name
             engine.distrust(engine.id, f"it differed from the reference on {place(sample_id)}")
             raise EncodersDifferError(
-                f"{place(sample_id)} (sample {sample_id}): {name} encodes it differently than its reference libraries: "
-                f"{difference}. It is not used again for this tokenizer, and what it encoded may be wrong: {remedy}, "
-                f"which continues without it, as with {setting('fast', False)}"
+                f"{place(sample_id)} (sample {sample_id}): {name} encodes it differently than its "
+                f"reference libraries: {difference}. It is not used again for this tokenizer, and "
+                f"what it encoded may be wrong: {remedy}, which continues without it, as with "
+                f"{setting('fast', False)}"
             )
 
 
@@ -159,14 +169,23 @@ def is_compared(sample_id: int) -> bool:
     >>> [sample_id for sample_id in range(2000) if is_compared(sample_id)]
     [0, 610, 1597]
     """
-    # Multiples of the golden ratio are spread evenly, and do not align with rows of alternating kinds.
+    # Multiples of the golden ratio are spread evenly, and do not align with rows of alternating
+    # kinds.
     return (sample_id * 2_654_435_769 & 0xFFFF_FFFF) < (1 << 32) // _COMPARED_ONE_OF
 
 
-def _difference(result: EncodedSample | BadSampleError, reference: EncodedSample | BadSampleError) -> str:
-    """Describe the difference between a sample and the reference's sample; empty if they are equal."""
+def _difference(
+    result: EncodedSample | BadSampleError, reference: EncodedSample | BadSampleError
+) -> str:
+    """Describe the difference between a sample and the reference's sample; empty if they are
+    equal.
+    """
     if isinstance(result, BadSampleError):
-        return "" if isinstance(reference, BadSampleError) else f"refused ({result.reason}), but not by the reference"
+        return (
+            ""
+            if isinstance(reference, BadSampleError)
+            else f"refused ({result.reason}), but not by the reference"
+        )
     if isinstance(reference, BadSampleError):
         return f"the reference refuses it: {reference.reason}"
     if len(result) != len(reference):
@@ -175,27 +194,37 @@ def _difference(result: EncodedSample | BadSampleError, reference: EncodedSample
 
 
 _ROWS_PER_SAMPLE = 16
-"""Rows examined for each sample to probe: most may be texts, on which a transform of images has no effect."""
+"""Rows examined for each sample to probe: most may be texts, on which a transform of images has no
+effect.
+"""
 
 
 def check_augmentation(
-    source: Source, encoder: Encoder, transforms: Sequence[Transform], *, samples: int = 8, draws: int = 2
+    source: Source,
+    encoder: Encoder,
+    transforms: Sequence[Transform],
+    *,
+    samples: int = 8,
+    draws: int = 2,
 ) -> dict[str, int]:
     """Check on a few samples that transforms change no length; name the transform that does.
 
-    Each transform is applied separately, ``draws`` times to each sample, and the sample is encoded: it must have as
-    many tokens, and take as much of every other budget, as without the transform. A probe finds frequent changes; a
-    transform that changes one length in a thousand passes it, and is refused when its pack is encoded.
+    Each transform is applied separately, ``draws`` times to each sample, and the sample is encoded:
+    it must have as many tokens, and take as much of every other budget, as without the transform. A
+    probe finds frequent changes; a transform that changes one length in a thousand passes it, and
+    is refused when its pack is encoded.
 
     Args:
         source: the samples; some from all over it are taken, samples with media first.
         encoder: encoder of the job.
-        transforms: functions from a sample to a sample; ``on_pictures`` makes one from a transform of images.
+        transforms: functions from a sample to a sample; ``on_pictures`` makes one from a transform
+            of images.
         samples: number of samples to probe.
         draws: number of times that each is transformed.
 
     Returns:
-        Number of the probed samples that each transform changed, by its name: 0 says that nothing was checked.
+        Number of the probed samples that each transform changed, by its name: 0 says that nothing
+            was checked.
 
     Raises:
         AugmentationError: names the transform, the sample and both lengths.
@@ -220,18 +249,36 @@ def check_augmentation(
         num_changed[name] = 0
         for sample, sizes in probes:
             transformed_samples = [transform(sample) for _ in range(draws)]
-            num_changed[name] += any(transformed_sample != sample for transformed_sample in transformed_samples)
+            num_changed[name] += any(
+                transformed_sample != sample for transformed_sample in transformed_samples
+            )
             for transformed_sample in transformed_samples:
                 if not isinstance(transformed_sample, Sample):
-                    raise not_a_sample(transform, source.where(sample.sample_id), sample.sample_id, transformed_sample)
+                    raise not_a_sample(
+                        transform,
+                        source.where(sample.sample_id),
+                        sample.sample_id,
+                        transformed_sample,
+                    )
                 _compare(source, encoder, name, sample, transformed_sample, sizes)
     return num_changed
 
 
-def _probes(source: Source, encoder: Encoder, number: int) -> Iterator[tuple[Sample, Mapping[str, int]]]:
-    """Yield samples from all over the source with what they take of each budget, samples with media first."""
-    rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), number * _ROWS_PER_SAMPLE)).astype(int))
-    samples = [sample for row in rows.tolist() for sample in source.read(row, row + 1) if isinstance(sample, Sample)]
+def _probes(
+    source: Source, encoder: Encoder, number: int
+) -> Iterator[tuple[Sample, Mapping[str, int]]]:
+    """Yield samples from all over the source with what they take of each budget, samples with media
+    first.
+    """
+    rows = np.unique(
+        np.linspace(0, len(source) - 1, min(len(source), number * _ROWS_PER_SAMPLE)).astype(int)
+    )
+    samples = [
+        sample
+        for row in rows.tolist()
+        for sample in source.read(row, row + 1)
+        if isinstance(sample, Sample)
+    ]
     for sample in sorted(samples, key=lambda sample: not sample.media):
         if number == 0:
             return
@@ -249,18 +296,26 @@ def _sizes(encoder: Encoder, sample: Sample) -> Mapping[str, int]:
 
 
 def _compare(
-    source: Source, encoder: Encoder, name: str, sample: Sample, other: Sample, sizes: Mapping[str, int]
+    source: Source,
+    encoder: Encoder,
+    name: str,
+    sample: Sample,
+    other: Sample,
+    sizes: Mapping[str, int],
 ) -> None:
     """Raise an error if a transformed sample takes more or less of a budget than it did."""
     place = f"{source.where(sample.sample_id)} (sample {sample.sample_id})"
     try:
         other_sizes = _sizes(encoder, other)
     except BadSampleError as error:
-        raise AugmentationError(f"{name} turns {place} into a sample that cannot be encoded: {error.reason}") from error
+        raise AugmentationError(
+            f"{name} turns {place} into a sample that cannot be encoded: {error.reason}"
+        ) from error
     for budget, size in sizes.items():
         if other_sizes[budget] != size:
             raise AugmentationError(
-                f"{name} changes lengths: {place} takes {size:,} {budget} as it is, and {other_sizes[budget]:,} after it. "
-                f"Packs are planned with the lengths of samples as they are: let it keep the size of what it changes, or "
-                f"measure, plan and serve with it: source.augmented([{name}])"
+                f"{name} changes lengths: {place} takes {size:,} {budget} as it is, and "
+                f"{other_sizes[budget]:,} after it. Packs are planned with the lengths of samples "
+                "as they are: let it keep the size of what it changes, or measure, plan and serve "
+                f"with it: source.augmented([{name}])"
             )

@@ -1,4 +1,5 @@
-"""The interface of every encoder: tokens, exact lengths, a fingerprint of its settings, and its libraries.
+"""The interface of every encoder: tokens, exact lengths, a fingerprint of its settings, and its
+libraries.
 
 ``TokenEncoder``, for rows that are already tokenized, is the simplest one.
 """
@@ -39,7 +40,8 @@ class MediaReference(Protocol):
         """The reason why nothing can be compared here; empty without one."""
 
     def difference(self, sample: Sample, length: int) -> str | None:
-        """Describe how a sample of a measured length differs; empty if it does not, None if it cannot be compared.
+        """Describe how a sample of a measured length differs; empty if it does not, None if it
+        cannot be compared.
 
         Raises:
             BadSampleError: it can no longer be encoded, or one of its media cannot be decoded.
@@ -47,10 +49,12 @@ class MediaReference(Protocol):
 
 
 class Engine:
-    """The libraries of an encoder; this base class is for encoders without faster ones than their reference.
+    """The libraries of an encoder; this base class is for encoders without faster ones than their
+    reference.
 
     Args:
-        make_reference: returns the same encoder with the libraries that define its tokens; called once, when needed.
+        make_reference: returns the same encoder with the libraries that define its tokens; called
+            once, when needed.
     """
 
     def __init__(self, make_reference: Callable[[], Encoder]) -> None:
@@ -58,12 +62,16 @@ class Engine:
 
     @cached_property
     def reference(self) -> Encoder:
-        """The same encoder with the libraries that define its tokens; the encoder itself if it uses no faster ones."""
+        """The same encoder with the libraries that define its tokens; the encoder itself if it uses
+        no faster ones.
+        """
         return self._make_reference()
 
     @property
     def name(self) -> str:
-        """Names and versions of the libraries that encode, for display; empty if there is nothing to report."""
+        """Names and versions of the libraries that encode, for display; empty if there is nothing
+        to report.
+        """
         return ""
 
     @property
@@ -73,11 +81,15 @@ class Engine:
 
     @property
     def uses_threads(self) -> bool:
-        """True if one process keeps several cores busy most of the time: library threads encode, with little Python."""
+        """True if one process keeps several cores busy most of the time: library threads encode,
+        with little Python.
+        """
         return False
 
     def trusts(self, engine_id: str) -> bool:
-        """Return false for faster libraries that were found to encode differently than the reference."""
+        """Return false for faster libraries that were found to encode differently than the
+        reference.
+        """
         return True
 
     def distrust(self, engine_id: str, reason: str) -> None:
@@ -90,12 +102,16 @@ class Engine:
 
     @property
     def preload(self) -> Mapping[str, Mapping[str, str]]:
-        """Modules that worker processes need, with the variables of the environment that each reads."""
+        """Modules that worker processes need, with the variables of the environment that each
+        reads.
+        """
         return {}
 
 
 class Encoder(abc.ABC):
-    """Conversion of samples into tokens. Encoders are picklable: worker processes load the same one."""
+    """Conversion of samples into tokens. Encoders are picklable: worker processes load the same
+    one.
+    """
 
     takes_media = False
     """True if it encodes images, videos and audio; else samples with media are refused."""
@@ -117,7 +133,9 @@ class Encoder(abc.ABC):
     @property
     @abc.abstractmethod
     def length_settings(self) -> dict[str, Any]:
-        """Everything that changes a length, and nothing else; with names, so that a mismatch can say what differs."""
+        """Everything that changes a length, and nothing else; with names, so that a mismatch can
+        say what differs.
+        """
 
     @property
     @abc.abstractmethod
@@ -143,7 +161,8 @@ class Encoder(abc.ABC):
         return self.begin_encoding(samples)()
 
     def begin_encoding(self, samples: Sequence[Sample]) -> PendingBatch:
-        """Do the half of ``encode_together`` that needs Python, and return a function that does the other half.
+        """Do the half of ``encode_together`` that needs Python, and return a function that does the
+        other half.
 
         The second half may run in another thread, during the first half of the next samples.
         """
@@ -152,31 +171,38 @@ class Encoder(abc.ABC):
 
     @property
     def engine(self) -> Engine:
-        """The libraries that encode; an encoder with faster ones than its reference overrides this."""
+        """The libraries that encode; an encoder with faster ones than its reference overrides
+        this.
+        """
         return Engine(lambda: self)
 
     def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
         """Measure samples exactly, without labels.
 
         Returns:
-            ``int32[len(samples)]``: each ``len(encode(sample).input_ids)``, or -1 for a sample that cannot be encoded;
-            and the errors of the latter.
+            ``int32[len(samples)]``: each ``len(encode(sample).input_ids)``, or -1 for a sample that
+            cannot be encoded; and the errors of the latter.
         """
         return self.begin_lengths(samples)()
 
     @property
     def all_are_targets(self) -> bool:
-        """True if every token of every sample is a target of the loss, so that lengths alone give the number of targets."""
+        """True if every token of every sample is a target of the loss, so that lengths alone give
+        the number of targets.
+        """
         return False
 
     def no_target_reason(self, sample: Sample) -> str:
-        """Return the reason why an encoded sample has no target, in a few words that many samples share."""
+        """Return the reason why an encoded sample has no target, in a few words that many samples
+        share.
+        """
         if sample.kind == "tokens":
             return "all its labels are -100"
         return "it has one token, and the first of a segment is not a target"
 
     def begin_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        """Do the half of ``lengths`` that needs Python, and return a function that does the other half.
+        """Do the half of ``lengths`` that needs Python, and return a function that does the other
+        half.
 
         The second half may run in another thread, during the first half of the next samples.
         """
@@ -202,7 +228,11 @@ class Encoder(abc.ABC):
             WrongTypeError: it is not a ``Sample``.
         """
         check_type(
-            "sample", sample, Sample, "a Sample", "take it from open_source(…), or make one by Sample(0, text=…)"
+            "sample",
+            sample,
+            Sample,
+            "a Sample",
+            "take it from open_source(…), or make one by Sample(0, text=…)",
         )
         result = self.encode_batch([sample])[0]
         if isinstance(result, BadSampleError):
@@ -251,7 +281,11 @@ class TokenEncoder(Encoder):
 
 
 def wrong_kind(sample: Sample, kinds: str) -> BadSampleError:
-    """Return the error for a sample of a kind that an encoder does not take; ``kinds`` are the kinds it takes."""
+    """Return the error for a sample of a kind that an encoder does not take; ``kinds`` are the
+    kinds it takes.
+    """
     chat_encoder = setting("mode", "chat", python="ChatEncoder")
-    reason = f"is a {sample.kind}, and the encoder is for {kinds}: use {chat_encoder}, which takes both"
+    reason = (
+        f"is a {sample.kind}, and the encoder is for {kinds}: use {chat_encoder}, which takes both"
+    )
     return BadSampleError(reason, sample_id=sample.sample_id)

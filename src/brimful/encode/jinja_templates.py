@@ -1,12 +1,13 @@
 """Chat templates by Jinja: compiled, given placeholders, and traced.
 
-A template is compiled in a sandbox, as in Transformers, but called without its work around each call. To examine it,
-messages get placeholders for their texts.
+A template is compiled in a sandbox, as in Transformers, but called without its work around each
+call. To examine it, messages get placeholders for their texts.
 
-Spans of messages in the text are found by a rendering that marks where it writes each of them (``trace``). Templates
-write a conversation in loops. The template is compiled once more with a mark at the beginning of every loop step that
-takes up a message, and one at the end of such a loop. A text between two marks belongs to the message taken up last.
-The marks are not part of the text: without them it must equal the template's text, character for character.
+Spans of messages in the text are found by a rendering that marks where it writes each of them
+(``trace``). Templates write a conversation in loops. The template is compiled once more with a mark
+at the beginning of every loop step that takes up a message, and one at the end of such a loop. A
+text between two marks belongs to the message taken up last. The marks are not part of the text:
+without them it must equal the template's text, character for character.
 """
 
 import datetime
@@ -30,10 +31,16 @@ def raise_exception(message: str) -> None:
 
 
 def to_json(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
     """Write a value as JSON; Jinja's own filter would write HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def strftime_now(form: str) -> str:
@@ -53,16 +60,20 @@ def compile_template(source: str) -> Any:
 
 @lru_cache(maxsize=1)
 def environment() -> Any:
-    """Return the sandbox of chat templates, with the filters and functions that Transformers gives them."""
+    """Return the sandbox of chat templates, with the filters and functions that Transformers gives
+    them.
+    """
     import jinja2.ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Sandbox(ImmutableSandboxedEnvironment):
         def getattr(self, obj: Any, attribute: str) -> Any:
-            # Nearly every lookup is for a key of a message. Jinja first looks for an attribute, and raises and catches
-            # an error if it finds none: two thirds of a template's time.
+            # Nearly every lookup is for a key of a message. Jinja first looks for an attribute, and
+            # raises and catches an error if it finds none: two thirds of a template's time.
             if type(obj) is dict and attribute not in _ATTRIBUTES_OF_DICT:
-                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+                return (
+                    obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+                )
             return super().getattr(obj, attribute)
 
     sandbox = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
@@ -86,7 +97,9 @@ def _namespace_class() -> Any:
 
         def __setitem__(self, name: str, value: Any) -> None:
             if str(name).startswith("_"):
-                raise jinja2.exceptions.SecurityError(f"a namespace of a template has no attribute {name!r}")
+                raise jinja2.exceptions.SecurityError(
+                    f"a namespace of a template has no attribute {name!r}"
+                )
             super().__setitem__(name, value)
 
     return SafeNamespace
@@ -131,19 +144,25 @@ class _Marks:
     def __init__(self, messages: Sequence[Message]) -> None:
         self._indices = {id(message): index for index, message in enumerate(messages)}
         contents = [id(message.get("content")) for message in messages]
-        self._by_content = {key: index for index, key in enumerate(contents) if contents.count(key) == 1}
+        self._by_content = {
+            key: index for index, key in enumerate(contents) if contents.count(key) == 1
+        }
         self._open_loops: set[int] = set()
         self._has_message: dict[int, bool] = {}  # of the current step of each loop
 
     def _index(self, value: Any) -> int | None:
-        """Return the index of a message, or of the message whose content a template put into a new one."""
+        """Return the index of a message, or of the message whose content a template put into a new
+        one.
+        """
         index = self._indices.get(id(value))
         if index is None and isinstance(value, dict) and value.get("content"):
             index = self._by_content.get(id(value["content"]))
         return index
 
     def step(self, loop: int, value: Any) -> str:
-        """Mark a step of a loop over messages, or the end of the previous message in another open loop."""
+        """Mark a step of a loop over messages, or the end of the previous message in another open
+        loop.
+        """
         index = self._index(value)
         self._has_message[loop] = index is not None
         if index is None:
@@ -151,7 +170,9 @@ class _Marks:
         return self._mark(loop, index)
 
     def name(self, loop: int, value: Any) -> str:
-        """Mark the first message that gets a name in a step of another loop, such as a loop over indices."""
+        """Mark the first message that gets a name in a step of another loop, such as a loop over
+        indices.
+        """
         index = self._index(value)
         if index is None or self._has_message[loop]:
             return ""
@@ -179,7 +200,8 @@ def _parse(marked_text: str, num_messages: int) -> Traced:
     for begin in range(0, len(pieces), 3):
         if begin:
             loop, value = int(pieces[begin - 2]), pieces[begin - 1]
-            # A step left open by ``continue`` or ``break`` ends at the next mark of an enclosing loop.
+            # A step left open by ``continue`` or ``break`` ends at the next mark of an enclosing
+            # loop.
             if loop in messages:
                 while messages.popitem()[0] != loop:
                     pass
@@ -207,7 +229,9 @@ def _marked_template(source: str) -> Any:
         return nodes.Output([nodes.Call(nodes.Name(function, "load"), arguments, [], None, None)])
 
     def value_of(target: nodes.Node) -> nodes.Expr:
-        return nodes.Name(target.name, "load") if isinstance(target, nodes.Name) else nodes.Const(None)
+        return (
+            nodes.Name(target.name, "load") if isinstance(target, nodes.Name) else nodes.Const(None)
+        )
 
     class Marking(NodeTransformer):
         def __init__(self) -> None:
@@ -237,7 +261,9 @@ Render: TypeAlias = Callable[[Sequence[Message], Any, bool], str]
 Kept = TypeVar("Kept")
 
 _MAX_SHAPES = 4096
-"""Maximum number of shapes whose examination is kept; data sets have few, so more means that shapes do not recur."""
+"""Maximum number of shapes whose examination is kept; data sets have few, so more means that shapes
+do not recur.
+"""
 
 
 def examined(results: dict[Any, Kept], shape: Any, examine: Callable[[], Kept]) -> Kept:
@@ -249,13 +275,16 @@ def examined(results: dict[Any, Kept], shape: Any, examine: Callable[[], Kept]) 
     return results[shape]
 
 
-def replace_texts(message: Message, content: str | None, call_fields: Iterable[Mapping[str, Any]] | None) -> Message:
+def replace_texts(
+    message: Message, content: str | None, call_fields: Iterable[Mapping[str, Any]] | None
+) -> Message:
     """Return a message with other texts.
 
     Args:
         message: the original, which stays as it is.
         content: the new content; None keeps the old.
-        call_fields: for each tool call, the new values of fields of its function, such as ``name``; None keeps the old.
+        call_fields: for each tool call, the new values of fields of its function, such as ``name``;
+            None keeps the old.
     """
     copy = dict(message)
     if content is not None:
@@ -263,7 +292,8 @@ def replace_texts(message: Message, content: str | None, call_fields: Iterable[M
     if call_fields is not None and message.get("tool_calls"):
         copy["tool_calls"] = calls = []
         for call, fields in zip(message["tool_calls"], call_fields, strict=True):
-            # OpenAI nests name and arguments under ``function``; some data sets have them in the call itself.
+            # OpenAI nests name and arguments under ``function``; some data sets have them in the
+            # call itself.
             function = {**call.get("function", call), **fields}
             calls.append({**call, "function": function} if "function" in call else function)
     return copy

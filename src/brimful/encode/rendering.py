@@ -1,4 +1,6 @@
-"""The base of encoders that render a sample as one text and tokenize the texts of a batch together."""
+"""The base of encoders that render a sample as one text and tokenize the texts of a batch
+together.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from brimful.base.tables import Ragged
 from brimful.base.typing import LossMask
 from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
-from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
+from brimful.encode.completions import (
+    PromptAndOther,
+    encode_borrowed,
+    has_borrowed,
+    mark_completions,
+)
 from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths
 from brimful.encode.encoder import Encoder, Engine, PendingBatch, PendingLengths, TokenEncoder
 from brimful.encode.token_places import Span, TextSpans
@@ -24,16 +31,21 @@ from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
 
 TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
-"""Environment variable: directory or hub id of the tokenizer that ``encode.fast.preload_tokenizer`` loads."""
+"""Environment variable: directory or hub id of the tokenizer that ``encode.fast.preload_tokenizer``
+loads.
+"""
 
-_NO_MEDIA = f"holds media, which takes the processor of a model: name it with {setting('processor')}"
+_NO_MEDIA = (
+    f"holds media, which takes the processor of a model: name it with {setting('processor')}"
+)
 
 
 class RenderingEncoder(Encoder):
-    """An encoder whose tokens are ``prefix + tokenizer(text) + suffix``, with one text for each sample.
+    """An encoder whose tokens are ``prefix + tokenizer(text) + suffix``, with one text for each
+    sample.
 
-    Subclasses define how a sample becomes a text, and which of its tokens are targets. Rows of tokens stay as they are,
-    and ``_documents`` encodes documents among chats.
+    Subclasses define how a sample becomes a text, and which of its tokens are targets. Rows of
+    tokens stay as they are, and ``_documents`` encodes documents among chats.
     """
 
     tokenizer: Tokenizer
@@ -55,11 +67,14 @@ class RenderingEncoder(Encoder):
         """
 
     def _render_together(self, samples: Sequence[Sample]) -> Mapping[int, tuple[Any, str]]:
-        """Return the results of ``_render_sample`` for the samples that need no further checks, by their index."""
+        """Return the results of ``_render_sample`` for the samples that need no further checks, by
+        their index.
+        """
         return {}
 
     def _target_spans(self, context: Any, text: str) -> Sequence[tuple[int, int]]:
-        """Return the characters ``[start, end)`` that are targets; called unless ``all_are_targets``.
+        """Return the characters ``[start, end)`` that are targets; called unless
+        ``all_are_targets``.
 
         Raises:
             BadSampleError: the targets cannot be determined.
@@ -67,21 +82,28 @@ class RenderingEncoder(Encoder):
         raise NotImplementedError
 
     def prompt_and_other(self, sample: Sample) -> PromptAndOther:
-        """Return the text of a sample's prompt alone, and of its other conversation (empty without one).
+        """Return the text of a sample's prompt alone, and of its other conversation (empty without
+        one).
 
         Raises:
             BadSampleError: the encoder has no prompts.
         """
         raise BadSampleError(
-            f"belongs to a preference, and {type(self).__name__} has no prompts: choose {setting('mode', 'chat')} or "
-            f"completion",
+            f"belongs to a preference, and {type(self).__name__} has no prompts: choose "
+            f"{setting('mode', 'chat')} or completion",
             sample_id=sample.sample_id,
         )
 
     def _spans_of_batch(
-        self, indices: Sequence[int], contexts: Sequence[Any], texts: Sequence[str], errors: dict[int, BadSampleError]
+        self,
+        indices: Sequence[int],
+        contexts: Sequence[Any],
+        texts: Sequence[str],
+        errors: dict[int, BadSampleError],
     ) -> TextSpans:
-        """Return the target characters in the texts of these indices, and add the errors of texts without any."""
+        """Return the target characters in the texts of these indices, and add the errors of texts
+        without any.
+        """
         spans: dict[int, Sequence[Span]] = {}
         for index in indices:
             try:
@@ -94,7 +116,8 @@ class RenderingEncoder(Encoder):
         """Refuse a sample with a completion if other tokens are requested as targets."""
         if self.all_are_targets:
             raise BadSampleError(
-                f"belongs to a preference, whose targets are its completion: leave {setting('train_on', 'all')} out",
+                "belongs to a preference, whose targets are its completion: leave "
+                f"{setting('train_on', 'all')} out",
                 sample_id=sample.sample_id,
             )
 
@@ -108,11 +131,17 @@ class RenderingEncoder(Encoder):
         return FastEngine(self)
 
     def _by_reference(self) -> RenderingEncoder:
-        """Return the same encoder with the libraries that define its tokens; itself if it uses no faster ones."""
+        """Return the same encoder with the libraries that define its tokens; itself if it uses no
+        faster ones.
+        """
         if not self.tokenizer.fast:
             return self
         copy = object.__new__(type(self))
-        copy.__dict__ |= {**self.__getstate__(), "tokenizer": self.tokenizer.reference, "is_reference": True}
+        copy.__dict__ |= {
+            **self.__getstate__(),
+            "tokenizer": self.tokenizer.reference,
+            "is_reference": True,
+        }
         documents = copy.__dict__.get("_documents")
         if isinstance(documents, RenderingEncoder):
             copy.__dict__["_documents"] = documents._by_reference()
@@ -126,8 +155,12 @@ class RenderingEncoder(Encoder):
             if not isinstance(getattr(type(self), name, None), cached_property)
         }
 
-    def _indices_by_encoder(self, samples: Sequence[Sample]) -> list[tuple[Encoder | None, list[int]]]:
-        """Return the indices of the samples for each encoder; None means that they are rendered here."""
+    def _indices_by_encoder(
+        self, samples: Sequence[Sample]
+    ) -> list[tuple[Encoder | None, list[int]]]:
+        """Return the indices of the samples for each encoder; None means that they are rendered
+        here.
+        """
         indices: dict[str, list[int]] = {}
         for index, sample in enumerate(samples):
             indices.setdefault(sample.kind, []).append(index)
@@ -161,7 +194,11 @@ class RenderingEncoder(Encoder):
         if len(parts) != 1 or any(map(has_borrowed, samples)):
             return super().begin_lengths(samples)
         encoder, _ = parts[0]
-        return self._begin_rendered_lengths(samples) if encoder is None else encoder.begin_lengths(samples)
+        return (
+            self._begin_rendered_lengths(samples)
+            if encoder is None
+            else encoder.begin_lengths(samples)
+        )
 
     def decode(self, input_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(input_ids)
@@ -190,14 +227,18 @@ class RenderingEncoder(Encoder):
             except BadSampleError as error:
                 errors[index] = error
                 renderings[index] = None, ""
-        contexts, texts = ([renderings[index][part] for index in range(len(samples))] for part in (0, 1))
+        contexts, texts = (
+            [renderings[index][part] for index in range(len(samples))] for part in (0, 1)
+        )
         return contexts, texts, errors, prompts
 
     def _begin_rendered(self, samples: Sequence[Sample]) -> PendingBatch:
         contexts, texts, errors, prompts = self._render_batch(samples)
         spans = None
         if not self.all_are_targets:
-            indices = [index for index in range(len(texts)) if index not in errors and index not in prompts]
+            indices = [
+                index for index in range(len(texts)) if index not in errors and index not in prompts
+            ]
             spans = self._spans_of_batch(indices, contexts, texts, errors)
             for index in errors:
                 texts[index] = ""
@@ -219,7 +260,9 @@ class RenderingEncoder(Encoder):
 
         return finish
 
-    def _with_marks(self, ids: Ragged, mask: LossMask, errors: Mapping[int, BadSampleError]) -> tuple[Ragged, LossMask]:
+    def _with_marks(
+        self, ids: Ragged, mask: LossMask, errors: Mapping[int, BadSampleError]
+    ) -> tuple[Ragged, LossMask]:
         """Put the marks before and after each text, except for samples that cannot be encoded."""
         prefix, suffix = self.marks
         if not prefix and not suffix:
@@ -227,19 +270,28 @@ class RenderingEncoder(Encoder):
         is_encoded = np.ones(len(ids), dtype=bool)
         is_encoded[list(errors)] = False
         edges = (ids.offsets[:-1][is_encoded], ids.offsets[1:][is_encoded])
-        # Of equal positions the first comes first: the suffix of a text before the prefix of the next.
+        # Of equal positions the first comes first: the suffix of a text before the prefix of the
+        # next.
         positions = np.repeat(np.stack(edges, axis=1), (len(prefix), len(suffix)), axis=1).ravel()
         marks = np.tile(np.array([*prefix, *suffix], dtype=np.int32), len(edges[0]))
         # The suffix stays a target: the model should learn to end the text.
-        mask_marks = np.tile([self.all_are_targets] * len(prefix) + [True] * len(suffix), len(edges[0]))
+        mask_marks = np.tile(
+            [self.all_are_targets] * len(prefix) + [True] * len(suffix), len(edges[0])
+        )
         offsets = offsets_of(np.diff(ids.offsets) + is_encoded * (len(prefix) + len(suffix)))
-        return Ragged(np.insert(ids.values, positions, marks), offsets), np.insert(mask, positions, mask_marks)
+        return Ragged(np.insert(ids.values, positions, marks), offsets), np.insert(
+            mask, positions, mask_marks
+        )
 
     def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
         contexts, texts, errors, prompts = self._render_batch(samples)
         if not self.all_are_targets:
             known = errors.keys() | prompts.keys()
-            indices = [index for index in range(len(texts)) if index not in known and self._may_hide(contexts[index])]
+            indices = [
+                index
+                for index in range(len(texts))
+                if index not in known and self._may_hide(contexts[index])
+            ]
             self._spans_of_batch(indices, contexts, texts, errors)
         num_marks = sum(map(len, self.marks))
 
@@ -259,7 +311,8 @@ class FastEngine(Engine):
     """The libraries that tokenize, and those that render chats.
 
     Args:
-        encoder: has a tokenizer, and a chat template if it encodes chats, which is made when needed.
+        encoder: has a tokenizer, and a chat template if it encodes chats, which is made when
+            needed.
     """
 
     def __init__(self, encoder: RenderingEncoder) -> None:
@@ -285,7 +338,9 @@ class FastEngine(Engine):
         return self._encoder.tokenizer.is_fast and (template is None or template.fills_plain_chats)
 
     def trusts(self, engine_id: str) -> bool:
-        return not engine_id or all(self._owner(name).trusts(name) for name in engine_id.split("; "))
+        return not engine_id or all(
+            self._owner(name).trusts(name) for name in engine_id.split("; ")
+        )
 
     def distrust(self, engine_id: str, reason: str) -> None:
         # Any of them may be to blame.
@@ -305,7 +360,8 @@ class FastEngine(Engine):
         tokenizer, template = self._encoder.tokenizer, self._encoder._chat_template
         if tokenizer.place is None:
             return {}
-        # In this order: a thread loads the fast library while the server imports the rest, and is joined at the end.
+        # In this order: a thread loads the fast library while the server imports the rest, and is
+        # joined at the end.
         modules = {
             "brimful.base.preloading": {STATE: tokenizer.state_path},
             "brimful.encode.fast.preload_tokenizer": {TOKENIZER: tokenizer.place},

@@ -1,4 +1,6 @@
-"""Texts without a chat template: documents with their beginning and end marked, and prompts with completions."""
+"""Texts without a chat template: documents with their beginning and end marked, and prompts with
+completions.
+"""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -29,7 +31,9 @@ class TextEncoder(RenderingEncoder):
         TokenizerNotFoundError: nothing at that path or id.
     """
 
-    def __init__(self, tokenizer: AnyPath | Any, *, bos: bool | None = None, eos: bool = True) -> None:
+    def __init__(
+        self, tokenizer: AnyPath | Any, *, bos: bool | None = None, eos: bool = True
+    ) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self._bos, self._eos = bos, eos
 
@@ -40,16 +44,25 @@ class TextEncoder(RenderingEncoder):
         # Some tokenizers add BOS automatically; the default follows them.
         bos = facts.begins_with_bos if self._bos is None else self._bos
         if bos and facts.bos_id is None:
-            raise SettingsError(f"{self.tokenizer} has no beginning-of-sequence token; use {setting('bos', False)}")
+            raise SettingsError(
+                f"{self.tokenizer} has no beginning-of-sequence token; use {setting('bos', False)}"
+            )
         if self._eos and facts.eos_id is None:
-            raise SettingsError(f"{self.tokenizer} has no end-of-sequence token; use {setting('eos', False)}")
+            raise SettingsError(
+                f"{self.tokenizer} has no end-of-sequence token; use {setting('eos', False)}"
+            )
         prefix = [facts.bos_id] if bos and facts.bos_id is not None else []
         return prefix, [facts.eos_id] if self._eos and facts.eos_id is not None else []
 
     @property
     def length_settings(self) -> dict[str, Any]:
         prefix, suffix = self.marks
-        return {"encoder": "text", "tokenizer": self.tokenizer.fingerprint, "bos": prefix, "eos": suffix}
+        return {
+            "encoder": "text",
+            "tokenizer": self.tokenizer.fingerprint,
+            "bos": prefix,
+            "eos": suffix,
+        }
 
     @property
     def label_settings(self) -> dict[str, Any]:
@@ -76,7 +89,8 @@ class CompletionTargets(str, Enum):
 
 
 class CompletionEncoder(RenderingEncoder):
-    """``[BOS] prompt separator completion [EOS]``: rows of one prompt and one completion, for base models.
+    """``[BOS] prompt separator completion [EOS]``: rows of one prompt and one completion, for base
+    models.
 
     ::
 
@@ -84,8 +98,8 @@ class CompletionEncoder(RenderingEncoder):
         input_ids    1 + 1 ? _2 </s>          int32[length]
         targets              _2 </s>          with train_on="all" every token
 
-    Prompt and completion are tokenized as one text, as the model will see them; a token that holds characters of both
-    is a target. Documents are encoded as ``TextEncoder`` does.
+    Prompt and completion are tokenized as one text, as the model will see them; a token that holds
+    characters of both is a target. Documents are encoded as ``TextEncoder`` does.
 
     Args:
         tokenizer: a directory, a hub id, or a ``transformers`` tokenizer.
@@ -116,7 +130,11 @@ class CompletionEncoder(RenderingEncoder):
 
     @property
     def length_settings(self) -> dict[str, Any]:
-        return {**self._documents.length_settings, "encoder": "completion", "separator": self._separator}
+        return {
+            **self._documents.length_settings,
+            "encoder": "completion",
+            "separator": self._separator,
+        }
 
     @property
     def label_settings(self) -> dict[str, Any]:
@@ -135,11 +153,14 @@ class CompletionEncoder(RenderingEncoder):
         """Return the number of characters before the completion, and the whole text."""
         messages = sample.messages or ()
         roles = [message["role"] for message in messages]
-        is_pair = roles == ["user", "assistant"] and not any(message.get("tool_calls") for message in messages)
+        is_pair = roles == ["user", "assistant"] and not any(
+            message.get("tool_calls") for message in messages
+        )
         if not is_pair or sample.tools:
             reason = (
-                f"has turns of {', '.join(roles)}{' and tools' if sample.tools else ''}, and without a chat template "
-                f"a sample is one prompt and one completion: use {setting('mode', 'chat', python='ChatEncoder')}"
+                f"has turns of {', '.join(roles)}{' and tools' if sample.tools else ''}, and "
+                "without a chat template a sample is one prompt and one completion: use "
+                f"{setting('mode', 'chat', python='ChatEncoder')}"
             )
             raise BadSampleError(reason, sample_id=sample.sample_id)
         prompt, completion = (str(message.get("content") or "") for message in messages)
@@ -161,11 +182,15 @@ class CompletionEncoder(RenderingEncoder):
         return prompt, "" if other is None else prompt + self._without_eos(str(other[1]["content"]))
 
     def _without_eos(self, completion: str) -> str:
-        """Return the completion without an EOS at the end of its text: as in TRL, it is written once."""
+        """Return the completion without an EOS at the end of its text: as in TRL, it is written
+        once.
+        """
         eos = self.tokenizer.facts.special_tokens.get("eos_token")
         return completion.removesuffix(eos) if eos and self.marks[1] else completion
 
     def no_target_reason(self, sample: Sample) -> str:
         if has_borrowed(sample):
             return BORROWED_REASON
-        return "its completion is empty" if sample.kind == "chat" else super().no_target_reason(sample)
+        return (
+            "its completion is empty" if sample.kind == "chat" else super().no_target_reason(sample)
+        )

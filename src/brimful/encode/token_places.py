@@ -1,4 +1,6 @@
-"""Tokens of several texts, spans of their characters, and the run of tokens that holds such a span."""
+"""Tokens of several texts, spans of their characters, and the run of tokens that holds such a
+span.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class TextSpans(NamedTuple):
         """Return the spans of texts, each list under the index of its text."""
         num_spans = np.fromiter(map(len, spans.values()), dtype=np.int64)
         rows = np.repeat(np.fromiter(spans, dtype=np.int64), num_spans)
-        edges = np.fromiter(chain.from_iterable(chain.from_iterable(spans.values())), dtype=np.int64)
+        edges = np.fromiter(
+            chain.from_iterable(chain.from_iterable(spans.values())), dtype=np.int64
+        )
         return cls(rows, edges[::2], edges[1::2])
 
     @classmethod
@@ -48,9 +52,17 @@ class TextSpans(NamedTuple):
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-_ALPHABET = frozenset(map(chr, _PRINTABLE)) | frozenset(chr(256 + rank) for rank in range(256 - len(_PRINTABLE)))
-"""Characters that represent the 256 bytes: printable bytes as themselves, the others from 256 on."""
+_PRINTABLE = [
+    *range(ord("!"), ord("~") + 1),
+    *range(ord("¡"), ord("¬") + 1),
+    *range(ord("®"), ord("ÿ") + 1),
+]
+_ALPHABET = frozenset(map(chr, _PRINTABLE)) | frozenset(
+    chr(256 + rank) for rank in range(256 - len(_PRINTABLE))
+)
+"""Characters that represent the 256 bytes: printable bytes as themselves, the others from 256
+on.
+"""
 
 
 @dataclass(frozen=True)
@@ -67,19 +79,23 @@ class TokenBytes:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> TokenBytes | None:
-        """Return the sizes for the state of a tokenizer (its ``tokenizer.json``); None if it is not byte-level."""
+        """Return the sizes for the state of a tokenizer (its ``tokenizer.json``); None if it is not
+        byte-level.
+        """
         normalizer = state.get("normalizer")
         form = None if normalizer is None else normalizer.get("type")
         vocabulary = state["model"].get("vocab")
         if form not in (None, "NFC") or not isinstance(vocabulary, dict):
             return None
         if not any(
-            step["type"] == "ByteLevel" and not step.get("add_prefix_space") for step in _steps(state, "pre_tokenizer")
+            step["type"] == "ByteLevel" and not step.get("add_prefix_space")
+            for step in _steps(state, "pre_tokenizer")
         ):
             return None
         # Tokens whose ranges leave out the spaces around them would not be contiguous.
         if any(
-            step["type"] == "ByteLevel" and step.get("trim_offsets", True) for step in _steps(state, "post_processor")
+            step["type"] == "ByteLevel" and step.get("trim_offsets", True)
+            for step in _steps(state, "post_processor")
         ):
             return None
         if not all(_ALPHABET.issuperset(token) for token in vocabulary):
@@ -109,7 +125,9 @@ def _steps(state: Mapping[str, Any], part: str) -> Sequence[Mapping[str, Any]]:
     steps = state.get(part)
     if steps is None:
         return []
-    inner: Sequence[Mapping[str, Any]] = steps.get("pretokenizers") or steps.get("processors") or [steps]
+    inner: Sequence[Mapping[str, Any]] = (
+        steps.get("pretokenizers") or steps.get("processors") or [steps]
+    )
     return inner
 
 
@@ -124,11 +142,14 @@ class AlignedTexts:
     def __init__(self, ids: Ragged, find: Callable[[int, int, int], tuple[int, int]]) -> None:
         self.ids, self._find = ids, find
 
-    def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
-        """Return the runs of tokens ``[first, last)`` that hold the characters ``[start, end)`` of texts.
+    def runs(
+        self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the runs of tokens ``[first, last)`` that hold the characters ``[start, end)`` of
+        texts.
 
-        A token that also holds characters after the end belongs to the run, as in Transformers; so do all tokens of a
-        last character that takes several.
+        A token that also holds characters after the end belongs to the run, as in Transformers; so
+        do all tokens of a last character that takes several.
 
         Args:
             rows: index of each text, ``int[num_runs]``.
@@ -136,9 +157,13 @@ class AlignedTexts:
             ends: character after the last.
 
         Returns:
-            First tokens, and tokens after the last, counted from the first token of the text: ``int64[num_runs]`` each.
+            First tokens, and tokens after the last, counted from the first token of the text:
+                ``int64[num_runs]`` each.
         """
-        pairs = [self._find(*run) for run in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)]
+        pairs = [
+            self._find(*run)
+            for run in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
+        ]
         array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         return array[:, 0], array[:, 1]
 
@@ -147,23 +172,32 @@ def aligned_by_offsets(ids: Ragged, texts: Sequence[str], encodings: Sequence[An
     """Align tokens by the offsets of ``encodings`` of the ``tokenizers`` library."""
 
     def first_token(row: int, positions: Iterable[int], default: int) -> int:
-        # Some characters, such as normalized spaces, have no token of their own: the next one that has any counts.
+        # Some characters, such as normalized spaces, have no token of their own: the next one that
+        # has any counts.
         tokens = map(encodings[row].char_to_token, positions)
         return next((int(token) for token in tokens if token is not None), default)
 
     def find(row: int, start: int, end: int) -> tuple[int, int]:
         num_characters, num_tokens = len(texts[row]), len(ids.row(row))
-        first, last = (first_token(row, range(edge, num_characters), num_tokens) for edge in (start, end))
+        first, last = (
+            first_token(row, range(edge, num_characters), num_tokens) for edge in (start, end)
+        )
         return first, max(last, first_token(row, range(end - 1, start - 1, -1), -1) + 1)
 
     return AlignedTexts(ids, find)
 
 
-def aligned_by_counts(ids: Ragged, texts: Sequence[str], count_tokens: Callable[[str], int]) -> AlignedTexts:
-    """Align tokens of a tokenizer without offsets by the number of tokens of the text before a character."""
+def aligned_by_counts(
+    ids: Ragged, texts: Sequence[str], count_tokens: Callable[[str], int]
+) -> AlignedTexts:
+    """Align tokens of a tokenizer without offsets by the number of tokens of the text before a
+    character.
+    """
 
     def find(row: int, start: int, end: int) -> tuple[int, int]:
-        first, last = (min(count_tokens(texts[row][:edge]), len(ids.row(row))) for edge in (start, end))
+        first, last = (
+            min(count_tokens(texts[row][:edge]), len(ids.row(row))) for edge in (start, end)
+        )
         return first, last
 
     return AlignedTexts(ids, find)
@@ -172,9 +206,9 @@ def aligned_by_counts(ids: Ragged, texts: Sequence[str], count_tokens: Callable[
 class ByteAlignedTexts(AlignedTexts):
     """Tokens of a byte-level vocabulary, aligned by the number of bytes of each.
 
-    Tokens of byte-level BPE spell their text byte for byte, so the running sum of their sizes is the place of each in
-    the text. A text that the tokenizer changes first (a decomposed accent, for example) has other bytes than its
-    tokens: the reference aligns it.
+    Tokens of byte-level BPE spell their text byte for byte, so the running sum of their sizes is
+    the place of each in the text. A text that the tokenizer changes first (a decomposed accent, for
+    example) has other bytes than its tokens: the reference aligns it.
 
     Args:
         texts: the texts.
@@ -199,14 +233,18 @@ class ByteAlignedTexts(AlignedTexts):
         self._text_starts = offsets[ids.offsets[:-1]]
         is_ascii = np.fromiter(map(str.isascii, texts), dtype=bool, count=len(texts))
         # In a text of pure ASCII each character is one byte.
-        self._first_bytes = {row: _first_bytes(texts[row]) for row in np.flatnonzero(~is_ascii).tolist()}
+        self._first_bytes = {
+            row: _first_bytes(texts[row]) for row in np.flatnonzero(~is_ascii).tolist()
+        }
         num_bytes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
         for row, first_bytes in self._first_bytes.items():
             num_bytes[row] = first_bytes[-1]
         has_all_bytes = offsets[ids.offsets[1:]] - self._text_starts == num_bytes
         self._is_aligned: BoolArray = sizes.keeps(texts, is_ascii) & has_all_bytes
 
-    def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
+    def runs(
+        self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray
+    ) -> tuple[Int64Array, Int64Array]:
         rows, starts, ends = (np.asarray(column, dtype=np.int64) for column in (rows, starts, ends))
         firsts, lasts = self._holders(rows, starts), self._holders(rows, ends)
         # A token that holds the last character may hold the next one too.
@@ -216,11 +254,15 @@ class ByteAlignedTexts(AlignedTexts):
         if len(unaligned):
             texts, own_rows = np.unique(rows[unaligned], return_inverse=True)
             reference = self._reference([self._texts[row] for row in texts.tolist()])
-            firsts[unaligned], lasts[unaligned] = reference.runs(own_rows, starts[unaligned], ends[unaligned])
+            firsts[unaligned], lasts[unaligned] = reference.runs(
+                own_rows, starts[unaligned], ends[unaligned]
+            )
         return firsts, lasts
 
     def _holders(self, rows: Int64Array, positions: Int64Array) -> Int64Array:
-        """Return the first token that holds each character; after the last character, the number of tokens."""
+        """Return the first token that holds each character; after the last character, the number of
+        tokens.
+        """
         places = positions.copy()
         for row, first_bytes in self._first_bytes.items():
             is_own = rows == row
@@ -240,4 +282,9 @@ def _first_bytes(text: str) -> Int64Array:
     """
     # Lone surrogates were refused earlier, so every character has a UTF-8 encoding.
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    return offsets_of(1 + (codes > 0x7F).view(np.int8) + (codes > 0x7FF).view(np.int8) + (codes > 0xFFFF).view(np.int8))
+    return offsets_of(
+        1
+        + (codes > 0x7F).view(np.int8)
+        + (codes > 0x7FF).view(np.int8)
+        + (codes > 0xFFFF).view(np.int8)
+    )

@@ -1,4 +1,6 @@
-"""A tokenizer from a directory or the hub, loaded at first use, with the fastest library that gives its ids."""
+"""A tokenizer from a directory or the hub, loaded at first use, with the fastest library that gives
+its ids.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from brimful.base.typing import AnyPath, Fingerprint, Int64Array
 from brimful.base.wording import setting
 from brimful.encode.fast.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError, hard_texts
 from brimful.encode.fast.proofs import recall, remember
-from brimful.encode.token_places import AlignedTexts, ByteAlignedTexts, aligned_by_counts, aligned_by_offsets
+from brimful.encode.token_places import (
+    AlignedTexts,
+    ByteAlignedTexts,
+    aligned_by_counts,
+    aligned_by_offsets,
+)
 from brimful.encode.tokenizer_facts import TokenizerFacts, state_path
 from brimful.encode.tokenizer_files import read_facts
 from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
@@ -33,11 +40,14 @@ class Tokenizer:
 
     Args:
         name_or_tokenizer: a directory, a hub id, or a tokenizer of ``transformers``.
-        fast: tokenize with the fast library if it gives the same ids; otherwise with the ``tokenizers`` library.
+        fast: tokenize with the fast library if it gives the same ids; otherwise with the
+            ``tokenizers`` library.
         ask_hub: if false, look for a hub id only in the hub's cache.
     """
 
-    def __init__(self, name_or_tokenizer: AnyPath | Any, *, fast: bool = True, ask_hub: bool = True) -> None:
+    def __init__(
+        self, name_or_tokenizer: AnyPath | Any, *, fast: bool = True, ask_hub: bool = True
+    ) -> None:
         self.fast = fast
         self._ask_hub = ask_hub
         self._read_backend: Any = None
@@ -45,11 +55,18 @@ class Tokenizer:
         if isinstance(name_or_tokenizer, (str, os.PathLike)):
             self.name: str | None = os.fspath(name_or_tokenizer)
             if not self.name:
-                raise SettingsError(f"no tokenizer: name a directory or a hub id with {setting('tokenizer')}")
+                raise SettingsError(
+                    f"no tokenizer: name a directory or a hub id with {setting('tokenizer')}"
+                )
             self._loaded: Any = None
         else:
             if not callable(getattr(name_or_tokenizer, "get_vocab", None)):
-                check_type("tokenizer", name_or_tokenizer, (), "a directory, a hub id, or a tokenizer of Transformers")
+                check_type(
+                    "tokenizer",
+                    name_or_tokenizer,
+                    (),
+                    "a directory, a hub id, or a tokenizer of Transformers",
+                )
             self.name = None
             self._loaded = name_or_tokenizer
 
@@ -60,7 +77,9 @@ class Tokenizer:
 
     @property
     def place(self) -> str | None:
-        """Absolute path or hub id that finds it from any directory; None for a tokenizer that the caller loaded."""
+        """Absolute path or hub id that finds it from any directory; None for a tokenizer that the
+        caller loaded.
+        """
         if self.name is not None and os.path.isdir(os.path.expanduser(self.name)):
             return os.path.realpath(os.path.expanduser(self.name))
         return self.name
@@ -82,11 +101,15 @@ class Tokenizer:
         if not looks_like_hub_id(self.name) or os.path.exists(path):
             raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: no such directory")
         if not self._ask_hub:
-            return self._load(AutoTokenizer, path, "it is not in the hub's cache", local_files_only=True)
+            return self._load(
+                AutoTokenizer, path, "it is not in the hub's cache", local_files_only=True
+            )
         with offline_if_unreachable() as is_reachable:
             explanation = "no directory here, and the hub has no tokenizer of that name"
             if not is_reachable:
-                explanation = "no directory here; the hub cannot be reached, and it is not in the hub's cache"
+                explanation = (
+                    "no directory here; the hub cannot be reached, and it is not in the hub's cache"
+                )
             return self._load(AutoTokenizer, path, explanation)
 
     def _load(self, loader: Any, path: str, explanation: str, **options: Any) -> Any:
@@ -94,11 +117,15 @@ class Tokenizer:
             return loader.from_pretrained(path, **options)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().split("\n", 1)[0]
-            raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: {explanation} ({reason})") from error
+            raise TokenizerNotFoundError(
+                f"{setting('tokenizer', self.name)}: {explanation} ({reason})"
+            ) from error
 
     @cached_property
     def facts(self) -> TokenizerFacts:
-        """Everything that encoding needs to know; from the cache if an earlier job loaded it from the same files."""
+        """Everything that encoding needs to know; from the cache if an earlier job loaded it from
+        the same files.
+        """
         directory, hub_id = self._files
         if directory is None:
             return TokenizerFacts.of(self.hf)
@@ -122,7 +149,9 @@ class Tokenizer:
 
     @property
     def _files(self) -> tuple[str | None, str]:
-        """Directory of its files, None if only the hub knows; and the hub id, empty for a directory of the caller."""
+        """Directory of its files, None if only the hub knows; and the hub id, empty for a directory
+        of the caller.
+        """
         if self.name is None:
             return None, ""
         path = os.path.expanduser(self.name)
@@ -135,7 +164,8 @@ class Tokenizer:
             return self._original.backend
         if self.facts.state is None:
             return None
-        # Use the object of Transformers if it was loaded only for this tokenizer: making another takes half a second.
+        # Use the object of Transformers if it was loaded only for this tokenizer: making another
+        # takes half a second.
         if self._loaded is None and "hf" in self.__dict__:
             backend = self.hf.backend_tokenizer
         elif self._read_backend is not None:
@@ -151,19 +181,25 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of what turns text into ids: vocabulary, merges, normalizer, added tokens. No path, no date."""
+        """Fingerprint of what turns text into ids: vocabulary, merges, normalizer, added tokens. No
+        path, no date.
+        """
         return self.facts.fingerprint
 
     @cached_property
     def reference(self) -> Tokenizer:
         """The same tokenizer with the ``tokenizers`` library alone."""
-        copy = Tokenizer(self.name if self._loaded is None else self._loaded, fast=False, ask_hub=self._ask_hub)
+        copy = Tokenizer(
+            self.name if self._loaded is None else self._loaded, fast=False, ask_hub=self._ask_hub
+        )
         copy._original, copy.facts = self, self.facts
         return copy
 
     @property
     def engine(self) -> str:
-        """Name and version of the library that tokenizes, and the reason if it is not the fast one."""
+        """Name and version of the library that tokenizes, and the reason if it is not the fast
+        one.
+        """
         if self.is_fast:
             return str(FastTokenizer.version())
         library = "tokenizers" if self.facts.state is not None else "transformers"
@@ -172,7 +208,9 @@ class Tokenizer:
 
     @property
     def is_fast(self) -> bool:
-        """True if the fast library tokenizes: it is installed, takes the tokenizer, and gave the reference's ids."""
+        """True if the fast library tokenizes: it is installed, takes the tokenizer, and gave the
+        reference's ids.
+        """
         return not self._reason_against_fast and self.fast
 
     @cached_property
@@ -196,7 +234,9 @@ class Tokenizer:
 
     @property
     def _counts_bytes(self) -> bool:
-        """True if tokens are aligned to their text by bytes: a byte-level vocabulary without known differences."""
+        """True if tokens are aligned to their text by bytes: a byte-level vocabulary without known
+        differences.
+        """
         return self.fast and self.facts.sizes is not None and self._bytes_are_right
 
     @cached_property
@@ -206,11 +246,15 @@ class Tokenizer:
     @cached_property
     def _fast(self) -> FastTokenizer:
         assert self.facts.state is not None
-        return FastTokenizer(self.facts.state, split_special_tokens=self.facts.splits_special_tokens)
+        return FastTokenizer(
+            self.facts.state, split_special_tokens=self.facts.splits_special_tokens
+        )
 
     @property
     def engine_id(self) -> str:
-        """Versions of the libraries that encode, and of the reference; empty for the reference alone."""
+        """Versions of the libraries that encode, and of the reference; empty for the reference
+        alone.
+        """
         if self.is_fast:
             return self._fast_id
         return self._bytes_id if self._counts_bytes else ""
@@ -234,7 +278,8 @@ class Tokenizer:
     def distrust(self, engine_id: str, reason: str) -> None:
         """Never use libraries of these versions for this tokenizer again.
 
-        Either the counted bytes or the fast library may be to blame, so neither is used after a difference.
+        Either the counted bytes or the fast library may be to blame, so neither is used after a
+        difference.
         """
         ids = (self._fast_id, self._bytes_id)
         for name in ids if engine_id in ids else [engine_id]:
@@ -244,7 +289,9 @@ class Tokenizer:
             self._bytes_are_right = False
 
     def _difference(self, fast: FastTokenizer, texts: Sequence[str]) -> str:
-        """Return the first text that the libraries tokenize differently, for a message; empty without one."""
+        """Return the first text that the libraries tokenize differently, for a message; empty
+        without one.
+        """
         try:
             ids = fast.ids(texts)
         except (KeyboardInterrupt, SystemExit):
@@ -280,7 +327,9 @@ class Tokenizer:
         return True
 
     def tokenize(self, texts: Sequence[str]) -> Ragged:
-        """Return the tokens of each text, ``int32``, with no special tokens added; ``check`` refuses none of them."""
+        """Return the tokens of each text, ``int32``, with no special tokens added; ``check``
+        refuses none of them.
+        """
         return self._fast.ids(texts) if self.is_fast else self._reference_ids(texts)
 
     def load(self) -> None:
@@ -288,11 +337,15 @@ class Tokenizer:
         self.tokenize(["a"])
 
     def align(self, texts: Sequence[str]) -> AlignedTexts:
-        """Return the tokens of each text with their places in it; the reference takes a fifth more time for these."""
+        """Return the tokens of each text with their places in it; the reference takes a fifth more
+        time for these.
+        """
         if not self._counts_bytes:
             return self._align_by_reference(texts)
         assert self.facts.sizes is not None
-        return ByteAlignedTexts(texts, self.tokenize(texts), self.facts.sizes, self._align_by_reference)
+        return ByteAlignedTexts(
+            texts, self.tokenize(texts), self.facts.sizes, self._align_by_reference
+        )
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, with no special tokens added."""
@@ -309,9 +362,13 @@ class Tokenizer:
 
     def _align_by_reference(self, texts: Sequence[str]) -> AlignedTexts:
         if self.backend is None:
-            return aligned_by_counts(self._reference_ids(texts), texts, lambda text: int(self.counts([text])[0]))
+            return aligned_by_counts(
+                self._reference_ids(texts), texts, lambda text: int(self.counts([text])[0])
+            )
         encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
-        return aligned_by_offsets(_ragged([encoding.ids for encoding in encodings]), texts, encodings)
+        return aligned_by_offsets(
+            _ragged([encoding.ids for encoding in encodings]), texts, encodings
+        )
 
     def _reference_ids(self, texts: Sequence[str]) -> Ragged:
         if not texts:

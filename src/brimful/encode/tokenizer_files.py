@@ -1,8 +1,10 @@
-"""Facts about a tokenizer from its files, without Transformers, if Transformers takes the files as they are.
+"""Facts about a tokenizer from its files, without Transformers, if Transformers takes the files as
+they are.
 
-``AutoTokenizer`` costs two seconds: it imports PyTorch for the model's configuration, and rebuilds some tokenizers from
-their vocabulary. For the classes here and the versions of Transformers in ``fast.proofs``, the result is known from
-``tokenizer.json`` and ``tokenizer_config.json``. Transformers loads any other tokenizer or version.
+``AutoTokenizer`` costs two seconds: it imports PyTorch for the model's configuration, and rebuilds
+some tokenizers from their vocabulary. For the classes here and the versions of Transformers in
+``fast.proofs``, the result is known from ``tokenizer.json`` and ``tokenizer_config.json``.
+Transformers loads any other tokenizer or version.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ from typing import Any
 from brimful.encode.fast.proofs import knows_transformers
 from brimful.encode.tokenizer_facts import TokenizerFacts, settings_of
 
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_NAMED_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 """Named special tokens, in the order in which Transformers lists them."""
 
 _IRRELEVANT = {
@@ -27,7 +37,14 @@ _IRRELEVANT = {
         "is_local",
         "legacy",
     ),
-    *("local_files_only", "model_input_names", "model_max_length", "name_or_path", "padding_side", "processor_class"),
+    *(
+        "local_files_only",
+        "model_input_names",
+        "model_max_length",
+        "name_or_path",
+        "padding_side",
+        "processor_class",
+    ),
     *(
         "tokenizer_class",
         "truncation_side",
@@ -37,7 +54,9 @@ _IRRELEVANT = {
         *_NAMED_TOKENS,
     ),
 }
-"""Keys of a configuration that are read here, or do not affect tokens. With any other key, Transformers is used."""
+"""Keys of a configuration that are read here, or do not affect tokens. With any other key,
+Transformers is used.
+"""
 
 _OFF = {"add_bos_token", "add_eos_token", "add_prefix_space", "split_special_tokens"}
 """Keys that do not affect tokens if they are false."""
@@ -58,25 +77,52 @@ _QWEN2 = {
 }
 """Types of models whose tokenizer is ``Qwen2Tokenizer``."""
 
-_ANY = {"llama", "smollm3", "gpt_oss", "glm4", "glm4_moe", "olmo2", "olmo3", "granite", "deepseek_v3"}
-"""Types of models whose ``tokenizer.json`` is read as it is, unless the configuration names a class."""
+_ANY = {
+    "llama",
+    "smollm3",
+    "gpt_oss",
+    "glm4",
+    "glm4_moe",
+    "olmo2",
+    "olmo3",
+    "granite",
+    "deepseek_v3",
+}
+"""Types of models whose ``tokenizer.json`` is read as it is, unless the configuration names a
+class.
+"""
 
-_QWEN2_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+_QWEN2_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": False,
+}
 _QWEN2_PARTS: dict[str, Any] = {
     "normalizer": {"type": "NFC"},
     "pre_tokenizer": {
         "type": "Sequence",
         "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": _QWEN2_PATTERN}, "behavior": "Isolated", "invert": False},
+            {
+                "type": "Split",
+                "pattern": {"Regex": _QWEN2_PATTERN},
+                "behavior": "Isolated",
+                "invert": False,
+            },
             _BYTE_LEVEL,
         ],
     },
-    "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    "decoder": {
+        "type": "ByteLevel",
+        "add_prefix_space": True,
+        "trim_offsets": True,
+        "use_regex": True,
+    },
 }
-"""Parts that ``Qwen2Tokenizer`` of Transformers 5 makes itself; ``trim_offsets`` here does not affect tokens."""
+"""Parts that ``Qwen2Tokenizer`` of Transformers 5 makes itself; ``trim_offsets`` here does not
+affect tokens.
+"""
 
 _PLAIN_BPE: dict[str, Any] = {
     "type": "BPE",
@@ -91,14 +137,18 @@ _PLAIN_BPE: dict[str, Any] = {
 
 
 def read_facts(directory: str) -> tuple[TokenizerFacts, Any] | None:
-    """Return the facts of a directory's tokenizer, and its ``tokenizers`` object; None if Transformers must read it."""
+    """Return the facts of a directory's tokenizer, and its ``tokenizers`` object; None if
+    Transformers must read it.
+    """
     folder = Path(directory)
     try:
         if not knows_transformers() or (folder / "additional_chat_templates").exists():
             return None
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
         model_config = folder / "config.json"
-        model = json.loads(model_config.read_text(encoding="utf-8")) if model_config.exists() else {}
+        model = (
+            json.loads(model_config.read_text(encoding="utf-8")) if model_config.exists() else {}
+        )
         if "added_tokens_decoder" not in config and any(
             (folder / name).exists() for name in ("added_tokens.json", "special_tokens_map.json")
         ):
@@ -110,32 +160,55 @@ def read_facts(directory: str) -> tuple[TokenizerFacts, Any] | None:
 
         backend = Backend.from_file(str(folder / "tokenizer.json"))
         jinja = folder / "chat_template.jinja"
-        template = jinja.read_text(encoding="utf-8") if jinja.exists() else config.get("chat_template")
+        template = (
+            jinja.read_text(encoding="utf-8") if jinja.exists() else config.get("chat_template")
+        )
         return _facts_of(config, backend, template, is_qwen2=is_qwen2)
     except ImportError:
         raise
-    except Exception:  # also from the Rust library: Transformers then reads it, or refuses it with its own message
+    except (
+        Exception
+    ):  # also from the Rust library: Transformers then reads it, or refuses it with its own message
         return None
 
 
 def _is_qwen2(config: Any, model: Any) -> bool | None:
-    """Return true for Qwen2's class, false for one that reads any ``tokenizer.json``; None for all others."""
-    if "auto_map" in model or not set(config) <= _IRRELEVANT | _OFF or any(config.get(key) for key in _OFF):
+    """Return true for Qwen2's class, false for one that reads any ``tokenizer.json``; None for all
+    others.
+    """
+    if (
+        "auto_map" in model
+        or not set(config) <= _IRRELEVANT | _OFF
+        or any(config.get(key) for key in _OFF)
+    ):
         return None
-    name, model_type = str(config.get("tokenizer_class")).removesuffix("Fast"), model.get("model_type")
+    name, model_type = (
+        str(config.get("tokenizer_class")).removesuffix("Fast"),
+        model.get("model_type"),
+    )
     if name == "Qwen2Tokenizer" and (model_type is None or model_type in _QWEN2):
         return True
-    if name in ("PreTrainedTokenizer", "TokenizersBackend") and (model_type is None or model_type in _ANY):
+    if name in ("PreTrainedTokenizer", "TokenizersBackend") and (
+        model_type is None or model_type in _ANY
+    ):
         return False
     return None
 
 
-def _facts_of(config: Any, backend: Any, template: str | None, *, is_qwen2: bool) -> tuple[TokenizerFacts, Any] | None:
+def _facts_of(
+    config: Any, backend: Any, template: str | None, *, is_qwen2: bool
+) -> tuple[TokenizerFacts, Any] | None:
     """Return the facts if Transformers would leave the file's tokens and processing as they are."""
     settings = settings_of(backend)
-    tokens = {token["id"]: {key: token[key] for key in token if key != "id"} for token in settings["added_tokens"]}
-    config_tokens = {int(key): value for key, value in config.get("added_tokens_decoder", {}).items()}
-    # Transformers adds what the configuration lists and the file lacks; Qwen2's class has only that list.
+    tokens = {
+        token["id"]: {key: token[key] for key in token if key != "id"}
+        for token in settings["added_tokens"]
+    }
+    config_tokens = {
+        int(key): value for key, value in config.get("added_tokens_decoder", {}).items()
+    }
+    # Transformers adds what the configuration lists and the file lacks; Qwen2's class has only that
+    # list.
     if any(tokens.get(key) != value for key, value in config_tokens.items()) or (
         is_qwen2 and config_tokens and config_tokens != tokens
     ):
@@ -143,7 +216,13 @@ def _facts_of(config: Any, backend: Any, template: str | None, *, is_qwen2: bool
     named_tokens = {name: config[name] for name in _NAMED_TOKENS if config.get(name) is not None}
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     ids = {token["content"]: key for key, token in tokens.items()}
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    plain = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     # Transformers makes special tokens with these names and flags; here they already are.
     if not isinstance(extra, list) or any(
         not isinstance(text, str) or tokens.get(ids.get(text)) != {"content": text, **plain}
@@ -175,10 +254,14 @@ def _facts_of(config: Any, backend: Any, template: str | None, *, is_qwen2: bool
 
 
 def _is_of_qwen2(settings: Any) -> bool:
-    """Return true if the file matches what ``Qwen2Tokenizer`` makes, apart from what does not affect tokens."""
+    """Return true if the file matches what ``Qwen2Tokenizer`` makes, apart from what does not
+    affect tokens.
+    """
     parts = json.loads(json.dumps({key: settings[key] for key in _QWEN2_PARTS}))
     if parts["pre_tokenizer"].get("pretokenizers"):
         parts["pre_tokenizer"]["pretokenizers"][-1]["trim_offsets"] = True
     parts["decoder"] = _QWEN2_PARTS["decoder"] if parts["decoder"]["type"] == "ByteLevel" else None
-    model = {key: value for key, value in settings["model"].items() if key not in ("vocab", "merges")}
+    model = {
+        key: value for key, value in settings["model"].items() if key not in ("vocab", "merges")
+    }
     return parts == _QWEN2_PARTS and model == _PLAIN_BPE

@@ -1,20 +1,23 @@
-"""Spans of the assistant's turns in the text of a chat template, and parts of a conversation that the template leaves out.
+"""Spans of the assistant's turns in the text of a chat template, and parts of a conversation that
+the template leaves out.
 
-A label covers what the model has to produce: the answer and the token that ends its turn. Some templates mark that
-themselves with ``{% generation %}``; most do not. For the others, the conversation is rendered once more with a mark
-wherever the template takes up a message (``trace``). An answer is the text from its mark to the next, without the
-header before it. This is exact for templates that change contents, remove the reasoning from earlier answers, or write
-the results of tools into the turn of their call. A conversation that this does not explain is an error that says so,
-never a guess.
+A label covers what the model has to produce: the answer and the token that ends its turn. Some
+templates mark that themselves with ``{% generation %}``; most do not. For the others, the
+conversation is rendered once more with a mark wherever the template takes up a message (``trace``).
+An answer is the text from its mark to the next, without the header before it. This is exact for
+templates that change contents, remove the reasoning from earlier answers, or write the results of
+tools into the turn of their call. A conversation that this does not explain is an error that says
+so, never a guess.
 
-Templates write the roles they know and silently skip others: a turn of ``bot`` is lost, and so is its target. Two
-questions detect that:
+Templates write the roles they know and silently skip others: a turn of ``bot`` is lost, and so is
+its target. Two questions detect that:
 
-1.  *Does the template write messages of this shape at all?* The conversation is rendered once with a mark in place of
-    each content; a missing mark means a missing message. The answer depends on roles alone and is kept.
-2.  *Is the text of each message there?* Each content is searched for after the previous one. A template may change it
-    on purpose (remove earlier reasoning, quote it), so a content that is not found is replaced by a mark and searched
-    for again.
+1.  *Does the template write messages of this shape at all?* The conversation is rendered once with
+    a mark in place of each content; a missing mark means a missing message. The answer depends on
+    roles alone and is kept.
+2.  *Is the text of each message there?* Each content is searched for after the previous one. A
+    template may change it on purpose (remove earlier reasoning, quote it), so a content that is not
+    found is replaced by a mark and searched for again.
 """
 
 import contextlib
@@ -45,8 +48,11 @@ class SwallowedText:
         self._render = render
         self._missing_by_shape: dict[Any, int | None] = {}
 
-    def first(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> str | None:
-        """Describe the first part of a conversation that its rendering lacks; return None if it has all parts.
+    def first(
+        self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str
+    ) -> str | None:
+        """Describe the first part of a conversation that its rendering lacks; return None if it has
+        all parts.
 
         ``shape`` comes from ``shape_of``.
         """
@@ -66,17 +72,25 @@ class SwallowedText:
         return None
 
     def _missing_mark(self, messages: Sequence[Message], tools: Any) -> int | None:
-        """Return the index of the first message whose mark is not written when all contents are marks.
+        """Return the index of the first message whose mark is not written when all contents are
+        marks.
 
-        None if all are written, or if the template refuses marks: then the second question is asked for every
-        conversation.
+        None if all are written, or if the template refuses marks: then the second question is asked
+        for every conversation.
         """
         pairs = [_with_marks(message, index) for index, message in enumerate(messages)]
         try:
             text = self._render([message for message, _ in pairs], tools, False)
         except Exception:
             return None
-        return next((index for index, (_, marks) in enumerate(pairs) if any(mark not in text for mark in marks)), None)
+        return next(
+            (
+                index
+                for index, (_, marks) in enumerate(pairs)
+                if any(mark not in text for mark in marks)
+            ),
+            None,
+        )
 
     def _missing_text(self, messages: Sequence[Message], tools: Any, text: str) -> int | None:
         """Return the index of the first message whose text is not in the rendering."""
@@ -85,7 +99,8 @@ class SwallowedText:
             content = _content(message)
             if not content:
                 continue
-            # Searched after the previous message: a short answer such as "yes" is found anywhere in a long text.
+            # Searched after the previous message: a short answer such as "yes" is found anywhere in
+            # a long text.
             start = text.find(content, end)
             if start < 0 and _THOUGHT_END in content:
                 content = content.rpartition(_THOUGHT_END)[2].strip()
@@ -116,7 +131,9 @@ def _mark(message_index: int, slot: int) -> str:
 
 
 def _with_marks(message: Message, index: int) -> tuple[Message, list[str]]:
-    """Return the message with marks for its content and for the name of each call, and the marks."""
+    """Return the message with marks for its content and for the name of each call, and the
+    marks.
+    """
     content = _mark(index, 0) if _content(message) else None
     names = [_mark(index, slot) for slot, _ in enumerate(message.get("tool_calls") or (), 1)]
     marks = names if content is None else [content, *names]
@@ -126,8 +143,8 @@ def _with_marks(message: Message, index: int) -> tuple[Message, list[str]]:
 def _refusal(index: int, message: Message) -> str:
     subject = f"its text ({excerpt_of(message)}) is" if _content(message) else "its tool calls are"
     return (
-        f"the chat template leaves out messages[{index}] of role {message['role']!r}: {subject} missing from the text "
-        f"(rename the role, or use a template that knows it)"
+        f"the chat template leaves out messages[{index}] of role {message['role']!r}: {subject} "
+        "missing from the text (rename the role, or use a template that knows it)"
     )
 
 
@@ -139,19 +156,24 @@ class TurnFinder:
 
     Args:
         render: renders messages with that template.
-        trace: renders messages and tools with that template, and tells which text belongs to which message.
+        trace: renders messages and tools with that template, and tells which text belongs to which
+            message.
         special_texts: texts of the tokenizer's special tokens, one of which ends a turn.
     """
 
     def __init__(
-        self, render: Render, trace: Callable[[Sequence[Message], Any], Traced], special_texts: Sequence[str]
+        self,
+        render: Render,
+        trace: Callable[[Sequence[Message], Any], Traced],
+        special_texts: Sequence[str],
     ) -> None:
         self._render, self._trace = render, trace
         self._special_texts = tuple(filter(None, special_texts))
         self._word_ends = re.compile("|".join([r"\s", *map(re.escape, self._special_texts)]))
 
     def spans(self, messages: Sequence[Message], tools: Any, text: str) -> list[list[Span]]:
-        """Return the spans of each assistant turn, in order; none for an answer that the text leaves out.
+        """Return the spans of each assistant turn, in order; none for an answer that the text
+        leaves out.
 
         A turn has several spans if the results of its tools are written into it.
 
@@ -182,11 +204,14 @@ class TurnFinder:
     def _without_edges(
         self, messages: Sequence[Message], index: int, tools: Any, runs: list[Span], text: str
     ) -> list[Span]:
-        """Return the runs of a turn without its header and without the white space that separates the next turn."""
+        """Return the runs of a turn without its header and without the white space that separates
+        the next turn.
+        """
         head = self._head_of_run(messages, index, tools, text[slice(*runs[0])])
         start, end = runs[-1]
         turn = text[start:end].rstrip()
-        # White space after a special token separates; after any other text it may be part of the answer.
+        # White space after a special token separates; after any other text it may be part of the
+        # answer.
         if not self._special_texts or turn.endswith(self._special_texts):
             end = start + len(turn)
         runs = [*runs[:-1], (start, end)]
@@ -218,17 +243,22 @@ class TurnFinder:
         return max(self._num_shared_words(turn, header) for header in self._headers)
 
     def _num_shared_words(self, turn: str, header: str) -> int:
-        """Return how many characters of a header a turn begins with, up to white space or a special token."""
+        """Return how many characters of a header a turn begins with, up to white space or a special
+        token.
+        """
         if turn.startswith(header):
             return len(header)
         # Words are not split: ``<think>`` and ``<tool_call>`` share their beginning.
         pairs = enumerate(zip(turn, header, strict=False))
         num_shared = next((index for index, (ours, theirs) in pairs if ours != theirs), len(turn))
-        return max((edge.end() for edge in self._word_ends.finditer(header[:num_shared])), default=0)
+        return max(
+            (edge.end() for edge in self._word_ends.finditer(header[:num_shared])), default=0
+        )
 
     @cached_property
     def _headers(self) -> tuple[str, str]:
-        """The text that the template writes before a new answer, and the part that every answer has.
+        """The text that the template writes before a new answer, and the part that every answer
+        has.
 
         They differ if the template opens reasoning only for a new answer.
         """
@@ -237,24 +267,37 @@ class TurnFinder:
         with contextlib.suppress(Exception):
             text, prompt_text = self._render(prompt, None, False), self._render(prompt, None, True)
             header = common = prompt_text[len(text) :] if prompt_text.startswith(text) else ""
-            answer_text = self._render([*prompt, {"role": "assistant", "content": _MARK}, *prompt], None, False)
+            answer_text = self._render(
+                [*prompt, {"role": "assistant", "content": _MARK}, *prompt], None, False
+            )
             if answer_text.startswith(text) and not answer_text.startswith(prompt_text):
-                common = header[: self._num_shared_words(answer_text[len(text) :], header)] or header
+                common = (
+                    header[: self._num_shared_words(answer_text[len(text) :], header)] or header
+                )
         return header, common
 
 
 def _not_shown(messages: Sequence[Message]) -> AssistantTurnsError:
-    index, message = next((index, message) for index, message in enumerate(messages) if message["role"] == "assistant")
+    index, message = next(
+        (index, message) for index, message in enumerate(messages) if message["role"] == "assistant"
+    )
     return AssistantTurnsError(
-        f"the chat template does not show where messages[{index}] of role 'assistant' ({excerpt_of(message)}) begins and "
-        "ends; put {% generation %} … {% endgeneration %} around the assistant's turns in the template "
-        f"({setting('chat_template')}), or train on all tokens ({setting('train_on', 'all')})"
+        f"the chat template does not show where messages[{index}] of role 'assistant' "
+        f"({excerpt_of(message)}) begins and ends; put {{% generation %}} … {{% endgeneration %}} "
+        f"around the assistant's turns in the template ({setting('chat_template')}), or train on "
+        f"all tokens ({setting('train_on', 'all')})"
     )
 
 
 def _hold_others(spans: Sequence[Sequence[Span]], messages: Sequence[Message], text: str) -> bool:
-    """Return true if the text of a message from another role is in a turn of the assistant, and nowhere else."""
-    edges = [0, *(edge for span in sorted(span for turn in spans for span in turn) for edge in span), len(text)]
+    """Return true if the text of a message from another role is in a turn of the assistant, and
+    nowhere else.
+    """
+    edges = [
+        0,
+        *(edge for span in sorted(span for turn in spans for span in turn) for edge in span),
+        len(text),
+    ]
     pieces = [text[start:end] for start, end in pairwise(edges)]
     outside, inside = "\0".join(pieces[::2]), "\0".join(pieces[1::2])
     contents = [message.get("content") for message in messages if message["role"] != "assistant"]

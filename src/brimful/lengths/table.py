@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ _KIND, _VERSION = "length_table", 1
 
 
 class LengthTable:
-    """Lengths by named budget: always ``tokens``, and further ones. Immutable; mapped from its file when opened.
+    """Lengths by named budget: always ``tokens``. Immutable; mapped from its file when opened.
 
     Attributes:
         budgets: ``int32[num_samples]`` of each name.
@@ -41,12 +41,11 @@ class LengthTable:
         provenance: fingerprints and settings of source and encoder, for comparison.
         rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
         group_size: samples of one row, which are packed together; 1 for most.
-        joins_rows: true if a sample is made of several rows: it depends on its neighbors, and must keep its beginning.
-        targets: targets of the loss in each sample; None if they were not measured. The fingerprint is without them.
-        media_states: ``int64[num_samples]``, states of the files of each sample's media; None in a table of texts.
+        joins_rows: true if a sample is made of several rows, and must keep its beginning.
+        targets: targets of the loss in each sample, not in the fingerprint; None if not measured.
+        media_states: ``int64[num_samples]``, states of each sample's media files; None for texts.
 
-    >>> table = LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
-    >>> table
+    >>> LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
     LengthTable(3 samples, 8 tokens, 1 rejected, 4ba7723)
     """
 
@@ -61,9 +60,11 @@ class LengthTable:
         path: str | None = None,
     ) -> None:
         if "tokens" not in budgets:
-            raise SettingsError(f"a length table needs the budget 'tokens' and has {sorted(budgets)}")
+            has = sorted(budgets)
+            raise SettingsError(f"a length table needs the budget 'tokens' and has {has}")
         self.budgets: dict[str, Lengths] = {
-            name: as_lengths(column, "lengths" if name == "tokens" else name) for name, column in budgets.items()
+            name: as_lengths(column, "lengths" if name == "tokens" else name)
+            for name, column in budgets.items()
         }
         if len(set(map(len, self.budgets.values()))) != 1:
             sizes = {name: len(column) for name, column in self.budgets.items()}
@@ -72,10 +73,8 @@ class LengthTable:
         self.provenance: dict[str, Any] = dict(provenance or {})
         self.group_size = int(self.provenance.get("group_size", 1))
         self.joins_rows = bool(self.provenance.get("has_mismatches", False))
-        self.rejects = list(map(list, rejects))
-        self.targets = targets
-        self.media_states = media_states
-        self.path = path
+        self.rejects, self.path = list(map(list, rejects)), path
+        self.targets, self.media_states = targets, media_states
 
     @classmethod
     def from_lengths(cls, lengths: IntArrayLike, **budgets: IntArrayLike) -> LengthTable:
@@ -87,7 +86,9 @@ class LengthTable:
         table = cls({"tokens": as_lengths(lengths, "tokens"), **budgets})
         if len(table) and int(table.tokens.min()) < 1:
             sample = int(np.argmax(table.tokens < 1))
-            raise InvalidLengthsError(f"sample {sample} has length {table[sample]}; every sample needs 1 token")
+            raise InvalidLengthsError(
+                f"sample {sample} has length {table[sample]}; every sample needs 1 token"
+            )
         return table
 
     def __len__(self) -> int:
@@ -100,7 +101,7 @@ class LengthTable:
     def __getitem__(self, index: slice | AnyIntArray | BoolArray) -> Lengths: ...
 
     def __getitem__(self, index: int | slice | AnyIntArray | BoolArray) -> int | Lengths:
-        """Return the tokens of one sample, -1 if it was rejected; for a slice or an array of indices, ``int32``.
+        """Return the tokens of one sample, -1 if it was rejected; of several, ``int32``.
 
         >>> table = LengthTable.from_lengths([3, 5, 4])
         >>> table[0], table[-1], table[1:].tolist()
@@ -129,7 +130,7 @@ class LengthTable:
 
     @property
     def groups(self) -> Int64Array | None:
-        """``int64[num_samples]``: the row of each sample, ``[0, 0, 1, 1, …]`` for rows of two; None for rows of one."""
+        """``int64[num_samples]``: the row of each sample; None if each row is one sample."""
         return None if self.group_size == 1 else np.arange(len(self)) // self.group_size
 
     @property
@@ -140,18 +141,15 @@ class LengthTable:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the numbers alone: equal lengths of any origin give equal plans."""
-        return fingerprint_of({name: fingerprint_array(column) for name, column in self.budgets.items()})
+        return fingerprint_of(
+            {name: fingerprint_array(self.budgets[name]) for name in self.budgets}
+        )
 
     def save(self, path: AnyPath) -> None:
         """Write the table to one file, atomically."""
-        description = {
-            "kind": _KIND,
-            "version": _VERSION,
-            "budgets": list(self.budgets),
-            "fingerprint": self.fingerprint,
-            "provenance": self.provenance,
-            "rejects": self.rejects,
-        }
+        description: dict[str, Any] = {"kind": _KIND, "version": _VERSION}
+        description |= {"budgets": list(self.budgets), "fingerprint": self.fingerprint}
+        description |= {"provenance": self.provenance, "rejects": self.rejects}
         columns: dict[str, Any] = dict(self.budgets)
         if self.targets is not None:
             description["targets"] = self.targets.kind
@@ -175,7 +173,9 @@ class LengthTable:
         kind, version = meta.get("kind", "file"), meta.get("version")
         if (kind, version) != (_KIND, _VERSION):
             of_version = f"has length table version {version}; this brimful reads {_VERSION}"
-            raise CorruptFileError(f"{name} {of_version if kind == _KIND else f'is a {kind} and not a length table'}")
+            raise CorruptFileError(
+                f"{name} {of_version if kind == _KIND else f'is a {kind} and not a length table'}"
+            )
         try:
             table = cls(
                 {budget: columns.flat(budget) for budget in meta["budgets"]},
@@ -197,12 +197,3 @@ class LengthTable:
             f"LengthTable({len(self):,} samples, {self.total_tokens:,} tokens{budgets}"
             f"{f', {num_rejected:,} rejected' if num_rejected else ''}, {short(self.fingerprint)})"
         )
-
-
-LengthsLike: TypeAlias = LengthTable | IntArrayLike
-"""Lengths as callers may pass them: a table, or whole numbers."""
-
-
-def as_table(lengths: LengthsLike) -> LengthTable:
-    """Return the table of these lengths: the table itself, or one of tokens alone, from ``as_lengths``."""
-    return lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": lengths})

@@ -1,7 +1,8 @@
-"""Targets of the loss in each sample, and the number of them that remain when a sample is cut; and what was read.
+"""Targets of the loss in each sample, and the number of them that remain when a sample is cut; and
+what was read.
 
-The first token of a segment is not a target, even in the middle of a sample: no token before it could
-predict it. So a document of ``n`` tokens has ``n - 1``.
+The first token of a segment is not a target, even in the middle of a sample: no token before it
+could predict it. So a document of ``n`` tokens has ``n - 1``.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ def as_lengths(lengths: IntArrayLike, name: str = "lengths") -> Lengths:
     Raises:
         InvalidLengthsError: not one row, not whole numbers, or above 2**31 - 1.
     """
-    if isinstance(lengths, (str, bytes)) or not (isinstance(lengths, Sequence) or hasattr(lengths, "__array__")):
+    if isinstance(lengths, (str, bytes)) or not (
+        isinstance(lengths, Sequence) or hasattr(lengths, "__array__")
+    ):
         raise InvalidLengthsError(
-            f"{name} must be whole numbers, one for each sample, and is {describe(lengths)}: open a file of lengths by "
-            f"LengthTable.open or numpy.load, and measure data by measure_lengths"
+            f"{name} must be whole numbers, one for each sample, and is {describe(lengths)}: open "
+            "a file of lengths by LengthTable.open or numpy.load, and measure data by "
+            "measure_lengths"
         )
     try:
         array = np.asarray(lengths)
@@ -46,23 +50,28 @@ def as_lengths(lengths: IntArrayLike, name: str = "lengths") -> Lengths:
         if int(array.max()) > _MAX_LENGTH:
             longest = int(np.argmax(array))
             raise InvalidLengthsError(
-                f"{name}: sample {longest} has {int(array[longest]):,}, above the maximum, {_MAX_LENGTH:,}"
+                f"{name}: sample {longest} has {int(array[longest]):,}, above the maximum, "
+                f"{_MAX_LENGTH:,}"
             )
         # The conversion would wrap around numbers of wider types.
         if int(array.min()) < -_MAX_LENGTH:
-            raise InvalidLengthsError(f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}")
+            raise InvalidLengthsError(
+                f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}"
+            )
         array = array.astype(np.int32)
     return array
 
 
 def _expectation(lengths: Any, array: np.ndarray[Any, Any]) -> str:
-    """Return the end of the message ``… must be …``: expected numbers, and the first thing that differs."""
+    """Return the end of the message ``… must be …``: expected numbers, and the first thing that
+    differs.
+    """
     items = lengths if isinstance(lengths, Sequence) else ()
     for index, item in enumerate(items):
         if not isinstance(item, (int, float, np.number)):
             return (
-                f"whole numbers, one for each sample, and the one of sample {index} is {describe(item)}: give the "
-                f"number of its tokens"
+                f"whole numbers, one for each sample, and the one of sample {index} is "
+                f"{describe(item)}: give the number of its tokens"
             )
     if array.ndim != 1:
         return f"one row of numbers and has shape {array.shape}"
@@ -78,8 +87,8 @@ class Targets:
 
     Args:
         counts: ``int32[num_samples]``, targets of each sample when packed whole.
-        runs: ``int32``; row ``i`` is ``[start, end, start, end, …]`` of sample ``i``, ascending. None: every token is a
-            target.
+        runs: ``int32``; row ``i`` is ``[start, end, start, end, …]`` of sample ``i``, ascending.
+            None: every token is a target.
 
     >>> masks = [np.array([False, True, True, False, True]), np.array([True, True, True]), np.array([False, False])]
     >>> masks = Ragged(np.concatenate(masks), offsets_of([5, 3, 2]))
@@ -105,7 +114,9 @@ class Targets:
 
     @classmethod
     def of_columns(cls, columns: Table, kind: str | None) -> Targets | None:
-        """Read targets from their ``columns`` in a saved table, by their ``kind``; None if they were not measured."""
+        """Read targets from their ``columns`` in a saved table, by their ``kind``; None if they
+        were not measured.
+        """
         if kind is None:
             return None
         if kind == "all":
@@ -144,7 +155,9 @@ class Targets:
         """Number of targets of all samples packed whole."""
         return int(self.counts.sum(dtype=np.int64))
 
-    def within(self, sample_ids: AnyIntArray, starts: AnyIntArray, lengths: AnyIntArray) -> Int64Array:
+    def within(
+        self, sample_ids: AnyIntArray, starts: AnyIntArray, lengths: AnyIntArray
+    ) -> Int64Array:
         """Count the targets in segments of samples.
 
         Args:
@@ -165,14 +178,16 @@ class Targets:
         begin = np.asarray(starts, dtype=np.int64)
         low = np.maximum(self.runs.values[::2][run], begin[segment] + 1)
         high = np.minimum(self.runs.values[1::2][run], (begin + lengths)[segment])
-        return np.bincount(segment, weights=np.maximum(high - low, 0), minlength=len(num_runs)).astype(np.int64)
+        return np.bincount(
+            segment, weights=np.maximum(high - low, 0), minlength=len(num_runs)
+        ).astype(np.int64)
 
 
 def runs_of_masks(masks: Ragged) -> Ragged:
     """Return the runs of targets in each mask: ``[start, end, start, end, …]``, ascending."""
     values, offsets = masks.values, masks.offsets
-    # The neighbors of token i are elements i and i + 2. Beyond its mask they count as not targets: no run leaves its
-    # mask.
+    # The neighbors of token i are elements i and i + 2. Beyond its mask they count as not targets:
+    # no run leaves its mask.
     neighbors = np.zeros(len(values) + 2, dtype=bool)
     neighbors[1:-1] = values
     previous_is_target, next_is_target = neighbors[:-2].copy(), neighbors[2:]
@@ -227,7 +242,8 @@ class Account:
         kinds: samples that are chats, texts and rows of tokens.
         unread: samples with a column that is not read, by its name.
         no_target: samples without a target of the loss, by the reason.
-        filtered: samples that a filter left out, by its name. Duplicates are encoded first, and counted above too.
+        filtered: samples that a filter left out, by its name. Duplicates are encoded first, and
+            counted above too.
 
     >>> from brimful.sources import Sample
     >>> account = Account()
@@ -258,6 +274,8 @@ class Account:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts for JSON, in descending order; ``filtered`` only if a filter left out something."""
+        """Return the counts for JSON, in descending order; ``filtered`` only if a filter left out
+        something.
+        """
         counts = {name: dict(counter.most_common()) for name, counter in vars(self).items()}
         return {name: count for name, count in counts.items() if count or name != "filtered"}

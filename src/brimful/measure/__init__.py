@@ -1,4 +1,6 @@
-"""Exact lengths of samples: ``measure_lengths``, its ``LengthTable``, and a ``LengthCache`` for training."""
+"""Exact lengths of samples: ``measure_lengths``, its ``LengthTable``, and a ``LengthCache`` for
+training.
+"""
 
 from brimful.lengths.table import LengthTable
 from brimful.measure.job import measure_lengths

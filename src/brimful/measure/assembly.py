@@ -1,4 +1,6 @@
-"""Table of a source, joined from the files of its blocks, and a readable list of its rows without a length."""
+"""Table of a source, joined from the files of its blocks, and a readable list of its rows without a
+length.
+"""
 
 import heapq
 import json
@@ -27,19 +29,25 @@ MAX_REJECTS = 1000
 
 
 def knows_rejects(table: LengthTable, source: Source, path: AnyPath) -> bool:
-    """Return true if the reason of each reject is in the table, or in the file at the path, which lists its rejects."""
+    """Return true if the reason of each reject is in the table, or in the file at the path, which
+    lists its rejects.
+    """
     if len(table.rejected_ids) == len(table.rejects):
         return True
     return len(table) == len(source) and lists_rejects(table, path)
 
 
 def lists_rejects(table: LengthTable, path: AnyPath) -> bool:
-    """Return true if a file lists exactly the rejected samples of a table, and they are more than the table names."""
+    """Return true if a file lists exactly the rejected samples of a table, and they are more than
+    the table names.
+    """
     if len(table.rejected_ids) == len(table.rejects):
         return False
     try:
         with open(path, "rb") as file:
-            return bool([json.loads(line)["sample_id"] for line in file] == table.rejected_ids.tolist())
+            return bool(
+                [json.loads(line)["sample_id"] for line in file] == table.rejected_ids.tolist()
+            )
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -51,11 +59,17 @@ def rejects_of(
     if earlier_table is not None:
         yield from ((sample_id, reason) for sample_id, _, reason in earlier_table.rejects)
     for task in tasks:
-        # Rows of a part are counted from its first: the same part may be elsewhere in another source.
-        rejects = [(task.start + row, reason) for row, _, reason in open_table(task.part_path).description["rejects"]]
+        # Rows of a part are counted from its first: the same part may be elsewhere in another
+        # source.
+        rejects = [
+            (task.start + row, reason)
+            for row, _, reason in open_table(task.part_path).description["rejects"]
+        ]
         if originals is not None:
             copies = task.start + np.flatnonzero(originals[task.start : task.stop] >= 0)
-            reasons = (f"has the content of sample {original:,}" for original in originals[copies].tolist())
+            reasons = (
+                f"has the content of sample {original:,}" for original in originals[copies].tolist()
+            )
             rejects = list(heapq.merge(rejects, zip(copies.tolist(), reasons, strict=True)))
         yield from rejects
 
@@ -77,7 +91,9 @@ def write_rejects(
     ids = table.rejected_ids
     if len(ids) == 0 and not os.path.exists(path):
         return
-    reasons = iter(rejects if rejects is not None else ((reject[0], reject[2]) for reject in table.rejects))
+    reasons = iter(
+        rejects if rejects is not None else ((reject[0], reject[2]) for reject in table.rejects)
+    )
     known = next(reasons, None)
     with atomic_file(path) as file:
         for sample_id in map(int, ids):
@@ -92,7 +108,10 @@ def write_rejects(
                 "reason": reason,
                 "row": row if not isinstance(row, Exception) else None,
             }
-            file.write(json.dumps(record, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n")
+            file.write(
+                json.dumps(record, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
+                + b"\n"
+            )
 
 
 def assembled_table(
@@ -102,13 +121,16 @@ def assembled_table(
     provenance: dict[str, Any],
     originals: Int64Array | None,
 ) -> LengthTable:
-    """Join the rows of an earlier table and the files of the later tasks into the table of the source."""
+    """Join the rows of an earlier table and the files of the later tasks into the table of the
+    source.
+    """
     source = context.source
     columns = {name: np.empty(len(source), dtype=np.int32) for name in context.budgets}
     states = np.zeros(len(source), dtype=np.int64) if context.encoder.takes_media else None
     runs: list[Ragged] = []
     accounts: list[Any] = []
-    # Libraries of all rows, including rows that an earlier job measured; tables without any have no such entry.
+    # Libraries of all rows, including rows that an earlier job measured; tables without any have no
+    # such entry.
     libraries: dict[str, set[str]] = {"engines": set(), "encoded_by": set()}
     if earlier_table is not None:
         for name, values in libraries.items():
@@ -141,18 +163,31 @@ def assembled_table(
         if runs:
             joined = joined_rows(runs)
             sizes = np.diff(joined.offsets)
-            runs = [Ragged(joined.values[np.repeat(~is_copy, sizes)], offsets_of(np.where(is_copy, 0, sizes)))]
-        accounts.append({"filtered": {Duplicates.name: int(is_copy.sum())}} if is_copy.any() else {})
+            runs = [
+                Ragged(
+                    joined.values[np.repeat(~is_copy, sizes)],
+                    offsets_of(np.where(is_copy, 0, sizes)),
+                )
+            ]
+        accounts.append(
+            {"filtered": {Duplicates.name: int(is_copy.sum())}} if is_copy.any() else {}
+        )
     targets = None
     if context.targets:
-        targets = Targets.of_runs(joined_rows(runs)) if context.needs_runs else Targets.of_all_tokens(columns["tokens"])
+        targets = (
+            Targets.of_runs(joined_rows(runs))
+            if context.needs_runs
+            else Targets.of_all_tokens(columns["tokens"])
+        )
     used = {name: sorted(values - {""}) for name, values in libraries.items() if values - {""}}
     return LengthTable(
         columns,
         provenance={**provenance, **used, "account": Account.sum(accounts).as_dict()},
         rejects=[
             [sample_id, source.where(sample_id), reason]
-            for sample_id, reason in islice(rejects_of(earlier_table, tasks, originals), MAX_REJECTS)
+            for sample_id, reason in islice(
+                rejects_of(earlier_table, tasks, originals), MAX_REJECTS
+            )
         ],
         targets=targets,
         media_states=states,
@@ -162,7 +197,8 @@ def assembled_table(
 def originals_of(tasks: list[BlockTask], context: BlockContext) -> Int64Array | None:
     """Return the sample that each sample duplicates, ``int64[num_samples]``; -1 for none.
 
-    None if duplicates are kept. The result depends only on contents and ids, not on the order of work.
+    None if duplicates are kept. The result depends only on contents and ids, not on the order of
+    work.
     """
     if not context.needs_contents:
         return None

@@ -23,12 +23,15 @@ RUNS = "target_runs"
 
 
 def measure_block(context: BlockContext, task: BlockTask) -> int:
-    """Measure one block, write its files and return the number of its tokens; runs in any process."""
+    """Measure one block, write its files and return the number of its tokens; runs in any
+    process.
+    """
     rows, takes_media = _Rows(context, task), context.encoder.takes_media
     samples = context.source.read_plain(task.start, task.stop)
     states = np.zeros(len(task), dtype=np.int64)
     if takes_media:
-        # Before the filters: a filter that looks at an image rejects its row only as long as the image stays the same.
+        # Before the filters: a filter that looks at an image rejects its row only as long as the
+        # image stays the same.
         samples = noted(samples, states, task.start)
     # Files and filters apply to the samples before transforms, which may replace a file by bytes.
     batches = batches_of(context.source.augment(rows.kept(samples)), rows.errors)
@@ -38,24 +41,32 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
         columns = {"tokens": np.diff(mask.offsets).astype(np.int32), **rows.sizes_of_media(media)}
         if "loss_tokens" in context.budgets:
             columns["loss_tokens"] = np.diff(offsets_of(mask.values)[mask.offsets]).astype(np.int32)
-        # The file of lengths is written last: a job that is killed between the two measures the block again.
+        # The file of lengths is written last: a job that is killed between the two measures the
+        # block again.
         if task.encoded_path is not None:
             write_stored(task.encoded_path, Ragged(ids, mask.offsets), mask.values, media)
         runs = {RUNS: runs_of_masks(mask)} if context.needs_runs else {}
     else:
-        # Labels are not needed where every token but the first is a target, or targets are not measured.
+        # Labels are not needed where every token but the first is a target, or targets are not
+        # measured.
         columns, runs = {"tokens": rows.measure(batches)}, {}
     is_empty = columns["tokens"] < 1
     description = {
         "kind": "length_part",
         "rejects": rows.rejects(is_empty),
-        **({"filtered": [index - task.start for index in sorted(rows.filtered_ids)]} if context.filters else {}),
+        **(
+            {"filtered": [index - task.start for index in sorted(rows.filtered_ids)]}
+            if context.filters
+            else {}
+        ),
         "account": rows.account.as_dict(),
         "engine": context.encoder.engine.id,
         "encoded_by": context.encoder.engine.name,
     }
     # A sample without tokens is rejected in every budget.
-    part = {name: np.where(is_empty, np.int32(REJECTED), columns[name]) for name in context.budgets} | runs
+    part = {
+        name: np.where(is_empty, np.int32(REJECTED), columns[name]) for name in context.budgets
+    } | runs
     if context.needs_contents:
         part |= dict(zip(CONTENT, rows.contents.T, strict=True))
     if takes_media:
@@ -69,7 +80,8 @@ class _Rows:
 
     Attributes:
         account: counts of samples.
-        errors: of rows that cannot be read or encoded, and of samples that a filter leaves out, which are ``filtered_ids``.
+        errors: of rows that cannot be read or encoded, and of samples that a filter leaves out,
+            which are ``filtered_ids``.
         contents: ``int64[num_rows, 2]``, fingerprints of contents, if they have to be compared.
     """
 
@@ -95,10 +107,13 @@ class _Rows:
                     self.contents[sample.sample_id - self.task.start] = content_of(sample)
             yield sample
 
-    def encode(self, batches: Iterable[list[Sample]]) -> tuple[TokenIds, Ragged, dict[int, tuple[Any, ...]]]:
+    def encode(
+        self, batches: Iterable[list[Sample]]
+    ) -> tuple[TokenIds, Ragged, dict[int, tuple[Any, ...]]]:
         """Return the tokens and the loss mask of all rows, and the media by row.
 
-        The mask of a row that cannot be encoded is empty. There are no tokens unless the task keeps them.
+        The mask of a row that cannot be encoded is empty. There are no tokens unless the task keeps
+        them.
         """
         sizes = np.zeros(len(self.task), dtype=np.int64)
         ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
@@ -139,23 +154,32 @@ class _Rows:
                 column[row] = sizes[name]
         return columns
 
-    def _count(self, samples: Sequence[Sample], is_encoded: BoolArray, has_target: BoolArray) -> None:
+    def _count(
+        self, samples: Sequence[Sample], is_encoded: BoolArray, has_target: BoolArray
+    ) -> None:
         """Count encoded samples, and the reasons of samples without a target."""
-        encoded = samples if is_encoded.all() else [samples[index] for index in np.flatnonzero(is_encoded).tolist()]
+        encoded = (
+            samples
+            if is_encoded.all()
+            else [samples[index] for index in np.flatnonzero(is_encoded).tolist()]
+        )
         self.account.add(encoded)
         if self.context.targets:
             for index in np.flatnonzero(is_encoded & ~has_target).tolist():
                 self.account.no_target[self.context.encoder.no_target_reason(samples[index])] += 1
 
     def rejects(self, is_empty: BoolArray) -> list[list[Any]]:
-        """Return ``[row, where, reason]`` of the errors, in the order of the rows; raise the first if none is allowed.
+        """Return ``[row, where, reason]`` of the errors, in the order of the rows; raise the first
+        if none is allowed.
 
         A sample that a filter left out never stops the job.
         """
         known_ids = {error.sample_id for error in self.errors}
         empty_ids = (np.flatnonzero(is_empty) + self.task.start).tolist()
         self.errors += [
-            BadSampleError("has no tokens", sample_id=index) for index in empty_ids if index not in known_ids
+            BadSampleError("has no tokens", sample_id=index)
+            for index in empty_ids
+            if index not in known_ids
         ]
         rejects = []
         for error in sorted(self.errors, key=lambda error: error.sample_id):

@@ -1,4 +1,6 @@
-"""Task of one block of rows: its settings, its files, and the batches of samples that are encoded together."""
+"""Task of one block of rows: its settings, its files, and the batches of samples that are encoded
+together.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +17,9 @@ from brimful.sources.source import Source
 _BATCH_SAMPLES = 1024
 _BATCH_CHARACTERS = 1 << 20
 _PART_CHARACTERS = 1 << 10
-"""Characters that a content with media counts as: it opens files, which takes as long as some text."""
+"""Characters that a content with media counts as: it opens files, which takes as long as some
+text.
+"""
 
 _Result = TypeVar("_Result")
 
@@ -54,7 +58,8 @@ class BlockContext:
 
 @dataclass(frozen=True)
 class BlockTask:
-    """Rows ``start … stop-1``, the file of their lengths, and the file of their tokens if they are kept.
+    """Rows ``start … stop-1``, the file of their lengths, and the file of their tokens if they are
+    kept.
 
     Attributes:
         num_bytes: of their text; None if unknown.
@@ -76,13 +81,16 @@ class BlockTask:
 def in_halves(
     begin: Callable[[list[Sample]], Callable[[], _Result]], batches: Iterable[list[Sample]]
 ) -> Iterator[tuple[list[Sample], _Result]]:
-    """Yield the result of each batch: one is tokenized, which needs no Python, while the next is rendered.
+    """Yield the result of each batch: one is tokenized, which needs no Python, while the next is
+    rendered.
 
-    Rendering has its own thread, and tokenizing uses this one: ``fastokens`` makes tables for each thread, and the
-    first thread of a worker process inherits the tables of the server that it was forked from.
+    Rendering has its own thread, and tokenizing uses this one: ``fastokens`` makes tables for each
+    thread, and the first thread of a worker process inherits the tables of the server that it was
+    forked from.
 
     Args:
-        begin: does the first half of the work on a batch, and returns a function for the second half.
+        begin: does the first half of the work on a batch, and returns a function for the second
+            half.
         batches: of samples.
     """
     remaining = iter(batches)
@@ -100,11 +108,17 @@ def in_halves(
             batch, finish = rendered
             yield batch, finish()
     finally:
-        pool.shutdown(cancel_futures=True)  # an error or Ctrl-C waits for one batch, not for all queued ones
+        pool.shutdown(
+            cancel_futures=True
+        )  # an error or Ctrl-C waits for one batch, not for all queued ones
 
 
-def batches_of(samples: Iterable[Sample | BadSampleError], errors: list[BadSampleError]) -> Iterator[list[Sample]]:
-    """Yield runs of samples to encode together, bounded in number and in characters; append errors to ``errors``."""
+def batches_of(
+    samples: Iterable[Sample | BadSampleError], errors: list[BadSampleError]
+) -> Iterator[list[Sample]]:
+    """Yield runs of samples to encode together, bounded in number and in characters; append errors
+    to ``errors``.
+    """
     batch: list[Sample] = []
     batch_characters = 0
     for sample in samples:
@@ -121,11 +135,17 @@ def batches_of(samples: Iterable[Sample | BadSampleError], errors: list[BadSampl
 
 
 def num_characters(sample: Sample) -> int:
-    """Return the characters of a sample's texts; a content with media counts as ``_PART_CHARACTERS``."""
+    """Return the characters of a sample's texts; a content with media counts as
+    ``_PART_CHARACTERS``.
+    """
     messages = sample.messages
     if type(messages) is PlainMessages:
         return sum(map(len, messages.texts))
     texts = [turn.get("content") or "" for turn in messages or ()]
     num_media = len(texts) - [*map(type, texts)].count(str)
-    num_texts = sum(map(len, texts)) if not num_media else sum(len(text) for text in texts if type(text) is str)
+    num_texts = (
+        sum(map(len, texts))
+        if not num_media
+        else sum(len(text) for text in texts if type(text) is str)
+    )
     return len(sample.text or "") + num_texts + num_media * _PART_CHARACTERS

@@ -1,10 +1,12 @@
 """Comparison of a share of the rows with the reference, while a job runs.
 
-Faster libraries are used because they gave the reference's tokens on hard texts; still, a few rows of every block are
-encoded by both. One difference stops the job, and nothing that those libraries encoded is used.
+Faster libraries are used because they gave the reference's tokens on hard texts; still, a few rows
+of every block are encoded by both. One difference stops the job, and nothing that those libraries
+encoded is used.
 
-Lengths of media come from headers, by arithmetic that was tested against the processors of one version of Transformers,
-on selected images. So a few samples of the job are decoded and given to the installed processor.
+Lengths of media come from headers, by arithmetic that was tested against the processors of one
+version of Transformers, on selected images. So a few samples of the job are decoded and given to
+the installed processor.
 """
 
 import contextlib
@@ -23,7 +25,13 @@ from brimful.base.typing import Fingerprint, Int64Array, LossMask
 from brimful.base.wording import setting
 from brimful.encode.encoded import EncodedSample, StoredSamples
 from brimful.encode.encoder import MediaReference
-from brimful.errors import BadSampleError, BrimfulError, EncodersDifferError, ProcessorDiffersError, SourceNotFoundError
+from brimful.errors import (
+    BadSampleError,
+    BrimfulError,
+    EncodersDifferError,
+    ProcessorDiffersError,
+    SourceNotFoundError,
+)
 from brimful.lengths.targets import mask_of_runs
 from brimful.measure.block import RUNS, measure_block
 from brimful.measure.block_task import BlockContext, BlockTask, num_characters
@@ -33,7 +41,9 @@ ROWS = 16
 """Rows of a block that are compared: 16 of 4,096 cost less than a tenth of the time."""
 
 _CHARACTERS = 1 << 17
-"""Characters after which no more rows of a run are compared: sixteen long documents cost more than their block."""
+"""Characters after which no more rows of a run are compared: sixteen long documents cost more than
+their block.
+"""
 
 
 ReferenceRows: TypeAlias = list[tuple[Sample, EncodedSample | BadSampleError]]
@@ -44,19 +54,29 @@ SHARE = 256
 """Samples with media for each compared one, if time allows."""
 
 TIME_SHARE = 0.02
-"""Share of the measuring time so far that comparisons may take, not counting the first sample of each kind."""
+"""Share of the measuring time so far that comparisons may take, not counting the first sample of
+each kind.
+"""
 
 _COUNTS = ("images", "frames", "sounds")
 """Budgets that tell kinds of samples apart: none, one, or several of each."""
 
 
-def reference_rows(context: BlockContext, task: BlockTask, filtered_rows: Collection[int] = ()) -> ReferenceRows:
+def reference_rows(
+    context: BlockContext, task: BlockTask, filtered_rows: Collection[int] = ()
+) -> ReferenceRows:
     """Return a few rows of a block, encoded by the reference."""
-    samples = [sample for first in _first_rows(task) for sample in _few_of(context, task, first, filtered_rows)]
+    samples = [
+        sample
+        for first in _first_rows(task)
+        for sample in _few_of(context, task, first, filtered_rows)
+    ]
     return list(zip(samples, context.encoder.engine.reference.encode_batch(samples), strict=True))
 
 
-def compare_block(context: BlockContext, task: BlockTask, expected: ReferenceRows | None = None) -> None:
+def compare_block(
+    context: BlockContext, task: BlockTask, expected: ReferenceRows | None = None
+) -> None:
     """Compare a few rows of a measured block with the reference, and record that it was done.
 
     Args:
@@ -98,15 +118,21 @@ def measure_and_compare(context: BlockContext, task: BlockTask) -> int:
 
 
 def is_compared(task: BlockTask) -> bool:
-    """Return true if a record says that the files of a block were compared, or if no fast library made them."""
+    """Return true if a record says that the files of a block were compared, or if no fast library
+    made them.
+    """
     part = open_table(task.part_path)
     if not part.description.get("engine"):
         return True
     return _is_recorded(task, ".compared", _fingerprints(task, part))
 
 
-def _few_of(context: BlockContext, task: BlockTask, first: int, filtered_rows: Collection[int]) -> Iterator[Sample]:
-    """Yield the samples from a row on that were encoded, until they have ``_CHARACTERS`` characters."""
+def _few_of(
+    context: BlockContext, task: BlockTask, first: int, filtered_rows: Collection[int]
+) -> Iterator[Sample]:
+    """Yield the samples from a row on that were encoded, until they have ``_CHARACTERS``
+    characters.
+    """
     num_all = 0
     for sample in context.source.read(first, min(first + ROWS, task.stop)):
         if isinstance(sample, Sample) and sample.sample_id - task.start not in filtered_rows:
@@ -126,14 +152,18 @@ def _is_recorded(task: BlockTask, kind: str, names: Iterable[str | None]) -> boo
 
 
 def _record(task: BlockTask, kind: str, names: Iterable[str | None]) -> None:
-    """Record a comparison, after it: a job that is killed earlier compares the block when it is resumed."""
+    """Record a comparison, after it: a job that is killed earlier compares the block when it is
+    resumed.
+    """
     path = Path(task.part_path).with_suffix(kind)
     with contextlib.suppress(OSError, BrimfulError), atomic_file(path) as file:
         file.write("\n".join(name for name in names if name is not None).encode())
 
 
 def _fingerprints(task: BlockTask, part: Table) -> list[Fingerprint | None]:
-    """Return the fingerprints of a block's lengths and, if the job keeps them, of its tokens; None for a missing file."""
+    """Return the fingerprints of a block's lengths and, if the job keeps them, of its tokens; None
+    for a missing file.
+    """
     if task.encoded_path is None:
         return [part.fingerprint]
     try:
@@ -143,10 +173,13 @@ def _fingerprints(task: BlockTask, part: Table) -> list[Fingerprint | None]:
 
 
 def _first_rows(task: BlockTask) -> Iterator[int]:
-    """Yield the first row of each run to compare: the beginning of the data, and one place in every block."""
+    """Yield the first row of each run to compare: the beginning of the data, and one place in every
+    block.
+    """
     if task.start == 0:
         yield 0
-    # By the number of the block's first row, so that every run of the same job compares the same rows.
+    # By the number of the block's first row, so that every run of the same job compares the same
+    # rows.
     yield task.start + (task.start // 4096 * 2_654_435_761) % max(1, len(task) - ROWS + 1)
 
 
@@ -179,17 +212,19 @@ def _refusal(
     engine_id = description["engine"]
     context.encoder.engine.distrust(engine_id, f"it differed from the reference on {place}")
     return EncodersDifferError(
-        f"{place} (sample {sample.sample_id}): {description.get('encoded_by', engine_id)} encodes it "
-        f"differently than the libraries that it replaces: {difference}. Nothing that it encoded is used; run the same "
-        f"command again: it goes on without it, as with {setting('fast', False)}"
+        f"{place} (sample {sample.sample_id}): {description.get('encoded_by', engine_id)} encodes "
+        f"it differently than the libraries that it replaces: {difference}. Nothing that it "
+        "encoded is used; run the same command again: it goes on without it, as with "
+        f"{setting('fast', False)}"
     )
 
 
 class MediaComparison:
     """Comparison of one job, block by block.
 
-    The first sample of each kind is always compared (no, one or several images, with or without videos and audio),
-    then one in ``SHARE`` by its number, as long as all comparisons together take less than ``TIME_SHARE`` of the time.
+    The first sample of each kind is always compared (no, one or several images, with or without
+    videos and audio), then one in ``SHARE`` by its number, as long as all comparisons together take
+    less than ``TIME_SHARE`` of the time.
 
     Args:
         context: of the job.
@@ -232,7 +267,9 @@ class MediaComparison:
         _record(task, ".processor", [part.fingerprint, self._reference.id])
 
     def _rows(self, part: Table, task: BlockTask) -> Iterator[int]:
-        """Yield rows of a block to compare: the first of each kind, then a share while time allows."""
+        """Yield rows of a block to compare: the first of each kind, then a share while time
+        allows.
+        """
         kinds = _kinds(part)
         kinds[part.flat("tokens") < 1] = 0
         firsts = []
@@ -258,21 +295,25 @@ class MediaComparison:
                 continue
             try:
                 difference = reference.difference(sample, length)
-            except BadSampleError as error:  # no length is wrong; the writer rejects a sample that changed since
+            except (
+                BadSampleError
+            ) as error:  # no length is wrong; the writer rejects a sample that changed since
                 self._progress.say(error.located(source.where(row)).message)
                 continue
             if difference:
                 raise ProcessorDiffersError(
-                    f"{source.where(row)} (sample {row}): {difference}. Nothing is planned with such lengths: name the "
-                    f"processor of the model with {setting('processor')}, or its chat template with "
-                    f"{setting('chat_template')}; leave the sample out; or go on without the comparison by "
-                    f"{setting('compare_media', False)}"
+                    f"{source.where(row)} (sample {row}): {difference}. Nothing is planned with "
+                    f"such lengths: name the processor of the model with {setting('processor')}, "
+                    f"or its chat template with {setting('chat_template')}; leave the sample out; "
+                    f"or go on without the comparison by {setting('compare_media', False)}"
                 )
         self._seconds += time.perf_counter() - begin
 
 
 def _kinds(part: Table) -> Int64Array:
-    """Return a number for each row: 0 without media, equal for samples with none, one or several of the same media."""
+    """Return a number for each row: 0 without media, equal for samples with none, one or several of
+    the same media.
+    """
     kinds = np.zeros(len(part), dtype=np.int64)
     for name in _COUNTS:
         if name in part:

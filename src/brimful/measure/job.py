@@ -35,7 +35,9 @@ from brimful.sources.source import Source
 
 _PARTS_VERSION = 2
 
-_REMEDY = f"Choose another {setting('path')}, or measure again with {setting('on_mismatch', 'rebuild')}"
+_REMEDY = (
+    f"Choose another {setting('path')}, or measure again with {setting('on_mismatch', 'rebuild')}"
+)
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,16 @@ def measure_lengths(
 ) -> LengthTable:
     """Measure the exact lengths of all samples: ``len(encoder.encode(sample).input_ids)``, always.
 
-    Rows are measured in blocks, and each block is cached under the fingerprint of its content and of
-    the encoder: a killed job resumes, only appended rows are measured, an edited row costs one
+    Rows are measured in blocks, and each block is cached under the fingerprint of its content and
+    of the encoder: a killed job resumes, only appended rows are measured, an edited row costs one
     block, and a copy of the data elsewhere costs nothing.
 
     Args:
         source: the samples, or anything that ``open_source`` takes.
-        encoder: encoder of the samples; or a tokenizer, or its name, for the encoder that the source needs.
-        targets: measure the places of the loss's targets too, so that samples without targets are known before
-            packing. Without it, chats are measured faster.
+        encoder: encoder of the samples; or a tokenizer, or its name, for the encoder that the
+            source needs.
+        targets: measure the places of the loss's targets too, so that samples without targets are
+            known before packing. Without it, chats are measured faster.
         budgets: lengths to measure: ``tokens``, and ``loss_tokens`` for the targets of the loss.
         path: file of the table; inside the cache if None.
         cache_dir: directory of finished blocks.
@@ -70,16 +73,18 @@ def measure_lengths(
         on_bad_sample: ``error`` stops at the first malformed row; ``skip`` counts it, writes it to
             ``rejects_path`` and gives it length -1.
         rejects_path: JSON lines of the skipped rows, and of samples that a filter left out.
-        filters: quality filters (``brimful.measure.filters``), or texts such as ``aspect-ratio=0.2:5``. Samples that
-            one of them leaves out are rejected with its reason, for any ``on_bad_sample``.
-        augmentation: settings of the augmentation in training, which changes no length (``check_augmentation``):
-            recorded in the table, and compared when another training opens it (``LengthCache``).
+        filters: quality filters (``brimful.measure.filters``), or texts such as
+            ``aspect-ratio=0.2:5``. Samples that one of them leaves out are rejected with its
+            reason, for any ``on_bad_sample``.
+        augmentation: settings of the augmentation in training, which changes no length
+            (``check_augmentation``): recorded in the table, and compared when another training
+            opens it (``LengthCache``).
         transforms: functions from a sample to a sample, run before measuring: short for
             ``source.augmented(transforms)``.
-        on_mismatch: action if ``path`` has lengths of other data or another encoder: ``error`` names the
-            parts that differ, ``rebuild`` replaces the table.
-        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the job. All machines must see the
-            source and ``cache_dir``.
+        on_mismatch: action if ``path`` has lengths of other data or another encoder: ``error``
+            names the parts that differ, ``rebuild`` replaces the table.
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the job. All
+            machines must see the source and ``cache_dir``.
         progress: reports rows and tokens per second and the remaining time.
 
     Raises:
@@ -109,23 +114,28 @@ def measure_and_keep(
     *,
     looks_at_media: bool = True,
 ) -> Measurement:
-    """Measure lengths and keep the tokens in ``encoded_dir``, so that writing need not encode again.
+    """Measure lengths and keep the tokens in ``encoded_dir``, so that writing need not encode
+    again.
 
-    With ``looks_at_media`` false, lengths are reused even if files of media changed since: for packs that are already
-    written.
+    With ``looks_at_media`` false, lengths are reused even if files of media changed since: for
+    packs that are already written.
     """
     path, targets, rejects_path = settings.path, settings.targets, settings.rejects_path
     judges, resources = as_filters(settings.filters), settings.resources
     provenance = provenance_of(source, encoder, settings)
-    key = fingerprint_of([_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None])
+    key = fingerprint_of(
+        [_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None]
+    )
     folder = default_cache_dir(settings.cache_dir) / "lengths" / key[:16]
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
-    # A table in the cache is named by the fingerprint of its source: it differs only if it is damaged, and is remade.
+    # A table in the cache is named by the fingerprint of its source: it differs only if it is
+    # damaged, and is remade.
     earlier_table, misfit = open_earlier(target, provenance, source, encoder)
     is_kept = path is not None and settings.on_mismatch == "error"
     if misfit and is_kept:
         raise CacheMismatchError(f"{target} {misfit}. {_REMEDY}")
-    # It is useless to a job that keeps the tokens of all rows, or needs targets or errors that it does not have.
+    # It is useless to a job that keeps the tokens of all rows, or needs targets or errors that it
+    # does not have.
     if earlier_table is not None and (
         encoded_dir is not None
         or (targets and earlier_table.targets is None)
@@ -134,8 +144,12 @@ def measure_and_keep(
             and len(earlier_table.rejected_ids) > earlier_table.account.filtered.total()
         )
         or (rejects_path is not None and not knows_rejects(earlier_table, source, rejects_path))
-        # New rows may duplicate earlier ones: the files of the earlier blocks, which exist, tell which.
-        or (len(earlier_table) < len(source) and any(isinstance(judge, Duplicates) for judge in judges))
+        # New rows may duplicate earlier ones: the files of the earlier blocks, which exist, tell
+        # which.
+        or (
+            len(earlier_table) < len(source)
+            and any(isinstance(judge, Duplicates) for judge in judges)
+        )
     ):
         earlier_table = None
     looks_at_media = looks_at_media and encoder.takes_media
@@ -151,7 +165,9 @@ def measure_and_keep(
     if earlier_table is not None and len(earlier_table) == len(source):
         table = earlier_table
         # Equal rows may be in a file of another name now.
-        table.rejects = [[sample_id, source.where(sample_id), reason] for sample_id, _, reason in table.rejects]
+        table.rejects = [
+            [sample_id, source.where(sample_id), reason] for sample_id, _, reason in table.rejects
+        ]
     else:
         first_new = len(earlier_table) if earlier_table is not None else 0
         # Kept media are identified by their paths, which the rows do not determine.
@@ -182,7 +198,9 @@ def measure_and_keep(
         forget_shares(target)
         rejects = rejects_of(earlier_table, tasks, originals)
         if encoded_dir is not None:
-            paths = [(task.start, task.encoded_path) for task in tasks if task.encoded_path is not None]
+            paths = [
+                (task.start, task.encoded_path) for task in tasks if task.encoded_path is not None
+            ]
             samples = StoredSamples(paths)
     # A complete list stays: it may have more reasons than the table.
     if rejects_path is not None and not (rejects is None and lists_rejects(table, rejects_path)):
@@ -191,7 +209,9 @@ def measure_and_keep(
 
 
 def _other_media(table: LengthTable, source: Source, resources: Resources) -> str:
-    """Describe the first sample of a table whose media files changed; empty if none did, or states are unknown."""
+    """Describe the first sample of a table whose media files changed; empty if none did, or states
+    are unknown.
+    """
     if table.media_states is None:
         return ""
     runs = runs_of_states(table.media_states)

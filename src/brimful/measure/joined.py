@@ -35,9 +35,10 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
         One table, not saved. Its fingerprint, and so its plan, equals a table measured in one call.
 
     Raises:
-        CacheMismatchError: tables with different settings or columns, or two with the same data; names them and the
-            command that measures them.
-        SettingsError: no tables, or lengths that depend on the other parts: with duplicates removed, or of KTO.
+        CacheMismatchError: tables with different settings or columns, or two with the same data;
+            names them and the command that measures them.
+        SettingsError: no tables, or lengths that depend on the other parts: with duplicates
+            removed, or of KTO.
 
     >>> parts = [LengthTable.from_lengths([3, 5]), LengthTable.from_lengths([4])]
     >>> join_tables(parts).tokens.tolist()
@@ -49,18 +50,20 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
     for table in tables:
         if Duplicates.name in table.provenance.get("settings", {}).get("filters", {}):
             raise SettingsError(
-                f"{_title(table)} was measured without duplicates, which were looked for in this part only: "
-                f"{_measure(tables)} finds the duplicates of all parts, and reuses the cached lengths"
+                f"{_title(table)} was measured without duplicates, which were looked for in this "
+                f"part only: {_measure(tables)} finds the duplicates of all parts, and reuses the "
+                "cached lengths"
             )
         if table.joins_rows:
             raise SettingsError(
-                f"{_title(table)} is of KTO, whose mismatches come from neighboring rows: {_measure(tables)} measures "
-                f"all parts at once"
+                f"{_title(table)} is of KTO, whose mismatches come from neighboring rows: "
+                f"{_measure(tables)} measures all parts at once"
             )
         if differences := _differences(first, table):
             raise CacheMismatchError(
-                f"{_title(table)} and {_title(first)} cannot be planned together; these parts differ: "
-                f"{', '.join(differences)}. Measure one of them again with the settings of the other: {_measure([table])}"
+                f"{_title(table)} and {_title(first)} cannot be planned together; these parts "
+                f"differ: {', '.join(differences)}. Measure one of them again with the settings of "
+                f"the other: {_measure([table])}"
             )
     _check_disjoint(tables)
     offsets = np.cumsum([0, *map(len, tables)])
@@ -75,7 +78,9 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
         provenance=_provenance(tables),
         rejects=list(islice(rejects, MAX_REJECTS)),
         targets=_targets(tables),
-        media_states=np.concatenate([table.media_states for table in tables]) if has_states else None,
+        media_states=np.concatenate([table.media_states for table in tables])
+        if has_states
+        else None,
     )
 
 
@@ -100,8 +105,12 @@ def _provenance(tables: Sequence[LengthTable]) -> dict[str, Any]:
         **first,
         **{name: values for name, values in libraries.items() if values},
         # No source has this fingerprint: a joined table is measured again, never continued.
-        "source_fingerprint": fingerprint_of(["joined", [table.provenance["source_fingerprint"] for table in tables]]),
-        "source": f"{first['source']} … {tables[-1].provenance['source']}" if len(tables) > 1 else first["source"],
+        "source_fingerprint": fingerprint_of(
+            ["joined", [table.provenance["source_fingerprint"] for table in tables]]
+        ),
+        "source": f"{first['source']} … {tables[-1].provenance['source']}"
+        if len(tables) > 1
+        else first["source"],
         "parts": [part for table in tables for part in table.provenance["parts"]],
         "num_samples": sum(map(len, tables)),
         "account": Account.sum(table.provenance.get("account", {}) for table in tables).as_dict(),
@@ -109,7 +118,9 @@ def _provenance(tables: Sequence[LengthTable]) -> dict[str, Any]:
 
 
 def _differences(first: LengthTable, table: LengthTable) -> list[str]:
-    """Return the names of the settings in which two tables differ and on which lengths or plans depend."""
+    """Return the names of the settings in which two tables differ and on which lengths or plans
+    depend.
+    """
 
     # Settings of reading rows may differ from file to file, as in one call.
     names = differing_settings(first.provenance, table.provenance)
@@ -141,11 +152,19 @@ def _check_disjoint(tables: Sequence[LengthTable]) -> None:
     for table in tables:
         fingerprint = table.provenance.get("source_fingerprint")
         titles = [str(title) for title, _ in table.provenance.get("parts", ())]
-        for key in [*([("content", fingerprint)] if fingerprint is not None and len(table) else []), *titles]:
+        for key in [
+            *([("content", fingerprint)] if fingerprint is not None and len(table) else []),
+            *titles,
+        ]:
             if key in seen:
-                shared = "the same samples as" if isinstance(key, tuple) else f"samples of {key}, as does"
+                shared = (
+                    "the same samples as"
+                    if isinstance(key, tuple)
+                    else f"samples of {key}, as does"
+                )
                 raise CacheMismatchError(
-                    f"{_title(table)} holds {shared} {_title(seen[key])}, and they would be packed twice: leave one of them out, or measure both in one call"
+                    f"{_title(table)} holds {shared} {_title(seen[key])}, and they would be packed "
+                    "twice: leave one of them out, or measure both in one call"
                 )
         seen |= dict.fromkeys([("content", fingerprint), *titles], table)
 

@@ -36,22 +36,25 @@ OnCacheMismatch: TypeAlias = Literal["error", "rebuild", "fallback"]
 
 @dataclass(frozen=True)
 class LengthCache:
-    """File of exact lengths for a training data set with augmentation, and the policy if it does not match.
+    """File of exact lengths for a training data set with augmentation, and the policy if it does
+    not match.
 
-    Packs are then built from the file alone: no image is opened, nothing is encoded or augmented. Training augments
-    each sample when it is served (``PackedDataset.from_plan(…, transforms=…)``), and rejects a sample whose length
-    changes.
+    Packs are then built from the file alone: no image is opened, nothing is encoded or augmented.
+    Training augments each sample when it is served (``PackedDataset.from_plan(…, transforms=…)``),
+    and rejects a sample whose length changes.
 
-    The file matches if it has the fingerprints of the rows and of all that decides lengths (tokenizer, chat template,
-    processor, filters), and the settings of the augmentation, and if the media files still have their sizes and times,
-    which opens no image. Only rows that were appended since are measured.
+    The file matches if it has the fingerprints of the rows and of all that decides lengths
+    (tokenizer, chat template, processor, filters), and the settings of the augmentation, and if the
+    media files still have their sizes and times, which opens no image. Only rows that were appended
+    since are measured.
 
     Args:
         path: of the table, as ``brimful measure DATA --config train.yaml -o PATH`` writes it.
-        augmentation: settings of the augmentation in training, such as ``{"crop": 224, "version": 3}``; compared as
-            texts.
-        on_mismatch: action if the file is missing or does not match: ``error`` names what differs and the command that
-            writes it; ``rebuild`` measures and replaces it; ``fallback`` leaves it, warns, and measures without it.
+        augmentation: settings of the augmentation in training, such as
+            ``{"crop": 224, "version": 3}``; compared as texts.
+        on_mismatch: action if the file is missing or does not match: ``error`` names what differs
+            and the command that writes it; ``rebuild`` measures and replaces it; ``fallback``
+            leaves it, warns, and measures without it.
 
     Raises:
         SettingsError: an unknown policy, or augmentation that cannot be recorded.
@@ -75,7 +78,8 @@ class LengthCache:
         augmentation_settings(self.augmentation)
         if self.on_mismatch not in ("error", "rebuild", "fallback"):
             raise SettingsError(
-                f"{setting('on_mismatch', self.on_mismatch)} is unknown: use error, rebuild or fallback"
+                f"{setting('on_mismatch', self.on_mismatch)} is unknown: use error, rebuild or "
+                "fallback"
             )
 
     def lengths(
@@ -91,11 +95,14 @@ class LengthCache:
             options: its other settings, but for ``path``, ``augmentation`` and ``on_mismatch``.
 
         Raises:
-            CacheMismatchError: the policy is ``error``; names what differs, and the command that writes the file.
+            CacheMismatchError: the policy is ``error``; names what differs, and the command that
+                writes the file.
             BrimfulError: as for ``measure_lengths``, for appended rows.
         """
         on_mismatch: OnMismatch = "rebuild" if self.on_mismatch == "rebuild" else "error"
-        settings = MeasureSettings(path=self.path, augmentation=self.augmentation, on_mismatch=on_mismatch, **options)
+        settings = MeasureSettings(
+            path=self.path, augmentation=self.augmentation, on_mismatch=on_mismatch, **options
+        )
         source = open_source(source, cache_dir=settings.cache_dir)
         encoder = as_encoder(source, encoder)
         misfit = self._misfit(source, encoder, settings)
@@ -104,18 +111,26 @@ class LengthCache:
                 return measure_and_keep(source, encoder, settings).table
             except CacheMismatchError as error:
                 # Media files, which are checked last, and once.
-                misfit = error.message.removeprefix(f"{os.fspath(self.path)} ").partition(". Choose ")[0]
+                misfit = error.message.removeprefix(f"{os.fspath(self.path)} ").partition(
+                    ". Choose "
+                )[0]
         if self.on_mismatch == "error":
             command = _writing_command(source, encoder, settings)
             raise CacheMismatchError(
                 f"{os.fspath(self.path)} {misfit}. Write it with {command}, or choose "
                 f"{setting('on_mismatch', 'rebuild')} or {setting('on_mismatch', 'fallback')}"
             )
-        warnings.warn(f"{os.fspath(self.path)} {misfit}: lengths are measured without it", stacklevel=2)
-        return measure_and_keep(source, encoder, replace(settings, path=None, augmentation=None)).table
+        warnings.warn(
+            f"{os.fspath(self.path)} {misfit}: lengths are measured without it", stacklevel=2
+        )
+        return measure_and_keep(
+            source, encoder, replace(settings, path=None, augmentation=None)
+        ).table
 
     def _misfit(self, source: Source, encoder: Encoder, settings: MeasureSettings) -> str:
-        """Return why the file is unusable; empty if it has the lengths of the source, or of a beginning of it."""
+        """Return why the file is unusable; empty if it has the lengths of the source, or of a
+        beginning of it.
+        """
         provenance = provenance_of(source, encoder, settings)
         table, misfit = open_earlier(Path(self.path), provenance, source, encoder)
         if misfit:
@@ -128,13 +143,20 @@ class LengthCache:
 
 
 def _writing_command(source: Source, encoder: Encoder, settings: MeasureSettings) -> str:
-    """Return the command that writes the lengths of a source; the Python call for samples that are in no files."""
-    path, augmentation = os.fspath(settings.path or ""), augmentation_settings(settings.augmentation or {})
+    """Return the command that writes the lengths of a source; the Python call for samples that are
+    in no files.
+    """
+    path, augmentation = (
+        os.fspath(settings.path or ""),
+        augmentation_settings(settings.augmentation or {}),
+    )
     paths = [title for title, _ in source.rows.members]
     filters = [judge for judge in settings.filters or () if isinstance(judge, str)]
     if not all(map(os.path.exists, paths)) or len(filters) < len(settings.filters or ()):
         record = f", augmentation={augmentation!r}" if augmentation else ""
-        return f"`measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)`"
+        return (
+            f"`measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)`"
+        )
     tokenizer = getattr(encoder, "tokenizer", None)
     values = {
         "tokenizer": [] if tokenizer is None else [tokenizer.place],
@@ -142,6 +164,8 @@ def _writing_command(source: Source, encoder: Encoder, settings: MeasureSettings
         "budget": [name for name in settings.budgets if name != "tokens"],
         "augmentation": [f"{name}={text}" for name, text in augmentation.items()],
     }
-    flags = [word for name, texts in values.items() for text in texts for word in (f"--{name}", text)]
+    flags = [
+        word for name, texts in values.items() for text in texts for word in (f"--{name}", text)
+    ]
     command = measure_command(paths, path, flags)
     return f"`{command} --on-mismatch rebuild` and the other settings of this training"

@@ -1,4 +1,6 @@
-"""Settings of jobs that measure, with their help, and the provenance of lengths: all that they depend on."""
+"""Settings of jobs that measure, with their help, and the provenance of lengths: all that they
+depend on.
+"""
 
 from __future__ import annotations
 
@@ -54,15 +56,17 @@ class SampleSettings:
     )
     cache_dir: AnyPath | None = option(
         None,
-        "Directory for indexes and measured lengths, but not for notes on tokenizers (default: $BRIMFUL_CACHE or "
-        "~/.cache/brimful).",
+        "Directory for indexes and measured lengths, but not for notes on tokenizers (default: "
+        "$BRIMFUL_CACHE or ~/.cache/brimful).",
     )
     execution: ExecutionLike = LOCAL
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
         if self.on_bad_sample not in ("error", "skip"):
-            raise SettingsError(f"{setting('on_bad_sample', self.on_bad_sample)} is unknown: use error or skip")
+            raise SettingsError(
+                f"{setting('on_bad_sample', self.on_bad_sample)} is unknown: use error or skip"
+            )
 
     @cached_property
     def resources(self) -> Resources:
@@ -85,14 +89,18 @@ class MeasureSettings(SampleSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.on_mismatch not in ("error", "rebuild"):
-            raise SettingsError(f"{setting('on_mismatch', self.on_mismatch)} is unknown: use error or rebuild")
+            raise SettingsError(
+                f"{setting('on_mismatch', self.on_mismatch)} is unknown: use error or rebuild"
+            )
         for name in self.budgets:
             if name not in BUDGETS:
                 value = setting("budgets", name, python=f"budgets {name!r}")
                 raise SettingsError(f"{value} cannot be measured here: use {', '.join(BUDGETS)}")
 
     def budgets_of(self, encoder: Encoder) -> tuple[str, ...]:
-        """Return the budgets of a table: tokens first, then the requested ones, then the encoder's budgets of media."""
+        """Return the budgets of a table: tokens first, then the requested ones, then the encoder's
+        budgets of media.
+        """
         return ("tokens", *(name for name in BUDGETS[1:] if name in self.budgets), *encoder.budgets)
 
 
@@ -103,7 +111,8 @@ def provenance_of(
 ) -> dict[str, Any]:
     """Return the fingerprints and settings that lengths depend on; ``labels`` decide only targets.
 
-    Augmentation changes no length, so blocks are found for any; a table records the one it was made for.
+    Augmentation changes no length, so blocks are found for any; a table records the one it was made
+    for.
     """
     budgets, filters = measuring.budgets_of(encoder), as_filters(measuring.filters)
     settings = {f"encoder {name}": value for name, value in encoder.length_settings.items()}
@@ -112,9 +121,21 @@ def provenance_of(
     if filters:
         settings["filters"] = {judge.name: judge.settings for judge in filters}
     return {
-        "settings": {**settings, "budgets": list(budgets), **{f"row {k}": v for k, v in source.row_settings.items()}},
-        **({"labels": {f"encoder {k}": v for k, v in encoder.label_settings.items()}} if measuring.targets else {}),
-        **({} if measuring.augmentation is None else {"augmentation": augmentation_settings(measuring.augmentation)}),
+        "settings": {
+            **settings,
+            "budgets": list(budgets),
+            **{f"row {k}": v for k, v in source.row_settings.items()},
+        },
+        **(
+            {"labels": {f"encoder {k}": v for k, v in encoder.label_settings.items()}}
+            if measuring.targets
+            else {}
+        ),
+        **(
+            {}
+            if measuring.augmentation is None
+            else {"augmentation": augmentation_settings(measuring.augmentation)}
+        ),
         "source_fingerprint": source.fingerprint,
         "source": source.title,
         "parts": [list(member) for member in source.rows.members],
@@ -125,7 +146,9 @@ def provenance_of(
 
 
 def differing_settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return the names of the settings, labels and settings of augmentation in which two provenances differ."""
+    """Return the names of the settings, labels and settings of augmentation in which two
+    provenances differ.
+    """
     return [
         f"augmentation {name}" if part == "augmentation" else name
         for part in _COMPARED
@@ -147,25 +170,39 @@ def open_earlier(
         return None, ""
     except BrimfulError as error:
         return None, f"is there and cannot be used ({error.message})"
-    # The content is compared last: the fingerprint of a file's first rows may require reading the file.
+    # The content is compared last: the fingerprint of a file's first rows may require reading the
+    # file.
     earlier = table.provenance
     # Targets count if both have them, and a job without augmentation accepts any.
-    names = [name for name in _COMPARED if name in provenance and (name != "labels" or name in earlier)]
-    differences = differing_settings({name: earlier.get(name, {}) for name in names}, {n: provenance[n] for n in names})
+    names = [
+        name for name in _COMPARED if name in provenance and (name != "labels" or name in earlier)
+    ]
+    differences = differing_settings(
+        {name: earlier.get(name, {}) for name in names}, {n: provenance[n] for n in names}
+    )
     if not all(map(encoder.engine.trusts, earlier.get("engines", ()))):
-        differences.append("libraries that encoded it, which were later found to give other tokens than the reference")
+        differences.append(
+            "libraries that encoded it, which were later found to give other tokens than the "
+            "reference"
+        )
     if not differences and len(table) > len(source):
         differences = [f"source ({len(table):,} samples there, {len(source):,} here)"]
     if not differences and not source.begins_with(len(table), earlier["source_fingerprint"]):
         fingerprint = earlier["source_fingerprint"]
-        differences = [f"source content ({short(fingerprint)} there, {short(source.fingerprint)} here)"]
+        differences = [
+            f"source content ({short(fingerprint)} there, {short(source.fingerprint)} here)"
+        ]
     if not differences:
         return table, ""
-    return None, f"was measured with other settings or data; these parts differ: {', '.join(differences)}"
+    return (
+        None,
+        f"was measured with other settings or data; these parts differ: {', '.join(differences)}",
+    )
 
 
 def augmentation_settings(augmentation: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings of augmentation as texts, so that Python, YAML and the command line compare equal.
+    """Return settings of augmentation as texts, so that Python, YAML and the command line compare
+    equal.
 
     Raises:
         SettingsError: a value that JSON has no text for, such as a function.
@@ -177,11 +214,13 @@ def augmentation_settings(augmentation: Mapping[str, Any]) -> dict[str, str]:
     for name, value in augmentation.items():
         try:
             texts[str(name)] = (
-                value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+                value
+                if isinstance(value, str)
+                else json.dumps(value, sort_keys=True, ensure_ascii=False)
             )
         except (TypeError, ValueError) as error:
             raise SettingsError(
-                f"{setting('augmentation')}: {name} is {value!r}, which cannot be recorded: give names, numbers and texts, "
-                f"such as a version of the code"
+                f"{setting('augmentation')}: {name} is {value!r}, which cannot be recorded: give "
+                "names, numbers and texts, such as a version of the code"
             ) from error
     return texts

@@ -1,8 +1,9 @@
 """States of media files: the lengths of a row are valid as long as its files are unchanged.
 
-Rows are identified by their text, which stays when an image file is replaced. So each row's length has a number: a
-digest of the sizes and last changes of its files, and of the range of a member of a tar. Comparing it costs one call of
-the file system for each medium, and opens none. Bytes inside a row are in its fingerprint, and need no number.
+Rows are identified by their text, which stays when an image file is replaced. So each row's length
+has a number: a digest of the sizes and last changes of its files, and of the range of a member of a
+tar. Comparing it costs one call of the file system for each medium, and opens none. Bytes inside a
+row are in its fingerprint, and need no number.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 
 STATES = "media_states"
-"""Column of the states of rows, ``int64``: 0 for a row without files; and name of the stage that compares them."""
+"""Column of the states of rows, ``int64``: 0 for a row without files; and name of the stage that
+compares them.
+"""
 
 _IN_PROCESS_ROWS = 3 * 4096
 """Rows that are compared in this process: starting others would take longer."""
@@ -53,7 +56,9 @@ def _state(medium: Any) -> bytes:
 def noted(
     samples: Iterable[Sample | BadSampleError], states: Int64Array, start: int
 ) -> Iterator[Sample | BadSampleError]:
-    """Yield samples after storing their states in ``states``, so that a later change is detected."""
+    """Yield samples after storing their states in ``states``, so that a later change is
+    detected.
+    """
     for sample in samples:
         if isinstance(sample, Sample) and sample.media:
             states[sample.sample_id - start] = state_of(sample)
@@ -76,7 +81,9 @@ def changed_samples(
     rows: Sequence[StatedRows],
     resources: Resources,
 ) -> Generator[tuple[StatedRows, int], None, None]:
-    """Yield the runs of rows whose files changed since they were measured, each with its first changed sample."""
+    """Yield the runs of rows whose files changed since they were measured, each with its first
+    changed sample.
+    """
     asked = [run for run in rows if run.states.any()]
     if not asked:
         return
@@ -94,12 +101,15 @@ def changed_samples(
 def runs_of_states(states: Int64Array) -> list[StatedRows]:
     """Return the states of many rows in runs, which processes compare."""
     return [
-        StatedRows(start, np.asarray(states[start : start + _TASK_ROWS])) for start in range(0, len(states), _TASK_ROWS)
+        StatedRows(start, np.asarray(states[start : start + _TASK_ROWS]))
+        for start in range(0, len(states), _TASK_ROWS)
     ]
 
 
 def _first_changed(source: Source, rows: StatedRows) -> int:
-    """Return the first sample whose files changed since they were measured, in any process; -1 without one."""
+    """Return the first sample whose files changed since they were measured, in any process; -1
+    without one.
+    """
     for sample in source.read_plain(rows.start, rows.start + len(rows.states)):
         due = int(rows.states[sample.sample_id - rows.start])
         if due and (not isinstance(sample, Sample) or state_of(sample) != due):

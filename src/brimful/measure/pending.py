@@ -1,4 +1,6 @@
-"""Blocks of a job: which ones are measured already, the run of the others, and shares of a job on several machines."""
+"""Blocks of a job: which ones are measured already, the run of the others, and shares of a job on
+several machines.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def in_words(shares: Sequence[int]) -> str:
 
 
 def note_shares(target: AnyPath, folder: Path, execution: Execution, source: str) -> None:
-    """Write a note next to a table that waits for other shares, so that its readers can name them."""
+    """Write a note next to a table that waits for other shares, so that its readers can name
+    them.
+    """
     note = {"folder": os.path.abspath(folder), "num_tasks": execution.num_tasks, "source": source}
     with atomic_file(_note_of(target)) as file:
         file.write(json.dumps(note).encode())
@@ -69,16 +73,24 @@ def forget_shares(target: AnyPath) -> None:
 
 
 def unfinished_shares(target: AnyPath) -> str | None:
-    """Describe the shares that a table waits for, and the commands that measure them; None without a note."""
+    """Describe the shares that a table waits for, and the commands that measure them; None without
+    a note.
+    """
     try:
         note = json.loads(_note_of(target).read_bytes())
         num_tasks, source = int(note["num_tasks"]), str(note["source"])
         missing = missing_shares(Path(note["folder"]), num_tasks)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    command = f"{measure_command([source], os.fspath(target))} with the settings of the other shares"
+    command = (
+        f"{measure_command([source], os.fspath(target))} with the settings of the other shares"
+    )
     index = setting("task_index", missing[0] if missing else None)
-    share = f"and {index} {setting('num_tasks', num_tasks)}, or without both, " if missing else "and without shares "
+    share = (
+        f"and {index} {setting('num_tasks', num_tasks)}, or without both, "
+        if missing
+        else "and without shares "
+    )
     which = (
         f"of {num_tasks} shares {in_words(missing)} are missing"
         if missing
@@ -102,29 +114,45 @@ def _note_of(target: AnyPath) -> Path:
 
 
 _SMALL_BYTES = 5_500_000
-"""Bytes of text that the reference encodes in less processor time than the fast library takes to load."""
+"""Bytes of text that the reference encodes in less processor time than the fast library takes to
+load.
+"""
 
 _ROW_BYTES = 480
 """Bytes of text that take the reference as long as the fixed cost of a row."""
 
 _ONE_PROCESS_BYTES = 24 << 20
-"""Bytes of text that one process encodes with the fast library and its threads before other processes would start."""
+"""Bytes of text that one process encodes with the fast library and its threads before other
+processes would start.
+"""
 
 _ONE_PROCESS_BLOCKS = 3
 """Blocks that one process measures, with any library, before other processes would start."""
 
 _NUM_EARLY_BLOCKS = 16
-"""Blocks whose rows to compare are encoded while the server of worker processes imports, which takes a second."""
+"""Blocks whose rows to compare are encoded while the server of worker processes imports, which
+takes a second.
+"""
 
 _USUAL_ROW_BYTES = 1400
 """Assumed bytes of a row if its size is unknown: the size of a dialogue."""
 
 
-def task_for(block: Block, start: int, parts: Path, encoded_dir: AnyPath | None, encoded_key: str) -> BlockTask:
-    """Return the task of a block from row ``start``; its files are named by the content of the rows."""
-    name = block.fingerprint if start == block.start else f"{block.fingerprint}-{start - block.start}"
-    encoded_path = None if encoded_dir is None else str(Path(encoded_dir) / f"{encoded_key}-{name}.arrow")
-    return BlockTask(start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded_path, block.num_bytes)
+def task_for(
+    block: Block, start: int, parts: Path, encoded_dir: AnyPath | None, encoded_key: str
+) -> BlockTask:
+    """Return the task of a block from row ``start``; its files are named by the content of the
+    rows.
+    """
+    name = (
+        block.fingerprint if start == block.start else f"{block.fingerprint}-{start - block.start}"
+    )
+    encoded_path = (
+        None if encoded_dir is None else str(Path(encoded_dir) / f"{encoded_key}-{name}.arrow")
+    )
+    return BlockTask(
+        start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded_path, block.num_bytes
+    )
 
 
 def measure_share(
@@ -137,21 +165,26 @@ def measure_share(
     """Run the tasks of one share; return if all shares are done.
 
     Args:
-        folder: of an empty file for each finished share. A file without its blocks is harmless: the join measures them.
+        folder: of an empty file for each finished share. A file without its blocks is harmless: the
+            join measures them.
         path: of the table of all shares; a note next to it says that it waits for the others.
 
     Raises:
         UnfinishedSharesError: others are not done.
     """
     execution = resources.execution
-    run_pending(context, execution.share(tasks), replace(resources, execution=LOCAL), stage="measure share")
+    run_pending(
+        context, execution.share(tasks), replace(resources, execution=LOCAL), stage="measure share"
+    )
     shares = LocalBlobStore(folder)
     shares.put_if_absent(f"{execution.num_tasks}/{execution.task_index}", b"")
     assert execution.num_tasks is not None
     missing = missing_shares(folder, execution.num_tasks)
     if missing and path is not None:
         note_shares(path, folder, execution, context.source.title)
-    execution.check_all_done(execution.num_tasks - len(missing), execution.num_tasks, "shares", in_words(missing))
+    execution.check_all_done(
+        execution.num_tasks - len(missing), execution.num_tasks, "shares", in_words(missing)
+    )
 
 
 def run_pending(
@@ -163,7 +196,8 @@ def run_pending(
     stage: str = "measure",
     shared: Sequence[AnyPath] = (),
 ) -> None:
-    """Run the tasks whose files do not exist yet or are unusable, and compare what was not compared.
+    """Run the tasks whose files do not exist yet or are unusable, and compare what was not
+    compared.
 
     Args:
         context, tasks: of the job.
@@ -194,17 +228,22 @@ def run_pending(
         # Locally, this process compares for all workers; for a cluster it would be too slow.
         compares_here = resources.execution.is_local
         resources = resources.for_work(is_small=_is_for_one_process(context, pending_tasks))
-        is_small = _text_bytes(pending_tasks) + _ROW_BYTES * sum(map(len, pending_tasks)) < _SMALL_BYTES
+        is_small = (
+            _text_bytes(pending_tasks) + _ROW_BYTES * sum(map(len, pending_tasks)) < _SMALL_BYTES
+        )
         encoder = context.encoder.engine.reference if is_small else context.encoder
         engine = encoder.engine
         preload = {**engine.preload, measure_block.__module__: {}}
         references: dict[int, ReferenceRows] = {}
         if compares_here and pending_tasks and engine.id:
             if resources.num_proc == 1:
-                # Loading a library takes up to a second, mostly without the interpreter. No daemons: exit must wait.
+                # Loading a library takes up to a second, mostly without the interpreter. No
+                # daemons: exit must wait.
                 threading.Thread(target=_load, args=(engine.reference,)).start()
                 threading.Thread(target=_load, args=(encoder,)).start()
-            elif not context.filters:  # rows that a filter leaves out are not compared, and are not known yet
+            elif (
+                not context.filters
+            ):  # rows that a filter leaves out are not compared, and are not known yet
                 start_server(preload)
                 for task in pending_tasks[:_NUM_EARLY_BLOCKS]:
                     references[task.start] = reference_rows(context, task)
@@ -237,8 +276,8 @@ def _load(encoder: Encoder) -> None:
 
 def _is_for_one_process(context: BlockContext, tasks: Sequence[BlockTask]) -> bool:
     """Return true if one process measures all blocks before others would have started."""
-    # Starting a process and loading its tokenizer takes seconds. Lengths alone are mostly the tokenizer's work, which uses
-    # all cores from one process; labels are Python's.
+    # Starting a process and loading its tokenizer takes seconds. Lengths alone are mostly the
+    # tokenizer's work, which uses all cores from one process; labels are Python's.
     if len(tasks) <= (_ONE_PROCESS_BLOCKS if context.needs_labels else 4 * _ONE_PROCESS_BLOCKS):
         return True
     if context.encoder.takes_media or not context.encoder.engine.uses_threads:
@@ -247,10 +286,14 @@ def _is_for_one_process(context: BlockContext, tasks: Sequence[BlockTask]) -> bo
 
 
 def _text_bytes(tasks: Sequence[BlockTask]) -> int:
-    return sum(len(task) * _USUAL_ROW_BYTES if task.num_bytes is None else task.num_bytes for task in tasks)
+    return sum(
+        len(task) * _USUAL_ROW_BYTES if task.num_bytes is None else task.num_bytes for task in tasks
+    )
 
 
-def _changed_blocks(tasks: list[BlockTask], context: BlockContext, resources: Resources) -> set[int]:
+def _changed_blocks(
+    tasks: list[BlockTask], context: BlockContext, resources: Resources
+) -> set[int]:
     """Return the first rows of measured blocks with a media file that changed since."""
     if not context.looks_at_media:
         return set()
@@ -258,9 +301,13 @@ def _changed_blocks(tasks: list[BlockTask], context: BlockContext, resources: Re
     # except the states of files whose images a transform has read.
     is_augmented = context.source.augmentation is not None
     measured_tasks = [
-        task for task in tasks if (task.encoded_path is None or is_augmented) and has_lengths(task, context)
+        task
+        for task in tasks
+        if (task.encoded_path is None or is_augmented) and has_lengths(task, context)
     ]
-    runs = [StatedRows(task.start, open_table(task.part_path).flat(STATES)) for task in measured_tasks]
+    runs = [
+        StatedRows(task.start, open_table(task.part_path).flat(STATES)) for task in measured_tasks
+    ]
     changes = changed_samples(context.source, runs, resources)
     return {rows.start for rows, _ in changes}
 
@@ -270,13 +317,20 @@ def has_lengths(task: BlockTask, context: BlockContext) -> bool:
     try:
         part = open_table(task.part_path)
         # Reading a column verifies its checksum.
-        contents, states = CONTENT if context.needs_contents else (), (STATES,) if context.encoder.takes_media else ()
+        contents, states = (
+            CONTENT if context.needs_contents else (),
+            (STATES,) if context.encoder.takes_media else (),
+        )
         for name in (*context.budgets, *contents, *states):
             part.flat(name)
         if context.needs_runs:
             part.ragged(RUNS)
     except (FileNotFoundError, KeyError, BrimfulError):
         return False
-    if len(part) != len(task) or not context.encoder.engine.trusts(part.description.get("engine", "")):
+    if len(part) != len(task) or not context.encoder.engine.trusts(
+        part.description.get("engine", "")
+    ):
         return False
-    return context.skip_bad or len(part.description["rejects"]) == len(part.description.get("filtered", ()))
+    return context.skip_bad or len(part.description["rejects"]) == len(
+        part.description.get("filtered", ())
+    )

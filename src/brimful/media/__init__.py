@@ -1,4 +1,6 @@
-"""Images, videos and audio of samples: where their bytes are, what their headers say, and their pixels."""
+"""Images, videos and audio of samples: where their bytes are, what their headers say, and their
+pixels.
+"""
 
 from brimful.media.medium import BadMediumError, MediaKind, Medium, PlacedMedium
 

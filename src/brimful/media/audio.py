@@ -31,11 +31,11 @@ class AudioHeader(NamedTuple):
 def audio_header(medium: Medium) -> AudioHeader:
     """Return the samples, rate and channels that decoding would give, without decoding.
 
-    ``libsndfile`` counts the samples of most formats from the file's contents, but trusts the header of an MP3 or a
-    FLAC, and estimates an MP3 without one from its first frames. So the last promised sample is read; an MP3 is scanned
-    frame by frame for it. If it is missing, the file was cut or its header is wrong, and the clip is decoded to count
-    its samples, which fails for a FLAC. If the header promises too few, decoding stops there too, and so does the
-    count.
+    ``libsndfile`` counts the samples of most formats from the file's contents, but trusts the
+    header of an MP3 or a FLAC, and estimates an MP3 without one from its first frames. So the last
+    promised sample is read; an MP3 is scanned frame by frame for it. If it is missing, the file was
+    cut or its header is wrong, and the clip is decoded to count its samples, which fails for a
+    FLAC. If the header promises too few, decoding stops there too, and so does the count.
 
     Raises:
         BadMediumError: the file does not exist, is not audio, or is damaged.
@@ -43,8 +43,8 @@ def audio_header(medium: Medium) -> AudioHeader:
     """
     with _opened(medium) as sound:
         num_frames = sound.frames
-        # The samples of an Ogg are counted already, and finding the last one costs ten times as much as opening the
-        # file.
+        # The samples of an Ogg are counted already, and finding the last one costs ten times as
+        # much as opening the file.
         if num_frames and sound.format != "OGG" and not _has_last_frame(sound):
             num_frames = _count_frames(sound)
         return AudioHeader(num_frames, sound.samplerate, sound.channels)
@@ -81,7 +81,8 @@ def load_audio(medium: Medium, sampling_rate: int) -> npt.NDArray[np.float32]:
             import soxr
         num_samples = num_samples_after_resampling(header, sampling_rate)
         waveform = soxr.resample(waveform, header.sampling_rate, sampling_rate, quality="soxr_hq")
-        # soxr rounds to the nearest number of samples, and librosa rounds up: add one zero, or drop one sample.
+        # soxr rounds to the nearest number of samples, and librosa rounds up: add one zero, or drop
+        # one sample.
         waveform = np.pad(waveform, (0, max(0, num_samples - len(waveform))))[:num_samples]
     return np.ascontiguousarray(waveform, dtype=np.float32)
 
@@ -94,12 +95,16 @@ def _opened(medium: Medium) -> Iterator[SoundFile]:
     if not medium.num_bytes:
         raise BadMediumError("is empty")
     is_file = medium.data is None and medium.size is None and not medium.offset
-    # A whole file is read by libsndfile itself, which is several times as fast as through a Python file.
+    # A whole file is read by libsndfile itself, which is several times as fast as through a Python
+    # file.
     with contextlib.nullcontext(medium.path) if is_file else medium.open() as file:
         try:
             with soundfile.SoundFile(file) as sound:
                 yield sound
-        except (soundfile.SoundFileError, TypeError) as error:  # TypeError: raw samples without a rate
+        except (
+            soundfile.SoundFileError,
+            TypeError,
+        ) as error:  # TypeError: raw samples without a rate
             raise BadMediumError(f"libsndfile cannot read it: {_reason(error)}") from error
 
 
@@ -109,7 +114,9 @@ def _reason(error: Exception) -> str:
 
 
 def _has_last_frame(sound: SoundFile) -> bool:
-    """Return whether the last sample that the header promises exists; afterwards the clip is at its beginning."""
+    """Return whether the last sample that the header promises exists; afterwards the clip is at its
+    beginning.
+    """
     import soundfile
 
     try:
@@ -122,7 +129,9 @@ def _has_last_frame(sound: SoundFile) -> bool:
 
 
 def _count_frames(sound: SoundFile) -> int:
-    """Return the samples of each channel that decoding gives, up to the number that the header promises."""
+    """Return the samples of each channel that decoding gives, up to the number that the header
+    promises.
+    """
     import soundfile
 
     # Opened again: after a failed seek the decoder may not find the beginning again.
@@ -130,10 +139,13 @@ def _count_frames(sound: SoundFile) -> int:
     if not isinstance(file, str):
         file.seek(0)
     with soundfile.SoundFile(file) as sound_again:
-        # Not through ``SoundFile.read``, which asks for the promised number at once: a header may promise terabytes.
+        # Not through ``SoundFile.read``, which asks for the promised number at once: a header may
+        # promise terabytes.
         num_frames = 0
         while num_frames < sound_again.frames:
-            block = sound_again.read(min(_BLOCK, sound_again.frames - num_frames), dtype="float32", always_2d=True)
+            block = sound_again.read(
+                min(_BLOCK, sound_again.frames - num_frames), dtype="float32", always_2d=True
+            )
             if not len(block):
                 break
             num_frames += len(block)

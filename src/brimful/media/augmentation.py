@@ -21,7 +21,8 @@ def on_pictures(transform: Callable[[Image], Image]) -> Transform:
     """Return the transform of samples that applies a transform of images to each of their images.
 
     Args:
-        transform: from a Pillow image to another, such as the transforms of ``torchvision.transforms``.
+        transform: from a Pillow image to another, such as the transforms of
+            ``torchvision.transforms``.
 
     >>> from brimful.testing.toys import toy_picture
     >>> sample = Sample(0, text="", media=(Medium(MediaKind.IMAGE, "a", data=toy_picture(4, 6)),))
@@ -36,7 +37,9 @@ def on_pictures(transform: Callable[[Image], Image]) -> Transform:
 
 
 class _OnPictures:
-    """Transform of the images of a sample. A class and not a nested function, so that it can be sent to workers."""
+    """Transform of the images of a sample. A class and not a nested function, so that it can be
+    sent to workers.
+    """
 
     def __init__(self, transform: Callable[[Image], Image]) -> None:
         self._transform = transform
@@ -45,7 +48,9 @@ class _OnPictures:
     def __call__(self, sample: Sample) -> Sample:
         if not any(medium.kind is MediaKind.IMAGE for medium in sample.media):
             return sample
-        return replace(sample, media=tuple(_transformed(medium, self._transform) for medium in sample.media))
+        return replace(
+            sample, media=tuple(_transformed(medium, self._transform) for medium in sample.media)
+        )
 
 
 def _transformed(medium: Medium, transform: Callable[[Image], Image]) -> Medium:

@@ -1,4 +1,6 @@
-"""Features of a pack's media for the towers of a model: pixels from the model's own processor, and positions."""
+"""Features of a pack's media for the towers of a model: pixels from the model's own processor, and
+positions.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from brimful.media.rope_positions import RopeMedium, rope_positions, rope_rule
 from brimful.store.shards import Pack
 
 OnBadMedium = Literal["error", "no_loss"]
-"""Policy for a medium that cannot be decoded: an error that names it, or training of its sample without loss."""
+"""Policy for a medium that cannot be decoded: an error that names it, or training of its sample
+without loss.
+"""
 
 _POLICIES = ("error", "no_loss")
 
@@ -37,24 +41,26 @@ _POLICIES = ("error", "no_loss")
 class MediaFeatures:
     """Features of the media of a pack, made with the batch, in the workers of a data loader.
 
-    Pixels equal the output of the Transformers processor, one medium after the other in the order of their tokens;
-    decoded media are not kept. Positions equal the positions of the model (mRoPE), made sample by sample. Picklable:
-    each process loads its processor at the first use.
+    Pixels equal the output of the Transformers processor, one medium after the other in the order
+    of their tokens; decoded media are not kept. Positions equal the positions of the model (mRoPE),
+    made sample by sample. Picklable: each process loads its processor at the first use.
 
     Args:
-        processor: directory of the model's processor (``preprocessor_config.json``); None for packs that already hold
-            features.
-        family: name of the model family (``media.families``) that the packs were encoded with; or a family.
-        on_bad_medium: treatment of a medium that is missing, was changed, or cannot be decoded. ``"error"`` stops and
-            names it; ``"no_loss"`` replaces it with zeros of the same shape and ignores the labels of its sample, so
-            that no pack is lost and ranks stay in step. The first such medium gives a warning; each is counted in
-            ``num_bad_media`` and ``PackedBatch.no_loss``, and written to ``bad_media_log``.
-        bad_media_log: file to which each such medium is appended, as a line of JSON with ``sample_id``, ``medium`` and
-            ``reason``; processes may share it.
-        tokens_per_second: positions in one second of a video (Qwen2.5-VL); if None, the value in ``config.json`` next
-            to the processor, or without it the value of the published models.
-        overrides: settings that the packs were encoded with, such as ``max_pixels``; ``of_packs`` reads them from the
-            packs.
+        processor: directory of the model's processor (``preprocessor_config.json``); None for packs
+            that already hold features.
+        family: name of the model family (``media.families``) that the packs were encoded with; or a
+            family.
+        on_bad_medium: treatment of a medium that is missing, was changed, or cannot be decoded.
+            ``"error"`` stops and names it; ``"no_loss"`` replaces it with zeros of the same shape
+            and ignores the labels of its sample, so that no pack is lost and ranks stay in step.
+            The first such medium gives a warning; each is counted in ``num_bad_media`` and
+            ``PackedBatch.no_loss``, and written to ``bad_media_log``.
+        bad_media_log: file to which each such medium is appended, as a line of JSON with
+            ``sample_id``, ``medium`` and ``reason``; processes may share it.
+        tokens_per_second: positions in one second of a video (Qwen2.5-VL); if None, the value in
+            ``config.json`` next to the processor, or without it the value of the published models.
+        overrides: settings that the packs were encoded with, such as ``max_pixels``; ``of_packs``
+            reads them from the packs.
 
     Raises:
         SettingsError: no such family, setting or file.
@@ -91,16 +97,25 @@ class MediaFeatures:
         **overrides: Any,
     ) -> None:
         if on_bad_medium not in _POLICIES:
-            raise SettingsError(f"{setting('on_bad_medium', on_bad_medium)} is none of {', '.join(_POLICIES)}")
+            raise SettingsError(
+                f"{setting('on_bad_medium', on_bad_medium)} is none of {', '.join(_POLICIES)}"
+            )
         if processor is None and on_bad_medium == "no_loss":
             raise SettingsError(
-                f"{setting('on_bad_medium', on_bad_medium)} needs {setting('processor')}, which knows the shape of what is missing"
+                f"{setting('on_bad_medium', on_bad_medium)} needs {setting('processor')}, which "
+                "knows the shape of what is missing"
             )
         self._directory = None if processor is None else os.fspath(processor)
-        self._family = family if isinstance(family, Family) else open_family(family, self._directory, **overrides)
+        self._family = (
+            family
+            if isinstance(family, Family)
+            else open_family(family, self._directory, **overrides)
+        )
         if isinstance(family, Family) and overrides:
             raise SettingsError(f"{', '.join(overrides)}: a family has its settings already")
-        self._maker = None if self._directory is None else FeatureMaker(self._directory, self._family)
+        self._maker = (
+            None if self._directory is None else FeatureMaker(self._directory, self._family)
+        )
         self._settings: Fingerprint | None = None
         self._token_ids: Mapping[str, int] | None = None
         self._rule = rope_rule(self._family, self._directory, tokens_per_second)
@@ -121,15 +136,20 @@ class MediaFeatures:
         """Return the features of packs that record how their media were encoded.
 
         Args:
-            packs: a ``PackedDataset``, a ``PackStore`` (``open_packs``) or a ``LazyShardedDataset``.
-            processor, on_bad_medium, bad_media_log, tokens_per_second: see the class. Packs that hold features need no
-                processor; if one is given, it must be the processor that made them.
+            packs: a ``PackedDataset``, a ``PackStore`` (``open_packs``) or a
+                ``LazyShardedDataset``.
+            processor, on_bad_medium, bad_media_log, tokens_per_second: see the class. Packs that
+                hold features need no processor; if one is given, it must be the processor that made
+                them.
 
         Raises:
-            SettingsError: packs without media, or a processor of another model; names the first setting that differs.
+            SettingsError: packs without media, or a processor of another model; names the first
+                setting that differs.
         """
         if not hasattr(packs, "media_settings"):
-            check_type("packs", packs, (), "a PackedDataset or a PackStore", "open_packs opens a directory")
+            check_type(
+                "packs", packs, (), "a PackedDataset or a PackStore", "open_packs opens a directory"
+            )
         settings = packs.media_settings
         if settings is None:
             raise SettingsError(
@@ -139,7 +159,8 @@ class MediaFeatures:
         stored = getattr(packs, "media_features", None)
         if stored is None and processor is None:
             raise SettingsError(
-                f"these packs hold no features: give {setting('processor')}, the directory of the model's processor"
+                f"these packs hold no features: give {setting('processor')}, the directory of the "
+                "model's processor"
             )
         if stored is not None and tokens_per_second is None:
             tokens_per_second = stored["tokens_per_second"]
@@ -153,8 +174,8 @@ class MediaFeatures:
         if stored is not None:
             if features._maker is not None and features._maker.fingerprint != stored["settings"]:
                 raise SettingsError(
-                    f"{setting('processor', features._directory)} has other settings than the one that made the features "
-                    f"in these packs: give that one, or none"
+                    f"{setting('processor', features._directory)} has other settings than the one "
+                    "that made the features in these packs: give that one, or none"
                 )
             features._settings = stored["settings"]
         return features
@@ -166,7 +187,9 @@ class MediaFeatures:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Positions in one second of a video; None for models whose positions do not depend on seconds."""
+        """Positions in one second of a video; None for models whose positions do not depend on
+        seconds.
+        """
         return None if self._rule is None else self._rule.tokens_per_second
 
     def __repr__(self) -> str:
@@ -176,8 +199,8 @@ class MediaFeatures:
         """Return the features of a pack, and mRoPE positions if the model has them.
 
         Raises:
-            CollateError: a medium that cannot be decoded, or was changed since it was packed (with ``"error"``); or
-                settings that differ from the job; names sample and medium.
+            CollateError: a medium that cannot be decoded, or was changed since it was packed (with
+                ``"error"``); or settings that differ from the job; names sample and medium.
         """
         media = []
         no_loss = set()
@@ -189,32 +212,51 @@ class MediaFeatures:
                 result = self._made(pack, item)
                 if result is None:
                     no_loss.add(item.segment)
-                    assert self._maker is not None, "without a processor every bad medium is an error"
+                    assert self._maker is not None, (
+                        "without a processor every bad medium is an error"
+                    )
                     result = self._maker.blank(item)
                 # A copy, so that full-length spectrograms are not held until all features are made.
-                features.append(result if self._family.needs_full_spectrograms else shortened(result, num_columns))
+                features.append(
+                    result
+                    if self._family.needs_full_spectrograms
+                    else shortened(result, num_columns)
+                )
             if items:
-                arrays = {name: np.concatenate([one[name] for one in features]) for name in features[0]}
-                media.append(Media(kind.value, np.array([item.segment for item in items], dtype=np.int32), arrays))
+                arrays = {
+                    name: np.concatenate([one[name] for one in features]) for name in features[0]
+                }
+                media.append(
+                    Media(
+                        kind.value,
+                        np.array([item.segment for item in items], dtype=np.int32),
+                        arrays,
+                    )
+                )
         positions = None if self._rule is None else self._positions(pack)
         untrained = np.array(sorted(no_loss), dtype=np.int32) if no_loss else None
         return PackExtras(rope_positions=positions, media=tuple(media), no_loss=untrained)
 
     def _made(self, pack: Pack, item: PlacedMedium) -> Features | None:
-        """Return the features of a medium; None if it cannot be decoded and its sample is trained without loss."""
+        """Return the features of a medium; None if it cannot be decoded and its sample is trained
+        without loss.
+        """
         try:
             container = item.medium.container
             if container is not None and container.holds_features:
                 return read_features(item, self._settings_due())
             if self._maker is None:
-                raise SettingsError("is not stored as features: give the collator the model's processor")
+                raise SettingsError(
+                    "is not stored as features: give the collator the model's processor"
+                )
             return self._maker.of(replace(item.medium, data=item.read()), item)
         except SettingsError as error:
             raise CollateError(f"{_place(pack, item)}: {error}") from error
         except BadMediumError as error:
             if self._on_bad_medium == "error":
                 raise CollateError(
-                    f"{_place(pack, item)}: {error}; {setting('on_bad_medium', 'no_loss')} continues without its loss"
+                    f"{_place(pack, item)}: {error}; {setting('on_bad_medium', 'no_loss')} "
+                    "continues without its loss"
                 ) from error
             self._count(pack, item, str(error))
             return None
@@ -223,23 +265,31 @@ class MediaFeatures:
         """Return the fingerprint of the settings that stored features must be made with."""
         if self._settings is None:
             if self._maker is None:
-                raise SettingsError("the required settings of its features are unknown: use MediaFeatures.of_packs")
+                raise SettingsError(
+                    "the required settings of its features are unknown: use MediaFeatures.of_packs"
+                )
             self._settings = self._maker.fingerprint
         return self._settings
 
     def _count(self, pack: Pack, item: PlacedMedium, reason: str) -> None:
-        """Count a medium that cannot be decoded, warn about the first, and write each to the log."""
+        """Count a medium that cannot be decoded, warn about the first, and write each to the
+        log.
+        """
         self.num_bad_media += 1
         if self.num_bad_media == 1:
             num_more = f"; all are in {self._bad_media_log}" if self._bad_media_log else ""
             warnings.warn(
-                f"{_place(pack, item)}: {reason}: it is trained without loss, and so is the sample of each further "
-                f"medium that cannot be decoded{num_more}",
+                f"{_place(pack, item)}: {reason}: it is trained without loss, and so is the sample "
+                f"of each further medium that cannot be decoded{num_more}",
                 RuntimeWarning,
                 stacklevel=4,
             )
         if self._bad_media_log is not None:
-            row = {"sample_id": int(pack.sample_ids[item.segment]), "medium": item.title, "reason": reason}
+            row = {
+                "sample_id": int(pack.sample_ids[item.segment]),
+                "medium": item.title,
+                "reason": reason,
+            }
             # One short append is atomic, even if other processes append to the same file.
             file = os.open(self._bad_media_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
@@ -249,13 +299,18 @@ class MediaFeatures:
 
     @property
     def token_ids(self) -> Mapping[str, int]:
-        """Placeholder token of each kind of media, from ``tokenizer.json`` next to the processor; empty without it."""
+        """Placeholder token of each kind of media, from ``tokenizer.json`` next to the processor;
+        empty without it.
+        """
         if self._token_ids is None:
             path = Path(self._directory or "") / "tokenizer.json"
             has_file = self._directory is not None and path.is_file()
             added = json.loads(path.read_bytes()).get("added_tokens", ()) if has_file else ()
             ids = {entry["content"]: int(entry["id"]) for entry in added}
-            tokens = {kind.value: placeholder.token for kind, placeholder in self._family.placeholders.items()}
+            tokens = {
+                kind.value: placeholder.token
+                for kind, placeholder in self._family.placeholders.items()
+            }
             self._token_ids = {kind: ids[token] for kind, token in tokens.items() if token in ids}
         return self._token_ids
 
@@ -263,8 +318,9 @@ class MediaFeatures:
         """Return a plain sample with mRoPE positions if the model has them and the sample does not.
 
         Raises:
-            CollateError: the number of placeholders differs from the number that this family has for the features of a
-                medium; or positions are needed and the placeholder tokens are unknown. Names the sample and the key.
+            CollateError: the number of placeholders differs from the number that this family has
+                for the features of a medium; or positions are needed and the placeholder tokens are
+                unknown. Names the sample and the key.
         """
         media: list[list[RopeMedium]] = [[] for _ in range(sample.num_segments)]
         has_positions = self._rule is None or sample.rope_positions is not None
@@ -273,15 +329,17 @@ class MediaFeatures:
             tokens, counts = sample.placeholders.get(item.kind), self._token_counts(item)
             if tokens is not None and counts is not None and len(tokens) != counts.sum():
                 raise CollateError(
-                    f"{name} has {len(tokens):,} placeholders for {keys.features!r}, and {self._family.name} has {int(counts.sum()):,} "
-                    f"for these {len(counts):,} items: these are not the features of its tokens, or the sample was cut"
+                    f"{name} has {len(tokens):,} placeholders for {keys.features!r}, and "
+                    f"{self._family.name} has {int(counts.sum()):,} for these {len(counts):,} "
+                    "items: these are not the features of its tokens, or the sample was cut"
                 )
             if has_positions or keys.grid not in item.arrays:
                 continue
             if tokens is None or counts is None or kind not in self._family.placeholders:
                 raise CollateError(
-                    f"{name} has {keys.grid!r} and no 'position_ids', and the placeholder tokens are unknown: give the "
-                    f"positions, or {TOKEN_TYPES!r}, or save the tokenizer next to the processor"
+                    f"{name} has {keys.grid!r} and no 'position_ids', and the placeholder tokens "
+                    f"are unknown: give the positions, or {TOKEN_TYPES!r}, or save the tokenizer "
+                    "next to the processor"
                 )
             assert self._rule is not None
             seconds = item.arrays.get("second_per_grid_ts", np.ones(len(counts)))
@@ -289,13 +347,20 @@ class MediaFeatures:
             for number, (segment, grid) in enumerate(
                 zip(item.segments.tolist(), item.arrays[keys.grid].tolist(), strict=True)
             ):
-                own = tokens[ends[number] - counts[number] : ends[number]] - sample.cu_seqlens[segment]
+                own = (
+                    tokens[ends[number] - counts[number] : ends[number]]
+                    - sample.cu_seqlens[segment]
+                )
                 num_runs = grid[0] if kind is MediaKind.VIDEO and self._rule.has_frames_apart else 1
                 size = max(len(own) // num_runs, 1)
                 starts = own[::size].tolist()
-                if len(own) != num_runs * size or (own[size - 1 :: size] - starts != size - 1).any():
+                if (
+                    len(own) != num_runs * size
+                    or (own[size - 1 :: size] - starts != size - 1).any()
+                ):
                     raise CollateError(
-                        f"{name}: the placeholders for {keys.features!r} of item {number} are not contiguous"
+                        f"{name}: the placeholders for {keys.features!r} of item {number} are not "
+                        "contiguous"
                     )
                 media[segment].append(RopeMedium(kind, starts, tuple(grid), float(seconds[number])))
         if has_positions:
@@ -311,12 +376,18 @@ class MediaFeatures:
         return replace(sample, positions=np.concatenate(parts, axis=1))
 
     def _token_counts(self, item: Media) -> Int64Array | None:
-        """Return the number of placeholders of the family for each item; None if the features do not determine it."""
+        """Return the number of placeholders of the family for each item; None if the features do
+        not determine it.
+        """
         keys = MEDIA_KEYS[item.kind]
         if keys.grid in item.arrays and self._rule is not None:
             return tokens_of_grids(item.arrays[keys.grid], self._rule.merge_size)
         mask = item.arrays.get("feature_attention_mask")
-        return None if mask is None else np.array([sound_tokens(columns) for columns in mask.sum(axis=-1).tolist()])
+        return (
+            None
+            if mask is None
+            else np.array([sound_tokens(columns) for columns in mask.sum(axis=-1).tolist()])
+        )
 
     def _positions(self, pack: Pack) -> Int64Array:
         """Return time, height and width of all tokens of a pack, ``int64[3, num_tokens]``."""
@@ -327,11 +398,13 @@ class MediaFeatures:
         for item in pack.media:
             if item.grid is None:
                 continue
-            is_timed = item.medium.kind is MediaKind.VIDEO and self._rule.tokens_per_second is not None
+            is_timed = (
+                item.medium.kind is MediaKind.VIDEO and self._rule.tokens_per_second is not None
+            )
             if is_timed and item.seconds_per_grid is None:
                 raise CollateError(
-                    f"{_place(pack, item)}: was packed by a version that did not keep the seconds of its frames: pack "
-                    f"again"
+                    f"{_place(pack, item)}: was packed by a version that did not keep the seconds "
+                    "of its frames: pack again"
                 )
             start = item.start - edges[item.segment]
             runs = [start + run for run in item.runs]
@@ -341,7 +414,9 @@ class MediaFeatures:
             try:
                 result[:, begin:end] = rope_positions(end - begin, media[segment], self._rule)
             except BadMediumError as error:
-                raise CollateError(f"sample {int(pack.sample_ids[segment])}: a medium {error}") from error
+                raise CollateError(
+                    f"sample {int(pack.sample_ids[segment])}: a medium {error}"
+                ) from error
         return result
 
 

@@ -1,12 +1,13 @@
 """Blocks of features: the arrays of one medium as bytes, in the form of safetensors.
 
-A header of JSON says the dtype, shape and range of each array, and the metadata of the block; the arrays follow. The
-metadata holds a digest of all the rest, so that a reader can verify a block. Written here and not by the library,
-because the size of a block has to be known before its arrays are.
+A header of JSON says the dtype, shape and range of each array, and the metadata of the block; the
+arrays follow. The metadata holds a digest of all the rest, so that a reader can verify a block.
+Written here and not by the library, because the size of a block has to be known before its arrays
+are.
 
-Of a spectrogram a block holds the columns of the clip, the number in all later ones, and their count: a clip of five
-seconds fills 500 of the 30,000 columns that Qwen2.5-Omni is given, or of the 3,000 of Qwen2-Audio. Columns after its
-end are silence, so all their numbers are equal.
+Of a spectrogram a block holds the columns of the clip, the number in all later ones, and their
+count: a clip of five seconds fills 500 of the 30,000 columns that Qwen2.5-Omni is given, or of the
+3,000 of Qwen2-Audio. Columns after its end are silence, so all their numbers are equal.
 """
 
 from __future__ import annotations
@@ -41,11 +42,15 @@ _DIGEST = "xxh3_128"
 _NO_DIGEST = "0" * 32
 
 _LENGTH_BYTES = 8
-"""Bytes before the header that give its length; the header is padded to a multiple of this number."""
+"""Bytes before the header that give its length; the header is padded to a multiple of this
+number.
+"""
 
 
 def block_bytes(features: Features, metadata: Mapping[str, str]) -> int:
-    """Return the size of a block of arrays of these dtypes and shapes; their values are not read."""
+    """Return the size of a block of arrays of these dtypes and shapes; their values are not
+    read.
+    """
     header = _header(features, {**metadata, _DIGEST: _NO_DIGEST})
     return _LENGTH_BYTES + len(_padded(header)) + sum(array.nbytes for array in features.values())
 
@@ -64,7 +69,10 @@ def to_block(features: Features, metadata: Mapping[str, str]) -> bytes:
     """
     header = _header(features, metadata)
     # Views, not copies: the patches of one film take gigabytes.
-    pieces = [np.ascontiguousarray(features[name]).reshape(-1).view(np.uint8).data for name in _ordered(features)]
+    pieces = [
+        np.ascontiguousarray(features[name]).reshape(-1).view(np.uint8).data
+        for name in _ordered(features)
+    ]
     digest = fingerprint_stream([canonical_json(header), *pieces])
     text = _padded(_header(features, {**metadata, _DIGEST: digest}))
     return b"".join([len(text).to_bytes(_LENGTH_BYTES, "little"), text, *pieces])
@@ -107,7 +115,11 @@ def _header(features: Features, metadata: Mapping[str, str]) -> dict[str, Any]:
         array = features[name]
         end = begin + array.nbytes
         # A dtype without a name in the format is a bug of the maker, and a KeyError.
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
+        header[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
         begin = end
     return header
 
@@ -124,7 +136,8 @@ _MASK = "feature_attention_mask"
 
 
 def trimmed(features: Features, item: PlacedMedium) -> Features:
-    """Return the features to store: the columns of a clip that are not padding; all others unchanged.
+    """Return the features to store: the columns of a clip that are not padding; all others
+    unchanged.
 
     Args:
         features: of one medium.
@@ -152,7 +165,8 @@ def trimmed(features: Features, item: PlacedMedium) -> Features:
 
 
 def shortened(features: Features, num_columns: int) -> Features:
-    """Return a copy of a clip's features with ``num_columns`` columns, at least its own; other media are unchanged.
+    """Return a copy of a clip's features with ``num_columns`` columns, at least its own; other
+    media are unchanged.
 
     >>> mask = np.array([[1, 0, 0, 0, 0]], np.int32)
     >>> spectrogram = np.array([[[5, 4, 3, 0, 0]]], np.float32)
@@ -170,15 +184,21 @@ def restored(stored: Features, item: PlacedMedium) -> Features:
         return stored
     columns = stored["input_features"]
     num_columns = int(stored["num_columns"][0])
-    spectrogram = np.full((*columns.shape[:-1], num_columns), stored["padding"][0], dtype=columns.dtype)
+    spectrogram = np.full(
+        (*columns.shape[:-1], num_columns), stored["padding"][0], dtype=columns.dtype
+    )
     spectrogram[..., : columns.shape[-1]] = columns
     mask = np.zeros((len(columns), num_columns), dtype=np.int32)
     mask[:, : item.num_mel_frames] = 1
     return {"input_features": spectrogram, _MASK: mask}
 
 
-def metadata_of(item: PlacedMedium, fingerprint: Fingerprint, settings: Fingerprint) -> dict[str, str]:
-    """Return the metadata of a block: kind and fingerprint of the medium, and fingerprint of the settings."""
+def metadata_of(
+    item: PlacedMedium, fingerprint: Fingerprint, settings: Fingerprint
+) -> dict[str, str]:
+    """Return the metadata of a block: kind and fingerprint of the medium, and fingerprint of the
+    settings.
+    """
     return {"kind": item.medium.kind.value, "medium": fingerprint, "settings": settings}
 
 
@@ -197,10 +217,13 @@ def read_features(item: PlacedMedium, settings: Fingerprint) -> Features:
     expected = metadata_of(item, item.fingerprint, settings)
     for name in ("kind", "medium"):
         if metadata.get(name) != expected[name]:
-            raise BadMediumError(f"its features belong to another medium in {item.medium.path}: write the packs again")
+            raise BadMediumError(
+                f"its features belong to another medium in {item.medium.path}: write the packs "
+                "again"
+            )
     if metadata.get("settings") != settings:
         raise SettingsError(
-            "its features were made with another processor, or other settings of it: give the processor that the packs "
-            "were made with, or none"
+            "its features were made with another processor, or other settings of it: give the "
+            "processor that the packs were made with, or none"
         )
     return restored(features, item)

@@ -1,4 +1,6 @@
-"""Features of one medium for the tower of a model: pixels and spectrograms, by its own processor."""
+"""Features of one medium for the tower of a model: pixels and spectrograms, by its own
+processor.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from brimful.errors import SettingsError
 from brimful.media.audio import load_audio
 from brimful.media.families import Family
 from brimful.media.families.family import read_processor_files
-from brimful.media.feature_block import Features, block_bytes, metadata_of, restored, to_block, trimmed
+from brimful.media.feature_block import (
+    Features,
+    block_bytes,
+    metadata_of,
+    restored,
+    to_block,
+    trimmed,
+)
 from brimful.media.images import load_image
 from brimful.media.medium import MediaKind, Medium, PlacedMedium
 from brimful.media.videos import iterate_frames, video_header
@@ -58,7 +67,9 @@ class ImageFeatures(KindFeatures):
         settings = self._family.settings["image"]
         options = {name: settings[name] for name in _LIMITS if name in settings}
         if "max_patches" in settings:
-            options["crop_to_patches"] = True  # the processor of the whole model asks for it, its file need not
+            options["crop_to_patches"] = (
+                True  # the processor of the whole model asks for it, its file need not
+            )
         # Pillow's resampling, not torch's, which gives other pixels: the same on every machine.
         return AutoImageProcessor.from_pretrained(self._directory, backend="pil", **options)
 
@@ -73,13 +84,14 @@ class ImageFeatures(KindFeatures):
         grid = features.get("image_grid_thw")
         if grid is not None and tuple(grid[0].tolist()) != item.grid:
             raise SettingsError(
-                f"the processor makes the grid {tuple(grid[0].tolist())} and {item.grid} was packed: "
-                f"its settings differ from the job's"
+                f"the processor makes the grid {tuple(grid[0].tolist())} and {item.grid} was "
+                "packed: its settings differ from the job's"
             )
         rows, due = len(features["pixel_values"]), self._num_rows(features, item)
         if rows != due:
             raise SettingsError(
-                f"the processor makes {rows} tiles and {due} were packed: its settings differ from the job's"
+                f"the processor makes {rows} tiles and {due} were packed: its settings differ from "
+                "the job's"
             )
         return features
 
@@ -88,7 +100,9 @@ class ImageFeatures(KindFeatures):
         probe = self._probe
         rows = self._num_rows(probe, item)
         pixels = probe["pixel_values"]
-        features: Features = {"pixel_values": np.zeros((rows, *pixels.shape[1:]), dtype=pixels.dtype)}
+        features: Features = {
+            "pixel_values": np.zeros((rows, *pixels.shape[1:]), dtype=pixels.dtype)
+        }
         if "image_grid_thw" in probe:
             features["image_grid_thw"] = np.array([item.grid], dtype=np.int64)
         return features
@@ -102,7 +116,9 @@ class ImageFeatures(KindFeatures):
     def _process(self, image: Any) -> Features:
         features = self.processor(images=[image], return_tensors="np")
         # The number of tiles is for the text; it is not an argument of the model.
-        return {name: np.asarray(values) for name, values in features.items() if name != "num_patches"}
+        return {
+            name: np.asarray(values) for name, values in features.items() if name != "num_patches"
+        }
 
     def _num_rows(self, features: Features, item: PlacedMedium) -> int:
         """Return the rows that an image has in ``pixel_values``: patches, or tiles, or one."""
@@ -119,9 +135,10 @@ _BICUBIC = 3
 class VideoFeatures(KindFeatures):
     """Patches of frames as the vision tower of Qwen2-VL, Qwen2.5-VL and Qwen3-VL takes them.
 
-    The video processors of Transformers need torchvision. Here the frames are resized by the function of
-    torch that torchvision calls for them, to the same pixels, and cut by the image processor of Transformers, one
-    frame at a time; the frames of a patch are joined afterwards. So a batch is the same with and without torchvision.
+    The video processors of Transformers need torchvision. Here the frames are resized by the
+    function of torch that torchvision calls for them, to the same pixels, and cut by the image
+    processor of Transformers, one frame at a time; the frames of a patch are joined afterwards. So
+    a batch is the same with and without torchvision.
     """
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
@@ -137,8 +154,8 @@ class VideoFeatures(KindFeatures):
         packed_facts = (item.num_frames, item.grid, item.seconds_per_grid)
         if facts != packed_facts:
             raise SettingsError(
-                f"frames, grid and seconds of a grid are {facts} and {packed_facts} were packed: the settings of the "
-                f"processor differ from the job's"
+                f"frames, grid and seconds of a grid are {facts} and {packed_facts} were packed: "
+                "the settings of the processor differ from the job's"
             )
         assert item.grid is not None
         settings = self._family.settings["video"]
@@ -147,7 +164,8 @@ class VideoFeatures(KindFeatures):
         frames = [_resized(frame, size) for frame in iterate_frames(medium, indices)]
         patches = np.asarray(self.processor(images=frames, return_tensors="np")["pixel_values"])
         patches = _joined(
-            patches.reshape(len(frames), -1, 3, settings["patch_size"] ** 2), settings["temporal_patch_size"]
+            patches.reshape(len(frames), -1, 3, settings["patch_size"] ** 2),
+            settings["temporal_patch_size"],
         )
         return self._named(patches, item)
 
@@ -168,18 +186,22 @@ class VideoFeatures(KindFeatures):
 
     @cached_property
     def processor(self) -> Any:
-        """Image processor that has the settings of the model's video processor, for frames that are resized already."""
+        """Image processor that has the settings of the model's video processor, for frames that are
+        resized already.
+        """
         with optional("transformers", "text", "frames of videos"):
             from transformers.image_utils import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
-            from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+            from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+                Qwen2VLImageProcessorPil,
+            )
         values: dict[str, Any] = {}
         if self._family.name == "qwen3-vl":
             values = {"image_mean": IMAGENET_STANDARD_MEAN, "image_std": IMAGENET_STANDARD_STD}
         file = read_processor_files(self._directory).video
         if file.get("resample", _BICUBIC) != _BICUBIC:
             raise SettingsError(
-                f"{self._directory}: frames of videos are resized bicubically (resample {_BICUBIC}) and not by "
-                f"resample {file['resample']}"
+                f"{self._directory}: frames of videos are resized bicubically (resample "
+                f"{_BICUBIC}) and not by resample {file['resample']}"
             )
         names = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
         values |= {name: file[name] for name in names if file.get(name) is not None}
@@ -200,7 +222,8 @@ def _resized(frame: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray
 
 
 def _joined(patches: npt.NDArray[Any], frames_of_grid: int) -> npt.NDArray[Any]:
-    """Put the frames of each grid in time side by side; the last frame is repeated until the last grid is full.
+    """Put the frames of each grid in time side by side; the last frame is repeated until the last
+    grid is full.
 
     ::
 
@@ -212,19 +235,25 @@ def _joined(patches: npt.NDArray[Any], frames_of_grid: int) -> npt.NDArray[Any]:
     num_frames, num_patches, num_colors, num_pixels = patches.shape
     num_grids = -(-num_frames // frames_of_grid)
     repeats = patches[-1:].repeat(num_grids * frames_of_grid - num_frames, axis=0)
-    grids = np.concatenate([patches, repeats]).reshape(num_grids, frames_of_grid, num_patches, num_colors, num_pixels)
+    grids = np.concatenate([patches, repeats]).reshape(
+        num_grids, frames_of_grid, num_patches, num_colors, num_pixels
+    )
     return np.ascontiguousarray(grids.transpose(0, 2, 3, 1, 4)).reshape(num_grids * num_patches, -1)
 
 
 class AudioFeatures(KindFeatures):
-    """Spectrograms as the audio tower of a model takes them, padded to the longest clip that it takes."""
+    """Spectrograms as the audio tower of a model takes them, padded to the longest clip that it
+    takes.
+    """
 
     @cached_property
     def processor(self) -> Any:
         """Feature extractor of the model."""
         with optional("transformers", "text", "spectrograms of audio"):
             from transformers import AutoFeatureExtractor
-        return AutoFeatureExtractor.from_pretrained(self._directory, **self._family.settings["audio"])
+        return AutoFeatureExtractor.from_pretrained(
+            self._directory, **self._family.settings["audio"]
+        )
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
         """Return the spectrogram of an audio clip, and a mask of its columns.
@@ -236,15 +265,22 @@ class AudioFeatures(KindFeatures):
         rate = self.processor.sampling_rate
         sound = load_audio(medium, sampling_rate=rate)
         features = self.processor(
-            [sound], sampling_rate=rate, padding="max_length", return_attention_mask=True, return_tensors="np"
+            [sound],
+            sampling_rate=rate,
+            padding="max_length",
+            return_attention_mask=True,
+            return_tensors="np",
         )
         mask = np.asarray(features["attention_mask"])
         if (num_columns := int(mask.sum())) != item.num_mel_frames:
             raise SettingsError(
-                f"its spectrogram has {num_columns} columns and {item.num_mel_frames} were counted: the settings are "
-                f"not the job's"
+                f"its spectrogram has {num_columns} columns and {item.num_mel_frames} were "
+                "counted: the settings are not the job's"
             )
-        return {"input_features": np.asarray(features["input_features"]), "feature_attention_mask": mask}
+        return {
+            "input_features": np.asarray(features["input_features"]),
+            "feature_attention_mask": mask,
+        }
 
     def blank(self, item: PlacedMedium) -> Features:
         """Return zeros in the shape of a clip's spectrogram, and the mask of its columns."""
@@ -255,7 +291,8 @@ class AudioFeatures(KindFeatures):
 
 
 class FeatureMaker:
-    """Maker of features as the towers of a model take them. Picklable: each process loads the processors at first use.
+    """Maker of features as the towers of a model take them. Picklable: each process loads the
+    processors at first use.
 
     Args:
         directory: of the model's processor.
@@ -285,20 +322,26 @@ class FeatureMaker:
         stored = trimmed(features, item)
         if stored is not features and not _are_same(restored(stored, item), features):
             raise SettingsError(
-                "its spectrogram is not constant after its end, as when the feature extractor adds noise "
-                f"(dither): choose {setting('media_storage', 'bytes')}"
+                "its spectrogram is not constant after its end, as when the feature extractor "
+                f"adds noise (dither): choose {setting('media_storage', 'bytes')}"
             )
         block = to_block(stored, metadata_of(item, fingerprint, self.fingerprint))
         if len(block) != self.block_bytes(item):
             raise SettingsError(
-                f"its features take {len(block):,} bytes and {self.block_bytes(item):,} were counted: the processor "
-                f"makes other shapes or dtypes than its settings say"
+                f"its features take {len(block):,} bytes and {self.block_bytes(item):,} were "
+                "counted: the processor makes other shapes or dtypes than its settings say"
             )
         return block
 
     def block_bytes(self, item: PlacedMedium) -> int:
         """Return the size of the block of a medium, from its header alone."""
-        key: tuple[Any, ...] = (item.medium.kind, item.num_tokens, item.num_patches, item.grid, item.num_mel_frames)
+        key: tuple[Any, ...] = (
+            item.medium.kind,
+            item.num_tokens,
+            item.num_patches,
+            item.grid,
+            item.num_mel_frames,
+        )
         key = (*key, item.seconds_per_grid is None)
         if key not in self._sizes:
             stored = trimmed(self.blank(item), item)
@@ -307,9 +350,13 @@ class FeatureMaker:
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of all settings that decide features: the family's, and the processor files'."""
+        """Fingerprint of all settings that decide features: the family's, and the processor
+        files'.
+        """
         files = read_processor_files(self.directory)
-        return fingerprint_of([self.family.settings, dict(files.image), dict(files.video), dict(files.audio)])
+        return fingerprint_of(
+            [self.family.settings, dict(files.image), dict(files.video), dict(files.audio)]
+        )
 
     @cached_property
     def _makers(self) -> dict[MediaKind, KindFeatures]:
@@ -327,5 +374,6 @@ class FeatureMaker:
 def _are_same(one: Features, other: Features) -> bool:
     """Return true for the same arrays, bit for bit."""
     return one.keys() == other.keys() and all(
-        array.dtype == other[name].dtype and array.tobytes() == other[name].tobytes() for name, array in one.items()
+        array.dtype == other[name].dtype and array.tobytes() == other[name].tobytes()
+        for name, array in one.items()
     )

@@ -25,7 +25,9 @@ class AspectRatio(Filter):
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= self.most < float("inf"):
-            raise self.refuse(f"ratios must be a range above 0 and are {self.least} and {self.most}")
+            raise self.refuse(
+                f"ratios must be a range above 0 and are {self.least} and {self.most}"
+            )
 
     @classmethod
     def parse(cls, text: str) -> "AspectRatio":
@@ -45,8 +47,8 @@ class AspectRatio(Filter):
             ratio = width / height
             if not self.least <= ratio <= self.most:
                 return (
-                    f"image {medium.name[:200]!r} of {width:,} × {height:,} has an aspect ratio of {ratio:.3g}, outside of "
-                    f"{self.least:g} to {self.most:g}"
+                    f"image {medium.name[:200]!r} of {width:,} × {height:,} has an aspect ratio of "
+                    f"{ratio:.3g}, outside of {self.least:g} to {self.most:g}"
                 )
         return None
 
@@ -77,7 +79,9 @@ class Pictures(Filter):
             except BadMediumError as error:
                 return f"image {medium.name[:200]!r}: {error}"
             # The darkest and the brightest value of each of three channels.
-            if all(low == high for low, high in (channel.getextrema() for channel in image.split())):
+            if all(
+                low == high for low, high in (channel.getextrema() for channel in image.split())
+            ):
                 return f"image {medium.name[:200]!r} is empty: all its pixels have one color"
         return None
 

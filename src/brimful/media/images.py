@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
 _SIZE_IN_HEADER = frozenset({"BMP", "DIB", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"})
-"""Formats whose decoded image has the size that the header states; any other format is decoded to be sure."""
+"""Formats whose decoded image has the size that the header states; any other format is decoded to
+be sure.
+"""
 
 _SIDEWAYS = frozenset({5, 6, 7, 8})
 """Values of the EXIF tag Orientation that swap width and height."""
@@ -37,13 +39,16 @@ class ImageSize(NamedTuple):
 
 
 def image_size(medium: Medium) -> ImageSize:
-    """Return the size of the image that ``transformers.image_utils.load_image`` makes, without its pixels.
+    """Return the size of the image that ``transformers.image_utils.load_image`` makes, without its
+    pixels.
 
-    The image is rotated by its EXIF or XMP orientation; an animation gives its first frame. Formats other than
-    BMP, GIF, JPEG, PNG, PPM, TIFF and WebP are decoded, because their headers do not bind the decoder.
+    The image is rotated by its EXIF or XMP orientation; an animation gives its first frame. Formats
+    other than BMP, GIF, JPEG, PNG, PPM, TIFF and WebP are decoded, because their headers do not
+    bind the decoder.
 
     Raises:
-        BadMediumError: the file does not exist or is not an image, or its header is cut or states an impossible size.
+        BadMediumError: the file does not exist or is not an image, or its header is cut or states
+            an impossible size.
         MissingExtraError: Pillow is not installed.
     """
     with _pillow_errors(), medium.open() as file, _opened(file) as image:
@@ -57,7 +62,8 @@ def image_size(medium: Medium) -> ImageSize:
 
 
 def load_image(medium: Medium) -> Image.Image:
-    """Return the image as ``transformers.image_utils.load_image`` does: with its orientation applied, in RGB.
+    """Return the image as ``transformers.image_utils.load_image`` does: with its orientation
+    applied, in RGB.
 
     Raises:
         BadMediumError: as ``image_size``, or the pixels are cut or damaged.
@@ -84,7 +90,9 @@ def _opened(file: BinaryIO) -> Iterator[ImageFile.ImageFile]:
     try:
         image = Image.open(file)  # which accepts no image without width or height
     except UnidentifiedImageError as error:
-        raise BadMediumError("is not an image that Pillow can read, or its header is cut") from error
+        raise BadMediumError(
+            "is not an image that Pillow can read, or its header is cut"
+        ) from error
     with image:
         yield image
 
@@ -93,21 +101,23 @@ def _opened(file: BinaryIO) -> Iterator[ImageFile.ImageFile]:
 def _pillow_errors() -> Iterator[None]:
     """Turn every error of Pillow into ``BadMediumError``, and suppress its warnings."""
     with warnings.catch_warnings():
-        # About images of more than 89 million pixels, and damaged metadata: the processor goes on, and so do we.
+        # About images of more than 89 million pixels, and damaged metadata: the processor goes on,
+        # and so do we.
         warnings.simplefilter("ignore")
         try:
             yield
         except (BadMediumError, ImportError, MemoryError):
             raise
-        except (
-            Exception
-        ) as error:  # its readers raise OSError, SyntaxError, struct.error, KeyError, DecompressionBombError
-            raise BadMediumError(f"Pillow cannot read it: {' '.join(str(error).split())[:200]}") from error
+        except Exception as error:  # its readers raise OSError, SyntaxError, struct.error, KeyError, DecompressionBombError
+            raise BadMediumError(
+                f"Pillow cannot read it: {' '.join(str(error).split())[:200]}"
+            ) from error
 
 
 def _stated_size(image: ImageFile.ImageFile) -> tuple[int, int]:
     """Return width and height as they are stored, before any orientation."""
-    # Pillow swaps them when it opens a TIFF with the tag, but not when only the XMP has the orientation.
+    # Pillow swaps them when it opens a TIFF with the tag, but not when only the XMP has the
+    # orientation.
     tags = getattr(image, "tag_v2", None)
     if image.format == "TIFF" and tags is not None:
         return int(tags[_TIFF_WIDTH]), int(tags[_TIFF_HEIGHT])
@@ -115,7 +125,9 @@ def _stated_size(image: ImageFile.ImageFile) -> tuple[int, int]:
 
 
 def _orientation(image: ImageFile.ImageFile) -> Any:
-    """Return the orientation that ``exif_transpose`` obeys: 1 to 8, or anything else that damaged metadata holds."""
+    """Return the orientation that ``exif_transpose`` obeys: 1 to 8, or anything else that damaged
+    metadata holds.
+    """
     from PIL import Image
 
     if image.format == "PNG":
@@ -125,7 +137,9 @@ def _orientation(image: ImageFile.ImageFile) -> Any:
 
 
 def _with_texts_before_pixels(image: ImageFile.ImageFile) -> ImageFile.ImageFile:
-    """Return the image, or, if metadata follows its pixels, one without pixels that has all metadata in its header."""
+    """Return the image, or, if metadata follows its pixels, one without pixels that has all
+    metadata in its header.
+    """
     from PIL import Image
 
     file = image.fp
@@ -138,7 +152,8 @@ def _with_texts_before_pixels(image: ImageFile.ImageFile) -> ImageFile.ImageFile
     # Invariant: the file is at the length of a chunk. Chunks of pixels are skipped, never read.
     while len(start := file.read(8)) == 8:
         length, kind = struct.unpack(">I4s", start)
-        # The first image of an animation ends at the control chunk of the second, and so does Pillow's reading.
+        # The first image of an animation ends at the control chunk of the second, and so does
+        # Pillow's reading.
         if kind == b"IEND" or (kind == b"fcTL" and getattr(image, "is_animated", False)):
             break
         # The file was cut: reading its pixels will report it.

@@ -37,7 +37,8 @@ class BadMediumError(BadAttachmentError):
 
 @dataclass(frozen=True)
 class Medium:
-    """One medium of a sample: a whole file, a part of one (a member of a tar), or bytes that came with the row.
+    """One medium of a sample: a whole file, a part of one (a member of a tar), or bytes that came
+    with the row.
 
     Attributes:
         kind: image, video or audio.
@@ -46,7 +47,8 @@ class Medium:
         offset: first byte in the file.
         size: bytes; None for all after ``offset``.
         data: the bytes themselves, if they came with the row.
-        container: file of a pack store that holds the bytes, at ``offset``; ``path`` is its path or URL.
+        container: file of a pack store that holds the bytes, at ``offset``; ``path`` is its path or
+            URL.
 
     >>> medium = Medium(MediaKind.IMAGE, "a.png", data=b"abc")
     >>> medium.read(), medium.num_bytes
@@ -101,7 +103,13 @@ class Medium:
                 num_bytes = 0
                 while self.size is None or num_bytes < self.size:
                     rest = -1 if self.size is None else self.size - num_bytes
-                    piece = file.read(rest if piece_bytes < 0 else piece_bytes if rest < 0 else min(piece_bytes, rest))
+                    piece = file.read(
+                        rest
+                        if piece_bytes < 0
+                        else piece_bytes
+                        if rest < 0
+                        else min(piece_bytes, rest)
+                    )
                     if not piece:
                         break
                     num_bytes += len(piece)
@@ -112,7 +120,9 @@ class Medium:
 
     def _check_length(self, num_bytes: int) -> None:
         if self.size is not None and num_bytes < self.size:
-            raise BadMediumError(f"has {max(0, num_bytes):,} bytes and {self.size:,} are due: the file was cut short")
+            raise BadMediumError(
+                f"has {max(0, num_bytes):,} bytes and {self.size:,} are due: the file was cut short"
+            )
 
     @cached_property
     def num_bytes(self) -> int:
@@ -134,9 +144,11 @@ class Medium:
         return fingerprint_stream(self._pieces(_PIECE_BYTES))
 
     def state(self) -> bytes:
-        """Return what identifies its bytes without reading them: size and time of the file, offset and size in it.
+        """Return what identifies its bytes without reading them: size and time of the file, offset
+        and size in it.
 
-        A copy that keeps times (``cp -p``, ``rsync -a``) has the same state. Empty for bytes that came with the row.
+        A copy that keeps times (``cp -p``, ``rsync -a``) has the same state. Empty for bytes that
+        came with the row.
 
         Raises:
             BadMediumError: the file does not exist.
@@ -147,10 +159,12 @@ class Medium:
         return f"{state.st_size} {state.st_mtime_ns} {self.offset} {self.size};".encode()
 
     def stamp(self) -> int:
-        """Return a number for the current state of its file (size, times, inode); 0 for bytes that are not in a file.
+        """Return a number for the current state of its file (size, times, inode); 0 for bytes that
+        are not in a file.
 
-        Equal numbers mean that the file was not written in between: the number includes the time that the system sets
-        at each write, not only the time of the last change, which a copying tool may set back.
+        Equal numbers mean that the file was not written in between: the number includes the time
+        that the system sets at each write, not only the time of the last change, which a copying
+        tool may set back.
 
         Raises:
             BadMediumError: the file does not exist.
@@ -158,14 +172,20 @@ class Medium:
         if not self.path:
             return 0
         state = self._state()
-        return short_digest(f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}".encode())
+        return short_digest(
+            f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}".encode()
+        )
 
     def seconds_since_change(self) -> float:
-        """Return the age of the current state of its file; ``BadMediumError`` if it does not exist."""
+        """Return the age of the current state of its file; ``BadMediumError`` if it does not
+        exist.
+        """
         return time.time() - self._state().st_ctime
 
     def _state(self) -> os.stat_result:
-        """Return the state of its file, checked before opening: a pipe would block, and a device has no end."""
+        """Return the state of its file, checked before opening: a pipe would block, and a device
+        has no end.
+        """
         try:
             state = os.stat(self.path)
         except OSError as error:
@@ -188,12 +208,14 @@ _NOT_OPEN = -1
 
 
 class MediaContainer:
-    """Bytes of media in one blob of a store. Picklable and safe to fork: each process opens the file itself.
+    """Bytes of media in one blob of a store. Picklable and safe to fork: each process opens the
+    file itself.
 
     Args:
         store: of the packs.
         key: of the blob.
-        holds_features: true if its members are blocks of features (``media/feature_block.py``), not files.
+        holds_features: true if its members are blocks of features (``media/feature_block.py``), not
+            files.
 
     Attributes:
         path: of the file, or its URL.
@@ -216,7 +238,15 @@ class MediaContainer:
         """Return the medium at a range of the bytes."""
         # Not by the constructor, which takes three times as long for a frozen class.
         medium = object.__new__(Medium)
-        vars(medium).update(kind=kind, name=name, path=self.path, offset=offset, size=size, data=None, container=self)
+        vars(medium).update(
+            kind=kind,
+            name=name,
+            path=self.path,
+            offset=offset,
+            size=size,
+            data=None,
+            container=self,
+        )
         return medium
 
     def read(self, offset: int, size: int) -> bytes:
@@ -226,19 +256,31 @@ class MediaContainer:
             BadMediumError: the file is gone, cannot be read, or is too short.
         """
         try:
-            # By position: the descriptor is shared with forked processes. Not by a memory map: its pages stay in the
-            # process until it holds the whole file, and a read past the end of a file that was cut kills the process.
-            content = pread(self._descriptor, size, offset) if self._descriptor >= 0 else self._first_read(offset, size)
+            # By position: the descriptor is shared with forked processes. Not by a memory map: its
+            # pages stay in the process until it holds the whole file, and a read past the end of a
+            # file that was cut kills the process.
+            content = (
+                pread(self._descriptor, size, offset)
+                if self._descriptor >= 0
+                else self._first_read(offset, size)
+            )
             if len(content) == size:
                 return content
             # A call reads at most 2 GiB, and a film may have more.
             while rest := pread(self._descriptor, size - len(content), offset + len(content)):
                 content += rest
         except OSError as error:
-            reason = "is missing" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
+            reason = (
+                "is missing"
+                if isinstance(error, FileNotFoundError)
+                else str(error.strerror or error)
+            )
             raise BadMediumError(f"its file {self.path} {reason}: write the packs again") from error
         if len(content) != size:
-            raise BadMediumError(f"its file {self.path} ends at byte {offset + len(content):,}: write the packs again")
+            raise BadMediumError(
+                f"its file {self.path} ends at byte {offset + len(content):,}: write the packs "
+                "again"
+            )
         return content
 
     def damage(self, medium: Medium) -> str:
@@ -282,14 +324,16 @@ class PlacedMedium:
         grid: patches along time, height and width; None for audio, and for models without a grid.
         num_frames: frames taken from a video; 1 for an image.
         num_mel_frames: columns of the spectrogram of an audio clip.
-        runs: first token of each run of tokens from a tower, counted from ``start``: several in a video whose frames
-            are between timestamps.
-        seconds_per_grid: seconds from one grid of a video to the next, for models whose positions follow them.
+        runs: first token of each run of tokens from a tower, counted from ``start``: several in a
+            video whose frames are between timestamps.
+        seconds_per_grid: seconds from one grid of a video to the next, for models whose positions
+            follow them.
         segment: number of the segment that it belongs to; 0 in a sample.
         fingerprint: of its bytes when it was packed; empty before packing.
-        stamp: state of its file before its header was read (``Medium.stamp``); 0 for bytes that came with the row.
-        shard: while packs are written, the shard whose container holds its bytes, at the offset of ``medium``;
-            -1 for a reference to a file.
+        stamp: state of its file before its header was read (``Medium.stamp``); 0 for bytes that
+            came with the row.
+        shard: while packs are written, the shard whose container holds its bytes, at the offset of
+            ``medium``; -1 for a reference to a file.
     """
 
     medium: Medium
@@ -320,7 +364,9 @@ class PlacedMedium:
 
     @property
     def is_unchanged(self) -> bool:
-        """True if its file is in the state in which its header was read; ``BadMediumError`` if it is gone."""
+        """True if its file is in the state in which its header was read; ``BadMediumError`` if it
+        is gone.
+        """
         return self.medium.stamp() == self.stamp
 
     def in_container(self, shard: int, offset: int, size: int) -> PlacedMedium:
@@ -337,8 +383,8 @@ class PlacedMedium:
         source = self.medium.container
         if source is not None and source.holds_features:
             raise BadMediumError(
-                f"is in the store as features, and its bytes are not: pack with {setting('media_storage', 'bytes')} or "
-                f"{setting('media_storage', 'references')}"
+                "is in the store as features, and its bytes are not: pack with "
+                f"{setting('media_storage', 'bytes')} or {setting('media_storage', 'references')}"
             )
         content = self.medium.read()
         if self.fingerprint and fingerprint_bytes(content) != self.fingerprint:

@@ -1,13 +1,16 @@
-"""FLOPs of the towers of a model, counted from the ``vision_config`` and ``audio_config`` of its ``config.json``.
+"""FLOPs of the towers of a model, counted from the ``vision_config`` and ``audio_config`` of its
+``config.json``.
 
-Towers are transformers without a causal mask. Per layer, with h = hidden size and f = width of the MLP::
+Towers are transformers without a causal mask. Per layer, with h = hidden size and f = width of the
+MLP::
 
     linear      2·(4·h² + 2·h·f), gated 2·(4·h² + 3·h·f)      per patch or position
     attention   4·h                                           per pair of patches that attend to each other
 
-A layer with windows of w patches has w pairs for each patch, however large the image, so its cost is linear. The
-embedding of patches (a convolution over their pixels) and the layers that pass tokens to the language model are counted
-too. Class tokens, norms, positions, and windows that the border of an image cuts short are below one percent.
+A layer with windows of w patches has w pairs for each patch, however large the image, so its cost
+is linear. The embedding of patches (a convolution over their pixels) and the layers that pass
+tokens to the language model are counted too. Class tokens, norms, positions, and windows that the
+border of an image cuts short are below one percent.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from brimful.plan.schedule.model_config import config_number
 
 
 def tower_terms(config: Mapping[str, Any], *, width: int) -> dict[str, float]:
-    """Return the terms of the towers in a ``CostModel``, by the names of its fields; empty for a text model.
+    """Return the terms of the towers in a ``CostModel``, by the names of its fields; empty for a
+    text model.
 
     Args:
         config: the parsed ``config.json``; for Qwen2.5-Omni, its ``thinker_config`` is read.
@@ -46,24 +50,33 @@ def tower_terms(config: Mapping[str, Any], *, width: int) -> dict[str, float]:
             terms |= read(part, config, width)
         except SettingsError as error:
             raise SettingsError(
-                f"{name}: {error.message}; without {name} the tower is left out, and its terms can be given to CostModel"
+                f"{name}: {error.message}; without {name} the tower is left out, and its terms can "
+                "be given to CostModel"
             ) from error
     return terms
 
 
-def _vision_terms(vision: Mapping[str, Any], config: Mapping[str, Any], width: int) -> dict[str, float]:
+def _vision_terms(
+    vision: Mapping[str, Any], config: Mapping[str, Any], width: int
+) -> dict[str, float]:
     num_layers = config_number(vision, "depth", "num_hidden_layers")
-    # In Qwen2-VL, embed_dim is the width of the tower, and hidden_size the width of the language model.
+    # In Qwen2-VL, embed_dim is the width of the tower, and hidden_size the width of the language
+    # model.
     hidden = config_number(vision, "embed_dim", "hidden_size")
     ratio = vision.get("mlp_ratio")
-    mlp = config_number(vision, "intermediate_size", default=None if ratio is None else int(hidden * ratio))
-    # Qwen2.5-VL: most layers have windows of pixels, some attend to the whole image, and all have gated MLPs.
+    mlp = config_number(
+        vision, "intermediate_size", default=None if ratio is None else int(hidden * ratio)
+    )
+    # Qwen2.5-VL: most layers have windows of pixels, some attend to the whole image, and all have
+    # gated MLPs.
     full_layers = vision.get("fullatt_block_indexes")
     is_windowed = full_layers is not None
     num_full = len(full_layers) if full_layers is not None else num_layers
     patch_size = _side(vision, "patch_size")
     channels = config_number(vision, "in_channels", "in_chans", "num_channels", default=3)
-    embedding = channels * config_number(vision, "temporal_patch_size", default=1) * patch_size**2 * hidden
+    embedding = (
+        channels * config_number(vision, "temporal_patch_size", default=1) * patch_size**2 * hidden
+    )
     layer = 4 * hidden**2 + (3 if is_windowed else 2) * hidden * mlp
     products = embedding + num_layers * layer + _projector_products(vision, config, hidden, width)
     linear = 2.0 * products
@@ -73,27 +86,34 @@ def _vision_terms(vision: Mapping[str, Any], config: Mapping[str, Any], width: i
     return {"encoder_linear": linear, "encoder_quadratic": 4.0 * hidden * num_full}
 
 
-def _projector_products(vision: Mapping[str, Any], config: Mapping[str, Any], hidden: int, width: int) -> float:
+def _projector_products(
+    vision: Mapping[str, Any], config: Mapping[str, Any], hidden: int, width: int
+) -> float:
     """Return the products per patch in the layers between tower and language model."""
     if vision.get("spatial_merge_size"):
-        # Qwen: the concatenated patches of a token pass through two layers; Qwen3-VL repeats this for some layers.
+        # Qwen: the concatenated patches of a token pass through two layers; Qwen3-VL repeats this
+        # for some layers.
         patches_of_token = config_number(vision, "spatial_merge_size") ** 2
         merged = patches_of_token * hidden
         num_mergers = 1 + len(vision.get("deepstack_visual_indexes") or ())
         out = config_number(vision, "out_hidden_size", default=width)
         return num_mergers * merged * (merged + out) / patches_of_token
-    # InternVL concatenates the patches of a token, LLaVA keeps each patch; then both have two layers.
+    # InternVL concatenates the patches of a token, LLaVA keeps each patch; then both have two
+    # layers.
     share = config.get("downsample_ratio")
     patches_of_token = round(1 / share**2) if isinstance(share, (int, float)) and share > 0 else 1
     return (patches_of_token * hidden * width + width**2) / patches_of_token
 
 
-def _audio_terms(audio: Mapping[str, Any], config: Mapping[str, Any], width: int) -> dict[str, float]:
+def _audio_terms(
+    audio: Mapping[str, Any], config: Mapping[str, Any], width: int
+) -> dict[str, float]:
     num_layers = config_number(audio, "encoder_layers", "num_hidden_layers")
     hidden = config_number(audio, "d_model", "hidden_size")
     mlp = config_number(audio, "encoder_ffn_dim", "intermediate_size")
     mel_bins = config_number(audio, "num_mel_bins")
-    # Two convolutions over three columns; the second has stride 2, and pooling halves positions to tokens.
+    # Two convolutions over three columns; the second has stride 2, and pooling halves positions to
+    # tokens.
     position = num_layers * (4 * hidden**2 + 2 * hidden * mlp) + 3 * hidden**2
     products_per_frame = 3 * mel_bins * hidden + position / 2 + hidden * width / 4
     window = audio.get("n_window")
@@ -101,10 +121,12 @@ def _audio_terms(audio: Mapping[str, Any], config: Mapping[str, Any], width: int
         # Qwen2.5-Omni: positions of two columns each attend within their window.
         attention = 4.0 * num_layers * hidden * config_number(audio, "n_window") / 2
         return {"audio_linear": 2.0 * products_per_frame + attention}
-    # Qwen2-Audio: every audio clip is padded to the maximum length, and the padding is also computed.
+    # Qwen2-Audio: every audio clip is padded to the maximum length, and the padding is also
+    # computed.
     positions = config_number(audio, "max_source_positions")
     return {
-        "audio_constant": 2.0 * products_per_frame * 2 * positions + 4.0 * num_layers * hidden * float(positions) ** 2
+        "audio_constant": 2.0 * products_per_frame * 2 * positions
+        + 4.0 * num_layers * hidden * float(positions) ** 2
     }
 
 

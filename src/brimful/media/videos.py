@@ -35,13 +35,15 @@ class VideoHeader(NamedTuple):
 def video_header(medium: Medium) -> VideoHeader:
     """Return the frames, rate and size of a video, without decoding it.
 
-    The container's number of frames is used if its index has an entry for each, none is discarded in playback, and all
-    lie within the file: complete MP4, MOV and AVI files. Otherwise the packets are counted, which reads the file:
-    Matroska, WebM, MPEG-TS, FLV and fragmented MP4 state no number, a cut AVI states the number of the whole file, and
-    an MP4 trimmed by an edit list has frames that no reader sees. If a packet is damaged, such as the last one of a
-    file that was cut, its frames cannot be predicted, and the video is decoded to count them.
+    The container's number of frames is used if its index has an entry for each, none is discarded
+    in playback, and all lie within the file: complete MP4, MOV and AVI files. Otherwise the packets
+    are counted, which reads the file: Matroska, WebM, MPEG-TS, FLV and fragmented MP4 state no
+    number, a cut AVI states the number of the whole file, and an MP4 trimmed by an edit list has
+    frames that no reader sees. If a packet is damaged, such as the last one of a file that was cut,
+    its frames cannot be predicted, and the video is decoded to count them.
 
-    Source: ``transformers.video_utils.read_video_pyav``, which trusts the number that the container states.
+    Source: ``transformers.video_utils.read_video_pyav``, which trusts the number that the container
+    states.
 
     Raises:
         BadMediumError: the file does not exist, is not a video, states no size or rate, or was cut.
@@ -51,7 +53,9 @@ def video_header(medium: Medium) -> VideoHeader:
         stream = container.streams.video[0]
         rate, size = stream.average_rate, (stream.codec_context.width, stream.codec_context.height)
         if not rate or not min(size) > 0:
-            raise BadMediumError("states no frame rate" if not rate else f"states frames of {size[0]} x {size[1]}")
+            raise BadMediumError(
+                "states no frame rate" if not rate else f"states frames of {size[0]} x {size[1]}"
+            )
         num_frames = stream.frames
         if not _index_has_all(stream, medium.num_bytes):
             packets = _count_packets(container)
@@ -76,7 +80,9 @@ def load_frames(medium: Medium, indices: Sequence[int]) -> npt.NDArray[np.uint8]
 
 
 def iterate_frames(medium: Medium, indices: Sequence[int]) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the frames of ``load_frames`` one by one, so that only one is in memory: ``uint8[height, width, 3]``."""
+    """Yield the frames of ``load_frames`` one by one, so that only one is in memory:
+    ``uint8[height, width, 3]``.
+    """
     wanted = iter(indices)
     wish = next(wanted, None)
     with _opened(medium) as container:
@@ -111,11 +117,15 @@ def _opened(medium: Medium) -> Iterator[InputContainer]:
                     raise BadMediumError("has a video stream of unknown kind")
                 yield container
         except av.FFmpegError as error:
-            raise BadMediumError(f"FFmpeg cannot read it: {' '.join(str(error.strerror).split())}") from error
+            raise BadMediumError(
+                f"FFmpeg cannot read it: {' '.join(str(error.strerror).split())}"
+            ) from error
 
 
 def _index_has_all(stream: Any, num_bytes: int) -> bool:
-    """Return whether the container's index has one entry for each stated frame, all of them visible."""
+    """Return whether the container's index has one entry for each stated frame, all of them
+    visible.
+    """
     entries = getattr(stream, "index_entries", None)
     if not stream.frames or entries is None or len(entries) != stream.frames:
         return False
@@ -123,7 +133,9 @@ def _index_has_all(stream: Any, num_bytes: int) -> bool:
 
 
 def _count_packets(container: InputContainer) -> int | None:
-    """Return the packets of the first video stream that become frames, without decoding; None if one is damaged."""
+    """Return the packets of the first video stream that become frames, without decoding; None if
+    one is damaged.
+    """
     num_packets = 0
     for packet in container.demux(container.streams.video[0]):
         # The last packet is empty; it only tells the decoder to flush.

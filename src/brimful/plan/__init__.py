@@ -7,8 +7,8 @@
       plan_        policies/     fit/ vector/ optimal/      ledger
       settings                   counts/      phased/       saved/
 
-``algorithms`` is the one table of all algorithms; each has its own file. The decreasing ones work on counts of
-lengths (``counts``), the others on the lengths in their order.
+``algorithms`` is the one table of all algorithms; each has its own file. The decreasing ones work
+on counts of lengths (``counts``), the others on the lengths in their order.
 """
 
 from brimful.plan.algorithms import ALGORITHMS

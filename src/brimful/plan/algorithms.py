@@ -1,4 +1,6 @@
-"""All algorithms in one table. The planner, ``Lookahead``, what-if, command-line help and documentation read it."""
+"""All algorithms in one table. The planner, ``Lookahead``, what-if, command-line help and
+documentation read it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +20,9 @@ _SECONDS = 60.0
 """Default time limit of ``optimal``."""
 
 _OPERATIONS = 2e9
-"""Operations after which ``auto`` stops its search: a few seconds, and the same plan on every machine."""
+"""Operations after which ``auto`` stops its search: a few seconds, and the same plan on every
+machine.
+"""
 
 _CLOSE_ENOUGH = 0.001
 """Distance from the bound, as a share of it, up to which ``auto`` does not search."""
@@ -45,7 +49,9 @@ PackInOrder = Callable[..., Packing]
 """``(lengths: int[num_items], *, capacity: int) -> Packing``: takes the items in their order."""
 
 PackCounts = Callable[[Histogram, CountOptions, int], PackResult[PackRuns]]
-"""``(items, options, bound) -> PackResult``: reads only counts; ``bound`` comes from ``lower_bound``."""
+"""``(items, options, bound) -> PackResult``: reads only counts; ``bound`` comes from
+``lower_bound``.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,12 @@ class Algorithm:
         in_order: function of an algorithm that keeps the order of the samples.
         on_counts: function of an algorithm that sees the number of samples of each length.
         aliases: names that other libraries use.
-        contradicts: settings that cannot be combined with it; ``budgets`` and ``mix`` are added automatically.
+        contradicts: settings that cannot be combined with it; ``budgets`` and ``mix`` are added
+            automatically.
         knows_budgets: packs under several budgets; every other algorithm refuses them.
-        window_rule: in-order function that packs the window of a ``Lookahead``, and whether the longest go first; None
-            if the algorithm cannot plan a stream. ``X decreasing`` is ``X`` on sorted items.
+        window_rule: in-order function that packs the window of a ``Lookahead``, and whether the
+            longest go first; None if the algorithm cannot plan a stream. ``X decreasing`` is ``X``
+            on sorted items.
         is_compared: what-if compares it with the plan's algorithm.
     """
 
@@ -76,9 +84,12 @@ class Algorithm:
     knows_budgets: bool = False
 
     def __post_init__(self) -> None:
-        # Only an algorithm that knows budgets can pack under several, and exchanged segments lose their order.
+        # Only an algorithm that knows budgets can pack under several, and exchanged segments lose
+        # their order.
         implied = {"budgets": not self.knows_budgets, "mix": self.in_order is not None}
-        contradicts = self.contradicts.union(name for name, is_implied in implied.items() if is_implied)
+        contradicts = self.contradicts.union(
+            name for name, is_implied in implied.items() if is_implied
+        )
         object.__setattr__(self, "contradicts", contradicts)
 
 
@@ -99,17 +110,25 @@ def _pack_optimally(items: Histogram, options: CountOptions, bound: int) -> Pack
 
 
 def _spread_evenly(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
-    return PackResult(spread(items, capacity=options.capacity, num_packs=options.num_packs, bound=bound), bound)
+    return PackResult(
+        spread(items, capacity=options.capacity, num_packs=options.num_packs, bound=bound), bound
+    )
 
 
-def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
-    """Pack by best fit decreasing, and search for fewer packs if the result is over 0.1 % above the bound."""
+def _pack_automatically(
+    items: Histogram, options: CountOptions, bound: int
+) -> PackResult[PackRuns]:
+    """Pack by best fit decreasing, and search for fewer packs if the result is over 0.1 % above the
+    bound.
+    """
     runs = best_fit_decreasing(items, capacity=options.capacity)
     above = runs.num_packs - bound
     if above == 0:
         return PackResult(runs, bound, PlanOutcome("best_fit_decreasing meets the bound"))
     if above <= _CLOSE_ENOUGH * bound:
-        return PackResult(runs, bound, PlanOutcome("best_fit_decreasing, within 0.1 % of the bound"))
+        return PackResult(
+            runs, bound, PlanOutcome("best_fit_decreasing, within 0.1 % of the bound")
+        )
     # Imported here, as most plans need no search.
     from brimful.plan.optimal import installed_solver, pack_optimally
 
@@ -119,7 +138,9 @@ def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> 
         return PackResult(runs, bound, PlanOutcome(f"{distance}; {advice}"))
     operations = _OPERATIONS if options.time_limit is None else None
     capacity, seconds = options.capacity, options.time_limit
-    return pack_optimally(items, capacity=capacity, start=runs, time_limit=seconds, operations=operations)
+    return pack_optimally(
+        items, capacity=capacity, start=runs, time_limit=seconds, operations=operations
+    )
 
 
 def _pack_in_phases(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
@@ -154,7 +175,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
         Algorithm(
             "auto",
-            "best fit decreasing, and a search if the result is over 0.1 % above the bound; knows several budgets",
+            "best fit decreasing, and a search if the result is over 0.1 % above the bound; knows "
+            "several budgets",
             on_counts=_pack_automatically,
             knows_budgets=True,
         ),
@@ -206,6 +228,8 @@ ALGORITHMS: dict[str, Algorithm] = {
 """Algorithms by name, in the order of help and messages."""
 
 ALGORITHMS_BY_ANY_NAME = {
-    name: algorithm for algorithm in ALGORITHMS.values() for name in (algorithm.name, *algorithm.aliases)
+    name: algorithm
+    for algorithm in ALGORITHMS.values()
+    for name in (algorithm.name, *algorithm.aliases)
 }
 """Algorithms by name and alias."""

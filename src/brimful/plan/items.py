@@ -31,13 +31,14 @@ class Items:
 
     Attributes:
         segments: have real lengths; their ``dropped_ids`` name every sample that was left out.
-        sizes: ``int32[num_items]``, aligned tokens of each item, if packs are limited only in tokens; otherwise
-            ``int64[num_items, num_budgets]``.
-        capacities: ``int64[num_budgets]``: limits of a pack; the limit in tokens is the one that alignment leaves.
+        sizes: ``int32[num_items]``, aligned tokens of each item, if packs are limited only in
+            tokens; otherwise ``int64[num_items, num_budgets]``.
+        capacities: ``int64[num_budgets]``: limits of a pack; the limit in tokens is the one that
+            alignment leaves.
         groups: members of each item; None if items are segments.
-        dropped_by: number of samples left out by each budget, by ``no_target`` if they have no target, and by
-            ``group_mate_rejected`` if an error rejected a member of their group. Empty if every dropped sample is
-            longer than a pack.
+        dropped_by: number of samples left out by each budget, by ``no_target`` if they have no
+            target, and by ``group_mate_rejected`` if an error rejected a member of their group.
+            Empty if every dropped sample is longer than a pack.
         fingerprint_of_groups: None without groups.
     """
 
@@ -53,7 +54,9 @@ class Items:
         assert self.groups is None, "members of groups are drawn together"
         segments = self.segments
         starts = None if segments.starts is None else segments.starts[rows]
-        selection = Segments(segments.lengths[rows], segments.ids()[rows], starts, segments.dropped_ids)
+        selection = Segments(
+            segments.lengths[rows], segments.ids()[rows], starts, segments.dropped_ids
+        )
         return replace(self, segments=selection, sizes=np.ascontiguousarray(self.sizes[rows]))
 
 
@@ -66,13 +69,16 @@ def prepare_items(
 ) -> Items:
     """Apply the policies of the settings, in this order:
 
-    1. The capacity in tokens shrinks to what alignment can use (``Alignment.usable``). This is the limit at which
-       the policy drops or cuts: a segment of that length is already aligned.
+    1. The capacity in tokens shrinks to what alignment can use (``Alignment.usable``). This is the
+       limit at which the policy drops or cuts: a segment of that length is already aligned.
     2. Samples without a target are left out, or refused.
-    3. Segments take their aligned length from the budget ``tokens``; ``samples`` and ``squares`` use real lengths.
-    4. Members of a group become one item, whose size is the sum of their sizes. Each row of several samples is a group
-       (``LengthTable.groups``); truncation cuts each of its samples to an equal part of a pack.
-    5. Items that exceed another budget, and groups that exceed any, are an error or dropped whole, counted by budget.
+    3. Segments take their aligned length from the budget ``tokens``; ``samples`` and ``squares``
+      use real lengths.
+    4. Members of a group become one item, whose size is the sum of their sizes. Each row of several
+       samples is a group (``LengthTable.groups``); truncation cuts each of its samples to an equal
+       part of a pack.
+    5. Items that exceed another budget, and groups that exceed any, are an error or dropped whole,
+      counted by budget.
 
     ``concat_split`` has no items: its segments are the stream of all tokens, cut where packs end.
 
@@ -88,7 +94,8 @@ def prepare_items(
         InvalidLengthsError: no samples, or a length below 1.
         OversizedSampleError: the policy is ``error``; names samples or a group, budget and numbers.
         NoTargetError: samples without a target, and the policy is ``error``.
-        SettingsError: an unknown budget, a policy that cannot cut a budget, groups with an algorithm that cuts.
+        SettingsError: an unknown budget, a policy that cannot cut a budget, groups with an
+            algorithm that cuts.
     """
     tokens = table.tokens
     if len(tokens) == 0:
@@ -99,18 +106,21 @@ def prepare_items(
         if invalid.any():
             sample_id = int(np.argmax(invalid))
             raise InvalidLengthsError(
-                f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at least 1 token"
+                f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at "
+                "least 1 token"
             )
     group_ids = limits = None
     if table.group_size > 1:
         if groups is not None:
             raise SettingsError(
-                f"these are rows of two samples (preferences or KTO), which are packed together already: leave {setting('groups')} out"
+                "these are rows of two samples (preferences or KTO), which are packed together "
+                f"already: leave {setting('groups')} out"
             )
         if settings.overflow_policy is Overflow.SPLIT:
             raise SettingsError(
-                f"{setting('overflow', 'split')} cuts samples into several, and both samples of a row of preferences or KTO stay in one pack: "
-                f"choose drop, truncate or truncate_left"
+                f"{setting('overflow', 'split')} cuts samples into several, and both samples of a "
+                "row of preferences or KTO stay in one pack: choose drop, truncate or "
+                "truncate_left"
             )
         group_ids = table.groups
         limits = limits_of_members(
@@ -135,7 +145,8 @@ def prepare_items(
         except NoTargetError as error:
             if error.sample_ids is None:
                 raise
-            # Planning continues without them, so that one message also names the samples that are too long.
+            # Planning continues without them, so that one message also names the samples that are
+            # too long.
             fault, left_out = error, np.asarray(error.sample_ids)
     if len(left_out):
         # Treated like samples that could not be read: planning skips them.
@@ -145,7 +156,8 @@ def prepare_items(
     if settings.algorithm == "concat_split" and group_ids is not None:
         name = setting("groups") if groups is not None else "preferences"
         raise SettingsError(
-            f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {name} stay whole: leave one out"
+            f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {name} stay whole: "
+            "leave one out"
         )
     try:
         if group_ids is not None:
@@ -175,13 +187,17 @@ def prepare_items(
 
 
 def _segments(table: LengthTable, settings: PlanSettings) -> Segments:
-    """Apply the overflow policy; in the stream of ``concat_split``, ``split`` keeps every token of every sample."""
+    """Apply the overflow policy; in the stream of ``concat_split``, ``split`` keeps every token of
+    every sample.
+    """
     tokens, policy = table.tokens, settings.overflow_policy
     if settings.algorithm == "concat_split":
         return cut_stream(tokens, capacity=settings.capacity, policy=policy)
     if int(tokens.min()) > 0 and int(tokens.max()) <= settings.usable:
         return Segments(tokens, None, None, NO_SAMPLES)
-    return apply_overflow(tokens, capacity=settings.usable, policy=policy, unit=settings.row_alignment.total)
+    return apply_overflow(
+        tokens, capacity=settings.usable, policy=policy, unit=settings.row_alignment.total
+    )
 
 
 def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
@@ -190,15 +206,23 @@ def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
     segments = _segments(table, settings)
     dropped_by = {"tokens": len(segments.dropped_ids)} if len(segments.dropped_ids) else {}
     sizes = budgets.sizes(
-        table, lengths=segments.lengths, sample_ids=segments.sample_ids, rounded=alignment.rounded(segments.lengths)
+        table,
+        lengths=segments.lengths,
+        sample_ids=segments.sample_ids,
+        rounded=alignment.rounded(segments.lengths),
     )
     stored = [name for name in budgets.names[1:] if name in table.budgets]
-    if stored and policy is Overflow.SPLIT and segments.starts is not None and segments.starts.any():
+    if (
+        stored
+        and policy is Overflow.SPLIT
+        and segments.starts is not None
+        and segments.starts.any()
+    ):
         sample_id = int(segments.ids()[np.argmax(segments.starts > 0)])
         raise SettingsError(
-            f"{setting('overflow', 'split')} divides tokens, not {stored[0]}: of sample {sample_id} "
-            f"({int(table.tokens[sample_id]):,} tokens, capacity {settings.usable:,}) it is unknown which "
-            f"segment takes them; choose drop or truncate"
+            f"{setting('overflow', 'split')} divides tokens, not {stored[0]}: of sample "
+            f"{sample_id} ({int(table.tokens[sample_id]):,} tokens, capacity {settings.usable:,}) "
+            "it is unknown which segment takes them; choose drop or truncate"
         )
     first = budgets.first_exceeded(sizes)
     fits = first < 0
@@ -206,20 +230,29 @@ def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
         if policy is not Overflow.DROP:
             text, larger, name = budgets.describe_oversized(sizes, segments.sample_ids)
             if policy is Overflow.ERROR:
-                raise OversizedSampleError(f"{text}. Choose {setting('overflow', 'drop')}, or {larger}")
+                raise OversizedSampleError(
+                    f"{text}. Choose {setting('overflow', 'drop')}, or {larger}"
+                )
             raise SettingsError(
-                f"{setting('overflow', policy.value)} cuts tokens, not {name}, and {text}. Choose drop, or {larger}"
+                f"{setting('overflow', policy.value)} cuts tokens, not {name}, and {text}. Choose "
+                f"drop, or {larger}"
             )
         # No segment is cut under the policy drop, so a sample that exceeds a budget is one segment.
         ids = segments.ids()
-        segments = Segments(segments.lengths[fits], ids[fits], None, np.union1d(segments.dropped_ids, ids[~fits]))
+        segments = Segments(
+            segments.lengths[fits], ids[fits], None, np.union1d(segments.dropped_ids, ids[~fits])
+        )
         sizes = np.ascontiguousarray(sizes[fits])
         counts = np.bincount(first[~fits], minlength=len(budgets.names)).tolist()
-        dropped_by |= {name: count for name, count in zip(budgets.names, counts, strict=True) if count}
+        dropped_by |= {
+            name: count for name, count in zip(budgets.names, counts, strict=True) if count
+        }
     return Items(segments, sizes, budgets.capacities, dropped_by=dropped_by)
 
 
-def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array, limits: Int64Array | None) -> Items:
+def _of_groups(
+    table: LengthTable, settings: PlanSettings, group_ids: Int64Array, limits: Int64Array | None
+) -> Items:
     budgets = Budgets.of(settings.usable, settings.budgets)
     alignment, policy = settings.row_alignment, settings.overflow_policy
     tokens = table.tokens
@@ -229,17 +262,22 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
     is_bereft = ~is_rejected & np.isin(group_ids, broken_groups)
     ids = np.flatnonzero(~is_rejected & ~is_bereft)
     lengths = tokens[ids] if limits is None else np.minimum(tokens, limits)[ids].astype(np.int32)
-    sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths))
+    sizes = budgets.sizes(
+        table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths)
+    )
     groups = group_items(sizes, group_ids[ids], are_rows=table.group_size == 2)
     oversized, dropped_by = groups.oversized(budgets)
     if oversized.any():
         if policy is Overflow.ERROR:
-            text, larger, name = groups.describe_oversized(budgets, sizes, ids, unit=alignment.total)
+            text, larger, name = groups.describe_oversized(
+                budgets, sizes, ids, unit=alignment.total
+            )
             noun, cut = "rows" if groups.are_rows else "groups", ""
             if groups.are_rows and name == "tokens":
                 cut = f" {setting('overflow', 'truncate')}, which cuts each sample to half a pack,"
             raise OversizedSampleError(
-                f"{text}. Choose {setting('overflow', 'drop')}, which leaves out whole {noun},{cut} or {larger}"
+                f"{text}. Choose {setting('overflow', 'drop')}, which leaves out whole "
+                f"{noun},{cut} or {larger}"
             )
         rows = np.sort(groups.members[np.repeat(~oversized, np.diff(groups.offsets))])
         ids, lengths, sizes = ids[rows], lengths[rows], sizes[rows]
@@ -253,4 +291,6 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
         starts = (tokens[ids] - lengths).astype(np.int32)
     segments = Segments(lengths, ids, starts, np.flatnonzero(is_dropped))
     packed_sizes = groups.sizes if len(budgets.names) > 1 else groups.sizes[:, 0].astype(np.int32)
-    return Items(segments, packed_sizes, budgets.capacities, groups, dropped_by, fingerprint_array(group_ids))
+    return Items(
+        segments, packed_sizes, budgets.capacities, groups, dropped_by, fingerprint_array(group_ids)
+    )

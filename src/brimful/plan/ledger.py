@@ -13,7 +13,9 @@ from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.overflow import NO_SAMPLES, Overflow, Segments
 
 MUCH_LOST = 0.05
-"""Share of lost tokens from which a warning is given: it then shows in the mixture, and is rarely wanted."""
+"""Share of lost tokens from which a warning is given: it then shows in the mixture, and is rarely
+wanted.
+"""
 
 
 def drop_reason(name: str) -> str:
@@ -32,14 +34,17 @@ def drop_reason(name: str) -> str:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The account of one plan. In samples: in = packed + dropped. In tokens: in = packed + dropped + truncated.
+    """The account of one plan. In samples: in = packed + dropped. In tokens: in = packed + dropped
+    + truncated.
 
-    Rejected samples (malformed rows) have no length and are counted separately. Targets of the loss are counted if they
-    were measured: in = packed + dropped + cut, where ``cut`` counts the targets that truncation removes and the first
-    tokens of segments in the middle of a sample, which are not targets any more.
+    Rejected samples (malformed rows) have no length and are counted separately. Targets of the loss
+    are counted if they were measured: in = packed + dropped + cut, where ``cut`` counts the targets
+    that truncation removes and the first tokens of segments in the middle of a sample, which are
+    not targets any more.
 
-    A mixture draws some samples several times and others not at all. Then ``samples_packed`` counts distinct samples,
-    ``tokens_packed`` counts all tokens in the packs, and in = packed - repeated + dropped + truncated + not drawn.
+    A mixture draws some samples several times and others not at all. Then ``samples_packed`` counts
+    distinct samples, ``tokens_packed`` counts all tokens in the packs, and in = packed - repeated +
+    dropped + truncated + not drawn.
 
     >>> Ledger(samples_in=2, tokens_in=9, samples_packed=1, tokens_packed=4, samples_dropped=1, tokens_dropped=5)
     ... # doctest: +ELLIPSIS
@@ -70,15 +75,28 @@ class Ledger:
     targets_not_drawn: int = 0
 
     def __post_init__(self) -> None:
-        samples = self.samples_packed + self.samples_dropped + self.samples_rejected + self.samples_not_drawn
-        tokens = self.tokens_packed - self.tokens_repeated + self.tokens_dropped + self.tokens_truncated
+        samples = (
+            self.samples_packed
+            + self.samples_dropped
+            + self.samples_rejected
+            + self.samples_not_drawn
+        )
+        tokens = (
+            self.tokens_packed - self.tokens_repeated + self.tokens_dropped + self.tokens_truncated
+        )
         tokens += self.tokens_not_drawn
-        assert samples == self.samples_in, f"{samples} samples accounted for, {self.samples_in} came in"
+        assert samples == self.samples_in, (
+            f"{samples} samples accounted for, {self.samples_in} came in"
+        )
         assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
         if self.targets_in is not None:
-            targets = (self.targets_packed or 0) + (self.targets_dropped or 0) + (self.targets_cut or 0)
+            targets = (
+                (self.targets_packed or 0) + (self.targets_dropped or 0) + (self.targets_cut or 0)
+            )
             targets += self.targets_not_drawn - self.targets_repeated
-            assert targets == self.targets_in, f"{targets} targets accounted for, {self.targets_in} came in"
+            assert targets == self.targets_in, (
+                f"{targets} targets accounted for, {self.targets_in} came in"
+            )
 
     @property
     def lost_ratio(self) -> float:
@@ -88,10 +106,14 @@ class Ledger:
     @property
     def targets_lost_ratio(self) -> float:
         """Share of the input targets that are not in any pack; 0 if they were not measured."""
-        return ((self.targets_dropped or 0) + (self.targets_cut or 0)) / max(1, self.targets_in or 0)
+        return ((self.targets_dropped or 0) + (self.targets_cut or 0)) / max(
+            1, self.targets_in or 0
+        )
 
     def as_dict(self) -> dict[str, int]:
-        """Return the account for JSON; targets only if they were measured, draws only for mixtures."""
+        """Return the account for JSON; targets only if they were measured, draws only for
+        mixtures.
+        """
         of_mixtures = ("_repeated", "_not_drawn")
         return {
             name: value
@@ -125,15 +147,17 @@ def ledger_of(
         segments: the segments that could be packed, and the samples that were left out.
         settings: the policies that left them out.
         tokens_packed: sum of the segments' lengths; computed if None.
-        times: ``int64[num_segments]``, how often a mixture packs each segment, equal for all segments of a sample; None
-            if each is packed once.
+        times: ``int64[num_segments]``, how often a mixture packs each segment, equal for all
+            segments of a sample; None if each is packed once.
 
     Raises:
         NoTargetError: the input has targets, and no segment has one.
     """
     tokens, targets = table.tokens, table.targets
     lengths, dropped_ids = segments.lengths, segments.dropped_ids
-    if lengths is tokens and times is None:  # nothing dropped, cut or rejected: no need to look at every sample again
+    if (
+        lengths is tokens and times is None
+    ):  # nothing dropped, cut or rejected: no need to look at every sample again
         if tokens_packed is None:
             tokens_packed = int(lengths.sum(dtype=np.int64))
         account = {}
@@ -159,12 +183,24 @@ def ledger_of(
     def repeats_of(values: AnyIntArray | BoolArray) -> int:
         return 0 if times is None else int((np.maximum(times - 1, 0) * values).sum())
 
-    def fates(noun: str, in_segments: AnyIntArray, in_samples: AnyIntArray, total: int, cut: str) -> dict[str, int]:
-        """Account for tokens or targets, of which ``cut`` names the ones that truncation removes."""
+    def fates(
+        noun: str, in_segments: AnyIntArray, in_samples: AnyIntArray, total: int, cut: str
+    ) -> dict[str, int]:
+        """Account for tokens or targets, of which ``cut`` names the ones that truncation
+        removes.
+        """
         packed = int((in_segments if times is None else times * in_segments).sum(dtype=np.int64))
         repeated = repeats_of(in_segments)
-        dropped, left = (int(in_samples[rows].sum(dtype=np.int64)) for rows in (dropped_ids, left_ids))
-        counts = {"in": total, "packed": packed, "repeated": repeated, "dropped": dropped, "not_drawn": left}
+        dropped, left = (
+            int(in_samples[rows].sum(dtype=np.int64)) for rows in (dropped_ids, left_ids)
+        )
+        counts = {
+            "in": total,
+            "packed": packed,
+            "repeated": repeated,
+            "dropped": dropped,
+            "not_drawn": left,
+        }
         counts[cut] = total - dropped - left - (packed - repeated)
         return {f"{noun}_{fate}": count for fate, count in counts.items()}
 
@@ -188,8 +224,9 @@ def ledger_of(
         account["samples_without_target"] = num_packed - int(np.count_nonzero(has_target))
         if len(ids) and not in_segment.any():
             raise NoTargetError(
-                f"of {targets.total:,} targets of the loss none is in a pack: {account['targets_dropped']:,} were dropped "
-                f"and {account['targets_cut']:,} cut off; a larger {setting('capacity')} keeps some",
+                f"of {targets.total:,} targets of the loss none is in a pack: "
+                f"{account['targets_dropped']:,} were dropped and {account['targets_cut']:,} cut "
+                f"off; a larger {setting('capacity')} keeps some",
                 sample_id=int(segments.sample_ids[0]) if segments.sample_ids is not None else 0,
             )
     return Ledger(
@@ -197,7 +234,9 @@ def ledger_of(
         samples_packed=num_packed,
         samples_dropped=len(dropped_ids),
         samples_truncated=num_truncated,
-        samples_split=int(np.count_nonzero(np.bincount(packed_ids) > 1)) if len(packed_ids) != num_packed else 0,
+        samples_split=int(np.count_nonzero(np.bincount(packed_ids) > 1))
+        if len(packed_ids) != num_packed
+        else 0,
         segments=len(ids) if times is None else int(times.sum()),
         samples_rejected=num_rejected,
         draws_repeated=repeats_of(np.diff(ids, prepend=-1) != 0),

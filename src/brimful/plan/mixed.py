@@ -1,4 +1,6 @@
-"""Packs of a mixture: samples of its sources are drawn and packed, or packs of each source are drawn."""
+"""Packs of a mixture: samples of its sources are drawn and packed, or packs of each source are
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,8 @@ def pack_mixture(
         items: the items that can be packed.
         samples: the samples of these items, by source.
         settings: settings of the plan; the seed and the epoch choose the draws.
-        are_uses_known: true if ``samples.uses`` says what was consumed; otherwise the draws of earlier epochs are
-            repeated first, to continue where they ended.
+        are_uses_known: true if ``samples.uses`` says what was consumed; otherwise the draws of
+            earlier epochs are repeated first, to continue where they ended.
         pack: function that packs items.
     """
     segments, mixture = items.segments, settings.mixture
@@ -73,8 +75,12 @@ def pack_mixture(
     if mixture.weighting is Weighting.LOSS:
         targets = None
         if table.targets is not None:
-            targets = sums_of(targets_of(segments, table.targets, table.tokens), samples.segment_offsets)
-        record = mixture_record(samples, mixture, np.ones(len(samples.uses), dtype=np.int64), targets=targets)
+            targets = sums_of(
+                targets_of(segments, table.targets, table.tokens), samples.segment_offsets
+            )
+        record = mixture_record(
+            samples, mixture, np.ones(len(samples.uses), dtype=np.int64), targets=targets
+        )
         return MixedPacks(items, pack(items, settings), record)
     mixing = _Mixing(items, settings, mixture, pack)
     num_epochs_before = 0 if are_uses_known or mixture.replacement else settings.epoch
@@ -124,7 +130,9 @@ class _Mixing:
             if mixture.num_packs is None:
                 samples = samples.after(draw(samples, mixture, seed=self.seed, epoch=number))
             else:
-                result, _ = replace(self, settings=replace(self.settings, epoch=number)).draw_samples(samples)
+                result, _ = replace(
+                    self, settings=replace(self.settings, epoch=number)
+                ).draw_samples(samples)
                 samples = replace(samples, uses=samples.uses + samples.draws_of(result.packs.items))
 
         def drawn(num_tokens: int | None) -> _Drawn:
@@ -133,7 +141,8 @@ class _Mixing:
 
         if mixture.num_packs is None:
             return drawn(None)
-        # This many tokens fill the wanted packs or more; surplus packs hold samples that were drawn too early.
+        # This many tokens fill the wanted packs or more; surplus packs hold samples that were drawn
+        # too early.
         tokens = mixture.num_packs * self.settings.usable
         result, draws = drawn(tokens)
         num_packs = len(result.packs)
@@ -144,20 +153,28 @@ class _Mixing:
         num_packs = len(result.packs)
         if num_packs > mixture.num_packs:
             # Random packs are left out: any other choice would prefer some lengths.
-            order = generator(seed=self.seed, epoch=epoch, purpose="packs of a mixture").permutation(num_packs)
+            order = generator(
+                seed=self.seed, epoch=epoch, purpose="packs of a mixture"
+            ).permutation(num_packs)
             result = replace(result, packs=result.packs.take(np.sort(order[: mixture.num_packs])))
         return result, draws
 
     def draw_packs(self, samples: MixedSamples, num_epochs_before: int) -> _Drawn:
         """Pack each source separately, then draw packs.
 
-        Samples that were consumed equally often share packs, so that a pack was consumed as often as its samples. The
-        packs of a source are the same in all epochs: the next epoch draws what the last one left.
+        Samples that were consumed equally often share packs, so that a pack was consumed as often
+        as its samples. The packs of a source are the same in all epochs: the next epoch draws what
+        the last one left.
         """
         same_packs = replace(self, settings=replace(self.settings, epoch=0))
         # Empty arrays first: a mixture without samples is refused by the draw.
         nothing = np.empty(0, dtype=np.int64)
-        packs, sources, uses, outcomes = Packing(np.zeros(1, dtype=np.int64), nothing), [nothing], [nothing], []
+        packs, sources, uses, outcomes = (
+            Packing(np.zeros(1, dtype=np.int64), nothing),
+            [nothing],
+            [nothing],
+            [],
+        )
         for source, (begin, end) in enumerate(pairwise(samples.bounds.tolist())):
             for num_uses in np.unique(samples.uses[begin:end]).tolist():
                 members = begin + np.flatnonzero(samples.uses[begin:end] == num_uses)
@@ -178,16 +195,20 @@ class _Mixing:
         return PackResult(packs.take(draws.elements), 0, outcomes[0]), draws
 
 
-def members_of(table: LengthTable, mixture: Mixture, sources: Mapping[str, int] | None) -> tuple[list[str], Offsets]:
+def members_of(
+    table: LengthTable, mixture: Mixture, sources: Mapping[str, int] | None
+) -> tuple[list[str], Offsets]:
     """Return names of the sources in the order of the samples, and the first sample of each.
 
     Args:
         table: lengths of all samples.
         mixture: mixture with a weight for each source.
-        sources: number of samples of each source, by name and in the order of the table; None for the measured files.
+        sources: number of samples of each source, by name and in the order of the table; None for
+            the measured files.
 
     Returns:
-        Names, and ``int64[num_sources + 1]``: source ``i`` has the samples ``offsets[i] … offsets[i + 1] - 1``.
+        Names, and ``int64[num_sources + 1]``: source ``i`` has the samples
+        ``offsets[i] … offsets[i + 1] - 1``.
 
     Raises:
         SettingsError: a source without a weight, or a weight without a source.
@@ -202,24 +223,30 @@ def members_of(table: LengthTable, mixture: Mixture, sources: Mapping[str, int] 
         sources = {str(name): int(count) for name, count in parts}
         if len(sources) != len(parts) or not parts:
             raise SettingsError(
-                f"the lengths do not say which sample is of which source: give {setting('sources')}, the number of samples "
-                f"of each source"
+                "the lengths do not say which sample is of which source: give "
+                f"{setting('sources')}, the number of samples of each source"
             )
     check_type("sources", sources, Mapping, "a mapping such as {'chat': 7473, 'code': 1319}")
     for name in sources:
         if name not in mixture.weights:
             raise SettingsError(
-                f"{setting('mixture')} has no weight for source {name}: give one, or leave the source out of the data"
+                f"{setting('mixture')} has no weight for source {name}: give one, or leave the "
+                "source out of the data"
             )
     for name in mixture.weights:
         if name not in sources:
             raise SettingsError(
-                f"{setting('mixture')} has a weight for {name}, and the sources are {', '.join(sources)}"
+                f"{setting('mixture')} has a weight for {name}, and the sources are "
+                f"{', '.join(sources)}"
             )
-    counts = [whole_number(f"the number of samples of {name}", count, minimum=1) for name, count in sources.items()]
+    counts = [
+        whole_number(f"the number of samples of {name}", count, minimum=1)
+        for name, count in sources.items()
+    ]
     if sum(counts) != len(table):
         raise PlanMismatchError(
-            f"the sources of the mixture have {sum(counts):,} samples and the lengths {len(table):,}"
+            f"the sources of the mixture have {sum(counts):,} samples and the lengths "
+            f"{len(table):,}"
         )
     return list(sources), offsets_of(counts)
 
@@ -233,9 +260,13 @@ def as_uses(uses: AnyIntArray | None, num_samples: int) -> Int64Array:
     if uses is None:
         return np.zeros(num_samples, dtype=np.int64)
     array = np.asarray(uses)
-    if array.shape != (num_samples,) or array.dtype.kind not in "iu" or (num_samples and int(array.min()) < 0):
+    if (
+        array.shape != (num_samples,)
+        or array.dtype.kind not in "iu"
+        or (num_samples and int(array.min()) < 0)
+    ):
         raise SettingsError(
-            f"{setting('uses')} must hold how often each of the {num_samples:,} samples was consumed and has shape "
-            f"{array.shape} of {array.dtype}"
+            f"{setting('uses')} must hold how often each of the {num_samples:,} samples was "
+            f"consumed and has shape {array.shape} of {array.dtype}"
         )
     return array.astype(np.int64)

@@ -39,7 +39,8 @@ class Packing:
         return np.diff(self.offsets)
 
     def take(self, packs: AnyIntArray) -> Packing:
-        """Select packs, in the given order: pack ``i`` of the result is pack ``packs[i]`` of this packing.
+        """Select packs, in the given order: pack ``i`` of the result is pack ``packs[i]`` of this
+        packing.
 
         >>> Packing(np.array([0, 2, 3]), np.array([4, 0, 2])).take(np.array([1, 0])).as_lists()
         [[2], [4, 0]]
@@ -54,7 +55,10 @@ class Packing:
 
     def as_lists(self) -> list[list[int]]:
         """Return packs as lists, for small examples."""
-        return [self.items[a:b].tolist() for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+        return [
+            self.items[a:b].tolist()
+            for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -63,14 +67,16 @@ class PlanOutcome:
 
     Attributes:
         description: how far the algorithm came, in words; empty if its name says it.
-        solver: library that searched for patterns; another may find other packs, but as few. Empty without a search.
+        solver: library that searched for patterns; another may find other packs, but as few. Empty
+            without a search.
         phase_reports: one line for each phase of a recipe.
-        packs_below_min_fill: number of packs below ``min_fill`` before they were packed again, and in the plan; None
-            without ``min_fill``.
-        dropped_by: number of samples left out by reason: the name of a budget, or a name that ``drop_reason`` knows.
-            Empty if every dropped sample is longer than a pack.
+        packs_below_min_fill: number of packs below ``min_fill`` before they were packed again, and
+            in the plan; None without ``min_fill``.
+        dropped_by: number of samples left out by reason: the name of a budget, or a name that
+            ``drop_reason`` knows. Empty if every dropped sample is longer than a pack.
         groups: fingerprint of the groups; None without groups.
-        mixed: requested and realized shares of each source (``mixture_record``); empty without a mixture.
+        mixed: requested and realized shares of each source (``mixture_record``); empty without a
+            mixture.
 
     >>> PlanOutcome(description="optimal", solver="highspy").as_dict()
     {'outcome': 'optimal', 'solver': 'highspy'}
@@ -90,7 +96,9 @@ class PlanOutcome:
             "outcome": self.description,
             "solver": self.solver,
             "phase_reports": list(self.phase_reports),
-            "packs_below_min_fill": None if self.packs_below_min_fill is None else list(self.packs_below_min_fill),
+            "packs_below_min_fill": None
+            if self.packs_below_min_fill is None
+            else list(self.packs_below_min_fill),
             "dropped_by": dict(self.dropped_by),
             "groups": self.groups,
             "mixed": dict(self.mixed),
@@ -130,7 +138,8 @@ class PackResult(Generic[Packs]):
 
 
 def loads_of(packing: Packing, sizes: AnyIntArray) -> Int64Array:
-    """Sum the sizes in each pack: ``int64[num_packs, num_budgets]``, or ``int64[num_packs]`` for one row of sizes.
+    """Sum the sizes in each pack: ``int64[num_packs, num_budgets]``, or ``int64[num_packs]`` for
+    one row of sizes.
 
     >>> loads_of(Packing(np.array([0, 2, 3]), np.array([2, 0, 1])), np.array([[3, 1], [5, 0], [1, 1]])).tolist()
     [[4, 2], [5, 0]]
@@ -138,13 +147,16 @@ def loads_of(packing: Packing, sizes: AnyIntArray) -> Int64Array:
     loads = np.zeros((len(packing), *sizes.shape[1:]), dtype=np.int64)
     if len(packing):
         # Budget by budget: a column that is gathered alone stays in the cache.
-        for load, column in zip(loads.reshape(len(loads), -1).T, sizes.reshape(len(sizes), -1).T, strict=True):
+        for load, column in zip(
+            loads.reshape(len(loads), -1).T, sizes.reshape(len(sizes), -1).T, strict=True
+        ):
             load[:] = np.add.reduceat(column[packing.items], packing.offsets[:-1], dtype=np.int64)
     return loads
 
 
 def tokens_of(share: float, capacity: int) -> Fraction:
-    """Return this share of the capacity exactly, with the share taken as the decimal number that was written.
+    """Return this share of the capacity exactly, with the share taken as the decimal number that
+    was written.
 
     >>> tokens_of(0.07, 100)  # 0.07 * 100 is 7.000000000000001 in floating point
     Fraction(7, 1)

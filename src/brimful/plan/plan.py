@@ -12,7 +12,7 @@ from brimful.base.checks import path_of
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.base.typing import AnyIntArray, AnyPath, Fingerprint
 from brimful.errors import CorruptFileError, SettingsError
-from brimful.lengths.table import LengthsLike
+from brimful.lengths import LengthsLike
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import PlanOutcome
 from brimful.plan.plan_settings import PlanSettings
@@ -26,10 +26,12 @@ class Plan(PlannedPacks):
 
     Attributes:
         capacity: maximum tokens of a pack.
-        offsets: ``int64[num_packs + 1]``; pack ``i`` is segments ``offsets[i] … offsets[i + 1] - 1``.
+        offsets: ``int64[num_packs + 1]``; pack ``i`` is segments
+            ``offsets[i] … offsets[i + 1] - 1``.
         sample_ids: ``int[num_segments]``, in the narrowest of int32 and int64 that holds them.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
-        find_lengths, find_length_fingerprint: compute ``lengths`` and their fingerprint on first access.
+        find_lengths, find_length_fingerprint: compute ``lengths`` and their fingerprint on first
+            access.
         dropped_ids: ``int64``, samples that the overflow policy left out.
         truncated: samples that ``truncate`` cut, with their full lengths (``Truncated``).
         ledger: account of every sample and token.
@@ -60,7 +62,9 @@ class Plan(PlannedPacks):
 
     @property
     def record(self) -> dict[str, Any]:
-        """Settings and outcome as in the plan's file and reports: only values that differ from the defaults."""
+        """Settings and outcome as in the plan's file and reports: only values that differ from the
+        defaults.
+        """
         return {**self.settings.as_dict(), **self.outcome.as_dict()}
 
     @cached_property
@@ -72,11 +76,13 @@ class Plan(PlannedPacks):
         return fingerprint_of([self.capacity, [fingerprint_array(array) for array in self.arrays]])
 
     def validate(self, lengths: LengthsLike, *, groups: AnyIntArray | None = None) -> None:
-        """Prove the plan against the lengths: every token packed once or accounted for, nothing over capacity.
+        """Prove the plan against the lengths: every token packed once or accounted for, nothing
+        over capacity.
 
         Args:
             lengths: the lengths that were planned; a table, to check budgets of its columns too.
-            groups: ``int[num_samples]``, if any were given: each group is contiguous in one pack, or in no pack.
+            groups: ``int[num_samples]``, if any were given: each group is contiguous in one pack,
+                or in no pack.
 
         Raises:
             PlanMismatchError: names the first wrong pack or sample.
@@ -107,7 +113,11 @@ class Plan(PlannedPacks):
         name = path_of("path", path, "the path of a plan")
         try:
             arrays, lengths, truncated, meta = load_plan(name)
-            ledger, record, fingerprint = Ledger(**meta["ledger"]), meta["settings"], meta["length_fingerprint"]
+            ledger, record, fingerprint = (
+                Ledger(**meta["ledger"]),
+                meta["settings"],
+                meta["length_fingerprint"],
+            )
             settings = PlanSettings.of_record({"capacity": meta["capacity"], **record})
             return cls(
                 capacity=meta["capacity"],
@@ -132,7 +142,9 @@ class Plan(PlannedPacks):
             CorruptFileError: they differ from what was planned.
         """
         if self.saved_as not in (None, self._array_fingerprint()) or not self.truncated.is_intact:
-            raise CorruptFileError(f"{self.path}: the plan is damaged: its arrays differ from the saved ones")
+            raise CorruptFileError(
+                f"{self.path}: the plan is damaged: its arrays differ from the saved ones"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         # The functions are closures, which cannot be pickled: their results are pickled instead.
@@ -141,6 +153,7 @@ class Plan(PlannedPacks):
 
     def __repr__(self) -> str:
         return (
-            f"Plan({self.num_packs:,} packs of {self.capacity:,}, {self.ledger.samples_packed:,} samples, "
-            f"fill {100 * self.fill_ratio:.2f} %, {self.settings.algorithm}, {short(self.fingerprint)})"
+            f"Plan({self.num_packs:,} packs of {self.capacity:,}, {self.ledger.samples_packed:,} "
+            f"samples, fill {100 * self.fill_ratio:.2f} %, {self.settings.algorithm}, "
+            f"{short(self.fingerprint)})"
         )

@@ -24,7 +24,8 @@ _MAX_CAPACITY = 2**31 - 1
 def _algorithms_in_help() -> str:
     """Return the names of the algorithms, each with its aliases."""
     return ", ".join(
-        f"{entry.name} ({', '.join(entry.aliases)})" if entry.aliases else entry.name for entry in ALGORITHMS.values()
+        f"{entry.name} ({', '.join(entry.aliases)})" if entry.aliases else entry.name
+        for entry in ALGORITHMS.values()
     )
 
 
@@ -60,7 +61,8 @@ class PlanSettings:
     )
     overflow: Overflow | str = option(Overflow.ERROR, "What to do with samples longer than a pack.")
     no_target: NoTarget | str = option(
-        NoTarget.ERROR, "What to do with samples without a target of the loss, before or after truncation."
+        NoTarget.ERROR,
+        "What to do with samples without a target of the loss, before or after truncation.",
     )
     algorithm: str = option("auto", f"How to pack: {_algorithms_in_help()}.", "NAME")
     phases: Recipe | str | None = option(
@@ -76,8 +78,12 @@ class PlanSettings:
     )
     alignment: Alignment | int = UNALIGNED
     min_fill: float = option(0.0, "Packs with less fill are packed again, then come last.", "SHARE")
-    mix: bool = option(False, "Exchange segments until packs look like the data, at no cost in fill.")
-    time_limit: float | None = option(None, "Limit on the search of optimal (default 60) and auto.", "SECONDS")
+    mix: bool = option(
+        False, "Exchange segments until packs look like the data, at no cost in fill."
+    )
+    time_limit: float | None = option(
+        None, "Limit on the search of optimal (default 60) and auto.", "SECONDS"
+    )
     seed: int | None = option(0, "Seed of the order of packs and of equally long samples.")
     epoch: int = option(0, "Pass over the data; each pass combines samples differently.")
     mixture: Mixture | None = None
@@ -108,19 +114,31 @@ class PlanSettings:
             if not is_number(value) and (value is not None or name == "min_fill"):
                 raise SettingsError(f"{setting(name)} must be a number and is {value!r}")
         if self.time_limit is not None and not self.time_limit >= 0:
-            raise SettingsError(f"{setting('time_limit')} must be at least 0 seconds and is {self.time_limit}")
+            raise SettingsError(
+                f"{setting('time_limit')} must be at least 0 seconds and is {self.time_limit}"
+            )
         if not 0 <= self.min_fill <= 1:
             raise SettingsError(
-                f"{setting('min_fill')} is a share of the capacity, from 0 to 1, and is {self.min_fill}"
+                f"{setting('min_fill')} is a share of the capacity, from 0 to 1, and is "
+                f"{self.min_fill}"
             )
         overflow = choice_of(Overflow, self.overflow, argument="overflow")
         no_target = choice_of(NoTarget, self.no_target, argument="no_target")
-        alignment = self.alignment if isinstance(self.alignment, Alignment) else Alignment(segment=self.alignment)
+        alignment = (
+            self.alignment
+            if isinstance(self.alignment, Alignment)
+            else Alignment(segment=self.alignment)
+        )
         rule = ALGORITHMS_BY_ANY_NAME.get(self.algorithm)
         if rule is None:
-            aliases = ", ".join(f"{alias} for {entry.name}" for entry in ALGORITHMS.values() for alias in entry.aliases)
+            aliases = ", ".join(
+                f"{alias} for {entry.name}"
+                for entry in ALGORITHMS.values()
+                for alias in entry.aliases
+            )
             raise SettingsError(
-                f"{setting('algorithm', self.algorithm)} is unknown: use one of {', '.join(ALGORITHMS)} (or {aliases})"
+                f"{setting('algorithm', self.algorithm)} is unknown: use one of "
+                f"{', '.join(ALGORITHMS)} (or {aliases})"
             )
         if self.budgets:
             Budgets.of(self.capacity, self.budgets)
@@ -131,7 +149,8 @@ class PlanSettings:
             recipe = Recipe.parse(recipe) if isinstance(recipe, str) else recipe
         elif recipe is not None:
             raise SettingsError(
-                f"{setting('phases')} is for {setting('algorithm', 'phased')}, and the algorithm is {rule.name}"
+                f"{setting('phases')} is for {setting('algorithm', 'phased')}, and the algorithm "
+                f"is {rule.name}"
             )
         self.__dict__.update(
             capacity=capacity,
@@ -158,20 +177,27 @@ class PlanSettings:
         algorithm, contradicts = setting("algorithm", self.algorithm), self.rule.contradicts
         mix, budget = setting("mix", True), next(iter(self.budgets or ()), None)
         number = self.num_packs is not None and setting("num_packs", self.num_packs)
-        mixture = self.mixture if self.mixture and self.mixture.weighting is Weighting.DRAWS else None
-        draws_packs = mixture and (mixture.order is MixOrder.PACK_THEN_MIX or mixture.num_packs is not None)
+        mixture = (
+            self.mixture if self.mixture and self.mixture.weighting is Weighting.DRAWS else None
+        )
+        draws_packs = mixture and (
+            mixture.order is MixOrder.PACK_THEN_MIX or mixture.num_packs is not None
+        )
         for is_wrong, message in (
             (
                 number and self.algorithm != "spread",
-                f"{number} is for {setting('algorithm', 'spread')}, and the algorithm is {self.algorithm}",
+                f"{number} is for {setting('algorithm', 'spread')}, and the algorithm is "
+                f"{self.algorithm}",
             ),
             (
                 number and self.min_fill,
-                f"{setting('min_fill')} packs samples again, into another number than {number}: leave one out",
+                f"{setting('min_fill')} packs samples again, into another number than {number}: "
+                "leave one out",
             ),
             (
                 budget and "budgets" in contradicts,
-                f"{algorithm} knows only tokens and would ignore a budget of {budget}: use {setting('algorithm', 'auto')}",
+                f"{algorithm} knows only tokens and would ignore a budget of {budget}: use "
+                f"{setting('algorithm', 'auto')}",
             ),
             (
                 self.mix and self.seed is None,
@@ -179,7 +205,8 @@ class PlanSettings:
             ),
             (
                 self.mix and budget,
-                f"{mix} exchanges segments by their tokens and would exceed {setting('budgets')}: leave one out",
+                f"{mix} exchanges segments by their tokens and would exceed {setting('budgets')}: "
+                "leave one out",
             ),
             (
                 self.mix and "mix" in contradicts,
@@ -187,34 +214,38 @@ class PlanSettings:
             ),
             (
                 self.min_fill and "min_fill" in contradicts,
-                f"{setting('min_fill')} packs samples again and would break the order that {algorithm} keeps: "
-                f"leave one out",
+                f"{setting('min_fill')} packs samples again and would break the order that "
+                f"{algorithm} keeps: leave one out",
             ),
             (
                 not self.row_alignment.is_none and "alignment" in contradicts,
-                f"{algorithm} fills packs to the last token and leaves no room for {self.alignment}: "
-                f"use {setting('overflow', 'split')} with another algorithm",
+                f"{algorithm} fills packs to the last token and leaves no room for "
+                f"{self.alignment}: use {setting('overflow', 'split')} with another algorithm",
             ),
             (
                 mixture and self.algorithm == "concat_split",
-                f"{algorithm} cuts samples anywhere, and {setting('mixture')} draws whole ones: use "
-                f"{setting('overflow', 'split')} with another algorithm, or weighting loss",
+                f"{algorithm} cuts samples anywhere, and {setting('mixture')} draws whole ones: "
+                f"use {setting('overflow', 'split')} with another algorithm, or weighting loss",
             ),
             (
                 draws_packs and self.overflow_policy is Overflow.SPLIT,
-                f"{setting('overflow', 'split')} has parts of a sample in several packs, of which {setting('mixture')} "
-                f"would draw some: use order mix_then_pack without num_packs, or another policy",
+                f"{setting('overflow', 'split')} has parts of a sample in several packs, of which "
+                f"{setting('mixture')} would draw some: use order mix_then_pack without num_packs, "
+                "or another policy",
             ),
             (
                 mixture and number,
-                f"{setting('num_packs')} is for a plan of all samples: with {setting('mixture')}, give num_packs there",
+                f"{setting('num_packs')} is for a plan of all samples: with {setting('mixture')}, "
+                "give num_packs there",
             ),
         ):
             if is_wrong:
                 raise SettingsError(message)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings for JSON: four always, the others if they differ from the defaults."""
+        """Return the settings for JSON: four always, the others if they differ from the
+        defaults.
+        """
         record: dict[str, Any] = {
             "algorithm": self.algorithm,
             "overflow": self.overflow_policy.value,
@@ -222,7 +253,9 @@ class PlanSettings:
             "capacity": self.capacity,
         }
         others: dict[str, Any] = {
-            "no_target": "" if self.no_target_policy is NoTarget.ERROR else self.no_target_policy.value,
+            "no_target": ""
+            if self.no_target_policy is NoTarget.ERROR
+            else self.no_target_policy.value,
             "budgets": {name: int(limit) for name, limit in (self.budgets or {}).items()},
             "alignment": {} if self.row_alignment.is_none else asdict(self.row_alignment),
             "min_fill": self.min_fill,
@@ -243,7 +276,8 @@ class PlanSettings:
         """
         readers = {"alignment": lambda values: Alignment(**values), "mixture": Mixture.of_record}
         return settings_from(
-            cls, {**record, **{name: readers[name](record[name]) for name in readers if name in record}}
+            cls,
+            {**record, **{name: readers[name](record[name]) for name in readers if name in record}},
         )
 
     def identity(self, groups: Fingerprint | None) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from brimful.base.ragged import positions_type
 from brimful.base.typing import AnyIntArray, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.lengths.table import LengthsLike, LengthTable, as_table
+from brimful.lengths import LengthsLike, as_table
+from brimful.lengths.table import LengthTable
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram, lower_bound
@@ -44,52 +45,62 @@ def plan_packs(
 ) -> Plan:
     """Decide which samples share which pack, from their lengths alone.
 
-    Pure: no I/O; the same arguments give the same plan, on any machine and with any number of processes. If a search
-    was needed (``Plan.outcome.solver``), this requires the same solver.
+    Pure: no I/O; the same arguments give the same plan, on any machine and with any number of
+    processes. If a search was needed (``Plan.outcome.solver``), this requires the same solver.
 
     Args:
         lengths: a ``LengthTable``, or whole numbers: tokens of each sample.
-        capacity: maximum tokens of a pack, from 1 to 2**31 - 1. Also accepted as ``max_length``, ``packing_length``
-            and ``seq_length``.
-        algorithm: one of ``ALGORITHMS``. ``optimal`` searches for as few packs as the lengths allow and proves how
-            far from that it is; ``auto`` does so only if best fit decreasing is over 0.1 % above the bound, and
-            packs under several budgets if any are given; ``next_fit``, ``first_fit``, ``best_fit`` and ``worst_fit``
-            take the samples in their order; ``phased`` follows a recipe; ``concat_split`` cuts the stream of all
-            tokens; ``spread`` makes ``num_packs`` even packs. ``Plan.outcome`` tells how far it came. Names of other
-            libraries are accepted: ``bfd``, ``ffd``, ``wrapped``, and ``sequential`` for next fit, whose packs keep the
-            order of the samples.
+        capacity: maximum tokens of a pack, from 1 to 2**31 - 1. Also accepted as ``max_length``,
+            ``packing_length`` and ``seq_length``.
+        algorithm: one of ``ALGORITHMS``. ``optimal`` searches for as few packs as the lengths allow
+            and proves how far from that it is; ``auto`` does so only if best fit decreasing is over
+            0.1 % above the bound, and packs under several budgets if any are given; ``next_fit``,
+            ``first_fit``, ``best_fit`` and ``worst_fit`` take the samples in their order;
+            ``phased`` follows a recipe; ``concat_split`` cuts the stream of all tokens; ``spread``
+            makes ``num_packs`` even packs. ``Plan.outcome`` tells how far it came. Names of other
+            libraries are accepted: ``bfd``, ``ffd``, ``wrapped``, and ``sequential`` for next fit,
+            whose packs keep the order of the samples.
         overflow: policy for samples longer than a pack (``Overflow``).
-        no_target: policy for samples without a target of the loss (``NoTarget``), if the table has targets.
-        budgets: limits of other quantities in a pack: names of columns of the table, ``samples``, and
-            ``squares`` (the sum of length², the cost of attention). Never exceeded.
-        alignment: multiples that segments and rows are padded up to; a number is a multiple for each segment
-            (``Alignment.of_parallelism`` for context, sequence and FP8 parallelism). Plans count padded lengths.
-        groups: ``int64[num_samples]``: samples of the same number, from 0, stay together and in order (preference
-            pairs, episodes); a sample with -1 is alone.
-        min_fill: share of the capacity below which packs are postponed: their samples are packed once more, and these
-            packs come last. Nothing is dropped.
-        phases: steps of ``phased``, as a ``Recipe`` or its text (docs/phased-recipe.md); ``Recipe.default()`` if None.
-            ``Plan.outcome`` tells what each phase did.
-        mix: exchange segments between packs until the packs look like the data, at no cost in fill (``plan.mix``).
-        seed: shuffles samples of equal length and the order of the packs, at no cost in fill, so that packs are
-            not sorted by length; None keeps the textbook order. Algorithms that keep the order of the samples
-            ignore it.
-        epoch: gives each pass over the data its own combinations and order of packs: plan again for each epoch. The
-            membership of packs changes with it only if it is given.
-        time_limit: seconds that ``optimal`` (60 if None) and ``auto`` may search. A search that is cut short returns
-            its best packs, which may differ on a slower machine: then save the plan rather than make it again. If
-            None, ``auto`` stops after a fixed number of operations instead, and its plan is the same everywhere.
-        num_packs: exact number of packs, for ``spread``; None for as few as best fit decreasing takes.
-        mixture: draw samples of several sources by weight (``Mixture``), some several times and others later; None
-            packs every sample once. ``Plan.outcome.mixed`` has the resulting shares.
-        sources: number of samples of each source of the mixture, by name and in the order of the table; None for the
-            files of the table.
-        uses: ``int[num_samples]``, how often each sample was consumed before (``consumed_samples``): the mixture
-            continues from there. None: from where the epochs before this one would have ended.
+        no_target: policy for samples without a target of the loss (``NoTarget``), if the table has
+            targets.
+        budgets: limits of other quantities in a pack: names of columns of the table, ``samples``,
+            and ``squares`` (the sum of length², the cost of attention). Never exceeded.
+        alignment: multiples that segments and rows are padded up to; a number is a multiple for
+            each segment (``Alignment.of_parallelism`` for context, sequence and FP8 parallelism).
+            Plans count padded lengths.
+        groups: ``int64[num_samples]``: samples of the same number, from 0, stay together and in
+            order (preference pairs, episodes); a sample with -1 is alone.
+        min_fill: share of the capacity below which packs are postponed: their samples are packed
+            once more, and these packs come last. Nothing is dropped.
+        phases: steps of ``phased``, as a ``Recipe`` or its text (docs/phased-recipe.md);
+            ``Recipe.default()`` if None. ``Plan.outcome`` tells what each phase did.
+        mix: exchange segments between packs until the packs look like the data, at no cost in fill
+            (``plan.mix``).
+        seed: shuffles samples of equal length and the order of the packs, at no cost in fill, so
+            that packs are not sorted by length; None keeps the textbook order. Algorithms that keep
+            the order of the samples ignore it.
+        epoch: gives each pass over the data its own combinations and order of packs: plan again for
+            each epoch. The membership of packs changes with it only if it is given.
+        time_limit: seconds that ``optimal`` (60 if None) and ``auto`` may search. A search that is
+            cut short returns its best packs, which may differ on a slower machine: then save the
+            plan rather than make it again. If None, ``auto`` stops after a fixed number of
+            operations instead, and its plan is the same everywhere.
+        num_packs: exact number of packs, for ``spread``; None for as few as best fit decreasing
+            takes.
+        mixture: draw samples of several sources by weight (``Mixture``), some several times and
+            others later; None packs every sample once. ``Plan.outcome.mixed`` has the resulting
+            shares.
+        sources: number of samples of each source of the mixture, by name and in the order of the
+            table; None for the files of the table.
+        uses: ``int[num_samples]``, how often each sample was consumed before
+            (``consumed_samples``): the mixture continues from there. None: from where the epochs
+            before this one would have ended.
 
     Raises:
-        InvalidLengthsError: no samples, a length below 1, a fraction, or a ``num_packs`` that the samples cannot fill.
-        NoTargetError: samples without a target, and ``no_target`` is ``error``; or no sample has one.
+        InvalidLengthsError: no samples, a length below 1, a fraction, or a ``num_packs`` that the
+            samples cannot fill.
+        NoTargetError: samples without a target, and ``no_target`` is ``error``; or no sample has
+            one.
         OversizedSampleError: a sample or a group exceeds a capacity, and ``overflow`` is ``error``.
         SettingsError: an impossible capacity, an unknown name, options that contradict each other.
         MissingExtraError: ``optimal`` without a solver installed.
@@ -126,37 +137,56 @@ def plan_with(
     if mixture is None:
         if sources is not None or uses is not None:
             name = "sources" if sources is not None else "uses"
-            raise SettingsError(f"{setting(name)} belongs to {setting('mixture')}, which is not given: leave it out")
+            raise SettingsError(
+                f"{setting(name)} belongs to {setting('mixture')}, which is not given: leave it out"
+            )
         items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
         return _make_plan(table, MixedPacks(items, _pack(items, settings), {}), settings)
     if (groups is not None or table.group_size > 1) and mixture.weighting is Weighting.DRAWS:
-        name = setting("groups") if groups is not None else "both samples of a row of preferences or KTO"
+        name = (
+            setting("groups")
+            if groups is not None
+            else "both samples of a row of preferences or KTO"
+        )
         raise SettingsError(
-            f"{setting('mixture')} draws single samples, and {name} stay together: leave one out, or use weighting loss"
+            f"{setting('mixture')} draws single samples, and {name} stay together: leave one out, "
+            "or use weighting loss"
         )
     names, begins = members_of(table, mixture, sources)
     counts = as_uses(uses, len(table))
     items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
     samples = MixedSamples.of(items.segments, names, begins, counts)
-    packs = pack_mixture(table, items, samples, settings, are_uses_known=uses is not None, pack=_pack)
+    packs = pack_mixture(
+        table, items, samples, settings, are_uses_known=uses is not None, pack=_pack
+    )
     return _make_plan(table, packs, settings)
 
 
 def _pack(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     """Pack items; packs that are not full enough come last."""
-    result = _pack_tokens(items, settings) if items.sizes.ndim == 1 else _pack_budgets(items, settings)
+    result = (
+        _pack_tokens(items, settings) if items.sizes.ndim == 1 else _pack_budgets(items, settings)
+    )
     if not settings.min_fill:
         return result
 
     def repack(some_sizes: AnyIntArray) -> Packing:
         if some_sizes.ndim > 1:
-            return pack_vectors(some_sizes, capacities=items.capacities, seed=settings.seed or 0).packs
+            return pack_vectors(
+                some_sizes, capacities=items.capacities, seed=settings.seed or 0
+            ).packs
         counts = Histogram.of(some_sizes)
         runs = best_fit_decreasing(counts, capacity=settings.usable)
-        return runs.assign(companion_order(some_sizes, counts, seed=settings.seed, epoch=settings.epoch))
+        return runs.assign(
+            companion_order(some_sizes, counts, seed=settings.seed, epoch=settings.epoch)
+        )
 
     packing, below = repack_underfilled(
-        result.packs, items.sizes, capacities=items.capacities, min_fill=settings.min_fill, repack=repack
+        result.packs,
+        items.sizes,
+        capacities=items.capacities,
+        min_fill=settings.min_fill,
+        repack=repack,
     )
     return PackResult(packing, result.bound, replace(result.outcome, packs_below_min_fill=below))
 
@@ -171,7 +201,10 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
         return PackResult(settings.rule.in_order(lengths, capacity=capacity), bound)
     assert settings.rule.on_counts is not None
     options = CountOptions(
-        capacity, recipe=settings.recipe, time_limit=settings.time_limit, num_packs=settings.num_packs
+        capacity,
+        recipe=settings.recipe,
+        time_limit=settings.time_limit,
+        num_packs=settings.num_packs,
     )
     result = settings.rule.on_counts(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
@@ -183,8 +216,12 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
         # Popped, so that the memory of the places is freed as soon as the packs are assigned.
         packing = runs.assign(places=orders.pop(), order=orders.pop())
     if settings.mix and seed is not None:
-        packing = exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
-    return PackResult(packing, result.bound, result.outcome, total=int(counts.lengths @ counts.counts))
+        packing = exchange_segments(
+            packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0
+        )
+    return PackResult(
+        packing, result.bound, result.outcome, total=int(counts.lengths @ counts.counts)
+    )
 
 
 def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:
@@ -210,7 +247,8 @@ def _make_plan(table: LengthTable, packs: MixedPacks, settings: PlanSettings) ->
     tokens_packed = result.total if items.sizes is segments.lengths else None
     ledger = packs.ledger or ledger_of(table, segments, settings, tokens_packed=tokens_packed)
     truncated = _NONE_TRUNCATED
-    # A sample that lost its beginning ends where its segment ends: its length follows from the packs.
+    # A sample that lost its beginning ends where its segment ends: its length follows from the
+    # packs.
     if ledger.samples_truncated and settings.overflow_policy is Overflow.TRUNCATE:
         ids = np.flatnonzero(table.tokens > settings.usable)
         if table.group_size > 1:
@@ -227,7 +265,10 @@ def _make_plan(table: LengthTable, packs: MixedPacks, settings: PlanSettings) ->
         ledger=ledger,
         settings=settings,
         outcome=replace(
-            result.outcome, dropped_by=items.dropped_by, groups=items.fingerprint_of_groups, mixed=packs.record
+            result.outcome,
+            dropped_by=items.dropped_by,
+            groups=items.fingerprint_of_groups,
+            mixed=packs.record,
         ),
         bound=result.bound,
         find_length_fingerprint=lambda: table.fingerprint,

@@ -1,4 +1,6 @@
-"""Plans that continue one another: stages of a mixture whose weights and capacity follow a schedule by step."""
+"""Plans that continue one another: stages of a mixture whose weights and capacity follow a schedule
+by step.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from brimful.base.ragged import ranges
 from brimful.base.typing import AnyIntArray, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import PlanMismatchError, SettingsError
-from brimful.lengths.table import LengthsLike, as_table
+from brimful.lengths import LengthsLike, as_table
 from brimful.plan.mixed import as_uses
 from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
@@ -43,7 +45,8 @@ def mixture_stages(
     steps_per_stage: int,
     capacities: Sequence[tuple[int, int]] = (),
 ) -> list[MixtureStage]:
-    """Cut a schedule into stages: weights are linear between points, capacities stay until the next point.
+    """Cut a schedule into stages: weights are linear between points, capacities stay until the next
+    point.
 
     ::
 
@@ -56,7 +59,8 @@ def mixture_stages(
     Args:
         weights: pairs of a step and the weight of each source at this step; steps ascend from 0.
         num_steps: number of training steps.
-        steps_per_stage: steps that are planned together; a stage is shorter if the capacity changes.
+        steps_per_stage: steps that are planned together; a stage is shorter if the capacity
+            changes.
         capacities: pairs of a step and the tokens of a pack from there on.
 
     Raises:
@@ -70,21 +74,27 @@ def mixture_stages(
     whole_number("steps_per_stage", steps_per_stage, minimum=1)
     for name, points in (("weights", weights), ("capacities", capacities)):
         steps = [step for step, _ in points]
-        if (name == "weights" and not steps) or (steps and (steps[0] != 0 or sorted(set(steps)) != steps)):
+        if (name == "weights" and not steps) or (
+            steps and (steps[0] != 0 or sorted(set(steps)) != steps)
+        ):
             raise SettingsError(f"the steps of {name} must ascend from 0 and are {steps}")
     names = list(weights[0][1])
     for step, point in weights:
         if set(point) != set(names):
             raise SettingsError(
-                f"the weights of step {step} are for {', '.join(point)}, and for {', '.join(names)} at step 0"
+                f"the weights of step {step} are for {', '.join(point)}, and for "
+                f"{', '.join(names)} at step 0"
             )
         if not all(weight >= 0 for weight in point.values()) or not sum(point.values()) > 0:
             raise SettingsError(f"the weights of step {step} must be at least 0, and one above 0")
     all_steps = np.arange(num_steps)
-    # Shares are interpolated, not weights: 1 : 1 at one point and 10 : 30 at the next are 0.5 and 0.25.
+    # Shares are interpolated, not weights: 1 : 1 at one point and 10 : 30 at the next are 0.5 and
+    # 0.25.
     shares = {
         name: np.interp(
-            all_steps, [step for step, _ in weights], [point[name] / sum(point.values()) for _, point in weights]
+            all_steps,
+            [step for step, _ in weights],
+            [point[name] / sum(point.values()) for _, point in weights],
         )
         for name in names
     }
@@ -110,7 +120,8 @@ def plan_stages(
 ) -> list[Plan]:
     """Plan one stage of steps after the other, each with its own weights and capacity.
 
-    Each stage continues where the previous one ended: no sample repeats before the others of its source have been used.
+    Each stage continues where the previous one ended: no sample repeats before the others of its
+    source have been used.
 
     Pure: no I/O.
 
@@ -138,7 +149,9 @@ def plan_stages(
     if mixture is None:
         raise SettingsError(f"stages need a mixture: give {setting('mixture')}")
     if mixture.has_target:
-        raise SettingsError(f"{setting('mixture')} has a target, and each stage has its own: leave the target out")
+        raise SettingsError(
+            f"{setting('mixture')} has a target, and each stage has its own: leave the target out"
+        )
     table = as_table(lengths)
     plans: list[Plan] = []
     counts = as_uses(uses, len(table))
@@ -146,7 +159,9 @@ def plan_stages(
         settings_now = replace(
             settings,
             capacity=stage.capacity or settings.capacity,
-            mixture=replace(mixture, weights=stage.weights, num_packs=stage.num_steps * packs_per_step),
+            mixture=replace(
+                mixture, weights=stage.weights, num_packs=stage.num_steps * packs_per_step
+            ),
             epoch=settings.epoch * len(stages) + number,
         )
         plan = plan_with(table, settings_now, sources=sources, uses=counts)
@@ -155,8 +170,11 @@ def plan_stages(
     return plans
 
 
-def consumed_samples(plan: Plan, packs: IntArrayLike, before: AnyIntArray | None = None) -> Int64Array:
-    """Count how often each sample was consumed, to continue with another mixture: ``plan_packs(…, uses=…)``.
+def consumed_samples(
+    plan: Plan, packs: IntArrayLike, before: AnyIntArray | None = None
+) -> Int64Array:
+    """Count how often each sample was consumed, to continue with another mixture:
+    ``plan_packs(…, uses=…)``.
 
     A sample of several segments counts if any of them was consumed.
 
@@ -164,7 +182,8 @@ def consumed_samples(plan: Plan, packs: IntArrayLike, before: AnyIntArray | None
 
     Args:
         plan: the plan that was trained on.
-        packs: the packs that were served, such as ``schedule[:steps]``; -1, an empty place, is skipped.
+        packs: the packs that were served, such as ``schedule[:steps]``; -1, an empty place, is
+            skipped.
         before: counts before this plan; None if it was the first.
 
     Returns:
@@ -178,7 +197,9 @@ def consumed_samples(plan: Plan, packs: IntArrayLike, before: AnyIntArray | None
     pack_ids = np.asarray(packs, dtype=np.int64).reshape(-1)
     pack_ids = pack_ids[pack_ids >= 0]
     if len(pack_ids) and int(pack_ids.max()) >= plan.num_packs:
-        raise PlanMismatchError(f"pack {int(pack_ids.max())} was consumed, and the plan has {plan.num_packs:,} packs")
+        raise PlanMismatchError(
+            f"pack {int(pack_ids.max())} was consumed, and the plan has {plan.num_packs:,} packs"
+        )
     rows = ranges(plan.offsets[:-1][pack_ids], np.diff(plan.offsets)[pack_ids])
     num_samples = plan.ledger.samples_in
     total = as_uses(before, num_samples)

@@ -1,9 +1,9 @@
 """Preference training on packs: DPO and related losses on pairs, and KTO on single answers.
 
-A row is two samples that stay in one pack: chosen and rejected, or an answer and a KL completion. ``formats`` reads
-such rows as views of the line's ``Rows``; ``dpo`` and ``kto`` make batches and steps of their packs, with log
-probabilities of a reference model from ``references``. The line imports nothing from this room
-(``brimful.base.wings``).
+A row is two samples that stay in one pack: chosen and rejected, or an answer and a KL completion.
+``formats`` reads such rows as views of the line's ``Rows``; ``dpo`` and ``kto`` make batches and
+steps of their packs, with log probabilities of a reference model from ``references``. The line
+imports nothing from this room (``brimful.base.wings``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,13 @@ if TYPE_CHECKING:
         pair_segments,
         train_on_preferences,
     )
-    from brimful.preferences.kto import KtoCollator, kl_sums, packed_kto_loss, train_on_kto, with_mismatch_targets
+    from brimful.preferences.kto import (
+        KtoCollator,
+        kl_sums,
+        packed_kto_loss,
+        train_on_kto,
+        with_mismatch_targets,
+    )
     from brimful.preferences.losses import (
         PAIR_LOSSES,
         UNPAIRED_LOSSES,
@@ -55,9 +61,27 @@ if TYPE_CHECKING:
 __getattr__ = at_first_use(
     __name__,
     {
-        "dpo": ("pair_segments", "PreferenceCollator", "packed_preference_loss", "train_on_preferences"),
-        "kto": ("KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"),
-        "losses": ("PAIR_LOSSES", "UNPAIRED_LOSSES", "KtoLosses", "PreferenceLosses", "kto_loss", "preference_loss"),
+        "dpo": (
+            "pair_segments",
+            "PreferenceCollator",
+            "packed_preference_loss",
+            "train_on_preferences",
+        ),
+        "kto": (
+            "KtoCollator",
+            "kl_sums",
+            "packed_kto_loss",
+            "train_on_kto",
+            "with_mismatch_targets",
+        ),
+        "losses": (
+            "PAIR_LOSSES",
+            "UNPAIRED_LOSSES",
+            "KtoLosses",
+            "PreferenceLosses",
+            "kto_loss",
+            "preference_loss",
+        ),
         "references": ("ReferenceLogps", "compute_references", "model_fingerprint"),
     },
 )

@@ -1,4 +1,6 @@
-"""DPO on packs: pairs of segments, and a loss and metrics of Transformers' trainer; the base of KTO's collator and step."""
+"""DPO on packs: pairs of segments, and a loss and metrics of Transformers' trainer; the base of
+KTO's collator and step.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,11 @@ _FIX = "its packs were planned without their groups, or a batch takes samples ap
 
 
 def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
-    """Return the segments of each pair: ``int64[num_pairs, 2]``, the even sample first, in order of the even samples.
+    """Return the segments of each pair: ``int64[num_pairs, 2]``, the even sample first, in order of
+    the even samples.
 
-    Row ``n`` of a source is samples ``2n`` and ``2n + 1``: the chosen and the rejected answer of preferences; an answer
-    and its mismatch of KTO, the answer first if it is desirable.
+    Row ``n`` of a source is samples ``2n`` and ``2n + 1``: the chosen and the rejected answer of
+    preferences; an answer and its mismatch of KTO, the answer first if it is desirable.
 
     Pure: no I/O.
 
@@ -54,22 +57,25 @@ def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
     twice = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(twice):
         raise CollateError(
-            f"sample {int(ordered[twice[0]])} is in this micro-batch twice, and a row has each of its samples once: {_FIX}"
+            f"sample {int(ordered[twice[0]])} is in this micro-batch twice, and a row has each of "
+            f"its samples once: {_FIX}"
         )
     mates = ids ^ 1
     is_alone = ~np.isin(mates, ids)
     if is_alone.any():
         segment = int(np.argmax(is_alone))
         raise CollateError(
-            f"sample {int(ids[segment])} is in a micro-batch without sample {int(mates[segment])}, the other one of row "
-            f"{int(ids[segment]) // 2} of preferences or KTO: {_FIX}"
+            f"sample {int(ids[segment])} is in a micro-batch without sample {int(mates[segment])}, "
+            f"the other one of row {int(ids[segment]) // 2} of preferences or KTO: {_FIX}"
         )
     rejected = order[np.searchsorted(ordered, ids[chosen] + 1)]
     return np.stack([chosen, rejected], axis=1).astype(np.int64)
 
 
 class RowsCollator:
-    """Base of collators that add the compared segments of a batch, and their reference log probabilities, to it."""
+    """Base of collators that add the compared segments of a batch, and their reference log
+    probabilities, to it.
+    """
 
     def __init__(self, collator: PackCollator, references: ReferenceLogps | None = None) -> None:
         check_type("references", references, (ReferenceLogps, type(None)), "ReferenceLogps.open(…)")
@@ -77,21 +83,26 @@ class RowsCollator:
         dialect = collator.dialect
         if dialect.row_per_pack or dialect.row_per_sample or dialect.labels_shifted:
             raise SettingsError(
-                f"pairs are counted in one row of all packs, and dialect {dialect.name!r} does not fit: use "
-                f"PackCollator(), or collator_for(model)"
+                f"pairs are counted in one row of all packs, and dialect {dialect.name!r} does not "
+                "fit: use PackCollator(), or collator_for(model)"
             )
         self.collator = collator
         self.references = references
 
-    def reference_logps(self, packs: Sequence[Pack], are_trained: Iterable[bool]) -> dict[str, Float32Array]:
-        """Return the log probability of each segment as ``reference_logps``; nothing without references.
+    def reference_logps(
+        self, packs: Sequence[Pack], are_trained: Iterable[bool]
+    ) -> dict[str, Float32Array]:
+        """Return the log probability of each segment as ``reference_logps``; nothing without
+        references.
 
         Packs that only complete a step have no references: theirs are zeros.
         """
         if self.references is None:
             return {}
         logps = [
-            self.references.of(pack) if is_trained else np.zeros(pack.num_segments, dtype=np.float32)
+            self.references.of(pack)
+            if is_trained
+            else np.zeros(pack.num_segments, dtype=np.float32)
             for pack, is_trained in zip(packs, are_trained, strict=True)
         ]
         return {"reference_logps": np.concatenate(logps)}
@@ -108,14 +119,18 @@ def cu_seqlens_of(batch: PackedBatch) -> torch.Tensor:
 def policy_and_reference(
     model: Any, reference_model: Any, batch: dict[str, Any], *, extra: str, segments: str
 ) -> tuple[SegmentLosses, torch.Tensor]:
-    """Return the model's losses of all segments, and the reference's log probabilities of the compared segments.
+    """Return the model's losses of all segments, and the reference's log probabilities of the
+    compared segments.
 
     Args:
         model: of Transformers; called without labels, so that it computes no loss of its own.
-        reference_model: runs without gradients; None if the batch has the reference log probabilities.
+        reference_model: runs without gradients; None if the batch has the reference log
+            probabilities.
         batch: from a preference collator, on the device of the model. It is not changed.
-        extra: key of the batch that holds ``cu_seqlens``, the segments and, with references, ``reference_logps``.
-        segments: key in ``extra`` of the compared segments: ``int64[…]``, the shape of the second result.
+        extra: key of the batch that holds ``cu_seqlens``, the segments and, with references,
+            ``reference_logps``.
+        segments: key in ``extra`` of the compared segments: ``int64[…]``, the shape of the second
+            result.
 
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both.
@@ -123,13 +138,20 @@ def policy_and_reference(
     facts = batch[extra]
     if (reference_model is None) == ("reference_logps" not in facts):
         raise SettingsError(
-            "a preference loss needs the reference once: give reference_model, or references to the collator"
+            "a preference loss needs the reference once: give reference_model, or references to "
+            "the collator"
         )
-    inputs = {key: value for key, value in batch.items() if key not in (extra, "labels", "loss_weights", "loss_scale")}
+    inputs = {
+        key: value
+        for key, value in batch.items()
+        if key not in (extra, "labels", "loss_weights", "loss_scale")
+    }
 
     def losses_of(some_model: Any) -> SegmentLosses:
         output = some_model(**inputs)
-        return per_sample_loss(getattr(output, "logits", output), batch["labels"], facts["cu_seqlens"])
+        return per_sample_loss(
+            getattr(output, "logits", output), batch["labels"], facts["cu_seqlens"]
+        )
 
     if reference_model is None:
         return losses_of(model), facts["reference_logps"]
@@ -144,12 +166,14 @@ def collator_of(trainer: Any, kind: type[RowsCollator], function: str, needs: st
     Args:
         trainer: of Transformers.
         kind: class of the collator.
-        function, needs: name of the function that asks, and what it takes from each batch, for the message.
+        function, needs: name of the function that asks, and what it takes from each batch, for the
+            message.
     """
     if not isinstance(trainer.data_collator, kind):
         raise SettingsError(
-            f"{function} needs the {needs} of each batch, and the trainer has {type(trainer.data_collator).__name__}: "
-            f"pass data_collator={kind.__name__}(collator_for(model), references)"
+            f"{function} needs the {needs} of each batch, and the trainer has "
+            f"{type(trainer.data_collator).__name__}: pass "
+            f"data_collator={kind.__name__}(collator_for(model), references)"
         )
     return trainer.data_collator
 
@@ -165,36 +189,46 @@ def train_with(
     Args:
         trainer: of Transformers.
         reference_model: is frozen; None if references are in the batches.
-        count_rows: function from the micro-batches of a step, and the device, to their rows on all ranks.
+        count_rows: function from the micro-batches of a step, and the device, to their rows on all
+            ranks.
         losses_of: function from the model and a micro-batch to the losses of its rows.
     """
     if reference_model is not None:
         reference_model.eval().requires_grad_(False)
 
     def compute_loss(
-        model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any:
         device = inputs["input_ids"].device
-        num_rows = count_rows([inputs], device) if num_items_in_batch is None else num_items_in_batch
+        num_rows = (
+            count_rows([inputs], device) if num_items_in_batch is None else num_items_in_batch
+        )
         losses = losses_of(model, inputs)
-        # Gradients are averaged over ranks, and the count covers all ranks: their number undoes the average.
+        # Gradients are averaged over ranks, and the count covers all ranks: their number undoes the
+        # average.
         loss = losses.sum() * (trainer.accelerator.num_processes / num_rows)
         return (loss, {"losses": losses}) if return_outputs else loss
 
     trainer.compute_loss = compute_loss
     trainer._get_num_items_in_batch = count_rows
-    # Trainer divides by the micro-batches of a step, unless the caller's function has already divided.
+    # Trainer divides by the micro-batches of a step, unless the caller's function has already
+    # divided.
     trainer.compute_loss_func = compute_loss
 
 
 class PreferenceCollator(RowsCollator):
     """``PackCollator`` that adds the pairs of a batch and their reference log probabilities to it.
 
-    The key ``preference`` holds tensors: ``cu_seqlens`` of the real segments, ``pairs`` (``int64[num_pairs, 2]``) and,
-    with references, ``reference_logps`` (``float32[num_pairs, 2]``). Picklable, for the workers of a loader.
+    The key ``preference`` holds tensors: ``cu_seqlens`` of the real segments, ``pairs``
+    (``int64[num_pairs, 2]``) and, with references, ``reference_logps`` (``float32[num_pairs, 2]``).
+    Picklable, for the workers of a loader.
 
     Args:
-        collator: of a dialect with one row for all packs of a batch and labels that are not shifted.
+        collator: of a dialect with one row for all packs of a batch and labels that are not
+            shifted.
         references: of the same samples; None if the reference model runs in each step.
 
     >>> from brimful.collate.torch import PackCollator
@@ -207,12 +241,14 @@ class PreferenceCollator(RowsCollator):
         """Return one batch.
 
         Raises:
-            CollateError: a chosen answer without its rejected one, or the reverse; see also ``PackCollator``.
+            CollateError: a chosen answer without its rejected one, or the reverse; see also
+                ``PackCollator``.
             PlanMismatchError: a sample without a reference log probability.
         """
         (batch,) = self.collator.rows(features)
         pairs = pair_segments(batch.sample_ids)
-        # A pack that only fills the last step of a rank has no targets; its pairs belong to another step.
+        # A pack that only fills the last step of a rank has no targets; its pairs belong to another
+        # step.
         targets = count_targets(batch.labels, batch.cu_seqlens, batch.num_segments)
         pairs = pairs[targets[pairs].any(axis=1)]
         logps = self.reference_logps(features, (pack.num_loss_tokens > 0 for pack in features))
@@ -244,7 +280,9 @@ def packed_preference_loss(
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both.
     """
-    losses, reference_logps = policy_and_reference(model, reference_model, batch, extra=_PAIRS, segments="pairs")
+    losses, reference_logps = policy_and_reference(
+        model, reference_model, batch, extra=_PAIRS, segments="pairs"
+    )
     return preference_loss(
         losses,
         batch[_PAIRS]["pairs"],
@@ -263,11 +301,12 @@ def train_on_preferences(
     loss_type: str = "sigmoid",
     label_smoothing: float = 0.0,
 ) -> None:
-    """Let a ``Trainer`` of Transformers train on packed pairs, with equal weight for each pair of a step.
+    """Let a ``Trainer`` of Transformers train on packed pairs, with equal weight for each pair of a
+    step.
 
-    The loss of a step is the sum over its pairs, of all micro-batches and ranks, divided by their number. The metrics
-    ``rewards/chosen``, ``rewards/rejected`` and ``rewards/accuracies`` of the last micro-batch are in
-    ``trainer.preference_metrics``.
+    The loss of a step is the sum over its pairs, of all micro-batches and ranks, divided by their
+    number. The metrics ``rewards/chosen``, ``rewards/rejected`` and ``rewards/accuracies`` of the
+    last micro-batch are in ``trainer.preference_metrics``.
 
     Args:
         trainer: with a ``PreferenceCollator`` and packs of preferences.

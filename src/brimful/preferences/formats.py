@@ -1,4 +1,6 @@
-"""Formats of preferences: a prompt with a chosen and a rejected answer, or an answer with a label (KTO)."""
+"""Formats of preferences: a prompt with a chosen and a rejected answer, or an answer with a label
+(KTO).
+"""
 
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +21,9 @@ ANSWERS = ("chosen", "rejected")
 """Answers of a preference: sample ``2·row`` is chosen, sample ``2·row + 1`` rejected."""
 
 ROTATED_ROWS = 8
-"""Number of rows that rotate their answers among themselves: TRL's default ``per_device_train_batch_size``."""
+"""Number of rows that rotate their answers among themselves: TRL's default
+``per_device_train_batch_size``.
+"""
 
 
 class AnswerOfRow(NamedTuple):
@@ -47,14 +51,20 @@ class PreferenceRows(RowView):
 
     def parts(self, start: int, stop: int) -> Iterator[Sequence[Any]]:
         for row in self._rows.read(start, stop):
-            yield [row] * 2 if isinstance(row, MalformedRowError) else [AnswerOfRow(row, 0), AnswerOfRow(row, 1)]
+            yield (
+                [row] * 2
+                if isinstance(row, MalformedRowError)
+                else [AnswerOfRow(row, 0), AnswerOfRow(row, 1)]
+            )
 
     def where(self, index: int) -> str:
         return f"{super().where(index)}, {ANSWERS[index % 2]}"
 
 
 class RowAndOther(NamedTuple):
-    """A row of KTO, the row whose answer is its KL completion, and which of its two samples is meant."""
+    """A row of KTO, the row whose answer is its KL completion, and which of its two samples is
+    meant.
+    """
 
     row: Any
     other: Any
@@ -62,7 +72,8 @@ class RowAndOther(NamedTuple):
 
 
 class KtoRows(RowView):
-    """Rows of KTO, each of them twice, paired with the row before it; the first of eight rows is paired with the last.
+    """Rows of KTO, each of them twice, paired with the row before it; the first of eight rows is
+    paired with the last.
 
     ::
 
@@ -100,7 +111,9 @@ class KtoRows(RowView):
                     break
                 touched.append([blocks[number].fingerprint, blocks[number].start - block.start])
             identity = [touched, begin - block.start, end - block.start, self.name]
-            result.append(replace(self._block_of_samples(block), fingerprint=fingerprint_of(identity)))
+            result.append(
+                replace(self._block_of_samples(block), fingerprint=fingerprint_of(identity))
+            )
         return result
 
 
@@ -125,8 +138,9 @@ class PreferenceFormat(RowFormat):
     @classmethod
     def refusal(cls, row: Any) -> str:
         return (
-            "is half of a preference, and these rows are read as single samples: name the format of preferences "
-            f"({setting('format', 'preference')}) and its fields, make rows of the answers you want"
+            "is half of a preference, and these rows are read as single samples: name the format "
+            f"of preferences ({setting('format', 'preference')}) and its fields, make rows of the "
+            "answers you want"
         )
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,14 +151,22 @@ class PreferenceFormat(RowFormat):
         prompt, answers, is_text = self._parts(row)
         other = [*prompt, *answers[1 - answer]]
         completion = Completion(len(prompt), other=other, needs_no_template=is_text)
-        return {"messages": [*prompt, *answers[answer]], "completion": completion, **self._tools(row)}
+        return {
+            "messages": [*prompt, *answers[answer]],
+            "completion": completion,
+            **self._tools(row),
+        }
 
     def sample_of_part(self, part: AnswerOfRow, read: Callable[..., Sample]) -> Sample:
         return read(part.row, partial(self.convert_answer, answer=part.answer))
 
     @abc.abstractmethod
-    def _parts(self, row: Mapping[str, Any]) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
-        """Return the prompt, the chosen and the rejected answer, and true for texts to encode without a template."""
+    def _parts(
+        self, row: Mapping[str, Any]
+    ) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
+        """Return the prompt, the chosen and the rejected answer, and true for texts to encode
+        without a template.
+        """
 
     def _tools(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return {"tools": as_tools(self.optional(row, "tools"))} if "tools" in self.fields else {}
@@ -162,8 +184,9 @@ class PreferenceFormat(RowFormat):
 class Preference(PreferenceFormat):
     """``{"prompt": …, "chosen": …, "rejected": …}`` of TRL: texts, or lists of turns.
 
-    Without a prompt, the common beginning of chosen and rejected is the prompt, as in TRL: the same turns, or the same
-    characters. Such texts have no turns, so they are encoded without a template (``CompletionEncoder``).
+    Without a prompt, the common beginning of chosen and rejected is the prompt, as in TRL: the same
+    turns, or the same characters. Such texts have no turns, so they are encoded without a template
+    (``CompletionEncoder``).
 
     >>> row = {"prompt": "1+1?", "chosen": "2", "rejected": "3"}
     >>> [Preference().convert_answer(row, answer)["messages"][1]["content"] for answer in (0, 1)]
@@ -171,26 +194,38 @@ class Preference(PreferenceFormat):
     """
 
     name = "preference"
-    default_fields = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected", "tools": "tools"}
+    default_fields = {
+        "prompt": "prompt",
+        "chosen": "chosen",
+        "rejected": "rejected",
+        "tools": "tools",
+    }
     required_fields = ANSWERS
 
     @classmethod
     def likely_fields(cls, row: Mapping[str, Any]) -> Mapping[str, str] | None:
-        keys = {answer: next((str(key) for key in row if answer in str(key)), "") for answer in ANSWERS}
+        keys = {
+            answer: next((str(key) for key in row if answer in str(key)), "") for answer in ANSWERS
+        }
         return keys if all(keys.values()) else None
 
     @classmethod
     def hint(cls, row: Mapping[str, Any]) -> str:
         is_half = any(str(key).startswith(ANSWERS) for key in row)
-        return "These are preferences: name both answers, as chosen and rejected. " if is_half else ""
+        return (
+            "These are preferences: name both answers, as chosen and rejected. " if is_half else ""
+        )
 
-    def _parts(self, row: Mapping[str, Any]) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
+    def _parts(
+        self, row: Mapping[str, Any]
+    ) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
         values = [self.get(row, name) for name in ANSWERS]
         are_texts = [isinstance(value, str) for value in values]
         if are_texts[0] != are_texts[1]:
             raise MalformedRowError(
-                f"{self.fields['chosen']!r} is {preview(values[0])} and {self.fields['rejected']!r} is "
-                f"{preview(values[1])}: give two texts or two lists of turns"
+                f"{self.fields['chosen']!r} is {preview(values[0])} and "
+                f"{self.fields['rejected']!r} is {preview(values[1])}: give two texts or two lists "
+                "of turns"
             )
         chosen, rejected = self._answer(row, "chosen"), self._answer(row, "rejected")
         prompt = self.optional(row, "prompt")
@@ -199,12 +234,13 @@ class Preference(PreferenceFormat):
         if not isinstance(prompt, str):
             return self.messages(row, "prompt"), (chosen, rejected), False
         question: Message = {"role": "user", "content": prompt}
-        # Some data sets give the question as a text, and again as the first turn of both conversations.
+        # Some data sets give the question as a text, and again as the first turn of both
+        # conversations.
         if not are_texts[0]:
             if chosen[0] != question or rejected[0] != question:
                 raise MalformedRowError(
-                    f"{self.fields['prompt']!r} is a text, and chosen and rejected are turns that do not begin with it: write the "
-                    f"prompt as turns, or leave it out"
+                    f"{self.fields['prompt']!r} is a text, and chosen and rejected are turns that "
+                    "do not begin with it: write the prompt as turns, or leave it out"
                 )
             return _common_turns(chosen, rejected)
         return [question], (chosen, rejected), False
@@ -223,7 +259,9 @@ class ShareGPTPreference(PreferenceFormat):
     default_fields = {**ShareGPT.default_fields, "chosen": "chosen", "rejected": "rejected"}
     required_fields = ("conversations", *ANSWERS)
 
-    def _parts(self, row: Mapping[str, Any]) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
+    def _parts(
+        self, row: Mapping[str, Any]
+    ) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
         prompt = self.system_message(row) + self.messages(row, "conversations", as_sharegpt_message)
         return prompt, (self._answer(row, "chosen"), self._answer(row, "rejected")), False
 
@@ -244,7 +282,9 @@ class AlpacaPreference(PreferenceFormat):
     }
     required_fields = ("instruction", *ANSWERS)
 
-    def _parts(self, row: Mapping[str, Any]) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
+    def _parts(
+        self, row: Mapping[str, Any]
+    ) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
         texts = [as_text(self.get(row, name), self.fields[name]) for name in ANSWERS]
         fields = {name: key for name, key in self.fields.items() if name in Alpaca.default_fields}
         prompt: list[Message] = Alpaca(fields).convert({**row, "output": ""})["messages"][:-1]
@@ -270,13 +310,15 @@ class KtoFormat(RowFormat):
         suggestion = suggested(row)
         named = suggestion if "kto" in suggestion else setting("format", "kto")
         return (
-            "says which answers are wanted, and packing would train all of them: keep the rows you want, name a format "
-            f"of KTO ({named})"
+            "says which answers are wanted, and packing would train all of them: keep the rows "
+            f"you want, name a format of KTO ({named})"
         )
 
     def __init__(self, fields: Mapping[str, str] | None = None, prompt: str | None = None) -> None:
         super().__init__(fields, prompt)
-        self._conversation = self.conversation({name: key for name, key in self.fields.items() if name != "label"})
+        self._conversation = self.conversation(
+            {name: key for name, key in self.fields.items() if name != "label"}
+        )
 
     @classmethod
     def matching_fields(cls, row: Mapping[str, Any]) -> Mapping[str, str] | None:
@@ -288,7 +330,9 @@ class KtoFormat(RowFormat):
         messages: list[Message] = content["messages"]
         num_prompt = self._num_prompt(row, messages)
         if messages[-1].get("role") != "assistant":
-            raise MalformedRowError("its last turn is not from the assistant: it has no answer for the label")
+            raise MalformedRowError(
+                "its last turn is not from the assistant: it has no answer for the label"
+            )
         if len(messages) < 2:
             raise MalformedRowError("it has only one turn: no prompt comes before the answer")
         return {**content, "completion": Completion(num_prompt)}
@@ -298,14 +342,18 @@ class KtoFormat(RowFormat):
         return len(messages) - 1
 
     def sample_of_part(self, part: RowAndOther, read: Callable[..., Sample]) -> Sample:
-        """Return the sample with the row's answer in slot 0 if it is desirable, else in slot 1; its KL completion else."""
+        """Return the sample with the row's answer in slot 0 if it is desirable, else in slot 1; its
+        KL completion else.
+        """
         own = read(part.row)
         if (part.slot == 0) == self.is_desirable(part.row):
             return own
         try:
             other = read(part.other)
         except MalformedRowError as error:
-            raise MalformedRowError(f"the row whose answer is its mismatch is malformed: {error}") from error
+            raise MalformedRowError(
+                f"the row whose answer is its mismatch is malformed: {error}"
+            ) from error
         assert own.completion is not None
         return replace(own, completion=replace(own.completion, borrowed=other))
 
@@ -317,7 +365,9 @@ class KtoFormat(RowFormat):
         """
         label = self.get(row, "label")
         if not isinstance(label, bool):
-            raise MalformedRowError(f"{self.fields['label']!r} must be true or false and is {preview(label)}")
+            raise MalformedRowError(
+                f"{self.fields['label']!r} must be true or false and is {preview(label)}"
+            )
         return label
 
 
@@ -383,27 +433,41 @@ class AlpacaKto(KtoFormat):
 def _common_turns(
     chosen: list[Message], rejected: list[Message]
 ) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
-    """Split off the turns that chosen and rejected begin with; the last turn of either is never one of them."""
+    """Split off the turns that chosen and rejected begin with; the last turn of either is never one
+    of them.
+    """
     num_common = _length_of_prefix(chosen, rejected)
     if num_common == 0:
-        raise MalformedRowError("it has no prompt, and chosen and rejected share no turn: give the prompt as turns")
+        raise MalformedRowError(
+            "it has no prompt, and chosen and rejected share no turn: give the prompt as turns"
+        )
     return chosen[:num_common], (chosen[num_common:], rejected[num_common:]), False
 
 
-def _common_text(chosen: str, rejected: str) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
-    """Split off the characters that chosen and rejected begin with; a space at their end belongs to the answers."""
+def _common_text(
+    chosen: str, rejected: str
+) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
+    """Split off the characters that chosen and rejected begin with; a space at their end belongs to
+    the answers.
+    """
     num_common = _length_of_prefix(chosen, rejected)
     if num_common and chosen[num_common] != rejected[num_common] and chosen[num_common - 1] == " ":
         num_common -= 1
     if num_common == 0:
-        raise MalformedRowError("it has no prompt, and chosen and rejected have no common beginning: give the prompt")
+        raise MalformedRowError(
+            "it has no prompt, and chosen and rejected have no common beginning: give the prompt"
+        )
     prompt: Message = {"role": "user", "content": chosen[:num_common]}
-    first, second = ([{"role": "assistant", "content": text[num_common:]}] for text in (chosen, rejected))
+    first, second = (
+        [{"role": "assistant", "content": text[num_common:]}] for text in (chosen, rejected)
+    )
     return [prompt], (first, second), True
 
 
 def _length_of_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return the length of the common prefix, below that of the shorter sequence, as in TRL's ``extract_prompt``."""
+    """Return the length of the common prefix, below that of the shorter sequence, as in TRL's
+    ``extract_prompt``.
+    """
     limit = min(len(one), len(other)) - 1
     return next((index for index in range(limit) if one[index] != other[index]), max(limit, 0))
 

@@ -1,4 +1,6 @@
-"""KTO on packs: a collator that separates answers from KL completions, and a step's loss for Transformers' ``Trainer``."""
+"""KTO on packs: a collator that separates answers from KL completions, and a step's loss for
+Transformers' ``Trainer``.
+"""
 
 from __future__ import annotations
 
@@ -51,15 +53,17 @@ class AnswersAndKlCompletions:
 def split_kl_completions(pack: Pack) -> AnswersAndKlCompletions:
     """Split a pack of KTO into answers and KL completions.
 
-    Of samples ``2n`` and ``2n + 1`` one has targets: the answer of row ``n``, desirable if its number is even. The
-    other has a completion of another row, for the KL term; it begins at the same token as the answer::
+    Of samples ``2n`` and ``2n + 1`` one has targets: the answer of row ``n``, desirable if its
+    number is even. The other has a completion of another row, for the KL term; it begins at the
+    same token as the answer::
 
         sample    4          5             row 2 is desirable
         tokens    Q : 4      Q : 5 6
         targets       4                    of the KL completion: 5 6
 
     Raises:
-        CollateError: a sample without its mate, a pair with targets on both, or a sample without its beginning.
+        CollateError: a sample without its mate, a pair with targets on both, or a sample without
+            its beginning.
 
     >>> from brimful.testing.toys import toy_pack
     >>> pack = toy_pack([4, 3])
@@ -84,20 +88,22 @@ def with_kl_targets(pack: Pack) -> Pack:
 
 
 def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the segments of the answers and of the KL completions, and the number of targets of all segments."""
+    """Return the segments of the answers and of the KL completions, and the number of targets of
+    all segments.
+    """
     pairs = pair_segments(pack.sample_ids)
     targets = np.add.reduceat(pack.loss_mask.astype(np.int64), pack.cu_seqlens[:-1])
     both = (targets[pairs] > 0).all(axis=1)
     if both.any():
         raise CollateError(
-            f"sample {int(pack.sample_ids[pairs[both][0, 0]])} and its mate both have targets, and a mismatch of KTO has none: "
-            f"pack rows of a format of KTO, or use PreferenceCollator"
+            f"sample {int(pack.sample_ids[pairs[both][0, 0]])} and its mate both have targets, and "
+            "a mismatch of KTO has none: pack rows of a format of KTO, or use PreferenceCollator"
         )
     cut = np.flatnonzero(pack.starts)
     if len(cut):
         raise CollateError(
-            f"sample {int(pack.sample_ids[cut[0]])} lost its beginning, so the answer of its mismatch begins at an "
-            f"unknown token: pack rows of KTO with overflow drop or truncate"
+            f"sample {int(pack.sample_ids[cut[0]])} lost its beginning, so the answer of its "
+            "mismatch begins at an unknown token: pack rows of KTO with overflow drop or truncate"
         )
     rows = np.arange(len(pairs))
     slots = (targets[pairs[:, 1]] > 0).astype(np.int64)
@@ -153,14 +159,17 @@ class _KlTargetPacks(IndexedPacks):
 class KtoCollator(RowsCollator):
     """``PackCollator`` for the answers in packs, with their labels; mismatches are kept separately.
 
-    The batch itself holds only answers. The key ``kto`` holds tensors: ``cu_seqlens`` of the real segments,
-    ``segments`` (``int64[num_rows]``), ``is_desirable`` (``bool[num_rows]``) and, with references, ``reference_logps``
-    (``float32[num_rows]``); and ``mismatches``, a batch of the mismatches of these rows with the same keys. So each
-    token passes the model once, either with or without gradients, as in TRL. Picklable, for the workers of a loader.
+    The batch itself holds only answers. The key ``kto`` holds tensors: ``cu_seqlens`` of the real
+    segments, ``segments`` (``int64[num_rows]``), ``is_desirable`` (``bool[num_rows]``) and, with
+    references, ``reference_logps`` (``float32[num_rows]``); and ``mismatches``, a batch of the
+    mismatches of these rows with the same keys. So each token passes the model once, either with or
+    without gradients, as in TRL. Picklable, for the workers of a loader.
 
     Args:
-        collator: of a dialect with one row for all packs of a batch and labels that are not shifted.
-        references: of the same packs ``with_mismatch_targets``; None if the reference model runs in each step.
+        collator: of a dialect with one row for all packs of a batch and labels that are not
+            shifted.
+        references: of the same packs ``with_mismatch_targets``; None if the reference model runs in
+            each step.
         needs_kl: false leaves the mismatches out, for ``apo_zero_unpaired``.
 
     >>> from brimful.testing.toys import toy_pack
@@ -172,7 +181,11 @@ class KtoCollator(RowsCollator):
     """
 
     def __init__(
-        self, collator: PackCollator, references: ReferenceLogps | None = None, *, needs_kl: bool = True
+        self,
+        collator: PackCollator,
+        references: ReferenceLogps | None = None,
+        *,
+        needs_kl: bool = True,
     ) -> None:
         super().__init__(collator, references)
         self.needs_kl = needs_kl
@@ -181,7 +194,8 @@ class KtoCollator(RowsCollator):
         """Return one batch.
 
         Raises:
-            CollateError: packs with samples that are not KTO samples, or rows that lost their beginning.
+            CollateError: packs with samples that are not KTO samples, or rows that lost their
+                beginning.
             PlanMismatchError: a sample without a reference log probability.
         """
         parts = [split_kl_completions(pack) for pack in features]
@@ -195,7 +209,8 @@ class KtoCollator(RowsCollator):
         self, packs: Sequence[Pack], parts: Sequence[AnswersAndKlCompletions]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         (batch,) = self.collator.rows(packs)
-        # A pack that only fills the last step of a rank has no targets; its rows belong to another step.
+        # A pack that only fills the last step of a rank has no targets; its rows belong to another
+        # step.
         is_row = np.concatenate([part.is_row for part in parts])
         rows = {
             "is_desirable": np.concatenate([part.is_desirable for part in parts]),
@@ -210,10 +225,11 @@ class KtoCollator(RowsCollator):
 
 
 def kl_sums(model: Any, batch: dict[str, Any], *, reference_model: Any = None) -> torch.Tensor:
-    """Return the sum of log π - log π_ref over the mismatches of a batch, and their number: ``float32[2]``.
+    """Return the sum of log π - log π_ref over the mismatches of a batch, and their number:
+    ``float32[2]``.
 
-    Add both over all micro-batches and ranks of a step; the first divided by the second is ``kl`` of
-    ``packed_kto_loss``. It computes no gradients.
+    Add both over all micro-batches and ranks of a step; the first divided by the second is ``kl``
+    of ``packed_kto_loss``. It computes no gradients.
 
     Args:
         model: of Transformers; called without labels.
@@ -235,9 +251,13 @@ def kl_sums(model: Any, batch: dict[str, Any], *, reference_model: Any = None) -
     """
     mismatches = batch[_KTO].get("mismatches")
     if mismatches is None:
-        raise SettingsError("the batch has no mismatches: make it with KtoCollator(…, needs_kl=True)")
+        raise SettingsError(
+            "the batch has no mismatches: make it with KtoCollator(…, needs_kl=True)"
+        )
     with torch.no_grad():
-        losses, reference = policy_and_reference(model, reference_model, mismatches, extra=_KTO, segments="segments")
+        losses, reference = policy_and_reference(
+            model, reference_model, mismatches, extra=_KTO, segments="segments"
+        )
         ratios = -losses.nll_sum[mismatches[_KTO]["segments"]] - reference
         return torch.stack([ratios.sum(), torch.tensor(float(len(ratios)), device=ratios.device)])
 
@@ -263,7 +283,8 @@ def packed_kto_loss(
         beta, loss_type, desirable_weight, undesirable_weight: see ``kto_loss``.
 
     Raises:
-        SettingsError: neither a reference model nor reference log probabilities, or both; see also ``kto_loss``.
+        SettingsError: neither a reference model nor reference log probabilities, or both; see also
+            ``kto_loss``.
 
     >>> from brimful.collate.torch import PackCollator
     >>> from brimful.testing.toys import toy_pack
@@ -276,7 +297,9 @@ def packed_kto_loss(
     >>> result.losses.tolist(), result.rewards.tolist()  # σ(0), since both models are the same
     ([0.5], [0.0])
     """
-    losses, reference_logps = policy_and_reference(model, reference_model, batch, extra=_KTO, segments="segments")
+    losses, reference_logps = policy_and_reference(
+        model, reference_model, batch, extra=_KTO, segments="segments"
+    )
     return kto_loss(
         losses,
         batch[_KTO]["segments"],
@@ -299,16 +322,19 @@ def train_on_kto(
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> None:
-    """Let a ``Trainer`` of Transformers train on packed KTO rows, with equal weight for each row of a step.
+    """Let a ``Trainer`` of Transformers train on packed KTO rows, with equal weight for each row of
+    a step.
 
-    The KL term is one number for a step: the mean over the mismatches of all its micro-batches and ranks, estimated
-    before the first micro-batch. The loss is the sum over the rows of the step, divided by their number.
-    ``trainer.kto_metrics`` holds ``kl`` of the step, and ``rewards/chosen`` and ``rewards/rejected``, the means over
-    the rows that this rank has processed in the step so far; a label without rows has no key.
+    The KL term is one number for a step: the mean over the mismatches of all its micro-batches and
+    ranks, estimated before the first micro-batch. The loss is the sum over the rows of the step,
+    divided by their number. ``trainer.kto_metrics`` holds ``kl`` of the step, and
+    ``rewards/chosen`` and ``rewards/rejected``, the means over the rows that this rank has
+    processed in the step so far; a label without rows has no key.
 
     Args:
         trainer: with a ``KtoCollator`` and KTO packs.
-        reference_model, beta, loss_type, desirable_weight, undesirable_weight: see ``packed_kto_loss``.
+        reference_model, beta, loss_type, desirable_weight, undesirable_weight: see
+            ``packed_kto_loss``.
 
     Raises:
         SettingsError: another collator, or a collator without the mismatches that the loss needs.
@@ -322,7 +348,9 @@ def train_on_kto(
     """
     collator = collator_of(trainer, KtoCollator, "train_on_kto", "labels")
     if loss_type == "kto" and not collator.needs_kl:
-        raise SettingsError("loss_type 'kto' needs the mismatches: leave needs_kl=False of KtoCollator out")
+        raise SettingsError(
+            "loss_type 'kto' needs the mismatches: leave needs_kl=False of KtoCollator out"
+        )
     kl: torch.Tensor | None = None
     of_step: list[tuple[torch.Tensor, torch.Tensor]] = []
     """Rewards and labels of each micro-batch of the step."""
@@ -336,7 +364,9 @@ def train_on_kto(
             sums[2] += len(batch[_KTO]["segments"])
             if loss_type == "kto":
                 with trainer.compute_loss_context_manager():
-                    sums[:2] += kl_sums(model, trainer._prepare_inputs(batch), reference_model=reference_model)
+                    sums[:2] += kl_sums(
+                        model, trainer._prepare_inputs(batch), reference_model=reference_model
+                    )
         sums = trainer.accelerator.reduce(sums, reduction="sum")
         kl = (sums[0] / sums[1].clamp(min=1)).clamp(min=0) if loss_type == "kto" else None
         num_rows: torch.Tensor = sums[2]
@@ -355,7 +385,10 @@ def train_on_kto(
         )
         of_step.append((result.rewards, inputs[_KTO]["is_desirable"]))
         rewards, is_desirable = map(torch.cat, zip(*of_step, strict=True))
-        by_label = {"rewards/chosen": rewards[is_desirable], "rewards/rejected": rewards[~is_desirable]}
+        by_label = {
+            "rewards/chosen": rewards[is_desirable],
+            "rewards/rejected": rewards[~is_desirable],
+        }
         means = {name: float(values.mean()) for name, values in by_label.items() if len(values)}
         trainer.kto_metrics = {"kl": 0.0 if kl is None else float(kl), **means}
         return result.losses

@@ -13,14 +13,23 @@ from brimful.base.wording import setting
 from brimful.collate.loss_torch import SegmentLosses
 from brimful.errors import CollateError, SettingsError
 
-__all__ = ["PAIR_LOSSES", "UNPAIRED_LOSSES", "KtoLosses", "PreferenceLosses", "kto_loss", "preference_loss"]
+__all__ = [
+    "PAIR_LOSSES",
+    "UNPAIRED_LOSSES",
+    "KtoLosses",
+    "PreferenceLosses",
+    "kto_loss",
+    "preference_loss",
+]
 
 
 class PreferenceLosses(NamedTuple):
     """Losses and rewards of the pairs of a micro-batch."""
 
     losses: torch.Tensor
-    """``float32[num_pairs]``. Differentiable. Divide their sum only by the number of pairs of the step."""
+    """``float32[num_pairs]``. Differentiable. Divide their sum only by the number of pairs of the
+    step.
+    """
     chosen_rewards: torch.Tensor
     """``float32[num_pairs]``: β·(log π - log π_ref) of the chosen answers. Detached."""
     rejected_rewards: torch.Tensor
@@ -33,7 +42,9 @@ class PreferenceLosses(NamedTuple):
 
 
 class _Ratios(NamedTuple):
-    """``log π - log π_ref`` of chosen and rejected, and their numbers of targets: ``float32[num_pairs]`` each."""
+    """``log π - log π_ref`` of chosen and rejected, and their numbers of targets:
+    ``float32[num_pairs]`` each.
+    """
 
     chosen: torch.Tensor
     rejected: torch.Tensor
@@ -46,7 +57,9 @@ class _Ratios(NamedTuple):
 
     @property
     def delta_of_means(self) -> torch.Tensor:
-        return self.chosen / self.chosen_targets.clamp(min=1) - self.rejected / self.rejected_targets.clamp(min=1)
+        return self.chosen / self.chosen_targets.clamp(
+            min=1
+        ) - self.rejected / self.rejected_targets.clamp(min=1)
 
 
 def _robust(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
@@ -66,11 +79,19 @@ PAIR_LOSSES: dict[str, Callable[[_Ratios, float, float], torch.Tensor]] = {
     "hinge": lambda ratios, beta, _: torch.relu(1 - beta * ratios.delta),
     "ipo": lambda ratios, beta, _: (ratios.delta_of_means - 1 / (2 * beta)) ** 2,
     "sigmoid_norm": lambda ratios, beta, _: -F.logsigmoid(beta * ratios.delta_of_means),
-    "apo_zero": lambda ratios, beta, _: 1 - torch.sigmoid(beta * ratios.chosen) + torch.sigmoid(beta * ratios.rejected),
-    "apo_down": lambda ratios, beta, _: torch.sigmoid(beta * ratios.chosen) + 1 - torch.sigmoid(beta * ratios.delta),
+    "apo_zero": lambda ratios, beta, _: (
+        1 - torch.sigmoid(beta * ratios.chosen) + torch.sigmoid(beta * ratios.rejected)
+    ),
+    "apo_down": lambda ratios, beta, _: (
+        torch.sigmoid(beta * ratios.chosen) + 1 - torch.sigmoid(beta * ratios.delta)
+    ),
     "nca_pair": _nca_pair,
-    "bco_pair": lambda ratios, beta, _: -F.logsigmoid(beta * ratios.chosen) - F.logsigmoid(-beta * ratios.rejected),
-    "sppo_hard": lambda ratios, beta, _: (ratios.chosen - 0.5 / beta) ** 2 + (ratios.rejected + 0.5 / beta) ** 2,
+    "bco_pair": lambda ratios, beta, _: (
+        -F.logsigmoid(beta * ratios.chosen) - F.logsigmoid(-beta * ratios.rejected)
+    ),
+    "sppo_hard": lambda ratios, beta, _: (
+        (ratios.chosen - 0.5 / beta) ** 2 + (ratios.rejected + 0.5 / beta) ** 2
+    ),
 }
 """Losses of TRL's ``loss_type`` that are sums over pairs, so packing does not change them."""
 
@@ -83,7 +104,9 @@ _OF_BATCHES = {
 
 def _check(loss_type: str, beta: Any, known: Collection[str]) -> None:
     if loss_type not in known:
-        raise SettingsError(f"{setting('loss_type', loss_type)} is unknown: use one of {', '.join(known)}")
+        raise SettingsError(
+            f"{setting('loss_type', loss_type)} is unknown: use one of {', '.join(known)}"
+        )
     if not is_number(beta) or not beta > 0:
         raise SettingsError(f"{setting('beta')} must be above 0 and is {beta!r}")
 
@@ -97,26 +120,30 @@ def preference_loss(
     loss_type: str = "sigmoid",
     label_smoothing: float = 0.0,
 ) -> PreferenceLosses:
-    """Return the loss of each pair of a packed micro-batch, equal to TRL's ``DPOTrainer`` on the same pairs.
+    """Return the loss of each pair of a packed micro-batch, equal to TRL's ``DPOTrainer`` on the
+    same pairs.
 
-    Divide the sum of ``losses`` by the number of pairs of the whole step (``global_sum``, ``scale_for_ddp``):
-    micro-batches have different numbers of pairs, and with a mean of their means the weight of a pair would depend on
-    the packing.
+    Divide the sum of ``losses`` by the number of pairs of the whole step (``global_sum``,
+    ``scale_for_ddp``): micro-batches have different numbers of pairs, and with a mean of their
+    means the weight of a pair would depend on the packing.
 
     Args:
-        losses: losses of the segments, from ``per_sample_loss``; ``-nll_sum`` is the log probability of a completion.
+        losses: losses of the segments, from ``per_sample_loss``; ``-nll_sum`` is the log
+            probability of a completion.
         pairs: ``int64[num_pairs, 2]``, segments of chosen and rejected (``pair_segments``).
-        reference_logps: ``float[num_pairs, 2]``, log probabilities of chosen and rejected under the reference model.
+        reference_logps: ``float[num_pairs, 2]``, log probabilities of chosen and rejected under the
+            reference model.
         beta: strength of the pull to the reference; τ of IPO.
         loss_type: a name in ``PAIR_LOSSES``; as in TRL 1.16.
         label_smoothing: share of the pairs with a wrong label, for ``robust``.
 
     Raises:
-        SettingsError: no such loss; a loss that depends on the micro-batch; or smoothing for a loss without it.
+        SettingsError: no such loss; a loss that depends on the micro-batch; or smoothing for a loss
+            without it.
         CollateError: reference log probabilities for another number of pairs, or not finite.
 
-    Source: DPO (2305.18290), IPO (2310.12036), robust DPO (2403.00409), APO (2408.06266), NCA (2402.05369), SPPO
-    (2405.00675).
+    Source: DPO (2305.18290), IPO (2310.12036), robust DPO (2403.00409), APO (2408.06266), NCA
+    (2402.05369), SPPO (2405.00675).
 
     >>> segments = SegmentLosses(torch.tensor([2.0, 4.0]), torch.tensor([3, 3]), torch.tensor([0, 0]))
     >>> result = preference_loss(segments, [[0, 1]], [[-3.0, -3.0]], beta=1.0)
@@ -125,27 +152,33 @@ def preference_loss(
     """
     if loss_type in _OF_BATCHES:
         raise SettingsError(
-            f"{setting('loss_type', loss_type)} {_OF_BATCHES[loss_type]}, so that packing would change it: use one of "
-            f"{', '.join(PAIR_LOSSES)}"
+            f"{setting('loss_type', loss_type)} {_OF_BATCHES[loss_type]}, so that packing would "
+            f"change it: use one of {', '.join(PAIR_LOSSES)}"
         )
     _check(loss_type, beta, PAIR_LOSSES)
     if label_smoothing and loss_type != "robust":
         raise SettingsError(
-            f"{setting('label_smoothing')} is for {setting('loss_type', 'robust')}, and the loss is {loss_type}"
+            f"{setting('label_smoothing')} is for {setting('loss_type', 'robust')}, and the loss "
+            f"is {loss_type}"
         )
     if not 0 <= label_smoothing < 0.5:
-        raise SettingsError(f"{setting('label_smoothing')} is a share from 0 to below 0.5 and is {label_smoothing}")
+        raise SettingsError(
+            f"{setting('label_smoothing')} is a share from 0 to below 0.5 and is {label_smoothing}"
+        )
     device = losses.nll_sum.device
     rows = torch.as_tensor(pairs, dtype=torch.int64, device=device).reshape(-1, 2)
     reference = torch.as_tensor(reference_logps, dtype=torch.float32, device=device)
     if reference.shape != rows.shape:
         raise CollateError(
-            f"reference_logps must be two numbers for each of {len(rows)} pairs; their shape is {tuple(reference.shape)}"
+            f"reference_logps must be two numbers for each of {len(rows)} pairs; their shape is "
+            f"{tuple(reference.shape)}"
         )
     ratios = -losses.nll_sum[rows] - reference
     targets = losses.num_targets[rows]
     result = PAIR_LOSSES[loss_type](
-        _Ratios(ratios[:, 0], ratios[:, 1], targets[:, 0], targets[:, 1]), float(beta), float(label_smoothing)
+        _Ratios(ratios[:, 0], ratios[:, 1], targets[:, 0], targets[:, 1]),
+        float(beta),
+        float(label_smoothing),
     )
     rewards = beta * ratios.detach()
     return PreferenceLosses(result, rewards[:, 0], rewards[:, 1])
@@ -159,7 +192,9 @@ class KtoLosses(NamedTuple):
     """Losses and rewards of the rows of a micro-batch."""
 
     losses: torch.Tensor
-    """``float32[num_rows]``, weighted. Differentiable. Divide their sum only by the number of rows of the step."""
+    """``float32[num_rows]``, weighted. Differentiable. Divide their sum only by the number of rows
+    of the step.
+    """
     rewards: torch.Tensor
     """``float32[num_rows]``: β·(log π - log π_ref) of the answers. Detached."""
 
@@ -176,15 +211,18 @@ def kto_loss(
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> KtoLosses:
-    """Return the loss of each row of a packed micro-batch, equal to TRL's ``KTOTrainer`` on the same rows.
+    """Return the loss of each row of a packed micro-batch, equal to TRL's ``KTOTrainer`` on the
+    same rows.
 
     Args:
-        losses: losses of the segments, from ``per_sample_loss``; ``-nll_sum`` is the log probability of an answer.
+        losses: losses of the segments, from ``per_sample_loss``; ``-nll_sum`` is the log
+            probability of an answer.
         segments: ``int64[num_rows]``, segment of each row's answer.
         is_desirable: ``bool[num_rows]``, labels of the rows.
-        reference_logps: ``float[num_rows]``, log probabilities of the answers under the reference model.
-        kl: the mean of log π - log π_ref over the mismatches of the step; a value below 0 counts as 0. Needed for
-            ``kto``.
+        reference_logps: ``float[num_rows]``, log probabilities of the answers under the reference
+            model.
+        kl: the mean of log π - log π_ref over the mismatches of the step; a value below 0 counts as
+            0. Needed for ``kto``.
         beta: strength of the pull to the reference.
         loss_type: a name in ``UNPAIRED_LOSSES``; as in TRL 1.16.
         desirable_weight, undesirable_weight: factors of the losses by label.
@@ -201,20 +239,26 @@ def kto_loss(
     ([0.2689, 0.5379], [1.0, -1.0])
     """
     _check(loss_type, beta, UNPAIRED_LOSSES)
-    for name, weight in (("desirable_weight", desirable_weight), ("undesirable_weight", undesirable_weight)):
+    for name, weight in (
+        ("desirable_weight", desirable_weight),
+        ("undesirable_weight", undesirable_weight),
+    ):
         if not is_number(weight) or not weight >= 0:
             raise SettingsError(f"{setting(name)} must be 0 or more and is {weight!r}")
     if (kl is None) == (loss_type == "kto"):
         reason = "needs the KL term of the step" if kl is None else "has no KL term"
-        raise SettingsError(f"{setting('loss_type', loss_type)} {reason}: {'give' if kl is None else 'leave out'} kl")
+        raise SettingsError(
+            f"{setting('loss_type', loss_type)} {reason}: {'give' if kl is None else 'leave out'} "
+            "kl"
+        )
     device = losses.nll_sum.device
     rows = torch.as_tensor(segments, dtype=torch.int64, device=device)
     labels = torch.as_tensor(is_desirable, dtype=torch.bool, device=device)
     reference = torch.as_tensor(reference_logps, dtype=torch.float32, device=device)
     if labels.shape != rows.shape or reference.shape != rows.shape:
         raise CollateError(
-            f"is_desirable and reference_logps must be one value for each of {len(rows)} rows; their shapes are "
-            f"{tuple(labels.shape)} and {tuple(reference.shape)}"
+            f"is_desirable and reference_logps must be one value for each of {len(rows)} rows; "
+            f"their shapes are {tuple(labels.shape)} and {tuple(reference.shape)}"
         )
     ratios = -losses.nll_sum[rows] - reference
     point = torch.zeros((), device=device)

@@ -1,4 +1,6 @@
-"""Log probabilities of samples under a reference model: computed once in a pass over packs, looked up by content."""
+"""Log probabilities of samples under a reference model: computed once in a pass over packs, looked
+up by content.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ import torch
 
 from brimful.base.cache import exclusive
 from brimful.base.checks import setting_number
-from brimful.base.fingerprint import fingerprint_array, fingerprint_of, fingerprint_stream, short_digest
+from brimful.base.fingerprint import (
+    fingerprint_array,
+    fingerprint_of,
+    fingerprint_stream,
+    short_digest,
+)
 from brimful.base.progress import Progress
 from brimful.base.tables import Table, open_table, write_table
 from brimful.base.typing import AnyIntArray, AnyPath, Fingerprint, Float32Array, Int64Array
@@ -25,18 +32,21 @@ __all__ = ["ReferenceLogps", "compute_references", "model_fingerprint"]
 
 _KIND, _SORTED_KIND, _VERSION = "reference_logps", "reference_index", 1
 _SORTED_NAME = "sorted.index"
-"""Name of the sorted table next to the parts of a pass; its suffix differs, so that it is never counted as a part."""
+"""Name of the sorted table next to the parts of a pass; its suffix differs, so that it is never
+counted as a part.
+"""
 
 _PACKS_PER_FILE = 256
 """Packs per file: a kill loses the forward passes of at most this many packs."""
 
 
 class ReferenceLogps:
-    """Log probabilities of segments, by sample and content; from a directory of ``compute_references`` or from arrays.
+    """Log probabilities of segments, by sample and content; from a directory of
+    ``compute_references`` or from arrays.
 
-    A number belongs to the tokens and targets it was computed from: another tokenizer, template or truncation gives
-    other tokens, and looking them up is an error. Another plan, epoch or number of ranks only moves segments, which are
-    still found. Picklable, for the workers of a loader.
+    A number belongs to the tokens and targets it was computed from: another tokenizer, template or
+    truncation gives other tokens, and looking them up is an error. Another plan, epoch or number of
+    ranks only moves segments, which are still found. Picklable, for the workers of a loader.
 
     Args:
         sample_ids: ``int64[n]``.
@@ -52,7 +62,11 @@ class ReferenceLogps:
     """
 
     def __init__(
-        self, sample_ids: AnyIntArray, logps: Float32Array, contents: Int64Array, title: str = "the references"
+        self,
+        sample_ids: AnyIntArray,
+        logps: Float32Array,
+        contents: Int64Array,
+        title: str = "the references",
     ) -> None:
         self._tables = [_sorted(sample_ids, contents, logps)]
         self._opened: tuple[str, Fingerprint | None] | None = None
@@ -77,9 +91,14 @@ class ReferenceLogps:
         if model is not None:
             folders = [folder for folder in folders if folder.name.startswith(_folder_of(model))]
         if not folders:
-            raise SourceNotFoundError(f"{directory}: no reference log probabilities{' of that model' if model else ''}")
+            raise SourceNotFoundError(
+                f"{directory}: no reference log probabilities{' of that model' if model else ''}"
+            )
         if len({folder.name.split("-")[0] for folder in folders}) > 1:
-            raise SettingsError(f"{directory} has references of {len(folders)} models: name one by {setting('model')}")
+            raise SettingsError(
+                f"{directory} has references of {len(folders)} models: name one by "
+                f"{setting('model')}"
+            )
         references = cls.__new__(cls)
         references._tables = [_open_sorted(folder) for folder in folders]
         references._opened = (os.fspath(directory), model)
@@ -97,10 +116,13 @@ class ReferenceLogps:
         """Return the log probability of each segment of a pack: ``float32[num_segments]``.
 
         Raises:
-            PlanMismatchError: a sample without a log probability, or with other tokens or targets; names it.
+            PlanMismatchError: a sample without a log probability, or with other tokens or targets;
+                names it.
         """
         segments = zip(pack.sample_ids.tolist(), contents_of(pack).tolist(), strict=True)
-        return np.array([self._logp(sample_id, content) for sample_id, content in segments], dtype=np.float32)
+        return np.array(
+            [self._logp(sample_id, content) for sample_id, content in segments], dtype=np.float32
+        )
 
     def _logp(self, sample_id: int, content: int) -> float:
         is_known = False
@@ -112,18 +134,27 @@ class ReferenceLogps:
                 return float(table.logps[row])
             is_known |= first < end
         reason = "had other tokens or targets" if is_known else "has no log probability"
-        raise PlanMismatchError(f"sample {sample_id} {reason} in {self.title}: run compute_references on these packs")
+        raise PlanMismatchError(
+            f"sample {sample_id} {reason} in {self.title}: run compute_references on these packs"
+        )
 
     def __repr__(self) -> str:
         return f"ReferenceLogps({len(self):,} segments, {self.title!r})"
 
 
 def contents_of(pack: Pack) -> Int64Array:
-    """Return 63 bits of a hash of the tokens and targets of each segment: ``int64[num_segments]``."""
+    """Return 63 bits of a hash of the tokens and targets of each segment:
+    ``int64[num_segments]``.
+    """
     return np.array(
         [
-            short_digest(pack.input_ids[start:stop].astype("<i4").tobytes() + pack.loss_mask[start:stop].tobytes())
-            for start, stop in zip(pack.cu_seqlens[:-1].tolist(), pack.cu_seqlens[1:].tolist(), strict=True)
+            short_digest(
+                pack.input_ids[start:stop].astype("<i4").tobytes()
+                + pack.loss_mask[start:stop].tobytes()
+            )
+            for start, stop in zip(
+                pack.cu_seqlens[:-1].tolist(), pack.cu_seqlens[1:].tolist(), strict=True
+            )
         ],
         dtype=np.int64,
     )
@@ -134,7 +165,10 @@ def model_fingerprint(model: torch.nn.Module) -> Fingerprint:
     return fingerprint_stream(
         piece
         for name, weights in sorted(model.state_dict().items())
-        for piece in (name.encode(), weights.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        for piece in (
+            name.encode(),
+            weights.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes(),
+        )
     )
 
 
@@ -150,18 +184,22 @@ def compute_references(
     dp_world_size: int = 1,
     progress: Progress | None = None,
 ) -> Fingerprint:
-    """Compute the log probability of every segment of packs in one pass without gradients, and write them to files.
+    """Compute the log probability of every segment of packs in one pass without gradients, and
+    write them to files.
 
-    Files of 256 packs appear complete or not at all, each computed by one rank. A killed pass can be continued on any
-    number of ranks; a finished pass computes nothing. The rank that ends last sorts all numbers into one file, which
-    takes 44 bytes of memory per segment. It uses no collective.
+    Files of 256 packs appear complete or not at all, each computed by one rank. A killed pass can
+    be continued on any number of ranks; a finished pass computes nothing. The rank that ends last
+    sorts all numbers into one file, which takes 44 bytes of memory per segment. It uses no
+    collective.
 
     Args:
-        model, packs, collator, packs_per_batch: see ``evaluate_samples``; batches go to the model's device.
+        model, packs, collator, packs_per_batch: see ``evaluate_samples``; batches go to the model's
+            device.
         directory: directory of the files, which all ranks must see.
-        model_id: name of the reference model that changes with its weights, such as a revision; the fingerprint of all
-            weights if None.
-        dp_rank, dp_world_size: this rank computes files ``dp_rank``, ``dp_rank + dp_world_size``, ….
+        model_id: name of the reference model that changes with its weights, such as a revision; the
+            fingerprint of all weights if None.
+        dp_rank, dp_world_size: this rank computes files ``dp_rank``, ``dp_rank + dp_world_size``,
+            ….
         progress: prints packs per second.
 
     Returns:
@@ -179,7 +217,10 @@ def compute_references(
             path = folder / f"{number:08d}.arrow"
             if not path.exists():
                 some = [
-                    packs[i] for i in range(number * _PACKS_PER_FILE, min((number + 1) * _PACKS_PER_FILE, len(packs)))
+                    packs[i]
+                    for i in range(
+                        number * _PACKS_PER_FILE, min((number + 1) * _PACKS_PER_FILE, len(packs))
+                    )
                 ]
                 losses = evaluate_samples(model, some, collator, packs_per_batch=packs_per_batch)
                 columns: dict[str, Any] = {
@@ -188,7 +229,9 @@ def compute_references(
                     "contents": np.concatenate([contents_of(pack) for pack in some]),
                 }
                 write_table(
-                    path, columns, {"kind": _KIND, "version": _VERSION, "num_files": num_files, "model": identity}
+                    path,
+                    columns,
+                    {"kind": _KIND, "version": _VERSION, "num_files": num_files, "model": identity},
                 )
             progress.advance(_PACKS_PER_FILE)
     if num_files and len(_parts_of(folder)) == num_files:
@@ -201,15 +244,20 @@ def _folder_of(model: Fingerprint) -> str:
 
 
 def _packs_fingerprint(packs: PackSequence) -> Fingerprint:
-    """Return the fingerprint of packs; of their samples' contents if they have no fingerprint of their own."""
+    """Return the fingerprint of packs; of their samples' contents if they have no fingerprint of
+    their own.
+    """
     known = getattr(packs, "fingerprint", None)
     if known is not None:
         return str(known)
-    return fingerprint_of([fingerprint_array(contents_of(packs[index])) for index in range(len(packs))])
+    return fingerprint_of(
+        [fingerprint_array(contents_of(packs[index])) for index in range(len(packs))]
+    )
 
 
 class _SortedLogps(NamedTuple):
-    """Log probabilities sorted by sample, then content: a search takes O(log n) and reads nothing else.
+    """Log probabilities sorted by sample, then content: a search takes O(log n) and reads nothing
+    else.
 
     Attributes:
         sample_ids, contents: ``int64[n]``.
@@ -236,7 +284,8 @@ def _sorted(sample_ids: AnyIntArray, contents: Int64Array, logps: Float32Array) 
 
 
 def _open_sorted(folder: Path) -> _SortedLogps:
-    """Map the sorted table of a pass. Its numbers are compared with their checksums, which reads the file once.
+    """Map the sorted table of a pass. Its numbers are compared with their checksums, which reads
+    the file once.
 
     Raises:
         CorruptFileError: a damaged file, or an unfinished pass.
@@ -244,7 +293,8 @@ def _open_sorted(folder: Path) -> _SortedLogps:
     path = folder / _SORTED_NAME
     if not path.exists():
         raise CorruptFileError(
-            f"{folder} has {len(_parts_of(folder))} files: run compute_references to its end on every rank"
+            f"{folder} has {len(_parts_of(folder))} files: run compute_references to its end on "
+            "every rank"
         )
     table = open_table(path)
     _check_kind(table, _SORTED_KIND, "index of reference log probabilities")
@@ -264,7 +314,9 @@ def _write_sorted(folder: Path) -> None:
         tables = [open_table(file) for file in _parts_of(folder)]
         for table in tables:
             _check_kind(table, _KIND, "reference log probabilities")
-        columns = (np.concatenate([table.flat(name) for table in tables]) for name in _SortedLogps._fields)
+        columns = (
+            np.concatenate([table.flat(name) for table in tables]) for name in _SortedLogps._fields
+        )
         write_table(path, _sorted(*columns)._asdict(), {"kind": _SORTED_KIND, "version": _VERSION})
 
 

@@ -94,13 +94,15 @@ def titled_tables(facts: Facts) -> list[TitledTable]:
         TitledTable(
             "mixture",
             "Mixture",
-            "Shares that were requested, and shares in the packs; the remaining samples come in later epochs.",
+            "Shares that were requested, and shares in the packs; the remaining samples come in "
+            "later epochs.",
             mixture_table(facts.mixed),
         ),
         TitledTable(
             "sources",
             "Sources",
-            "Share of each source before packing and in the packs: if they differ, dropping and cutting changed the mix.",
+            "Share of each source before packing and in the packs: if they differ, dropping and "
+            "cutting changed the mix.",
             shares_table(facts.shares or (), facts.has_losses),
         ),
     )
@@ -135,7 +137,10 @@ def runs_table(advice: Advice) -> Table:
     runs = [
         ("unpacked, padded to the longest", advice.unpacked, longest.step_tokens),
         (f"unpacked, padded to {advice.capacity:,}", advice.unpacked, capacity.step_tokens),
-        *((run, step, advice.positions_per_token * step.tokens) for run, step in packed_steps.items()),
+        *(
+            (run, step, advice.positions_per_token * step.tokens)
+            for run, step in packed_steps.items()
+        ),
     ]
     loss_head = "loss tokens, at most" if advice.loss_tokens_are_most else "loss tokens/step"
     rows: list[Row] = [

@@ -1,4 +1,5 @@
-"""Steps of reinforcement learning: samples that arrive together, planned within a millisecond, packed and restored.
+"""Steps of reinforcement learning: samples that arrive together, planned within a millisecond,
+packed and restored.
 
 ::
 
@@ -6,8 +7,9 @@
     step_planner  step_items  spread_samples  levels     step_plan   step_packs          step_packs
                               within_ranks
 
-``context_parallel`` shares long samples among ranks, ``context_parallel_split`` cuts the rows of a batch for ranks that
-share it, ``warm_up`` loads the compiled code, and ``compat`` has the planning functions of trainers under their own names.
+``context_parallel`` shares long samples among ranks, ``context_parallel_split`` cuts the rows of a
+batch for ranks that share it, ``warm_up`` loads the compiled code, and ``compat`` has the planning
+functions of trainers under their own names.
 """
 
 from brimful.rl.context_parallel import plan_context_parallel

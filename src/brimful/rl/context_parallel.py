@@ -1,4 +1,6 @@
-"""Dynamic context parallelism: the number of ranks that share each sample, and the micro-batch of each sample."""
+"""Dynamic context parallelism: the number of ranks that share each sample, and the micro-batch of
+each sample.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from brimful.base.checks import check_share, setting_number, whole_number
 from brimful.base.typing import AnyIntArray, Float64Array, Int64Array
 from brimful.base.wording import counted
 from brimful.errors import InvalidLengthsError, OversizedSampleError
-from brimful.lengths.table import LengthsLike
+from brimful.lengths import LengthsLike
 from brimful.plan.policies.budgets import examples_of
 from brimful.rl.fill_bins import run_loop, scattered
 from brimful.rl.step_items import StepCost, prepare_step_items
@@ -31,7 +33,8 @@ def plan_context_parallel(
 ) -> ContextParallelPlan:
     """Share long samples among many ranks, short ones among few, so that all ranks have equal work.
 
-    Pure: no I/O, no randomness, no communication; the same arguments give the same plan on every rank.
+    Pure: no I/O, no randomness, no communication; the same arguments give the same plan on every
+    rank.
 
     ::
 
@@ -40,37 +43,41 @@ def plan_context_parallel(
         rank 2           4 3                degree 1
         rank 3           4 1                degree 1
 
-    A micro-batch has a level, the work of each of its ranks. Its groups of ranks take the longest unplaced samples,
-    each with the smallest degree that keeps it within tokens and level, and are then filled up to both limits with the
-    longest samples that fit. Levels are tried from the highest that tokens allow down to the longest sample alone on
-    all ranks; the first level whose idle time stays within the slack is taken: high levels mean few micro-batches, low
-    levels equal ranks.
+    A micro-batch has a level, the work of each of its ranks. Its groups of ranks take the longest
+    unplaced samples, each with the smallest degree that keeps it within tokens and level, and are
+    then filled up to both limits with the longest samples that fit. Levels are tried from the
+    highest that tokens allow down to the longest sample alone on all ranks; the first level whose
+    idle time stays within the slack is taken: high levels mean few micro-batches, low levels equal
+    ranks.
 
     Args:
         lengths: tokens of each sample.
-        max_tokens_per_rank: maximum tokens of a rank in a micro-batch; a share of a sample counts as padded to two
-            equal chunks, which zigzag layouts cut.
-        world_size: ranks of data and context parallelism together. If it is not a power of two, such as 12, a sample
-            has at most the largest power of two below it (8), and every micro-batch needs enough samples for all ranks
-            (two: 8 + 4).
-        cost: see ``plan_step``; a sample on n ranks costs each of them 1 / n of its cost. None counts tokens.
-        slack: idle share of all ranks' time, from 0 to 1, that is accepted for fewer micro-batches. If no level stays
-            within it, the best level is taken.
+        max_tokens_per_rank: maximum tokens of a rank in a micro-batch; a share of a sample counts
+            as padded to two equal chunks, which zigzag layouts cut.
+        world_size: ranks of data and context parallelism together. If it is not a power of two,
+            such as 12, a sample has at most the largest power of two below it (8), and every
+            micro-batch needs enough samples for all ranks (two: 8 + 4).
+        cost: see ``plan_step``; a sample on n ranks costs each of them 1 / n of its cost. None
+            counts tokens.
+        slack: idle share of all ranks' time, from 0 to 1, that is accepted for fewer micro-batches.
+            If no level stays within it, the best level is taken.
 
     Raises:
-        InvalidLengthsError: no samples, a length below 1, fewer tokens than ranks to share them, or too few samples if
-            the number of ranks is not a power of two.
+        InvalidLengthsError: no samples, a length below 1, fewer tokens than ranks to share them, or
+            too few samples if the number of ranks is not a power of two.
         OversizedSampleError: a sample does not fit on the ranks that may share it.
         SettingsError: an impossible number.
 
-    Cost: O(n·log n) for each micro-batch. Source: levels as in hierarchical balance packing (Yao et al., 2025); the
-    structure as in Megatron-Core's hybrid context parallelism (2025).
+    Cost: O(n·log n) for each micro-batch. Source: levels as in hierarchical balance packing (Yao et
+    al., 2025); the structure as in Megatron-Core's hybrid context parallelism (2025).
 
     >>> plan = plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4, slack=0.2)
     >>> plan.degree_of.tolist(), plan.tokens.tolist()
     ([2, 1, 1, 1, 1], [[8, 8, 7, 5]])
     """
-    capacity = setting_number("max_tokens_per_rank", max_tokens_per_rank, minimum=2, maximum=2**31 - 1)
+    capacity = setting_number(
+        "max_tokens_per_rank", max_tokens_per_rank, minimum=2, maximum=2**31 - 1
+    )
     ranks = whole_number("world_size", world_size, minimum=1)
     check_share("slack", slack)
     items = prepare_step_items(lengths, capacity=2**52, cost=cost, groups=None, budgets=None)
@@ -79,10 +86,13 @@ def plan_context_parallel(
     order = np.argsort(-tokens, kind="stable")
     num_samples = len(tokens)
     falling_order = np.maximum.accumulate(items.weights[order][::-1])[::-1]
-    # A low level may leave a last micro-batch of a few short samples, shared by more ranks than they have tokens. More
-    # slack is tried first, samples of other micro-batches last.
+    # A low level may leave a last micro-batch of a few short samples, shared by more ranks than
+    # they have tokens. More slack is tried first, samples of other micro-batches last.
     slacks = sorted({slack, max(slack, _MORE_SLACK), 1.0})
-    attempts = [*((value, False) for value in slacks), *((value, True) for value in reversed(slacks))]
+    attempts = [
+        *((value, False) for value in slacks),
+        *((value, True) for value in reversed(slacks)),
+    ]
     for more_slack, may_borrow in attempts:
         by_item = np.zeros((4, num_samples + 1), dtype=np.int64)
         by_group = np.zeros((3, ranks), dtype=np.int64)
@@ -106,14 +116,17 @@ def _refuse_oversized(tokens: Int64Array, capacity: int, ranks: int) -> None:
     rows = np.flatnonzero(tokens > room)
     if len(rows):
         raise OversizedSampleError(
-            f"{len(rows):,} of {len(tokens):,} samples are longer than the {room:,} tokens that {counted(ranks, 'rank')} hold "
-            f"together: sample {examples_of(rows, tokens[rows])}. Cut or leave them out before, use more ranks, or "
+            f"{len(rows):,} of {len(tokens):,} samples are longer than the {room:,} tokens that "
+            f"{counted(ranks, 'rank')} hold together: sample {examples_of(rows, tokens[rows])}. "
+            "Cut or leave them out before, use more ranks, or "
             f"max_tokens_per_rank={int(_shares_of(tokens, np.array(ranks)).max())}"
         )
 
 
 def _shares_of(lengths: Int64Array, degree: AnyIntArray) -> Int64Array:
-    """Return the tokens of each of the ranks that share samples, padded to two equal chunks if there are several."""
+    """Return the tokens of each of the ranks that share samples, padded to two equal chunks if
+    there are several.
+    """
     parts = np.where(degree == 1, 1, 2 * degree)
     shares: Int64Array = parts // degree * -(-lengths // parts)
     return shares
@@ -129,12 +142,19 @@ def _fill_micro_batches(
     by_group: list[list[int]],
     placement: list[list[int]],
 ) -> int:
-    """Write micro-batch, group and degree of each item, and return the number of micro-batches; to be compiled.
+    """Write micro-batch, group and degree of each item, and return the number of micro-batches; to
+    be compiled.
 
-    ``unplaced`` lists the unplaced items, longest first; ``next_unplaced[i]`` leads to the first of them at or after ``i``
-    that the current attempt has not placed. A share of degree n is padded to two of ``parts = 2·n`` chunks.
+    ``unplaced`` lists the unplaced items, longest first; ``next_unplaced[i]`` leads to the first of
+    them at or after ``i`` that the current attempt has not placed. A share of degree n is padded to
+    two of ``parts = 2·n`` chunks.
     """
-    unplaced, next_unplaced, group_of, best_group_of = by_item[0], by_item[1], by_item[2], by_item[3]
+    unplaced, next_unplaced, group_of, best_group_of = (
+        by_item[0],
+        by_item[1],
+        by_item[2],
+        by_item[3],
+    )
     degrees, best_degrees, loads = by_group[0], by_group[1], by_group[2]
     num_unplaced = len(lengths)
     for item in range(num_unplaced):
@@ -144,7 +164,8 @@ def _fill_micro_batches(
     work_done = 0
     while num_unplaced > 0:
         longest, heaviest = lengths[unplaced[0]], weights[unplaced[0]]
-        # The least degree of the longest item, and how many items of this length fit its ranks: the highest level.
+        # The least degree of the longest item, and how many items of this length fit its ranks: the
+        # highest level.
         degree, parts = 1, 1
         while parts // degree * ((longest + parts - 1) // parts) > capacity:
             degree *= 2
@@ -169,7 +190,8 @@ def _fill_micro_batches(
                     seed = next_unplaced[seed]
                 if seed == num_unplaced:
                     break
-                # The smallest degree that keeps the seed within tokens and level; it never rises: groups are aligned.
+                # The smallest degree that keeps the seed within tokens and level; it never rises:
+                # groups are aligned.
                 seed_length, seed_weight = lengths[unplaced[seed]], weights[unplaced[seed]]
                 seed_degree = 1
                 parts = 1
@@ -179,7 +201,8 @@ def _fill_micro_batches(
                 ):
                     seed_degree *= 2
                     parts = 2 * seed_degree
-                # Too few ranks are left for the seed, as their number is not a power of two: a shorter seed takes them.
+                # Too few ranks are left for the seed, as their number is not a power of two: a
+                # shorter seed takes them.
                 if seed_degree > free:
                     seed += 1
                     continue
@@ -200,7 +223,10 @@ def _fill_micro_batches(
                     low, high = place + 1, num_unplaced
                     while low < high:
                         middle = (low + high) // 2
-                        if lengths[unplaced[middle]] <= longest_fit and weights[unplaced[middle]] <= allowance:
+                        if (
+                            lengths[unplaced[middle]] <= longest_fit
+                            and weights[unplaced[middle]] <= allowance
+                        ):
                             high = middle
                         else:
                             low = middle + 1
@@ -213,15 +239,18 @@ def _fill_micro_batches(
                 work += load
                 free -= seed_degree
                 num_groups += 1
-            # Ranks without work: the group with the largest work gets twice as many ranks, while enough are free.
+            # Ranks without work: the group with the largest work gets twice as many ranks, while
+            # enough are free.
             while free > 0:
                 busiest = -1
                 for group in range(num_groups):
                     if degrees[group] <= free and (
-                        busiest < 0 or loads[group] * degrees[busiest] > loads[busiest] * degrees[group]
+                        busiest < 0
+                        or loads[group] * degrees[busiest] > loads[busiest] * degrees[group]
                     ):
                         busiest = group
-                # Doubling any group needs more ranks than are free: ``occupy_all_ranks`` finds samples for them.
+                # Doubling any group needs more ranks than are free: ``occupy_all_ranks`` finds
+                # samples for them.
                 if busiest < 0:
                     break
                 free -= degrees[busiest]
@@ -229,10 +258,13 @@ def _fill_micro_batches(
             slowest = 0
             for group in range(num_groups):
                 slowest = max(slowest, (loads[group] + degrees[group] - 1) // degrees[group])
-            # A lower level means more micro-batches: it has to gain at least the slack. Floats, as products of two sums
-            # exceed 64 bits.
+            # A lower level means more micro-batches: it has to gain at least the slack. Floats, as
+            # products of two sums exceed 64 bits.
             work_before = float(best_work) * float(slowest)
-            if best_work == 0 or float(work) * float(best_slowest) - work_before > slack * work_before:
+            if (
+                best_work == 0
+                or float(work) * float(best_slowest) - work_before > slack * work_before
+            ):
                 best_work, best_slowest = work, slowest
                 best_group_of[:num_unplaced] = group_of[:num_unplaced]
                 best_degrees[:num_groups] = degrees[:num_groups]
@@ -271,7 +303,8 @@ class Sharing:
         lengths: ``int64[num_samples]``, descending.
         capacity: maximum tokens of a rank.
         num_ranks: number of ranks of every micro-batch.
-        micro_batch, group, degree: ``int64[num_samples]``: groups are numbered within a micro-batch.
+        micro_batch, group, degree: ``int64[num_samples]``: groups are numbered within a
+            micro-batch.
     """
 
     lengths: Int64Array
@@ -282,35 +315,44 @@ class Sharing:
     degree: Int64Array
 
     def short_micro_batches(self) -> Int64Array:
-        """Return the micro-batches that share a sample among more ranks than it has tokens, or have unused ranks."""
+        """Return the micro-batches that share a sample among more ranks than it has tokens, or have
+        unused ranks.
+        """
         _, first_item = np.unique(self.micro_batch * self.num_ranks + self.group, return_index=True)
         ranks = np.bincount(self.micro_batch[first_item], weights=self.degree[first_item])
-        return np.union1d(self.micro_batch[self.degree > self.lengths], np.flatnonzero(ranks < self.num_ranks))
+        return np.union1d(
+            self.micro_batch[self.degree > self.lengths], np.flatnonzero(ranks < self.num_ranks)
+        )
 
     def occupy_all_ranks(self) -> None:
         """Move samples from other micro-batches to micro-batches that leave ranks without a token.
 
-        Such a micro-batch shares a sample among more ranks than it has tokens; or no group can double its ranks, if the
-        number of ranks is not a power of two.
+        Such a micro-batch shares a sample among more ranks than it has tokens; or no group can
+        double its ranks, if the number of ranks is not a power of two.
 
         ::
 
             4 ranks     micro-batch 0: 9 | 9 | 8 2 | 8 2     micro-batch 1: 3 on all four
             after       micro-batch 0: 9 | 9 | 8 2 | 8       micro-batch 1: 3 on two, 2 on two
 
-        Only groups that keep a sample give one, and the shortest samples are taken, so that little work moves; groups
-        of the micro-batch itself come last. If no such sample is left, short shares and empty ranks remain.
+        Only groups that keep a sample give one, and the shortest samples are taken, so that little
+        work moves; groups of the micro-batch itself come last. If no such sample is left, short
+        shares and empty ranks remain.
         """
         lengths = self.lengths
         for number in self.short_micro_batches().tolist():
             items = np.flatnonzero(self.micro_batch == number)
-            members = [items[self.group[items] == name].tolist() for name in np.unique(self.group[items])]
+            members = [
+                items[self.group[items] == name].tolist() for name in np.unique(self.group[items])
+            ]
             degrees = [self._least_degree(rows) for rows in members]
             is_short = np.isin(self.micro_batch, self.short_micro_batches())
             key = self.micro_batch * self.num_ranks + self.group
             counts = np.bincount(key)
             # The last items are the shortest.
-            donors = np.flatnonzero(~is_short & (lengths <= self.capacity) & (counts[key] > 1)).tolist()
+            donors = np.flatnonzero(
+                ~is_short & (lengths <= self.capacity) & (counts[key] > 1)
+            ).tolist()
             while (free := self.num_ranks - sum(degrees)) > 0:
                 shares = [
                     (int(lengths[rows].sum()) / degrees[place], place)
@@ -326,7 +368,11 @@ class Sharing:
                     item = donors.pop()
                     counts[key[item]] -= 1
                 else:
-                    shortest = [(int(lengths[rows[-1]]), place) for place, rows in enumerate(members) if len(rows) > 1]
+                    shortest = [
+                        (int(lengths[rows[-1]]), place)
+                        for place, rows in enumerate(members)
+                        if len(rows) > 1
+                    ]
                     if not shortest:
                         return
                     item = members[min(shortest)[1]].pop()
@@ -337,7 +383,11 @@ class Sharing:
                 members.append([item])
                 degrees.append(1)
             for place, rows in enumerate(members):
-                self.micro_batch[rows], self.group[rows], self.degree[rows] = number, place, degrees[place]
+                self.micro_batch[rows], self.group[rows], self.degree[rows] = (
+                    number,
+                    place,
+                    degrees[place],
+                )
 
     def _least_degree(self, rows: list[int]) -> int:
         """Return the smallest degree at which a group holds these samples within the capacity."""
@@ -348,8 +398,15 @@ class Sharing:
 
 
 def _plan_of(sharing: Sharing, order: Int64Array, costs: Float64Array) -> ContextParallelPlan:
-    """Give ranks to the groups of each micro-batch, large degrees first: a group begins at a multiple of its degree."""
-    lengths, micro_batch, degree, ranks = sharing.lengths, sharing.micro_batch, sharing.degree, sharing.num_ranks
+    """Give ranks to the groups of each micro-batch, large degrees first: a group begins at a
+    multiple of its degree.
+    """
+    lengths, micro_batch, degree, ranks = (
+        sharing.lengths,
+        sharing.micro_batch,
+        sharing.degree,
+        sharing.num_ranks,
+    )
     shape = int(micro_batch.max()) + 1, ranks
     # One row for each group, in the order of its ranks.
     key = (micro_batch * (ranks + 1) + (ranks - degree)) * ranks + sharing.group
@@ -358,18 +415,21 @@ def _plan_of(sharing: Sharing, order: Int64Array, costs: Float64Array) -> Contex
     first_ranks = np.cumsum(degrees) - degrees - micro_batch[first_item] * ranks
     if int(degrees.sum()) < math.prod(shape):
         raise InvalidLengthsError(
-            f"some of {counted(ranks, 'rank')} have no sample of {len(lengths):,}: a sample is shared by a power of two of ranks. "
-            f"Use more samples, or world_size={1 << (ranks.bit_length() - 1)}"
+            f"some of {counted(ranks, 'rank')} have no sample of {len(lengths):,}: a sample is "
+            "shared by a power of two of ranks. Use more samples, or "
+            f"world_size={1 << (ranks.bit_length() - 1)}"
         )
     short_rows = np.flatnonzero(lengths < degree)
     if len(short_rows):
         row = short_rows[np.argmin(order[short_rows])]
         raise InvalidLengthsError(
-            f"sample {int(order[row])} of {int(lengths[row]):,} tokens would be shared by {int(degree[row]):,} ranks, and none "
-            f"may be empty: use fewer ranks, or more samples"
+            f"sample {int(order[row])} of {int(lengths[row]):,} tokens would be shared by "
+            f"{int(degree[row]):,} ranks, and none may be empty: use fewer ranks, or more samples"
         )
     tokens = np.bincount(group_of, weights=_shares_of(lengths, degree)).astype(np.int64)
-    group_costs: Float64Array = np.bincount(group_of, weights=costs[order] / degree).astype(np.float64)
+    group_costs: Float64Array = np.bincount(group_of, weights=costs[order] / degree).astype(
+        np.float64
+    )
     assert int(tokens.max()) <= sharing.capacity
     return ContextParallelPlan(
         world_size=ranks,

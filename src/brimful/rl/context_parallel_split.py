@@ -21,7 +21,8 @@ from brimful.errors import CollateError
 
 
 class ContextParallelLayout(str, Enum):
-    """Tokens that each rank holds. A trainer's attention expects one layout, and is silently wrong with another.
+    """Tokens that each rank holds. A trainer's attention expects one layout, and is silently wrong
+    with another.
 
     ::
 
@@ -35,32 +36,40 @@ class ContextParallelLayout(str, Enum):
     """
 
     ZIGZAG_SEGMENTS = "zigzag_segments"
-    """Slices ``r`` and ``2·cp − 1 − r`` of each segment: packed rows (``thd``) of Transformer Engine and Megatron-Core, and the
-    per-document balancer of PyTorch. The length of every segment is a multiple of ``2·cp``."""
+    """Slices ``r`` and ``2·cp − 1 − r`` of each segment: packed rows (``thd``) of Transformer
+    Engine and Megatron-Core, and the per-document balancer of PyTorch. The length of every segment
+    is a multiple of ``2·cp``.
+    """
     ZIGZAG_ROW = "zigzag_row"
-    """The same slices of the whole row: ``get_batch_on_this_cp_rank`` of Megatron-Core, ring attention over rows, and the
-    head-tail balancer of PyTorch. The length of the row is a multiple of ``2·cp``."""
+    """The same slices of the whole row: ``get_batch_on_this_cp_rank`` of Megatron-Core, ring
+    attention over rows, and the head-tail balancer of PyTorch. The length of the row is a multiple
+    of ``2·cp``.
+    """
     CONTIGUOUS = "contiguous"
-    """Equal parts of the row in order: Ulysses, and linear attention. The length of the row is a multiple of ``cp``."""
+    """Equal parts of the row in order: Ulysses, and linear attention. The length of the row is a
+    multiple of ``cp``.
+    """
 
 
 @dataclass(slots=True, eq=False)
 class ContextParallelShard:
     """The part of a row that one rank of context parallelism holds: N = T ÷ cp_size tokens.
 
-    Labels, weights and target columns are already shifted, over the whole row: the target of the last token of a slice
-    is on another rank, so nothing may be shifted after the split.
+    Labels, weights and target columns are already shifted, over the whole row: the target of the
+    last token of a slice is on another rank, so nothing may be shifted after the split.
 
     Attributes:
         cp_rank, cp_size, layout: arguments of the split.
         places: ``int64[N]``: index of each token in the row.
         input_ids: ``int64[N]``.
-        targets: ``int64[N]``: the label that each token predicts, ``IGNORE_INDEX`` without a target.
+        targets: ``int64[N]``: the label that each token predicts, ``IGNORE_INDEX`` without a
+            target.
         target_weights: ``float32[N]``: the weight of each target, 0 without a target.
         position_ids: ``int64[N]``, positions in the segment: they do not restart on a rank.
         segment_index: ``int32[N]``: number of the segment in the row.
         padding_mask: ``bool[N]``, true at padding.
-        cu_seqlens: ``int32[S + 1]`` of the whole row, as Transformer Engine expects it on every rank.
+        cu_seqlens: ``int32[S + 1]`` of the whole row, as Transformer Engine expects it on every
+            rank.
         max_seqlen: ``max_seqlen`` of the whole row.
         rope_positions: ``int64[3, N]``, or None.
         columns: ``[N, …]``; columns of targets are shifted.
@@ -83,7 +92,9 @@ class ContextParallelShard:
 
     @property
     def local_cu_seqlens(self) -> CuSeqlens:
-        """Boundaries of this rank's tokens: ``int32[S + 1]``; segments without a token here are empty."""
+        """Boundaries of this rank's tokens: ``int32[S + 1]``; segments without a token here are
+        empty.
+        """
         counts = np.bincount(self.segment_index, minlength=len(self.cu_seqlens) - 1)
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
@@ -109,7 +120,8 @@ def context_parallel_places(
     cp_size: int,
     layout: ContextParallelLayout | str = ContextParallelLayout.ZIGZAG_SEGMENTS,
 ) -> Int64Array:
-    """Return the indices in the row of a rank's tokens: ``int64[T ÷ cp_size]``, in the order in which it holds them.
+    """Return the indices in the row of a rank's tokens: ``int64[T ÷ cp_size]``, in the order in
+    which it holds them.
 
     Args:
         cu_seqlens: ``int32[S + 1]`` with padding.
@@ -142,13 +154,17 @@ def context_parallel_places(
     if (lengths % (2 * size)).any():
         segment = int(np.argmax(lengths % (2 * size) != 0))
         raise CollateError(
-            f"segment {segment} has {int(lengths[segment]):,} tokens with its padding, and {size} ranks of context parallelism "
-            f"cut each segment into {2 * size} slices: use Padding({setting('segment_multiple_of', 2 * size)}), and plan "
-            f"with Alignment.of_parallelism(cp={size})"
+            f"segment {segment} has {int(lengths[segment]):,} tokens with its padding, and {size} "
+            f"ranks of context parallelism cut each segment into {2 * size} slices: use "
+            f"Padding({setting('segment_multiple_of', 2 * size)}), and plan with "
+            f"Alignment.of_parallelism(cp={size})"
         )
     slices = lengths // (2 * size)
-    # Each rank gets an early and a late slice of every segment, so that ranks have equal work under a causal mask.
-    begins = np.stack([boundaries[:-1] + rank * slices, boundaries[1:] - (rank + 1) * slices], axis=1)
+    # Each rank gets an early and a late slice of every segment, so that ranks have equal work under
+    # a causal mask.
+    begins = np.stack(
+        [boundaries[:-1] + rank * slices, boundaries[1:] - (rank + 1) * slices], axis=1
+    )
     return ranges(begins.reshape(-1), np.repeat(slices, 2))
 
 
@@ -186,7 +202,9 @@ def split_for_context_parallel(
     [[0, 3], [1, 2]]
     """
     layout = choice_of(ContextParallelLayout, layout, argument="layout")
-    places = context_parallel_places(batch.cu_seqlens, cp_rank=cp_rank, cp_size=cp_size, layout=layout)
+    places = context_parallel_places(
+        batch.cu_seqlens, cp_rank=cp_rank, cp_size=cp_size, layout=layout
+    )
     targets = shift_labels(batch.labels, batch.cu_seqlens)
     weights = shift_left(batch.target_weights, batch.cu_seqlens, by=1, fill=0.0)
     columns = (column.shifted(batch.cu_seqlens) for column in batch.columns)
@@ -231,11 +249,13 @@ def gather_from_context_parallel(
     arrays = [np.asarray(part) for part in parts]
     values: npt.NDArray[Any] | None = None
     for rank, array in enumerate(arrays):
-        places = context_parallel_places(cu_seqlens, cp_rank=rank, cp_size=len(arrays), layout=layout)
+        places = context_parallel_places(
+            cu_seqlens, cp_rank=rank, cp_size=len(arrays), layout=layout
+        )
         if len(array) != len(places):
             raise CollateError(
-                f"rank {rank} of {len(arrays)} holds {len(places):,} of {int(cu_seqlens[-1]):,} tokens and gave "
-                f"{len(array):,} values"
+                f"rank {rank} of {len(arrays)} holds {len(places):,} of {int(cu_seqlens[-1]):,} "
+                f"tokens and gave {len(array):,} values"
             )
         if values is None:
             values = np.empty((int(cu_seqlens[-1]), *array.shape[1:]), dtype=array.dtype)

@@ -10,10 +10,14 @@ from brimful.base.compiling import compiled
 from brimful.base.typing import AnyIntArray, Int64Array
 
 WORTH_COMPILING = 100
-"""Number of items from which a step is planned by compiled code: the next step, a few seconds later, gains too."""
+"""Number of items from which a step is planned by compiled code: the next step, a few seconds
+later, gains too.
+"""
 
 
-def run_loop(loop: Callable[..., Any], work: int, *arguments: Any, results: Sequence[Int64Array]) -> Any:
+def run_loop(
+    loop: Callable[..., Any], work: int, *arguments: Any, results: Sequence[Int64Array]
+) -> Any:
     """Run a loop compiled if that pays, otherwise on lists, which plain Python reads faster.
 
     Args:
@@ -30,7 +34,10 @@ def run_loop(loop: Callable[..., Any], work: int, *arguments: Any, results: Sequ
         # One layout, and so one compiled form: a reversed view would trigger another compilation.
         arrays = [np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
         return kernel(*arrays, *results)
-    plain = [argument.tolist() if isinstance(argument, np.ndarray) else argument for argument in arguments]
+    plain = [
+        argument.tolist() if isinstance(argument, np.ndarray) else argument
+        for argument in arguments
+    ]
     lists = [result.tolist() for result in results]
     value = loop(*plain, *lists)
     for result, values in zip(results, lists, strict=True):
@@ -50,15 +57,16 @@ def fill_least_loaded(
 ) -> Int64Array | None:
     """Place items, longest first, each in the least loaded unit with room, in its emptiest bin.
 
-    Loads of units should be equal: a unit is one micro-batch (one bin), or one rank with all its micro-batches.
+    Loads of units should be equal: a unit is one micro-batch (one bin), or one rank with all its
+    micro-batches.
 
     ::
 
         capacity 8, two units of one bin       lengths 6 5 3 2, weights equal to lengths
         6 -> bin 0   5 -> bin 1   3 -> bin 1 (5 of load; 8 now)   2 -> bin 0 (6; 8 now)
 
-    With weights of at least 1, empty bins are used first: no bin stays empty if units have one bin and the items are
-    at least as many.
+    With weights of at least 1, empty bins are used first: no bin stays empty if units have one bin
+    and the items are at least as many.
 
     Pure: no I/O, no randomness.
 
@@ -67,8 +75,10 @@ def fill_least_loaded(
         weights: ``int64[num_items]``, at least 1; their sum times the units stays below 2**62.
         capacity: capacity of a bin, never exceeded.
         num_units: number of units.
-        bins_per_unit: bins of each unit; the bins of unit ``u`` begin at ``first_bin + u · bins_per_unit``.
-        bin_of: ``int64[num_items]``, the bin of each item that already has one, otherwise -1; changed in place.
+        bins_per_unit: bins of each unit; the bins of unit ``u`` begin at
+            ``first_bin + u · bins_per_unit``.
+        bin_of: ``int64[num_items]``, the bin of each item that already has one, otherwise -1;
+            changed in place.
         first_bin: number of the first bin to fill; all of them are empty.
 
     Returns:
@@ -84,8 +94,14 @@ def fill_least_loaded(
     [0, 1, 2, 2]
     """
     bin_of = np.full(len(lengths), -1, dtype=np.int64) if bin_of is None else bin_of
-    state = (np.zeros(num_units, dtype=np.int64), np.zeros(num_units * bins_per_unit, dtype=np.int64), bin_of)
-    is_placed = run_loop(_fill, len(lengths), lengths, weights, first_bin, capacity, bins_per_unit, results=state)
+    state = (
+        np.zeros(num_units, dtype=np.int64),
+        np.zeros(num_units * bins_per_unit, dtype=np.int64),
+        bin_of,
+    )
+    is_placed = run_loop(
+        _fill, len(lengths), lengths, weights, first_bin, capacity, bins_per_unit, results=state
+    )
     return bin_of if is_placed else None
 
 
@@ -106,7 +122,8 @@ def _fill(
     mask = (1 << shift) - 1
     # Units with room for the current item, by load; load · 2**shift + unit is one key.
     ready = [unit for unit in range(len(loads))]  # noqa: C416 - numba compiles no list(range(…)) of this type
-    # Units without room, by the tokens of their emptiest bin. Lengths fall, so a unit returns at most once per item.
+    # Units without room, by the tokens of their emptiest bin. Lengths fall, so a unit returns at
+    # most once per item.
     waiting = [0]
     waiting.pop()
     for item in range(len(lengths)):
@@ -144,10 +161,11 @@ def fill_vectors(
     bins_per_unit: int = 1,
     sums: Int64Array | None = None,
 ) -> Int64Array | None:
-    """Place items under several budgets, each in the least loaded unit, in its emptiest bin that has room.
+    """Place items under several budgets, each in the least loaded unit, in its emptiest bin that
+    has room.
 
-    This is ``fill_least_loaded`` without its data structures: room in one budget says nothing about another, so every
-    bin is checked for every item.
+    This is ``fill_least_loaded`` without its data structures: room in one budget says nothing about
+    another, so every bin is checked for every item.
 
     Args:
         sizes: ``int64[num_items, num_budgets]``.
@@ -155,15 +173,19 @@ def fill_vectors(
         capacities: ``int64[num_budgets]``.
         loads: ``int64[num_units]``, the load of each unit before; changed in place.
         bins_per_unit: bins of each unit.
-        sums: ``int64[num_bins, num_budgets]``, sizes in the bins before: then the first of equally loaded units is
-            taken, not the emptiest. None: bins are empty.
+        sums: ``int64[num_bins, num_budgets]``, sizes in the bins before: then the first of equally
+            loaded units is taken, not the emptiest. None: bins are empty.
 
     Returns:
         ``int64[num_items]``, the bin of each item; None if an item does not fit into any bin.
     """
     bin_of = np.empty(len(sizes), dtype=np.int64)
     is_first_taken = sums is not None
-    sums = np.zeros((len(loads) * bins_per_unit, len(capacities)), dtype=np.int64) if sums is None else sums
+    sums = (
+        np.zeros((len(loads) * bins_per_unit, len(capacities)), dtype=np.int64)
+        if sums is None
+        else sums
+    )
     is_placed = run_loop(
         _scan_bins, len(sizes), sizes, weights, capacities, bins_per_unit, is_first_taken,
         results=(loads, sums, bin_of),
@@ -188,7 +210,10 @@ def _scan_bins(
             unit = place // bins_per_unit
             if best >= 0 and (
                 loads[unit] > loads[best_unit]
-                or (loads[unit] == loads[best_unit] and (is_first_taken or sums[place][0] >= sums[best][0]))
+                or (
+                    loads[unit] == loads[best_unit]
+                    and (is_first_taken or sums[place][0] >= sums[best][0])
+                )
             ):
                 continue
             has_room = True

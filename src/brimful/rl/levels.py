@@ -1,4 +1,6 @@
-"""Slices of equal cost: micro-batches that run at the same time, filled to the cost of their most expensive sample."""
+"""Slices of equal cost: micro-batches that run at the same time, filled to the cost of their most
+expensive sample.
+"""
 
 from collections.abc import Sequence
 
@@ -11,10 +13,12 @@ from brimful.rl.fill_bins import run_loop
 def fill_levels(
     lengths: Int64Array, weights: Int64Array, *, capacity: int, num_ranks: int, micro_batches: int
 ) -> tuple[Int64Array, int]:
-    """Fill whole slices of micro-batches while one sample alone costs more than the mean micro-batch.
+    """Fill whole slices of micro-batches while one sample alone costs more than the mean
+    micro-batch.
 
-    Ranks wait for the slowest micro-batch of a slice, so work in the other micro-batches is free up to this level: the
-    room below it is filled with the longest items that fit, and later slices get less.
+    Ranks wait for the slowest micro-batch of a slice, so work in the other micro-batches is free up
+    to this level: the room below it is filled with the longest items that fit, and later slices get
+    less.
 
     ::
 
@@ -30,11 +34,12 @@ def fill_levels(
         weights: ``int64[num_items]``, descending; at least 1.
         capacity: capacity of a micro-batch.
         num_ranks: number of micro-batches of a slice.
-        micro_batches: number of slices; each micro-batch gets an item: at least ``num_ranks · micro_batches`` items.
+        micro_batches: number of slices; each micro-batch gets an item: at least
+            ``num_ranks · micro_batches`` items.
 
     Returns:
-        ``int64[num_items]``: the micro-batch ``slice · num_ranks + place`` of each item, -1 for unplaced items; and the
-        number of filled slices.
+        ``int64[num_items]``: the micro-batch ``slice · num_ranks + place`` of each item, -1 for
+        unplaced items; and the number of filled slices.
 
     Cost: O(n·log n).
 
@@ -64,8 +69,8 @@ def _fill_levels(
 ) -> int:
     """Write the bin of each placed item, and return the number of slices; to be compiled.
 
-    ``next_unplaced[i]`` leads to the first unplaced item at or after ``i``, in several hops, which are shortened as they
-    are followed.
+    ``next_unplaced[i]`` leads to the first unplaced item at or after ``i``, in several hops, which
+    are shortened as they are followed.
     """
     num_items = len(lengths)
     num_unplaced = num_items
@@ -88,7 +93,8 @@ def _fill_levels(
             seed_end += 1
         num_unplaced -= num_ranks
         reserve = (micro_batches - number - 1) * num_ranks
-        # The shortest seed is filled first: its micro-batch has the largest room, for the longest items.
+        # The shortest seed is filled first: its micro-batch has the largest room, for the longest
+        # items.
         seed = seed_end
         for _ in range(num_ranks):
             seed -= 1
@@ -121,12 +127,18 @@ def _fill_levels(
 
 
 def fill_common_levels(
-    lengths: Int64Array, weights: Int64Array, offsets: Int64Array, *, capacity: int, micro_batches: int
+    lengths: Int64Array,
+    weights: Int64Array,
+    offsets: Int64Array,
+    *,
+    capacity: int,
+    micro_batches: int,
 ) -> tuple[Int64Array, int]:
-    """Fill whole slices of micro-batches while one sample alone costs more than any rank's mean micro-batch.
+    """Fill whole slices of micro-batches while one sample alone costs more than any rank's mean
+    micro-batch.
 
-    All ranks wait for the rank of this sample, so every other rank fills its micro-batch of the slice up to the same
-    cost, with its longest samples that fit, and has less in later slices.
+    All ranks wait for the rank of this sample, so every other rank fills its micro-batch of the
+    slice up to the same cost, with its longest samples that fit, and has less in later slices.
 
     ::
 
@@ -140,12 +152,14 @@ def fill_common_levels(
     Args:
         lengths: ``int64[num_items]``, rank after rank, descending within each rank.
         weights: ``int64[num_items]``, descending within each rank; at least 1.
-        offsets: ``int64[num_ranks + 1]``: the items of each rank, at least as many as its micro-batches.
+        offsets: ``int64[num_ranks + 1]``: the items of each rank, at least as many as its
+            micro-batches.
         capacity: capacity of a micro-batch.
         micro_batches: number of micro-batches of each rank.
 
     Returns:
-        ``int64[num_items]``: the slice of each item, -1 for unplaced items; and the number of filled slices.
+        ``int64[num_items]``: the slice of each item, -1 for unplaced items; and the number of
+        filled slices.
 
     Cost: O(n·log n).
 
@@ -174,11 +188,12 @@ def _fill_common_levels(
 ) -> int:
     """Write the slice of each placed item, and return the number of slices; to be compiled.
 
-    ``next_unplaced[i]`` leads to the first unplaced item at or after ``i``, in several hops, which are shortened as they
-    are followed.
+    ``next_unplaced[i]`` leads to the first unplaced item at or after ``i``, in several hops, which
+    are shortened as they are followed.
     """
     num_ranks = len(offsets) - 1
-    # The unplaced items of each rank: the first of them, their number, and the sum of their weights.
+    # The unplaced items of each rank: the first of them, their number, and the sum of their
+    # weights.
     firsts = [offsets[rank] for rank in range(num_ranks)]
     counts = [offsets[rank + 1] - offsets[rank] for rank in range(num_ranks)]
     totals = [0 for _ in range(num_ranks)]
@@ -216,7 +231,8 @@ def _fill_common_levels(
                 counts[rank] -= 1
                 if counts[rank] <= reserve:
                     break
-                # The first later item that is short and cheap enough: both fall along the items of a rank.
+                # The first later item that is short and cheap enough: both fall along the items of
+                # a rank.
                 low, high = item + 1, end
                 while low < high:
                     middle = (low + high) // 2

@@ -1,4 +1,6 @@
-"""Items spread over an exact number of micro-batches, and groups dealt to ranks, none above a capacity."""
+"""Items spread over an exact number of micro-batches, and groups dealt to ranks, none above a
+capacity.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +15,9 @@ from brimful.rl.fill_bins import fill_least_loaded, fill_vectors, run_loop, scat
 from brimful.rl.levels import fill_levels
 
 _LIMITS = 4
-"""Number of token limits of a rank to try, from its whole room down to almost an equal share of all tokens."""
+"""Number of token limits of a rank to try, from its whole room down to almost an equal share of all
+tokens.
+"""
 
 
 def spread(
@@ -27,9 +31,9 @@ def spread(
 ) -> Int64Array | None:
     """Divide items among micro-batches so that ranks wait as little as possible.
 
-    Uses the first of these methods that succeeds: slices of equal cost, least load first by cost, least load first by
-    tokens, best fit decreasing with packs divided until their number suffices. The last method finds room whenever
-    ``plan_packs`` does.
+    Uses the first of these methods that succeeds: slices of equal cost, least load first by cost,
+    least load first by tokens, best fit decreasing with packs divided until their number suffices.
+    The last method finds room whenever ``plan_packs`` does.
 
     Pure: no I/O, no randomness.
 
@@ -37,12 +41,13 @@ def spread(
         sizes: ``int64[num_items, num_budgets]``, tokens first; in the order of ``placing_order``.
         weights: ``int64[num_items]``, the cost of each item as a whole number of at least 1.
         capacities: ``int64[num_budgets]``.
-        num_ranks, micro_batches: number of ranks, and of micro-batches of each; their product is at most the number of
-            items.
+        num_ranks, micro_batches: number of ranks, and of micro-batches of each; their product is at
+            most the number of items.
         is_step_barrier: ranks wait once per step, so that micro-batches need not be equal.
 
     Returns:
-        ``int64[num_items]``: the micro-batch ``rank · micro_batches + number`` of each item; None without room.
+        ``int64[num_items]``: the micro-batch ``rank · micro_batches + number`` of each item; None
+        without room.
     """
     num_bins = num_ranks * micro_batches
     units, bins_of_unit = (num_ranks, micro_batches) if is_step_barrier else (num_bins, 1)
@@ -55,7 +60,9 @@ def spread(
         if not is_step_barrier:
             bin_of = _in_levels(lengths, weights, capacity, num_ranks, micro_batches)
         if bin_of is None:
-            bin_of = fill_least_loaded(lengths, weights, capacity=capacity, num_units=units, bins_per_unit=bins_of_unit)
+            bin_of = fill_least_loaded(
+                lengths, weights, capacity=capacity, num_units=units, bins_per_unit=bins_of_unit
+            )
     if bin_of is None:
         is_step_barrier = False
         if sizes.shape[1] > 1:
@@ -74,13 +81,16 @@ def spread(
     return numbered_by_cost(bin_of, weights, num_ranks, micro_batches, within_ranks=is_step_barrier)
 
 
-def placing_order(sizes: Int64Array, capacities: Int64Array, weights: Int64Array | None = None) -> Int64Array:
+def placing_order(
+    sizes: Int64Array, capacities: Int64Array, weights: Int64Array | None = None
+) -> Int64Array:
     """Return the items in the order in which they are placed: largest share of any capacity first.
 
     Args:
         sizes: ``int64[num_items, num_budgets]``.
         capacities: ``int64[num_budgets]``.
-        weights: ``int64[num_items]``: of equally large items, the heaviest comes first; None to order them by position.
+        weights: ``int64[num_items]``: of equally large items, the heaviest comes first; None to
+            order them by position.
 
     >>> placing_order(np.array([[3], [5], [3]]), np.array([8])).tolist()
     [1, 0, 2]
@@ -100,19 +110,25 @@ def placing_order(sizes: Int64Array, capacities: Int64Array, weights: Int64Array
 
 
 def numbered_by_cost(
-    bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches: int, *, within_ranks: bool
+    bin_of: Int64Array,
+    weights: Int64Array,
+    num_ranks: int,
+    micro_batches: int,
+    *,
+    within_ranks: bool,
 ) -> Int64Array:
     """Number the micro-batches by falling cost: if one exceeds the memory, the step fails at once.
 
-    If they may change ranks, micro-batches of nearly equal cost are in the same slice, and each rank has heavy and
-    light ones in turn::
+    If they may change ranks, micro-batches of nearly equal cost are in the same slice, and each
+    rank has heavy and light ones in turn::
 
         costs of six micro-batches, two ranks      9 8 | 7 7 | 5 3
         rank 0                                     9     7     5          slices, every second one reversed:
         rank 1                                       8   7       3        21 and 18
 
     Args:
-        bin_of: ``int64[num_items]``, micro-batches in any order; of rank after rank if they stay ``within_ranks``.
+        bin_of: ``int64[num_items]``, micro-batches in any order; of rank after rank if they stay
+            ``within_ranks``.
 
     Returns:
         ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each item.
@@ -132,8 +148,11 @@ def numbered_by_cost(
 def _in_levels(
     lengths: Int64Array, weights: Int64Array, capacity: int, num_ranks: int, micro_batches: int
 ) -> Int64Array | None:
-    """Fill slices to their level, and the remaining slices by least load; None if an item has no room."""
-    # Costs are raised where necessary so that they fall with the lengths: a level then holds a little less.
+    """Fill slices to their level, and the remaining slices by least load; None if an item has no
+    room.
+    """
+    # Costs are raised where necessary so that they fall with the lengths: a level then holds a
+    # little less.
     falling_order = np.maximum.accumulate(weights[::-1])[::-1]
     bin_of, slices = fill_levels(
         lengths, falling_order, capacity=capacity, num_ranks=num_ranks, micro_batches=micro_batches
@@ -142,7 +161,9 @@ def _in_levels(
         return bin_of if int(bin_of.min()) >= 0 else None
     units = num_ranks * (micro_batches - slices)
     first_bin = num_ranks * slices
-    return fill_least_loaded(lengths, weights, capacity=capacity, num_units=units, bin_of=bin_of, first_bin=first_bin)
+    return fill_least_loaded(
+        lengths, weights, capacity=capacity, num_units=units, bin_of=bin_of, first_bin=first_bin
+    )
 
 
 def ranks_of_groups(
@@ -154,10 +175,12 @@ def ranks_of_groups(
     num_ranks: int,
     micro_batches: int,
 ) -> Iterator[tuple[Int64Array, bool]]:
-    """Yield assignments of groups to ranks, and true for a last resort: equal by cost, tokens, samples.
+    """Yield assignments of groups to ranks, and true for a last resort: equal by cost, tokens,
+    samples.
 
-    With only a budget of tokens, ranks are balanced by cost under several limits of tokens, and by exchanges between
-    ranks: the samples of a rank that is full to its last token may not fit into its micro-batches, or only unequally.
+    With only a budget of tokens, ranks are balanced by cost under several limits of tokens, and by
+    exchanges between ranks: the samples of a rank that is full to its last token may not fit into
+    its micro-batches, or only unequally.
 
     Pure: no I/O, no randomness.
 
@@ -193,7 +216,12 @@ def ranks_of_groups(
 
 
 def deal_large_first(
-    sizes: Int64Array, weights: Int64Array, large_weights: Int64Array, room: Int64Array, *, num_ranks: int
+    sizes: Int64Array,
+    weights: Int64Array,
+    large_weights: Int64Array,
+    room: Int64Array,
+    *,
+    num_ranks: int,
 ) -> Int64Array | None:
     """Give each group to a rank: first balance the cost of large samples, then the whole cost.
 
@@ -249,8 +277,8 @@ def exchange_between_ranks(
         weights 9 7 6 5 3, 2 ranks        9 5 3 | 7 6      17 and 13
         exchanged: 9 with 7               7 5 3 | 9 6      15 and 15
 
-    The busiest rank is first tried with the least busy one, and the exchange that makes the two most equal is made. The
-    exchanges end when the busiest rank is within a thousandth of the mean.
+    The busiest rank is first tried with the least busy one, and the exchange that makes the two
+    most equal is made. The exchanges end when the busiest rank is within a thousandth of the mean.
 
     Pure: no I/O, no randomness.
 
@@ -271,13 +299,22 @@ def exchange_between_ranks(
     loads, tokens = (np.zeros(num_ranks, dtype=np.int64) for _ in range(2))
     np.add.at(loads, rank_of, weights)
     np.add.at(tokens, rank_of, sizes)
-    run_loop(_exchange_between_ranks, len(sizes), sizes, weights, room, results=(loads, tokens, rank_of))
+    run_loop(
+        _exchange_between_ranks, len(sizes), sizes, weights, room, results=(loads, tokens, rank_of)
+    )
 
 
 def _exchange_between_ranks(
-    sizes: Sequence[int], weights: Sequence[int], room: int, loads: list[int], tokens: list[int], rank_of: list[int]
+    sizes: Sequence[int],
+    weights: Sequence[int],
+    room: int,
+    loads: list[int],
+    tokens: list[int],
+    rank_of: list[int],
 ) -> int:
-    """Exchange, and return the number of exchanges; to be compiled. ``loads`` and ``tokens`` are per rank."""
+    """Exchange, and return the number of exchanges; to be compiled. ``loads`` and ``tokens`` are
+    per rank.
+    """
     num_ranks = len(loads)
     mean = (sum(loads) + num_ranks - 1) // num_ranks
     last_turn = [0 for _ in range(num_ranks)]
@@ -298,19 +335,31 @@ def _exchange_between_ranks(
                 if last_turn[rank] <= turn and (other < 0 or loads[rank] < loads[other]):
                     other = rank
             last_turn[other] = turn + 1
-            # Moving half the difference is best; the moved amount must be less than the whole difference.
+            # Moving half the difference is best; the moved amount must be less than the whole
+            # difference.
             difference = loads[busiest] - loads[other]
             least_rest = difference
             # First -1: nothing is taken in exchange.
-            takers = [group for group in range(-1, len(sizes)) if group < 0 or rank_of[group] == other]
+            takers = [
+                group for group in range(-1, len(sizes)) if group < 0 or rank_of[group] == other
+            ]
             for given_item in givers:
                 for taken_item in takers:
                     weight, change = weights[given_item], sizes[given_item]
                     if taken_item >= 0:
                         weight, change = weight - weights[taken_item], change - sizes[taken_item]
                     rest = abs(difference - 2 * weight)
-                    if rest < least_rest and tokens[other] + change <= room and tokens[busiest] - change <= room:
-                        least_rest, best_given, best_taken, best_rank = rest, given_item, taken_item, other
+                    if (
+                        rest < least_rest
+                        and tokens[other] + change <= room
+                        and tokens[busiest] - change <= room
+                    ):
+                        least_rest, best_given, best_taken, best_rank = (
+                            rest,
+                            given_item,
+                            taken_item,
+                            other,
+                        )
             if best_rank >= 0:
                 break
         if best_rank < 0:

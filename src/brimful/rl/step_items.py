@@ -14,7 +14,8 @@ from brimful.base.checks import choice_of, setting_number, whole_number
 from brimful.base.typing import AnyIntArray, Float64Array, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.lengths.table import LengthsLike, LengthTable
+from brimful.lengths import LengthsLike
+from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import as_lengths
 from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
@@ -32,7 +33,9 @@ class GroupsShare(str, Enum):
     """Unit that all samples of a group share."""
 
     RANK = "rank"
-    """They are on one rank, in any of its micro-batches: for rollouts of a prompt, whose mean is computed there."""
+    """They are on one rank, in any of its micro-batches: for rollouts of a prompt, whose mean is
+    computed there.
+    """
     MICRO_BATCH = "micro_batch"
     """They are in one micro-batch: for preference pairs, whose loss needs both samples."""
 
@@ -70,9 +73,11 @@ class StepItems:
         budgets: names and capacities, tokens first.
         sizes: ``int64[num_samples, num_budgets]``.
         costs: ``float64[num_samples]``.
-        weights: ``int64[num_samples]``: the costs as whole numbers of at least 1, the same on every platform.
+        weights: ``int64[num_samples]``: the costs as whole numbers of at least 1, the same on every
+            platform.
         groups: members of each group; None without groups.
-        has_own_costs: costs do not follow from the lengths: samples of equal length may have different costs.
+        has_own_costs: costs do not follow from the lengths: samples of equal length may have
+            different costs.
     """
 
     budgets: Budgets
@@ -137,8 +142,8 @@ def _costs(lengths: LengthsLike, tokens: AnyIntArray, cost: StepCost | None) -> 
     costs = np.asarray(cost)
     if costs.dtype.kind not in "iuf" or costs.shape != (len(tokens),):
         raise SettingsError(
-            f"cost must be a CostModel, or one number for each of {len(tokens):,} samples, and is {costs.dtype} of shape "
-            f"{costs.shape}"
+            f"cost must be a CostModel, or one number for each of {len(tokens):,} samples, and is "
+            f"{costs.dtype} of shape {costs.shape}"
         )
     return costs.astype(np.float64)
 
@@ -161,7 +166,11 @@ def description_of_group(items: StepItems, group: int) -> str:
     assert items.groups is not None
     name = int(items.groups.names[group])
     members = items.groups.members[items.groups.offsets[group] : items.groups.offsets[group + 1]]
-    return f"sample {int(members[0])}" if name == ALONE else f"group {name} of {len(members):,} samples"
+    return (
+        f"sample {int(members[0])}"
+        if name == ALONE
+        else f"group {name} of {len(members):,} samples"
+    )
 
 
 def samples_of(groups: Groups, bin_of_group: Int64Array) -> Int64Array:

@@ -26,11 +26,11 @@ class SampleColumn:
 
     Attributes:
         name: key in the batch.
-        values: ``[length, …]`` for each sample; or one array ``[num_samples]`` with one number for all tokens of a
-            sample, such as the advantages of GRPO.
+        values: ``[length, …]`` for each sample; or one array ``[num_samples]`` with one number for
+            all tokens of a sample, such as the advantages of GRPO.
         fill: value at padding, and at tokens without a prediction.
-        place: whether values belong to the token that is read (``token``), or to the token that is predicted
-            (``target``).
+        place: whether values belong to the token that is read (``token``), or to the token that is
+            predicted (``target``).
     """
 
     name: str
@@ -51,19 +51,26 @@ class SampleColumn:
         Raises:
             CollateError: values for another number of tokens; names the sample.
         """
-        if isinstance(self.values, np.ndarray) and self.values.dtype != object and self.values.ndim == 1:
+        if (
+            isinstance(self.values, np.ndarray)
+            and self.values.dtype != object
+            and self.values.ndim == 1
+        ):
             values = np.repeat(self.values[list(samples)], lengths)
         else:
             arrays = [np.asarray(self.values[sample]) for sample in samples]
             for sample, length, array in zip(samples, lengths, arrays, strict=True):
                 if array.ndim == 0 or len(array) != length:
                     raise CollateError(
-                        f"sample {sample}: column {self.name!r} has the shape {array.shape} and the sample {length:,} tokens: "
-                        f"give one value for each token, answers with {self.fill:g} before them for the prompt"
+                        f"sample {sample}: column {self.name!r} has the shape {array.shape} and "
+                        f"the sample {length:,} tokens: give one value for each token, answers "
+                        f"with {self.fill:g} before them for the prompt"
                     )
             values = np.concatenate(arrays)
         if values.dtype == np.float64:
-            values = values.astype(np.float32)  # Python numbers; no trainer computes these in double precision
+            values = values.astype(
+                np.float32
+            )  # Python numbers; no trainer computes these in double precision
         check_fill(self.name, self.fill, values.dtype)
         return Column(self.name, values, self.fill, ColumnPlace(self.place))
 
@@ -77,22 +84,26 @@ def pack_step(
     columns: Sequence[SampleColumn] = (),
     weights: npt.NDArray[np.floating[Any]] | None = None,
 ) -> list[tuple[Pack, PackExtras]]:
-    """Make one pack for each micro-batch of a rank; its samples are numbered by their index in the step.
+    """Make one pack for each micro-batch of a rank; its samples are numbered by their index in the
+    step.
 
-    ``PackCollator`` accepts each: ``collate([pack])``. The same packs serve the log-probability pass and the training
-    pass, and ``restore_tokens`` puts model outputs back into the order of arrival.
+    ``PackCollator`` accepts each: ``collate([pack])``. The same packs serve the log-probability
+    pass and the training pass, and ``restore_tokens`` puts model outputs back into the order of
+    arrival.
 
     Args:
         step: plan from ``plan_step``, with the lengths of these samples.
         input_ids: tokens of each sample of the step, prompt and answer.
         dp_rank: rank whose packs are made.
-        loss_masks: ``bool[length]`` of each sample, true at targets; all tokens except the first if None.
+        loss_masks: ``bool[length]`` of each sample, true at targets; all tokens except the first if
+            None.
         columns: additional values of each token.
-        weights: ``float[num_samples]``, weight of each target of a sample: ``step.weights(…)``. 1 if None.
+        weights: ``float[num_samples]``, weight of each target of a sample: ``step.weights(…)``. 1
+            if None.
 
     Raises:
-        CollateError: samples that differ from the planned samples, or values for another number of tokens; names the
-            sample.
+        CollateError: samples that differ from the planned samples, or values for another number of
+            tokens; names the sample.
         SettingsError: no such rank.
 
     >>> from brimful.rl import plan_step
@@ -103,10 +114,14 @@ def pack_step(
     ([0, 1], [0.0, -0.5, 0.0, -0.25, -0.75])
     """
     arguments = [("input_ids", input_ids), ("loss_masks", loss_masks), ("weights", weights)]
-    for name, values in [*arguments, *((f"column {column.name!r}", column.values) for column in columns)]:
+    for name, values in [
+        *arguments,
+        *((f"column {column.name!r}", column.values) for column in columns),
+    ]:
         if values is not None and len(values) != len(step):
             raise CollateError(
-                f"{name} must have one entry for each of the {len(step):,} samples of the step and has {len(values):,}"
+                f"{name} must have one entry for each of the {len(step):,} samples of the step and "
+                f"has {len(values):,}"
             )
     packs = []
     for number, rows in enumerate(step.micro_batches(dp_rank)):
@@ -115,14 +130,20 @@ def pack_step(
         lengths = [len(row) for row in ids]
         if sum(lengths) > step.capacity:
             raise CollateError(
-                f"micro-batch {number} of rank {dp_rank} has {sum(lengths):,} tokens and the capacity is {step.capacity:,}: these "
-                f"are not the samples that were planned, or their lengths differ"
+                f"micro-batch {number} of rank {dp_rank} has {sum(lengths):,} tokens and the "
+                f"capacity is {step.capacity:,}: these are not the samples that were planned, or "
+                "their lengths differ"
             )
         if 0 in lengths:
             raise CollateError(f"sample {samples[lengths.index(0)]} of the step has no tokens")
-        masks = [_mask(loss_masks, sample, length) for sample, length in zip(samples, lengths, strict=True)]
+        masks = [
+            _mask(loss_masks, sample, length)
+            for sample, length in zip(samples, lengths, strict=True)
+        ]
         extras = PackExtras(
-            loss_weights=None if weights is None else np.repeat(weights[rows], lengths).astype(np.float32),
+            loss_weights=None
+            if weights is None
+            else np.repeat(weights[rows], lengths).astype(np.float32),
             columns=tuple(column.of(samples, lengths) for column in columns),
         )
         packs.append((assemble_pack(ids, masks, samples), extras))
@@ -135,7 +156,8 @@ def _mask(loss_masks: Sequence[npt.ArrayLike] | None, sample: int, length: int) 
     mask: BoolArray = np.asarray(loss_masks[sample], dtype=np.bool_)
     if mask.shape != (length,):
         raise CollateError(
-            f"sample {sample}: its loss mask has the shape {mask.shape} and the sample {length:,} tokens"
+            f"sample {sample}: its loss mask has the shape {mask.shape} and the sample {length:,} "
+            "tokens"
         )
     return mask
 
@@ -146,7 +168,8 @@ class RestoredTokens:
 
     Attributes:
         sample_ids: ``int64[num_samples]``, ascending: indices in the step.
-        offsets: ``int64[num_samples + 1]``: the values of sample ``i`` are ``values[offsets[i]:offsets[i + 1]]``.
+        offsets: ``int64[num_samples + 1]``: the values of sample ``i`` are
+            ``values[offsets[i]:offsets[i + 1]]``.
         values: ``[tokens, …]``.
     """
 
@@ -184,18 +207,21 @@ def restore_tokens(
         restored                    2: 5 6      4: 1 2 3
         if predicted                2: . 5      4: . 1 2            a value at 4a belongs to its prediction, 4b
 
-    This is one gather, without a loop over samples. Values that are split over ranks of context parallelism must be
-    gathered first (``gather_from_context_parallel``).
+    This is one gather, without a loop over samples. Values that are split over ranks of context
+    parallelism must be gathered first (``gather_from_context_parallel``).
 
     Args:
         batches: batches before the dialect, from ``PackCollator.rows``.
-        outputs: ``[T, …]`` or ``[1, T, …]`` for each batch, with a value for every token of the row, including padding.
-        predicted: values are at the token that predicts, like log-probabilities from logits, and are moved to the token
-            that is predicted, as in a column of targets. The first token of a sample gets ``fill``.
+        outputs: ``[T, …]`` or ``[1, T, …]`` for each batch, with a value for every token of the
+            row, including padding.
+        predicted: values are at the token that predicts, like log-probabilities from logits, and
+            are moved to the token that is predicted, as in a column of targets. The first token of
+            a sample gets ``fill``.
         fill: value of tokens that no token predicts.
 
     Raises:
-        CollateError: values for another number of tokens, or a sample in two segments; names the sample.
+        CollateError: values for another number of tokens, or a sample in two segments; names the
+            sample.
 
     >>> from brimful.collate import lay_out
     >>> from brimful.testing.toys import toy_pack
@@ -205,7 +231,8 @@ def restore_tokens(
     """
     if len(batches) != len(outputs) or not len(batches):
         raise CollateError(
-            f"{len(batches):,} batches and {len(outputs):,} outputs were given: give one output for each"
+            f"{len(batches):,} batches and {len(outputs):,} outputs were given: give one output "
+            "for each"
         )
     arrays, lengths, sample_ids = [], [], []
     for number, (batch, output) in enumerate(zip(batches, outputs, strict=True)):
@@ -213,8 +240,8 @@ def restore_tokens(
         array = array[0] if array.ndim > 1 and len(array) == 1 != len(batch.input_ids) else array
         if array.ndim == 0 or len(array) != len(batch.input_ids):
             raise CollateError(
-                f"output {number} has the shape {array.shape} and its row {len(batch.input_ids):,} tokens: give one value "
-                f"for each token, including padding"
+                f"output {number} has the shape {array.shape} and its row {len(batch.input_ids):,} "
+                "tokens: give one value for each token, including padding"
             )
         arrays.append(array[~batch.padding_mask])
         lengths.append(batch.real_lengths[: batch.num_segments])
@@ -224,8 +251,8 @@ def restore_tokens(
     samples = samples[order]
     if (repeats := np.flatnonzero(samples[1:] == samples[:-1])).size:
         raise CollateError(
-            f"sample {int(samples[repeats[0]])} is in two segments: number the samples of a step by their index in it, "
-            f"as pack_step does, and restore each once"
+            f"sample {int(samples[repeats[0]])} is in two segments: number the samples of a step "
+            "by their index in it, as pack_step does, and restore each once"
         )
     sizes = np.concatenate(lengths)
     begins = offsets_of(sizes)[:-1]

@@ -1,4 +1,6 @@
-"""Plans of one step: samples by rank and micro-batch, whole or shared among ranks, and the weights of their losses."""
+"""Plans of one step: samples by rank and micro-batch, whole or shared among ranks, and the weights
+of their losses.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from brimful.plan.schedule.balance import Barrier
 class LossMean(str, Enum):
     """Definition of the mean loss of a step, under the trainers' names.
 
-    With n targets in a sample, and N targets and S samples with a target in the whole step, the weight of a target is:
+    With n targets in a sample, and N targets and S samples with a target in the whole step, the
+    weight of a target is:
     """
 
     TOKEN_MEAN = "token-mean"
@@ -34,11 +37,17 @@ class LossMean(str, Enum):
 
 
 def loss_weights(
-    loss_tokens: Int64Array, mean: LossMean | str, *, constant: float | None = None, scale: float = 1.0
+    loss_tokens: Int64Array,
+    mean: LossMean | str,
+    *,
+    constant: float | None = None,
+    scale: float = 1.0,
 ) -> Float64Array:
-    """Return the weight of each target of a sample, so that Σ weight · loss over the step is the chosen mean.
+    """Return the weight of each target of a sample, so that Σ weight · loss over the step is the
+    chosen mean.
 
-    Micro-batches and ranks add their sums: counts need not be gathered, and no micro-batch is divided by its own count.
+    Micro-batches and ranks add their sums: counts need not be gathered, and no micro-batch is
+    divided by its own count.
 
     Pure: no I/O.
 
@@ -46,21 +55,24 @@ def loss_weights(
         loss_tokens: ``int64[num_samples]``: targets of each sample of the step, on all ranks.
         mean: ``token-mean``, ``seq-mean-token-mean``, ``seq-mean-token-sum`` or ``constant``.
         constant: divisor of ``constant``; above 0.
-        scale: a factor: the number of ranks if the trainer averages gradients over them (DDP, FSDP) instead of adding
-            them.
+        scale: a factor: the number of ranks if the trainer averages gradients over them (DDP, FSDP)
+            instead of adding them.
 
     Returns:
         ``float64[num_samples]``; 0 for a sample without a target.
 
     Raises:
-        SettingsError: no such mean, ``constant`` without its divisor, or a divisor with another mean.
+        SettingsError: no such mean, ``constant`` without its divisor, or a divisor with another
+            mean.
 
     >>> loss_weights(np.array([4, 1, 0]), "seq-mean-token-mean").tolist()
     [0.125, 0.5, 0.0]
     """
     mean = choice_of(LossMean, mean, argument="mean")
     if (constant is not None) != (mean is LossMean.CONSTANT):
-        raise SettingsError('constant belongs to the mean "constant", and to no other: give both or neither')
+        raise SettingsError(
+            'constant belongs to the mean "constant", and to no other: give both or neither'
+        )
     if constant is not None and not (is_number(constant) and 0 < constant < float("inf")):
         raise SettingsError(f"constant must be a number above 0 and is {constant!r}")
     has_target = loss_tokens > 0
@@ -76,7 +88,9 @@ def loss_weights(
 
 
 def _imbalance(work: Float64Array) -> float:
-    """Return the time of the slowest ranks ÷ the time of equal ranks, for work ``[ranks, micro_batches]``."""
+    """Return the time of the slowest ranks ÷ the time of equal ranks, for work
+    ``[ranks, micro_batches]``.
+    """
     ideal = float(work.mean(axis=0).sum())
     return max(1.0, float(work.max(axis=0).sum()) / ideal) if ideal else 1.0
 
@@ -85,15 +99,18 @@ def _imbalance(work: Float64Array) -> float:
 class StepPlan:
     """Micro-batches of one step, from ``plan_step``. Immutable.
 
-    The same plan serves every pass over the samples: log-probabilities from the same micro-batches as in the training
-    step are the same numbers, so that their ratio is exactly 1 at the first inner step.
+    The same plan serves every pass over the samples: log-probabilities from the same micro-batches
+    as in the training step are the same numbers, so that their ratio is exactly 1 at the first
+    inner step.
 
     Attributes:
         capacity: maximum tokens of a micro-batch.
         dp_world_size: data-parallel ranks.
         num_micro_batches: number of micro-batches of every rank; none is empty.
-        order: ``int64[num_samples]``: positions in the lengths, rank after rank, micro-batch after micro-batch.
-        offsets: ``int64[dp_world_size · num_micro_batches + 1]``: begins of the micro-batches in ``order``.
+        order: ``int64[num_samples]``: positions in the lengths, rank after rank, micro-batch after
+            micro-batch.
+        offsets: ``int64[dp_world_size · num_micro_batches + 1]``: begins of the micro-batches in
+            ``order``.
         tokens: ``int64[dp_world_size, num_micro_batches]``.
         costs: ``float64[dp_world_size, num_micro_batches]``, in the unit of the cost model.
         loss_tokens: ``int64[num_samples]``: targets of each sample, in order of arrival.
@@ -120,9 +137,11 @@ class StepPlan:
         return len(self.order)
 
     def micro_batches(self, dp_rank: int) -> list[Int64Array]:
-        """Return the micro-batches of a rank: positions in the lengths, ascending, ``int64[number]`` each.
+        """Return the micro-batches of a rank: positions in the lengths, ascending,
+        ``int64[number]`` each.
 
-        Every rank has the same number of micro-batches, in order of falling cost. No communication is needed.
+        Every rank has the same number of micro-batches, in order of falling cost. No communication
+        is needed.
 
         Raises:
             SettingsError: the rank does not exist.
@@ -148,8 +167,8 @@ class StepPlan:
     def restore(self) -> Int64Array:
         """``int64[num_samples]``: the permutation back to the order of arrival.
 
-        ``results[step.restore]`` is in the order of the lengths if ``results`` has one row per sample in the order of
-        ``order``: rank after rank, micro-batch after micro-batch.
+        ``results[step.restore]`` is in the order of the lengths if ``results`` has one row per
+        sample in the order of ``order``: rank after rank, micro-batch after micro-batch.
 
         >>> from brimful.rl import plan_step
         >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
@@ -162,13 +181,18 @@ class StepPlan:
         restore.setflags(write=False)
         return restore
 
-    def weights(self, mean: LossMean | str, *, constant: float | None = None, scale: float = 1.0) -> Float64Array:
-        """Return the weight of each target of a sample: Σ weight · loss over all ranks is the mean of the whole step.
+    def weights(
+        self, mean: LossMean | str, *, constant: float | None = None, scale: float = 1.0
+    ) -> Float64Array:
+        """Return the weight of each target of a sample: Σ weight · loss over all ranks is the mean
+        of the whole step.
 
         Args:
-            mean: ``token-mean``, ``seq-mean-token-mean``, ``seq-mean-token-sum`` or ``constant`` (``LossMean``).
+            mean: ``token-mean``, ``seq-mean-token-mean``, ``seq-mean-token-sum`` or ``constant``
+                (``LossMean``).
             constant: divisor of ``constant``.
-            scale: a factor; ``dp_world_size`` if gradients are averaged over ranks (DDP, FSDP) instead of added.
+            scale: a factor; ``dp_world_size`` if gradients are averaged over ranks (DDP, FSDP)
+                instead of added.
 
         Returns:
             ``float64[num_samples]``, in order of arrival; 0 for a sample without a target.
@@ -184,14 +208,17 @@ class StepPlan:
         return loss_weights(self.loss_tokens, mean, constant=constant, scale=scale)
 
     def imbalance(self, barrier: Barrier | str = Barrier.MICRO_BATCH) -> float:
-        """Return the time of the step in units of the time of perfectly equal ranks, see ``schedule.imbalance``.
+        """Return the time of the step in units of the time of perfectly equal ranks, see
+        ``schedule.imbalance``.
 
         >>> from brimful.rl import plan_step
         >>> plan_step([4, 4, 2, 2], capacity=4, dp_world_size=2).imbalance()
         1.0
         """
         barrier = choice_of(Barrier, barrier, argument="barrier")
-        return _imbalance(self.costs.sum(axis=1, keepdims=True) if barrier is Barrier.STEP else self.costs)
+        return _imbalance(
+            self.costs.sum(axis=1, keepdims=True) if barrier is Barrier.STEP else self.costs
+        )
 
     @property
     def fill_ratio(self) -> float:
@@ -202,19 +229,23 @@ class StepPlan:
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the assignment: equal on all ranks, which a trainer may compare once."""
         shape = [self.capacity, self.dp_world_size, self.num_micro_batches]
-        return fingerprint_of([*shape, fingerprint_array(self.order), fingerprint_array(self.offsets)])
+        return fingerprint_of(
+            [*shape, fingerprint_array(self.order), fingerprint_array(self.offsets)]
+        )
 
     def __repr__(self) -> str:
         return (
             f"StepPlan({counted(len(self), 'sample')}, {counted(self.dp_world_size, 'rank')} of "
-            f"{counted(self.num_micro_batches, 'micro-batch').replace('batchs', 'batches')}, capacity {self.capacity:,}, "
-            f"fill {percent(self.fill_ratio)}, fingerprint {short(self.fingerprint)})"
+            f"{counted(self.num_micro_batches, 'micro-batch').replace('batchs', 'batches')}, "
+            f"capacity {self.capacity:,}, fill {percent(self.fill_ratio)}, fingerprint "
+            f"{short(self.fingerprint)})"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class ContextParallelPlan:
-    """Micro-batches whose samples are each shared by a number of ranks, from ``plan_context_parallel``.
+    """Micro-batches whose samples are each shared by a number of ranks, from
+    ``plan_context_parallel``.
 
     Attributes:
         world_size: ranks of data and context parallelism together.
@@ -222,8 +253,10 @@ class ContextParallelPlan:
         num_micro_batches: number of micro-batches of every rank; no micro-batch is empty.
         micro_batch_of: ``int64[num_samples]``.
         first_rank_of: ``int64[num_samples]``: a multiple of the degree.
-        degree_of: ``int64[num_samples]``: ranks that share the sample, a power of two (``local_cp_size``).
-        tokens: ``int64[num_micro_batches, world_size]``: tokens of each rank, each share padded to two equal chunks.
+        degree_of: ``int64[num_samples]``: ranks that share the sample, a power of two
+            (``local_cp_size``).
+        tokens: ``int64[num_micro_batches, world_size]``: tokens of each rank, each share padded to
+            two equal chunks.
         costs: ``float64[num_micro_batches, world_size]``, in the unit of the cost model.
 
     >>> from brimful.rl import plan_context_parallel
@@ -242,7 +275,13 @@ class ContextParallelPlan:
     costs: Float64Array
 
     def __post_init__(self) -> None:
-        for array in (self.micro_batch_of, self.first_rank_of, self.degree_of, self.tokens, self.costs):
+        for array in (
+            self.micro_batch_of,
+            self.first_rank_of,
+            self.degree_of,
+            self.tokens,
+            self.costs,
+        ):
             array.setflags(write=False)
 
     def __len__(self) -> int:
@@ -252,17 +291,21 @@ class ContextParallelPlan:
     def sample_id_groups(self) -> list[list[list[int]]]:
         """``sample_id_groups[micro_batch][rank]``: ids of samples, longest first.
 
-        A sample is in the list of each of its ranks. This is the structure of Megatron-Core's schedulers; each call
-        makes new lists.
+        A sample is in the list of each of its ranks. This is the structure of Megatron-Core's
+        schedulers; each call makes new lists.
 
         >>> from brimful.rl import plan_context_parallel
         >>> plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4, slack=0.2).sample_id_groups
         [[[0], [0], [1, 3], [2, 4]]]
         """
-        groups: list[list[list[int]]] = [[[] for _ in range(self.world_size)] for _ in range(self.num_micro_batches)]
+        groups: list[list[list[int]]] = [
+            [[] for _ in range(self.world_size)] for _ in range(self.num_micro_batches)
+        ]
         columns = (self.micro_batch_of, self.first_rank_of, self.degree_of)
         rows = zip(*(column[self._longest_first].tolist() for column in columns), strict=True)
-        for sample, (micro_batch, first, degree) in zip(self._longest_first.tolist(), rows, strict=True):
+        for sample, (micro_batch, first, degree) in zip(
+            self._longest_first.tolist(), rows, strict=True
+        ):
             for rank in range(first, first + degree):
                 groups[micro_batch][rank].append(sample)
         return groups
@@ -272,13 +315,16 @@ class ContextParallelPlan:
         return np.argsort(-self.degree_of, kind="stable")
 
     def micro_batches(self, rank: int) -> list[Int64Array]:
-        """Return the samples of a rank, micro-batch by micro-batch, ascending: ``int64[number]`` each.
+        """Return the samples of a rank, micro-batch by micro-batch, ascending: ``int64[number]``
+        each.
 
         Raises:
             SettingsError: the rank does not exist.
         """
         rank = setting_number("rank", rank, minimum=0, maximum=self.world_size - 1)
-        samples = np.flatnonzero((self.first_rank_of <= rank) & (rank < self.first_rank_of + self.degree_of))
+        samples = np.flatnonzero(
+            (self.first_rank_of <= rank) & (rank < self.first_rank_of + self.degree_of)
+        )
         order = np.argsort(self.micro_batch_of[samples], kind="stable")
         counts = np.bincount(self.micro_batch_of[samples], minlength=self.num_micro_batches)
         return np.split(samples[order], np.cumsum(counts)[:-1])
@@ -292,11 +338,14 @@ class ContextParallelPlan:
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the assignment: equal on all ranks."""
         arrays = (self.micro_batch_of, self.first_rank_of, self.degree_of)
-        return fingerprint_of([self.world_size, self.max_tokens_per_rank, *map(fingerprint_array, arrays)])
+        return fingerprint_of(
+            [self.world_size, self.max_tokens_per_rank, *map(fingerprint_array, arrays)]
+        )
 
     def __repr__(self) -> str:
         return (
-            f"ContextParallelPlan({counted(len(self), 'sample')}, {counted(self.world_size, 'rank')}, micro-batches "
-            f"{self.num_micro_batches:,}, at most {self.max_tokens_per_rank:,} tokens a rank, degrees "
-            f"{int(self.degree_of.min())} to {int(self.degree_of.max())}, fingerprint {short(self.fingerprint)})"
+            f"ContextParallelPlan({counted(len(self), 'sample')}, "
+            f"{counted(self.world_size, 'rank')}, micro-batches {self.num_micro_batches:,}, at "
+            f"most {self.max_tokens_per_rank:,} tokens a rank, degrees {int(self.degree_of.min())} "
+            f"to {int(self.degree_of.max())}, fingerprint {short(self.fingerprint)})"
         )

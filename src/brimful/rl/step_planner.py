@@ -13,7 +13,7 @@ from brimful.base.ragged import offsets_of
 from brimful.base.typing import Int64Array, IntArrayLike
 from brimful.base.wording import counted, setting
 from brimful.errors import InvalidLengthsError
-from brimful.lengths.table import LengthsLike
+from brimful.lengths import LengthsLike
 from brimful.lengths.targets import as_lengths
 from brimful.plan.planner import plan_packs
 from brimful.plan.schedule.balance import Barrier
@@ -45,13 +45,14 @@ def plan_step(
 ) -> StepPlan:
     """Divide the samples of one step among ranks and micro-batches of equal cost.
 
-    For training with new samples at each step, such as reinforcement learning. No micro-batch exceeds a budget, all
-    ranks have the same number of micro-batches, none is empty, and every sample is in exactly one. The number is the
-    least for which room is found, rounded up to ``multiple_of``: then samples are spread thinner, without dummies.
+    For training with new samples at each step, such as reinforcement learning. No micro-batch
+    exceeds a budget, all ranks have the same number of micro-batches, none is empty, and every
+    sample is in exactly one. The number is the least for which room is found, rounded up to
+    ``multiple_of``: then samples are spread thinner, without dummies.
 
-    Pure: no I/O, no randomness, no communication; the same arguments give the same plan on every rank. Loads are whole
-    numbers, so that comparisons do not depend on rounding. From 100 samples, compiled code runs if numba is installed:
-    ``warm_up`` loads it before the first step.
+    Pure: no I/O, no randomness, no communication; the same arguments give the same plan on every
+    rank. Loads are whole numbers, so that comparisons do not depend on rounding. From 100 samples,
+    compiled code runs if numba is installed: ``warm_up`` loads it before the first step.
 
     ::
 
@@ -59,44 +60,52 @@ def plan_step(
         rank 0     6   | 3
         rank 1     5 1 | 3 1
 
-    Groups that share a rank limit the balance: a step takes at least the time of its slowest group and, if ranks wait
-    at each micro-batch, at least the time of the long samples of one group in sequence. Several assignments of groups
-    to ranks are planned, each is improved by exchanges between ranks, and the shortest step is taken. In practice it is
-    within a thousandth of this bound if ranks wait once, and a few percent above equal ranks if they wait at each
-    micro-batch.
+    Groups that share a rank limit the balance: a step takes at least the time of its slowest group
+    and, if ranks wait at each micro-batch, at least the time of the long samples of one group in
+    sequence. Several assignments of groups to ranks are planned, each is improved by exchanges
+    between ranks, and the shortest step is taken. In practice it is within a thousandth of this
+    bound if ranks wait once, and a few percent above equal ranks if they wait at each micro-batch.
 
     Args:
-        lengths: whole numbers, tokens of each sample; or a ``LengthTable``, whose columns ``budgets`` name.
-        capacity: maximum tokens of a micro-batch. Trainers' names, such as ``max_tokens_per_gpu``, are accepted.
+        lengths: whole numbers, tokens of each sample; or a ``LengthTable``, whose columns
+            ``budgets`` name.
+        capacity: maximum tokens of a micro-batch. Trainers' names, such as ``max_tokens_per_gpu``,
+            are accepted.
         dp_world_size: data-parallel ranks.
-        cost: model of the cost to balance (``CostModel.of_model`` reads a ``config.json``), or the cost of each sample;
-            None counts tokens, which is right only for short samples.
-        barrier: the points at which ranks wait for each other: ``micro_batch`` if parameters are sharded (FSDP,
-            ZeRO-3), ``step`` if gradients are summed once (Megatron, DDP, ZeRO-1).
-        groups: ``int64[num_samples]``: samples of the same number, from 0, stay together; a sample with -1 is alone.
-        groups_share: unit that a group shares: a ``rank``, in any of its micro-batches, or one ``micro_batch``.
-        multiple_of: the number of micro-batches of a rank is a multiple of this number, such as pipeline stages.
+        cost: model of the cost to balance (``CostModel.of_model`` reads a ``config.json``), or the
+            cost of each sample; None counts tokens, which is right only for short samples.
+        barrier: the points at which ranks wait for each other: ``micro_batch`` if parameters are
+            sharded (FSDP, ZeRO-3), ``step`` if gradients are summed once (Megatron, DDP, ZeRO-1).
+        groups: ``int64[num_samples]``: samples of the same number, from 0, stay together; a sample
+            with -1 is alone.
+        groups_share: unit that a group shares: a ``rank``, in any of its micro-batches, or one
+            ``micro_batch``.
+        multiple_of: the number of micro-batches of a rank is a multiple of this number, such as
+            pipeline stages.
         min_micro_batches: minimum micro-batches of a rank.
-        budgets: limits of other quantities in a micro-batch, see ``plan_packs``: columns of the table, ``samples`` and
-            ``squares``.
-        loss_tokens: ``int64[num_samples]``: targets of each sample, for ``StepPlan.weights``; all tokens if None.
+        budgets: limits of other quantities in a micro-batch, see ``plan_packs``: columns of the
+            table, ``samples`` and ``squares``.
+        loss_tokens: ``int64[num_samples]``: targets of each sample, for ``StepPlan.weights``; all
+            tokens if None.
 
     Raises:
-        InvalidLengthsError: no samples, a length below 1, fewer samples than the ranks need micro-batches, or groups
-            that leave a rank with too few.
+        InvalidLengthsError: no samples, a length below 1, fewer samples than the ranks need
+            micro-batches, or groups that leave a rank with too few.
         OversizedSampleError: a sample, or a group that shares a micro-batch, exceeds a capacity.
         SettingsError: an impossible number, an unknown name or budget.
 
-    Cost: O(n·log n); about ten times as long with groups; under several budgets O(n·micro-batches). Source: longest
-    processing time first (Graham, 1969), in slices of similar cost (hierarchical balance packing, Yao et al., 2025),
-    each filled up to the cost of its most expensive sample.
+    Cost: O(n·log n); about ten times as long with groups; under several budgets O(n·micro-batches).
+    Source: longest processing time first (Graham, 1969), in slices of similar cost (hierarchical
+    balance packing, Yao et al., 2025), each filled up to the cost of its most expensive sample.
 
     >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
     >>> [[rows.tolist() for rows in step.micro_batches(rank)] for rank in range(2)]
     [[[3], [1]], [[2, 4], [0, 5]]]
     """
     settings = StepSettings(**options)
-    items = prepare_step_items(lengths, capacity=settings.capacity, cost=cost, groups=groups, budgets=settings.budgets)
+    items = prepare_step_items(
+        lengths, capacity=settings.capacity, cost=cost, groups=groups, budgets=settings.budgets
+    )
     targets = _targets(items, loss_tokens)
     search = _Search(items, settings)
     multiple = settings.multiple_of
@@ -116,7 +125,9 @@ class _Search:
         self._settings = settings
         self._ranks = settings.dp_world_size
         self._is_step_barrier = settings.barrier is Barrier.STEP
-        self._is_grouped_by_rank = items.groups is not None and settings.groups_share is GroupsShare.RANK
+        self._is_grouped_by_rank = (
+            items.groups is not None and settings.groups_share is GroupsShare.RANK
+        )
         sizes, weights = items.sizes, items.weights
         if items.groups is not None:
             if not self._is_grouped_by_rank:
@@ -161,10 +172,14 @@ class _Search:
         items, groups, ranks = self._items, self._items.groups, self._ranks
         assert groups is not None
         capacities = items.budgets.capacities
-        by_size = placing_order(items.sizes, capacities, items.weights if items.has_own_costs else None)
+        by_size = placing_order(
+            items.sizes, capacities, items.weights if items.has_own_costs else None
+        )
 
         def bins_of(rank_of: Int64Array) -> tuple[Int64Array | None, float]:
-            """Return the micro-batch of each sample for given ranks, and the time of the step; None without room."""
+            """Return the micro-batch of each sample for given ranks, and the time of the step; None
+            without room.
+            """
             placement = spread_within_ranks(
                 items.sizes[by_size],
                 items.weights[by_size],
@@ -189,7 +204,12 @@ class _Search:
         num_samples = np.diff(groups.offsets)[self._order]
         starved = []
         for rank_of_placed, is_last_resort in ranks_of_groups(
-            self._sizes, self._weights, capacities, num_samples, num_ranks=ranks, micro_batches=micro_batches
+            self._sizes,
+            self._weights,
+            capacities,
+            num_samples,
+            num_ranks=ranks,
+            micro_batches=micro_batches,
         ):
             if is_last_resort and best is not None:
                 break
@@ -203,16 +223,23 @@ class _Search:
             if bin_of is not None and best_time - ideal <= ideal / 512:
                 break
         if best is None and starved and all(starved):
-            # No assignment gives each rank a sample for each micro-batch: more micro-batches do not help.
+            # No assignment gives each rank a sample for each micro-batch: more micro-batches do not
+            # help.
             self.refuse_too_few(micro_batches, is_starved=True)
         if best is None or self._is_step_barrier or len(capacities) > 1:
             return best
         return exchange_within_ranks(
-            items.sizes[:, 0], items.weights, best, capacity=self._settings.capacity, micro_batches=micro_batches
+            items.sizes[:, 0],
+            items.weights,
+            best,
+            capacity=self._settings.capacity,
+            micro_batches=micro_batches,
         )
 
     def _ranks_by_large_samples(self, micro_batches: int) -> Int64Array | None:
-        """Return the rank of each sample, with samples above the mean micro-batch divided first; None without any."""
+        """Return the rank of each sample, with samples above the mean micro-batch divided first;
+        None without any.
+        """
         items, groups = self._items, self._items.groups
         assert groups is not None
         mean = int(items.weights.sum()) // (self._ranks * micro_batches)
@@ -233,8 +260,12 @@ class _Search:
         return int(np.bincount(rank_of, minlength=self._ranks).min()) < micro_batches
 
     def _time(self, bin_of: Int64Array, micro_batches: int) -> float:
-        """Return the time of the step: of the slowest rank, or of the slowest rank in each micro-batch, summed."""
-        work = np.bincount(bin_of, weights=self._items.weights, minlength=self._ranks * micro_batches)
+        """Return the time of the step: of the slowest rank, or of the slowest rank in each
+        micro-batch, summed.
+        """
+        work = np.bincount(
+            bin_of, weights=self._items.weights, minlength=self._ranks * micro_batches
+        )
         work = work.reshape(self._ranks, micro_batches)
         return float(work.sum(axis=1).max() if self._is_step_barrier else work.max(axis=0).sum())
 
@@ -252,20 +283,26 @@ class _Search:
             noun = "sample" if self._items.groups is None else "group"
             if num_items < num_needed:
                 problem = (
-                    f"{counted(num_items, noun)} cannot fill {ranks} of {micro_batches:,} micro-batches ({num_needed:,}), "
-                    f"and none may be empty"
+                    f"{counted(num_items, noun)} cannot fill {ranks} of {micro_batches:,} "
+                    f"micro-batches ({num_needed:,}), and none may be empty"
                 )
         elif num_items < self._ranks:
             problem = f"{counted(num_items, 'group')} cannot give each of {ranks} one"
         elif num_samples < num_needed or is_starved:
             largest = description_of_group(self._items, int(self._order[0]))
             problem = (
-                f"{ranks} of {micro_batches:,} micro-batches, with room for {largest}, need {num_needed:,} samples, "
-                f"evenly divided, and the groups leave a rank with fewer"
+                f"{ranks} of {micro_batches:,} micro-batches, with room for {largest}, need "
+                f"{num_needed:,} samples, evenly divided, and the groups leave a rank with fewer"
             )
         if problem:
-            way = f", or {setting('multiple_of', 1)}" if self._settings.multiple_of > 1 and not is_starved else ""
-            raise InvalidLengthsError(f"{problem}: use fewer ranks, more samples, a larger {setting('capacity')}{way}")
+            way = (
+                f", or {setting('multiple_of', 1)}"
+                if self._settings.multiple_of > 1 and not is_starved
+                else ""
+            )
+            raise InvalidLengthsError(
+                f"{problem}: use fewer ranks, more samples, a larger {setting('capacity')}{way}"
+            )
 
 
 def _targets(items: StepItems, loss_tokens: IntArrayLike | None) -> Int64Array:
@@ -275,19 +312,25 @@ def _targets(items: StepItems, loss_tokens: IntArrayLike | None) -> Int64Array:
     targets = as_lengths(loss_tokens, "loss_tokens").astype(np.int64)
     if len(targets) != len(tokens):
         raise InvalidLengthsError(
-            f"loss_tokens must be one number for each of {len(tokens):,} samples and are {len(targets):,}"
+            f"loss_tokens must be one number for each of {len(tokens):,} samples and are "
+            f"{len(targets):,}"
         )
     wrong = (targets < 0) | (targets > tokens)
     if wrong.any():
         sample = int(np.argmax(wrong))
         raise InvalidLengthsError(
-            f"loss_tokens: sample {sample} has {int(targets[sample]):,} targets in {int(tokens[sample]):,} tokens"
+            f"loss_tokens: sample {sample} has {int(targets[sample]):,} targets in "
+            f"{int(tokens[sample]):,} tokens"
         )
     return targets
 
 
 def _step_plan(
-    items: StepItems, bin_of: Int64Array, targets: Int64Array, settings: StepSettings, micro_batches: int
+    items: StepItems,
+    bin_of: Int64Array,
+    targets: Int64Array,
+    settings: StepSettings,
+    micro_batches: int,
 ) -> StepPlan:
     shape = settings.dp_world_size, micro_batches
     num_bins = math.prod(shape)
@@ -311,11 +354,12 @@ def _step_plan(
 
 
 def warm_up() -> bool:
-    """Load the compiled code of ``plan_step``, ``plan_context_parallel`` and ``plan_packs``; compile it the first time.
+    """Load the compiled code of ``plan_step``, ``plan_context_parallel`` and ``plan_packs``;
+    compile it the first time.
 
-    This takes some seconds on a new machine and half a second later; without this call, the first training step pays
-    for it. After this call, plans of any size run compiled in this process. Without numba nothing is loaded, and plans
-    are the same.
+    This takes some seconds on a new machine and half a second later; without this call, the first
+    training step pays for it. After this call, plans of any size run compiled in this process.
+    Without numba nothing is loaded, and plans are the same.
 
     Returns:
         True if compiled code is available.
@@ -324,12 +368,25 @@ def warm_up() -> bool:
     True
     """
     with warming_up() as has_compiler:
-        # Enough samples to reach every loop. Some cost more than the mean, so that slices are filled to their level.
+        # Enough samples to reach every loop. Some cost more than the mean, so that slices are
+        # filled to their level.
         lengths = np.r_[np.full(3, 64), np.arange(64) % 7 + 8]
         for barrier in ("micro_batch", "step"):
-            plan_step(lengths, capacity=64, dp_world_size=2, cost=lengths.astype(np.float64) ** 2, barrier=barrier)
+            plan_step(
+                lengths,
+                capacity=64,
+                dp_world_size=2,
+                cost=lengths.astype(np.float64) ** 2,
+                barrier=barrier,
+            )
         groups = np.arange(len(lengths)) // 2
-        plan_step(lengths, capacity=64, dp_world_size=2, cost=lengths.astype(np.float64) ** 2, groups=groups)
+        plan_step(
+            lengths,
+            capacity=64,
+            dp_world_size=2,
+            cost=lengths.astype(np.float64) ** 2,
+            groups=groups,
+        )
         plan_step(lengths, capacity=64, dp_world_size=2, budgets={"samples": 16})
         plan_context_parallel(lengths, max_tokens_per_rank=64, world_size=4)
         for dtype in (np.int32, np.int64):

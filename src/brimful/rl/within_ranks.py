@@ -1,4 +1,6 @@
-"""Samples with fixed ranks: each rank divides its samples among its micro-batches, then exchanges them."""
+"""Samples with fixed ranks: each rank divides its samples among its micro-batches, then exchanges
+them.
+"""
 
 from collections.abc import Sequence
 
@@ -20,7 +22,8 @@ def spread_within_ranks(
     micro_batches: int,
     is_step_barrier: bool = False,
 ) -> Int64Array | None:
-    """Divide the items of each rank among its micro-batches, so that costly micro-batches of all ranks run together.
+    """Divide the items of each rank among its micro-batches, so that costly micro-batches of all
+    ranks run together.
 
     If ranks wait at each micro-batch, common levels come first; after them, least load first.
 
@@ -32,7 +35,9 @@ def spread_within_ranks(
         See ``spread``; None if a rank has no room, or fewer items than micro-batches.
     """
     # NumPy sorts 16-bit keys by radix.
-    by_rank = np.argsort(rank_of.astype(np.uint16) if num_ranks < 1 << 16 else rank_of, kind="stable")
+    by_rank = np.argsort(
+        rank_of.astype(np.uint16) if num_ranks < 1 << 16 else rank_of, kind="stable"
+    )
     offsets = np.searchsorted(rank_of[by_rank], np.arange(num_ranks + 1))
     if int(np.diff(offsets).min()) < micro_batches:
         return None
@@ -47,19 +52,28 @@ def spread_within_ranks(
             capacity=int(capacities[0]),
             micro_batches=micro_batches,
         )
-    while (placement := _place_rest(sizes, weights, capacities, offsets, slice_of, slices, micro_batches)) is None:
+    while (
+        placement := _place_rest(
+            sizes, weights, capacities, offsets, slice_of, slices, micro_batches
+        )
+    ) is None:
         if slices == 0:
             return None
         # The items that the levels left have no room: half as many levels may leave enough.
         slices //= 2
         slice_of[slice_of >= slices] = -1
-    return scattered(placement + np.repeat(np.arange(num_ranks), np.diff(offsets)) * micro_batches, by_rank)
+    return scattered(
+        placement + np.repeat(np.arange(num_ranks), np.diff(offsets)) * micro_batches, by_rank
+    )
 
 
 def _falling_in_ranks(weights: Int64Array, offsets: Int64Array) -> Int64Array:
-    """Return weights that do not rise along the items of a rank: each is raised to the maximum of later weights."""
+    """Return weights that do not rise along the items of a rank: each is raised to the maximum of
+    later weights.
+    """
     num_ranks = len(offsets) - 1
-    # With the base, weights of an earlier rank exceed all later weights: a running maximum from the end restarts there.
+    # With the base, weights of an earlier rank exceed all later weights: a running maximum from the
+    # end restarts there.
     base = np.repeat(np.arange(num_ranks, 0, -1) << 32, np.diff(offsets))
     falling: Int64Array = np.maximum.accumulate((weights + base)[::-1])[::-1] - base
     return falling
@@ -74,7 +88,9 @@ def _place_rest(
     slices: int,
     micro_batches: int,
 ) -> Int64Array | None:
-    """Return the micro-batch of each item on its rank; items without a slice come after the slices."""
+    """Return the micro-batch of each item on its rank; items without a slice come after the
+    slices.
+    """
     num_ranks = len(offsets) - 1
     number_of_bins = micro_batches - slices
     placement = slice_of.copy()
@@ -86,8 +102,13 @@ def _place_rest(
         )  # fmt: skip
         rest = np.flatnonzero((slice_of < 0) & (placement >= 0))
         if len(rest):
-            bin_of = np.repeat(np.arange(num_ranks), np.diff(offsets))[rest] * number_of_bins + placement[rest]
-            bin_of = numbered_by_cost(bin_of, weights[rest], num_ranks, number_of_bins, within_ranks=True)
+            bin_of = (
+                np.repeat(np.arange(num_ranks), np.diff(offsets))[rest] * number_of_bins
+                + placement[rest]
+            )
+            bin_of = numbered_by_cost(
+                bin_of, weights[rest], num_ranks, number_of_bins, within_ranks=True
+            )
             placement[rest] = bin_of % number_of_bins + slices
     for rank in np.flatnonzero(has_room == 0).tolist():
         begin = int(offsets[rank])
@@ -96,7 +117,8 @@ def _place_rest(
             return None
         if not number_of_bins:
             continue
-        # ``spread`` sorts its micro-batches by cost: micro-batches of the same number are similar on all ranks.
+        # ``spread`` sorts its micro-batches by cost: micro-batches of the same number are similar
+        # on all ranks.
         bins = spread(
             sizes[items],
             weights[items],
@@ -120,10 +142,11 @@ def _place_least_loaded(
     has_room: list[int],
     slice_of: list[int],
 ) -> None:
-    """Write the micro-batch of each unplaced item, from 0, rank by rank, and 1 for ranks with room; to be compiled.
+    """Write the micro-batch of each unplaced item, from 0, rank by rank, and 1 for ranks with room;
+    to be compiled.
 
-    Items are placed, longest first, into the least loaded micro-batch with room. Items of a rank without room are left
-    unchanged.
+    Items are placed, longest first, into the least loaded micro-batch with room. Items of a rank
+    without room are left unchanged.
     """
     num_ranks = len(offsets) - 1
     loads = [0 for _ in range(number_of_bins)]
@@ -132,7 +155,8 @@ def _place_least_loaded(
         items = [item for item in range(offsets[rank], offsets[rank + 1]) if slice_of[item] < 0]
         if len(items) < number_of_bins or (number_of_bins == 0 and len(items) > 0):
             continue
-        # By cost; if that leaves an item without room, by tokens, which evens out the micro-batches.
+        # By cost; if that leaves an item without room, by tokens, which evens out the
+        # micro-batches.
         for use_cost in (1, 0):
             for place in range(number_of_bins):
                 loads[place], tokens[place] = 0, 0
@@ -140,7 +164,9 @@ def _place_least_loaded(
             for item in items:
                 best = -1
                 for place in range(number_of_bins):
-                    if tokens[place] + lengths[item] <= capacity and (best < 0 or loads[place] < loads[best]):
+                    if tokens[place] + lengths[item] <= capacity and (
+                        best < 0 or loads[place] < loads[best]
+                    ):
                         best = place
                 if best < 0:
                     has_room[rank] = 0
@@ -165,8 +191,9 @@ def exchange_within_ranks(
 ) -> Int64Array:
     """Move or exchange samples of a rank between its micro-batches while this shortens the step.
 
-    A slice takes as long as its slowest rank. This rank moves a sample to another of its micro-batches, or exchanges
-    samples, if the sum of both slices' times falls: work below the time of its slice costs nothing.
+    A slice takes as long as its slowest rank. This rank moves a sample to another of its
+    micro-batches, or exchanges samples, if the sum of both slices' times falls: work below the time
+    of its slice costs nothing.
 
     ::
 
@@ -178,14 +205,16 @@ def exchange_within_ranks(
 
     Args:
         lengths, weights: ``int64[num_items]``.
-        bin_of: ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each item; none is empty.
+        bin_of: ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each item;
+            none is empty.
         capacity: capacity of a micro-batch.
         micro_batches: number of micro-batches of each rank.
 
     Returns:
         ``int64[num_items]``: micro-batches after the exchanges; none is empty.
 
-    Cost: O(items of a micro-batch · items of a rank) for each exchange; at most two exchanges for each micro-batch.
+    Cost: O(items of a micro-batch · items of a rank) for each exchange; at most two exchanges for
+        each micro-batch.
 
     >>> weights, bin_of = np.array([9, 8, 3, 6, 5, 7, 5]), np.array([0, 0, 1, 2, 2, 3, 3])
     >>> exchange_within_ranks(
@@ -247,7 +276,9 @@ def _exchange_within_ranks(
                     if slice_of[given_item] != number:
                         continue
                     # Moves first: a candidate before the items of the rank is one of its slices.
-                    for candidate in range(begin - micro_batches if counts[source] > 1 else begin, end):
+                    for candidate in range(
+                        begin - micro_batches if counts[source] > 1 else begin, end
+                    ):
                         other = candidate - begin + micro_batches
                         weight, size = weights[given_item], lengths[given_item]
                         if candidate >= begin:
@@ -262,7 +293,12 @@ def _exchange_within_ranks(
                         time_there = max(times[other], loads[target] + weight)
                         gain = times[number] + times[other] - time_here - time_there
                         if gain > best_gain:
-                            best_gain, best_given, best_taken, best_slice = gain, given_item, candidate, other
+                            best_gain, best_given, best_taken, best_slice = (
+                                gain,
+                                given_item,
+                                candidate,
+                                other,
+                            )
                 if best_given < 0:
                     break
                 target = slowest * micro_batches + best_slice

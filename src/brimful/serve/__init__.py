@@ -1,4 +1,6 @@
-"""Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``TokenBudgetBatches``, …"""
+"""Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``TokenBudgetBatches``,
+…
+"""
 
 from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import BatchLedger

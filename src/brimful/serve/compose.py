@@ -24,7 +24,9 @@ class SampleSegment(NamedTuple):
     counted: int
     """Tokens counted against the budget; 0 is possible if the budget counts targets."""
     samples: int
-    """Samples that end in the segment: 1; 0 for all but the last part of a split sample; several for a pack."""
+    """Samples that end in the segment: 1; 0 for all but the last part of a split sample; several
+    for a pack.
+    """
 
 
 @dataclass
@@ -32,7 +34,8 @@ class BatchLedger:
     """Ledger of samples and tokens.
 
     ``samples_in = samples_packed + samples_dropped + samples_carried + samples_rejected`` and
-    ``tokens_in = tokens_packed + tokens_dropped + tokens_carried + tokens_truncated``; checked at every access.
+    ``tokens_in = tokens_packed + tokens_dropped + tokens_carried + tokens_truncated``; checked at
+    every access.
     """
 
     samples_in: int = 0
@@ -50,9 +53,18 @@ class BatchLedger:
 
     def check(self) -> BatchLedger:
         """Return the ledger itself; assert that its sums are consistent."""
-        samples = self.samples_packed + self.samples_dropped + self.samples_carried + self.samples_rejected
-        tokens = self.tokens_packed + self.tokens_dropped + self.tokens_carried + self.tokens_truncated
-        assert samples == self.samples_in, f"{samples} samples accounted for, {self.samples_in} came in"
+        samples = (
+            self.samples_packed
+            + self.samples_dropped
+            + self.samples_carried
+            + self.samples_rejected
+        )
+        tokens = (
+            self.tokens_packed + self.tokens_dropped + self.tokens_carried + self.tokens_truncated
+        )
+        assert samples == self.samples_in, (
+            f"{samples} samples accounted for, {self.samples_in} came in"
+        )
         assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
         return self
 
@@ -62,13 +74,17 @@ class BatchLedger:
 
 
 class ComposerMark(NamedTuple):
-    """Snapshot of a composer between two steps, as references. It becomes JSON only when a state is requested."""
+    """Snapshot of a composer between two steps, as references. It becomes JSON only when a state is
+    requested.
+    """
 
     segments: Sequence[SampleSegment]
     """Segments that are not in a micro-batch yet, in order of arrival."""
     ledger: BatchLedger
     plan: Any = None
-    """Further state of a composer for JSON, in addition to the order of the segments; None if it has none."""
+    """Further state of a composer for JSON, in addition to the order of the segments; None if it
+    has none.
+    """
 
 
 class MicroBatchComposer:
@@ -81,11 +97,11 @@ class MicroBatchComposer:
         9 10 11                         8 9 10 11                   8 9 10            27
         12 13                           11 12 13                    11 12             23
 
-    The sample that has waited longest is always taken, so no sample waits forever; others join it while they fit into
-    the remaining budget and capacity (``Fit``).
+    The sample that has waited longest is always taken, so no sample waits forever; others join it
+    while they fit into the remaining budget and capacity (``Fit``).
 
-    Cost: the time of a micro-batch is proportional to the number of waiting samples, about ``min_buffered``, for any
-    size of the data.
+    Cost: the time of a micro-batch is proportional to the number of waiting samples, about
+    ``min_buffered``, for any size of the data.
 
     Source: VeOmni's dynamic batching; the exact fit is a subset sum on the bits of one long integer
     (Bellman 1957).
@@ -109,7 +125,9 @@ class MicroBatchComposer:
     def ledger(self) -> BatchLedger:
         """Copy of the ledger; asserts that its sums are consistent."""
         num_carried = sum(segment.samples for segment in self.waiting)
-        return replace(self._ledger, samples_carried=num_carried, tokens_carried=self._length).check()
+        return replace(
+            self._ledger, samples_carried=num_carried, tokens_carried=self._length
+        ).check()
 
     def mark(self) -> ComposerMark:
         """Return a snapshot for ``go_to``."""
@@ -145,17 +163,22 @@ class MicroBatchComposer:
             samples: more than 1 for a pack, which is never cut.
 
         Raises:
-            OversizedSampleError: the sample is longer than the capacity, and the policy is ``error`` or cannot cut it.
+            OversizedSampleError: the sample is longer than the capacity, and the policy is
+                ``error`` or cannot cut it.
         """
         ledger, capacity, policy = self._ledger, self.settings.capacity, self.settings.overflow
         is_oversized = capacity is not None and length > capacity
         # Refuse before anything is counted: a caller that continues finds the ledger unchanged.
-        if is_oversized and policy is not Overflow.DROP and (policy is Overflow.ERROR or samples > 1):
+        if (
+            is_oversized
+            and policy is not Overflow.DROP
+            and (policy is Overflow.ERROR or samples > 1)
+        ):
             title = f"sample {key}" if samples == 1 else f"the pack of {samples} samples at {key}"
             choices = "drop, truncate, truncate_left or split" if samples == 1 else "drop"
             raise OversizedSampleError(
-                f"{title} has {length:,} tokens and a micro-batch holds at most {capacity:,}. Choose overflow {choices}, "
-                f"or raise capacity"
+                f"{title} has {length:,} tokens and a micro-batch holds at most {capacity:,}. "
+                f"Choose overflow {choices}, or raise capacity"
             )
         ledger.samples_in += samples
         ledger.tokens_in += length
@@ -168,7 +191,11 @@ class MicroBatchComposer:
             # The sample is counted as packed once, with its last part.
             for start in range(0, length, capacity):
                 size = min(capacity, length - start)
-                self._push(SampleSegment(key, start, size, min(budget_tokens, size), int(start + size == length)))
+                self._push(
+                    SampleSegment(
+                        key, start, size, min(budget_tokens, size), int(start + size == length)
+                    )
+                )
         else:
             ledger.samples_truncated += 1
             ledger.tokens_truncated += length - capacity
@@ -187,7 +214,11 @@ class MicroBatchComposer:
     def _budget(self, step: int) -> int:
         settings = self.settings
         assert isinstance(settings, TokenBudget)
-        return settings.tokens if settings.warmup is None else settings.warmup.budget(step, settings.tokens)
+        return (
+            settings.tokens
+            if settings.warmup is None
+            else settings.warmup.budget(step, settings.tokens)
+        )
 
     def is_ready(self, step: int) -> bool:
         """Return true if enough samples wait for a full micro-batch of this step."""
@@ -201,11 +232,15 @@ class MicroBatchComposer:
     def take(self, step: int) -> list[SampleSegment]:
         """Remove the next micro-batch from the waiting segments and return it.
 
-        At least one segment must wait. It may be called before ``is_ready``, to use up the last samples of an epoch.
+        At least one segment must wait. It may be called before ``is_ready``, to use up the last
+        samples of an epoch.
         """
         settings = self.settings
         if isinstance(settings, SampleCount):
-            batch, self._waiting = self._waiting[: settings.samples], self._waiting[settings.samples :]
+            batch, self._waiting = (
+                self._waiting[: settings.samples],
+                self._waiting[settings.samples :],
+            )
         elif settings.fit is Fit.EXACT:
             batch, self._waiting = _exact_fit(self._waiting, self._budget(step))
         else:
@@ -222,8 +257,11 @@ class MicroBatchComposer:
         self._ledger.tokens_packed += length
         self._ledger.micro_batches += 1
 
-    def next_batch(self, step: int, pull: Callable[[MicroBatchComposer], bool]) -> list[SampleSegment] | None:
-        """Pull samples until a micro-batch is ready, and return it; at the end return the remaining samples, then None.
+    def next_batch(
+        self, step: int, pull: Callable[[MicroBatchComposer], bool]
+    ) -> list[SampleSegment] | None:
+        """Pull samples until a micro-batch is ready, and return it; at the end return the remaining
+        samples, then None.
 
         Args:
             step: step of the micro-batch, for the warm-up.
@@ -256,7 +294,9 @@ def sums(segments: Iterable[SampleSegment]) -> tuple[int, int, int]:
 def _first_fit(
     segments: list[SampleSegment], budget: int, capacity: int
 ) -> tuple[list[SampleSegment], list[SampleSegment]]:
-    """Return the oldest segment with all later segments that still fit, and the remaining segments."""
+    """Return the oldest segment with all later segments that still fit, and the remaining
+    segments.
+    """
     budget_room, token_room = budget - segments[0].counted, capacity - segments[0].length
     batch, remaining = segments[:1], []
     i = 1
@@ -274,11 +314,15 @@ def _first_fit(
     return batch, remaining + segments[i:]
 
 
-def _exact_fit(segments: list[SampleSegment], budget: int) -> tuple[list[SampleSegment], list[SampleSegment]]:
-    """Return the oldest segment with the segments that fill the budget best, and the remaining segments.
+def _exact_fit(
+    segments: list[SampleSegment], budget: int
+) -> tuple[list[SampleSegment], list[SampleSegment]]:
+    """Return the oldest segment with the segments that fill the budget best, and the remaining
+    segments.
 
-    Candidates are the shortest run after the oldest segment that can fill the budget exactly, otherwise all segments.
-    Bit ``s`` of ``reachable`` is set if some of the candidates so far have ``s`` tokens together::
+    Candidates are the shortest run after the oldest segment that can fill the budget exactly,
+    otherwise all segments. Bit ``s`` of ``reachable`` is set if some of the candidates so far have
+    ``s`` tokens together::
 
         room 7, segments 3 5 6 4     reachable sums 0 · 0 3 · 0 3 5 · 0 3 5 6 · 0 3 4 5 6 7      chosen: 3 and 4
     """

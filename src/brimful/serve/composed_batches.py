@@ -1,4 +1,6 @@
-"""Micro-batches of one rank, composed during training from samples by index or from a live stream."""
+"""Micro-batches of one rank, composed during training from samples by index or from a live
+stream.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,15 @@ from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
 from brimful.serve.loader import RankLoader
 from brimful.serve.online_window import Window, WindowComposer
-from brimful.serve.order import Order, Position, RankSettings, Request, check_state, damaged, make_state
+from brimful.serve.order import (
+    Order,
+    Position,
+    RankSettings,
+    Request,
+    check_state,
+    damaged,
+    make_state,
+)
 from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed
 from brimful.serve.token_budget import Count, SampleCount, TokenBudget
 from brimful.store.shards import Pack
@@ -28,7 +38,9 @@ from brimful.store.shards import Pack
 Batching: TypeAlias = TokenBudget | SampleCount | Window
 
 _OWN_STREAM = "own_stream"
-"""Key of a state: the rank whose own stream was read, and the number of ranks; absent if ranks share a source."""
+"""Key of a state: the rank whose own stream was read, and the number of ranks; absent if ranks
+share a source.
+"""
 
 
 class _StepMark(NamedTuple):
@@ -40,10 +52,11 @@ class _StepMark(NamedTuple):
 
 
 class ComposedOrder(Order):
-    """Micro-batches that a composer makes from the lengths of a feed, distributed over the ranks of each step.
+    """Micro-batches that a composer makes from the lengths of a feed, distributed over the ranks of
+    each step.
 
-    All ranks compose the same micro-batches; a state holds what waits in the feed and in the composer between two
-    steps.
+    All ranks compose the same micro-batches; a state holds what waits in the feed and in the
+    composer between two steps.
 
     Attributes:
         feed: the samples.
@@ -55,7 +68,11 @@ class ComposedOrder(Order):
     """
 
     def __init__(
-        self, feed: SampleFeed, batching: Batching, settings: RankSettings, agree: Callable[[bool], bool] | None
+        self,
+        feed: SampleFeed,
+        batching: Batching,
+        settings: RankSettings,
+        agree: Callable[[bool], bool] | None,
     ) -> None:
         super().__init__(settings.dp_rank, settings.dp_world_size, settings.tail)
         self._micro_batches = setting_number("micro_batches", settings.micro_batches, minimum=1)
@@ -63,9 +80,12 @@ class ComposedOrder(Order):
         self._composer = composer_of(batching)
         self.step = 0
         self._num_delivered = 0  # micro-batches of this step
-        self._filler: list[SampleSegment] = []  # served without loss by a rank without a micro-batch; at most one
+        self._filler: list[
+            SampleSegment
+        ] = []  # served without loss by a rank without a micro-batch; at most one
         self._first_step = 0  # first step of this epoch
-        # Both belong to the step in progress, and are None between steps. A batch of None has no loss.
+        # Both belong to the step in progress, and are None between steps. A batch of None has no
+        # loss.
         self._rank_batches: list[list[SampleSegment] | None] | None = None
         self._step_mark: _StepMark | None = None
         feed.begin(0)
@@ -76,7 +96,9 @@ class ComposedOrder(Order):
         return self._composer.ledger
 
     def begin_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, which may be the current one. Waiting samples are dropped."""
+        """Go to the beginning of an epoch, which may be the current one. Waiting samples are
+        dropped.
+        """
         self._composer = composer_of(self._batching)
         self._begin(int(epoch))
 
@@ -86,28 +108,36 @@ class ComposedOrder(Order):
         self.feed.begin(epoch)
 
     def next_request(self) -> Request | None:
-        """Return the next micro-batch; at the end of an epoch move to the next epoch and return None."""
+        """Return the next micro-batch; at the end of an epoch move to the next epoch and return
+        None.
+        """
         if self._rank_batches is None:
-            # A state saved within a step holds the beginning of the step: loading it composes the same step again.
+            # A state saved within a step holds the beginning of the step: loading it composes the
+            # same step again.
             self._step_mark = self._step_mark or self._mark()
             self._rank_batches = self._compose_step(self._step_mark)
             if self._rank_batches is None:
                 if self._num_delivered:
                     raise StateError(
-                        f"the loader state is {self._num_delivered} micro-batches into step {self.step}, which the "
-                        f"source does not have"
+                        f"the loader state is {self._num_delivered} micro-batches into step "
+                        f"{self.step}, which the source does not have"
                     )
                 self._begin(self.epoch + 1)
                 return None
         segments = self._rank_batches[self._num_delivered]
         if segments is None and not self._filler:
             raise CollateError(
-                "this rank's stream gave no sample at all, so it has nothing to run with the other ranks"
+                "this rank's stream gave no sample at all, so it has nothing to run with the "
+                "other ranks"
             )
-        return Request(self._filler if segments is None else segments, has_loss=segments is not None)
+        return Request(
+            self._filler if segments is None else segments, has_loss=segments is not None
+        )
 
     def advance(self) -> bool:
-        """Count the next micro-batch as served; only the next request shows whether it was the last."""
+        """Count the next micro-batch as served; only the next request shows whether it was the
+        last.
+        """
         self._num_delivered += 1
         if self._num_delivered == self._micro_batches:
             self._rank_batches, self._step_mark, self._num_delivered = None, None, 0
@@ -115,14 +145,16 @@ class ComposedOrder(Order):
         return False
 
     def fork(self) -> ComposedOrder:
-        """Return an order of the same samples and settings with its own position, at the same place.
+        """Return an order of the same samples and settings with its own position, at the same
+        place.
 
         Raises:
             SettingsError: the samples are a stream, or the ranks agree on each step.
         """
         if self._agree is not None:
             raise SettingsError(
-                "agree asks the other ranks in each step, and workers cannot: iterate the loader itself"
+                "agree asks the other ranks in each step, and workers cannot: iterate the loader "
+                "itself"
             )
         order = super().fork()
         order.feed, order._composer = self.feed.fork(), composer_of(self._batching)
@@ -136,7 +168,10 @@ class ComposedOrder(Order):
         batches: list[list[SampleSegment] | None] = []
         feed.drop_except([*mark.composer.segments, *self._filler])
         try:
-            while len(batches) < num_places and (batch := composer.next_batch(self.step, feed.pull)) is not None:
+            while (
+                len(batches) < num_places
+                and (batch := composer.next_batch(self.step, feed.pull)) is not None
+            ):
                 batches.append(batch)
         except BaseException:
             # A caller that continues after an error of the source composes the same step again.
@@ -152,7 +187,8 @@ class ComposedOrder(Order):
         elif self._agree is not None:
             is_served = self._agree(is_served)
         if not is_served:
-            # With drop another rank may have ended first; then the samples that wait here are dropped with the step.
+            # With drop another rank may have ended first; then the samples that wait here are
+            # dropped with the step.
             while len(composer):
                 batches.append(composer.take(self.step))
             for dropped_batch in batches:
@@ -163,13 +199,17 @@ class ComposedOrder(Order):
         # Every rank gets the same number of micro-batches, also in an incomplete last step.
         if not is_full:
             substitutes = batches if self.tail is Tail.REPEAT and batches else [None]
-            batches += [substitutes[place % len(substitutes)] for place in range(num_places - len(batches))]
+            batches += [
+                substitutes[place % len(substitutes)] for place in range(num_places - len(batches))
+            ]
         return batches[self.dp_rank :: self.dp_world_size]
 
     def count_steps(self) -> int:
         """Count the steps of the whole epoch (``TokenBudgetBatches.count_steps``)."""
         if not isinstance(self.feed, IndexedSampleFeed):
-            raise SettingsError("a stream has no number of steps; give a source by index and its lengths")
+            raise SettingsError(
+                "a stream has no number of steps; give a source by index and its lengths"
+            )
         num_places = self.dp_world_size * self._micro_batches
         # Use a separate feed and composer: the samples that wait here belong to the current epoch.
         feed, composer = self.feed.fork(), composer_of(self._batching)
@@ -177,18 +217,21 @@ class ComposedOrder(Order):
         for num_batches in count():
             if composer.next_batch(self._first_step + num_batches // num_places, feed.pull) is None:
                 break
-        return num_batches // num_places if self.tail is Tail.DROP else -(-num_batches // num_places)
+        return (
+            num_batches // num_places if self.tail is Tail.DROP else -(-num_batches // num_places)
+        )
 
     def _mark(self) -> _StepMark:
         return _StepMark(self.feed.position(), self._composer.mark(), self._filler)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position for JSON; it counts delivered batches, not batches that a consumer prefetched.
+        """Return the position for JSON; it counts delivered batches, not batches that a consumer
+        prefetched.
 
-        If ranks share a source, the state is the same on all of them, and between two steps it may be loaded with
-        another number of ranks or micro-batches: the samples continue in their order, and with the same number of
-        micro-batches in a step the steps are the same. If each rank reads its own stream, each rank has its own state,
-        which only that rank can load.
+        If ranks share a source, the state is the same on all of them, and between two steps it may
+        be loaded with another number of ranks or micro-batches: the samples continue in their
+        order, and with the same number of micro-batches in a step the steps are the same. If each
+        rank reads its own stream, each rank has its own state, which only that rank can load.
 
         Raises:
             StateError: the source is a stream without ``state_dict``.
@@ -213,7 +256,9 @@ class ComposedOrder(Order):
 
     @property
     def _own_stream(self) -> list[int] | None:
-        """This rank and the number of ranks if each reads its own stream; None for a shared source or a function."""
+        """This rank and the number of ranks if each reads its own stream; None for a shared source
+        or a function.
+        """
         return list(self._agree.place) if isinstance(self._agree, RankAgreement) else None
 
     def _check_own_stream(self, state: Mapping[str, Any]) -> None:
@@ -222,14 +267,22 @@ class ComposedOrder(Order):
         if saved is None or saved == own or (own is None and self._agree is not None):
             return
         rank, num_ranks = map(int, saved)
-        here = "this loader reads no stream of its own (agree)" if own is None else f"this is rank {own[0]} of {own[1]}"
+        here = (
+            "this loader reads no stream of its own (agree)"
+            if own is None
+            else f"this is rank {own[0]} of {own[1]}"
+        )
         raise StateError(
-            f"the loader state is of the stream that rank {rank} of {num_ranks} read, and {here}: load on every rank the "
-            f"state that it saved itself, with the same number of ranks"
+            f"the loader state is of the stream that rank {rank} of {num_ranks} read, and {here}: "
+            "load on every rank the state that it saved itself, with the same number of ranks"
         )
 
     def _identity(self) -> dict[str, Any]:
-        return {"batching": self._batching.as_dict(), "source": self.feed.identity, "tail": self.tail.value}
+        return {
+            "batching": self._batching.as_dict(),
+            "source": self.feed.identity,
+            "tail": self.tail.value,
+        }
 
     def __repr__(self) -> str:
         return (
@@ -241,11 +294,15 @@ class ComposedOrder(Order):
         """Go to the position of a state.
 
         Raises:
-            StateError: the state belongs to other samples or settings, or to the stream of another rank; is damaged; or
-                was saved within a step by other ranks. Names the difference.
+            StateError: the state belongs to other samples or settings, or to the stream of another
+                rank; is damaged; or was saved within a step by other ranks. Names the difference.
         """
         own_state = make_state(
-            "composed", fingerprint_of(self.feed.identity), Position(0, 0, 0), self.feed.facts, **self._identity()
+            "composed",
+            fingerprint_of(self.feed.identity),
+            Position(0, 0, 0),
+            self.feed.facts,
+            **self._identity(),
         )
         epoch, step, places = check_state(state, own_state, ["batching", "tail"])
         try:
@@ -253,14 +310,17 @@ class ComposedOrder(Order):
             world_size, micro_batches = map(int, state["shape"])
             first_step = int(state["first_step"])
             if places % world_size or places >= world_size * micro_batches or first_step < 0:
-                raise damaged(f"{places} places of {world_size} × {micro_batches}, first step {first_step}")
+                raise damaged(
+                    f"{places} places of {world_size} × {micro_batches}, first step {first_step}"
+                )
             shape = [self.dp_world_size, self._micro_batches]
-            # Within a step its micro-batches belong to fixed ranks; between steps other ranks may continue.
+            # Within a step its micro-batches belong to fixed ranks; between steps other ranks may
+            # continue.
             if places and [world_size, micro_batches] != shape:
                 raise StateError(
-                    f"the loader state was saved within a step, after {places} of its micro-batches, by {world_size} "
-                    f"ranks × {micro_batches}, and this run has {shape[0]} × {shape[1]}: save at the end of a step, "
-                    f"or load it there"
+                    f"the loader state was saved within a step, after {places} of its "
+                    f"micro-batches, by {world_size} ranks × {micro_batches}, and this run has "
+                    f"{shape[0]} × {shape[1]}: save at the end of a step, or load it there"
                 )
             ledger = BatchLedger(**state["ledger"])
             segments = [SampleSegment(*map(int, row)) for row in state["waiting"]]
@@ -273,12 +333,18 @@ class ComposedOrder(Order):
             raise damaged(f"{type(error).__name__}: {error}") from error
         if not places and world_size * micro_batches != self.dp_world_size * self._micro_batches:
             logging.getLogger("brimful").warning(
-                "continues with steps of %d × %d micro-batches, previously %d × %d: the same samples in the same order",
+                "continues with steps of %d × %d micro-batches, previously %d × %d: the same "
+                "samples in the same order",
                 *shape,
                 world_size,
                 micro_batches,
             )
-        self._filler, self.epoch, self.step, self._first_step = filler, epoch, first_step + step, first_step
+        self._filler, self.epoch, self.step, self._first_step = (
+            filler,
+            epoch,
+            first_step + step,
+            first_step,
+        )
         # The step is composed again when iteration continues.
         self._rank_batches, self._step_mark, self._num_delivered = None, None, places // world_size
 
@@ -300,20 +366,26 @@ class ComposedBatches(RankLoader[ComposedOrder]):
     ) -> None:
         kinds = (TokenBudget, SampleCount, Window)
         check_type("batching", batching, kinds, "a TokenBudget, a SampleCount or a Window")
-        if isinstance(source, (str, bytes)) or not (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
+        if isinstance(source, (str, bytes)) or not (
+            hasattr(source, "__iter__") or hasattr(source, "__getitem__")
+        ):
             check_type("source", source, (), "samples by index or as a stream")
         settings = as_settings(RankSettings, None, options)
         if agree is not None and settings.dp_world_size > 1:
-            raise SettingsError("agree is for ranks that each read their own stream: leave dp_world_size at 1")
+            raise SettingsError(
+                "agree is for ranks that each read their own stream: leave dp_world_size at 1"
+            )
         by_targets = isinstance(batching, TokenBudget) and batching.count is Count.LOSS_TOKENS
         feed: SampleFeed
         if isinstance(lengths, LengthTable) and lengths.group_size > 1:
             raise SettingsError(
-                "composed micro-batches take single samples, and both samples of a row of preferences or KTO must stay "
-                "together: serve them from packs (PackLoader)"
+                "composed micro-batches take single samples, and both samples of a row of "
+                "preferences or KTO must stay together: serve them from packs (PackLoader)"
             )
         if lengths is not None:
-            feed = IndexedSampleFeed(source, lengths, loss_tokens, by_targets=by_targets, seed=settings.seed)
+            feed = IndexedSampleFeed(
+                source, lengths, loss_tokens, by_targets=by_targets, seed=settings.seed
+            )
         elif loss_tokens is not None:
             raise SettingsError("loss_tokens needs lengths: give both, or none for a stream")
         else:
@@ -345,10 +417,11 @@ class ComposedBatches(RankLoader[ComposedOrder]):
         return self.order.ledger
 
     def count_steps(self) -> int:
-        """Count the steps of the whole epoch by composing it from lengths, for learning-rate schedules and progress.
+        """Count the steps of the whole epoch by composing it from lengths, for learning-rate
+        schedules and progress.
 
-        The result is the same at any moment of the epoch. It starts at the first step of this epoch, so that a warm-up
-        continues.
+        The result is the same at any moment of the epoch. It starts at the first step of this
+        epoch, so that a warm-up continues.
 
         Raises:
             SettingsError: the source is a stream, whose end is unknown.
@@ -359,8 +432,9 @@ class ComposedBatches(RankLoader[ComposedOrder]):
 class TokenBudgetBatches(ComposedBatches):
     """Micro-batches of one data-parallel rank, each filled with samples up to its token budget.
 
-    All ranks compose the same micro-batches from the same lengths, and micro-batch ``k`` of a step goes to rank ``k``
-    modulo the number of ranks: all ranks have equal steps without communication::
+    All ranks compose the same micro-batches from the same lengths, and micro-batch ``k`` of a step
+    goes to rank ``k`` modulo the number of ranks: all ranks have equal steps without
+    communication::
 
         2 ranks, 2 micro-batches a step      composed    0 1 2 3 | 4 5 6 7 | 8
                                              rank 0      0   2   | 4   6   | 8   –     – : no loss (tail ``pad``)
@@ -368,11 +442,13 @@ class TokenBudgetBatches(ComposedBatches):
 
     Three kinds of source:
 
-    * By index, with ``lengths``: ``source[i]`` returns an ``EncodedSample``; a rank encodes only what it serves. Each
-      epoch has its own order. A saved state holds sample numbers and no tokens. If ``source`` has ``__getitems__``, it
-      is called with all samples of a micro-batch: ``EncodedSamples`` encodes them together.
-    * A stream that all ranks read: an iterable of ``EncodedSample`` or ``Pack``. Every rank reads all of it. To save a
-      state, the stream needs ``state_dict`` and ``load_state_dict``; the state holds the tokens of waiting samples.
+    * By index, with ``lengths``: ``source[i]`` returns an ``EncodedSample``; a rank encodes only
+      what it serves. Each epoch has its own order. A saved state holds sample numbers and no
+      tokens. If ``source`` has ``__getitems__``, it is called with all samples of a micro-batch:
+      ``EncodedSamples`` encodes them together.
+    * A stream that all ranks read: an iterable of ``EncodedSample`` or ``Pack``. Every rank reads
+      all of it. To save a state, the stream needs ``state_dict`` and ``load_state_dict``; the state
+      holds the tokens of waiting samples.
     * A separate stream on every rank: leave ``dp_world_size`` at 1 and give ``agree``.
 
     Iterating serves one epoch, after ``load_state_dict`` its remainder, and moves on to the next.
@@ -381,18 +457,19 @@ class TokenBudgetBatches(ComposedBatches):
         source: one of the three kinds. Its ``set_epoch`` method is called if it exists.
         batching: ``TokenBudget`` (``dyn_bsz`` on) or ``SampleCount`` (off).
         collate_fn: turns a list of packs into a batch; the packs themselves if None.
-        lengths: ``int[num_samples]``, tokens of each sample of a source by index; samples with a negative length are
-            left out.
-        loss_tokens: ``int[num_samples]``, number of targets of each sample; the first token is never a target. Needed
-            with ``lengths`` for a budget that counts targets.
-        dp_rank, dp_world_size: this rank among the ranks that see different data. TP, CP and PP peers share one.
+        lengths: ``int[num_samples]``, tokens of each sample of a source by index; samples with a
+            negative length are left out.
+        loss_tokens: ``int[num_samples]``, number of targets of each sample; the first token is
+            never a target. Needed with ``lengths`` for a budget that counts targets.
+        dp_rank, dp_world_size: this rank among the ranks that see different data. TP, CP and PP
+            peers share one.
         micro_batches: forward passes of one step (gradient accumulation).
         seed: seed of the order of a source by index; None keeps its order.
-        tail: treatment of an incomplete last step: ``pad`` (batches without loss), ``drop``, or ``repeat`` (repeats its
-            micro-batches).
-        agree: ``RankAgreement(tail)``; or a function that is called once per step with true if this rank has a step,
-            and returns true if all ranks serve it: reduced by MAX over the ranks with tail ``pad`` or ``repeat``, by
-            MIN with ``drop``.
+        tail: treatment of an incomplete last step: ``pad`` (batches without loss), ``drop``, or
+            ``repeat`` (repeats its micro-batches).
+        agree: ``RankAgreement(tail)``; or a function that is called once per step with true if this
+            rank has a step, and returns true if all ranks serve it: reduced by MAX over the ranks
+            with tail ``pad`` or ``repeat``, by MIN with ``drop``.
 
     >>> from brimful.testing.toys import toy_pack
     >>> stream = [toy_pack([length], first_sample=length) for length in (3, 5, 2, 4)]
@@ -403,29 +480,34 @@ class TokenBudgetBatches(ComposedBatches):
 
 
 class WindowBatches(ComposedBatches):
-    """Packs of one data-parallel rank from an online window: ``Lookahead`` sees some samples ahead; nothing is stored.
+    """Packs of one data-parallel rank from an online window: ``Lookahead`` sees some samples ahead;
+    nothing is stored.
 
-    A micro-batch is one pack. All ranks plan the same packs from the same lengths, and micro-batch ``k`` of a step goes
-    to rank ``k`` modulo the number of ranks: all ranks have equal steps, at the end of the samples too::
+    A micro-batch is one pack. All ranks plan the same packs from the same lengths, and micro-batch
+    ``k`` of a step goes to rank ``k`` modulo the number of ranks: all ranks have equal steps, at
+    the end of the samples too::
 
         2 ranks, 1 micro-batch a step        planned     0 1 | 2 3 | 4
                                              rank 0      0   | 2   | 4
                                              rank 1        1 |   3 |   –      – : no loss (tail ``pad``)
 
-    Sources, arguments, state and steps are the same as in ``TokenBudgetBatches``: samples by index with ``lengths``, a
-    stream that all ranks read, or a separate stream on every rank with ``agree``. If all lengths are known in advance,
-    a plan of the whole (``plan_packs``, ``PackLoader``) has fuller packs.
+    Sources, arguments, state and steps are the same as in ``TokenBudgetBatches``: samples by index
+    with ``lengths``, a stream that all ranks read, or a separate stream on every rank with
+    ``agree``. If all lengths are known in advance, a plan of the whole (``plan_packs``,
+    ``PackLoader``) has fuller packs.
 
-    If PyTorch is imported, this is an ``IterableDataset``, for ``DataLoader(batches, batch_size=None)``, or without
-    ``collate_fn`` for ``Trainer(train_dataset=batches, data_collator=PackCollator())``. With several workers, each
-    makes every n-th micro-batch of samples by index, in the order of the loader; a stream needs a single worker,
-    because it has one position. Workers have copies: get states from ``WorkerLoader``, and select an epoch with
-    ``set_epoch`` before iterating.
+    If PyTorch is imported, this is an ``IterableDataset``, for
+    ``DataLoader(batches, batch_size=None)``, or without ``collate_fn`` for
+    ``Trainer(train_dataset=batches, data_collator=PackCollator())``. With several workers, each
+    makes every n-th micro-batch of samples by index, in the order of the loader; a stream needs a
+    single worker, because it has one position. Workers have copies: get states from
+    ``WorkerLoader``, and select an epoch with ``set_epoch`` before iterating.
 
     Args:
         source: samples by index, or a stream.
         batching: a ``Window``.
-        collate_fn, lengths, dp_rank, dp_world_size, micro_batches, seed, tail, agree: see ``TokenBudgetBatches``.
+        collate_fn, lengths, dp_rank, dp_world_size, micro_batches, seed, tail, agree: see
+            ``TokenBudgetBatches``.
 
     >>> from brimful.testing.toys import toy_pack
     >>> stream = [toy_pack([length], first_sample=number) for number, length in enumerate((7, 6, 4, 2, 5, 3))]
@@ -437,4 +519,6 @@ class WindowBatches(ComposedBatches):
 
 def composer_of(batching: Batching) -> MicroBatchComposer:
     """Return the composer for these settings."""
-    return WindowComposer(batching) if isinstance(batching, Window) else MicroBatchComposer(batching)
+    return (
+        WindowComposer(batching) if isinstance(batching, Window) else MicroBatchComposer(batching)
+    )

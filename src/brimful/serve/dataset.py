@@ -16,7 +16,13 @@ from brimful.base.wording import counted, setting
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.errors import AugmentationError, LengthChangedError, OversizedSampleError, PlanMismatchError, SettingsError
+from brimful.errors import (
+    AugmentationError,
+    LengthChangedError,
+    OversizedSampleError,
+    PlanMismatchError,
+    SettingsError,
+)
 from brimful.lengths.table import LengthTable
 from brimful.plan import Plan, plan_packs
 from brimful.plan.policies.groups import check_beginnings_stay
@@ -35,7 +41,8 @@ class _PlannedPacks:
         source = samples.source
         if plan.ledger.samples_in != len(source):
             raise PlanMismatchError(
-                f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
+                f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has "
+                f"{len(source):,}: plan again"
             )
         if source.joins_rows:
             check_beginnings_stay(plan.settings.overflow_policy)
@@ -43,7 +50,11 @@ class _PlannedPacks:
         plan.check_fingerprint()
         self._samples, self._plan = samples, plan
         self.fingerprint, self.alignment = plan.fingerprint, plan.alignment
-        data = {"source": os.path.basename(source.title), "samples": len(source), "tokens": plan.ledger.tokens_in}
+        data = {
+            "source": os.path.basename(source.title),
+            "samples": len(source),
+            "tokens": plan.ledger.tokens_in,
+        }
         self.facts = {**data, "packs": plan.num_packs, **plan.settings.as_dict()}
         self.media_settings: dict[str, Any] | None = samples.encoder.length_settings.get("media")
 
@@ -57,28 +68,36 @@ class _PlannedPacks:
         """Return several packs; their samples are encoded together."""
         segment_lists = [self._plan.pack(index) for index in indices]
         # A sample that was split into several of these segments is encoded once.
-        sample_ids = list(dict.fromkeys(segment.sample_id for segments in segment_lists for segment in segments))
+        sample_ids = list(
+            dict.fromkeys(segment.sample_id for segments in segment_lists for segment in segments)
+        )
         samples = dict(zip(sample_ids, self._samples.read(sample_ids), strict=True))
         return [
             self._assembled(index, segments, [samples[segment.sample_id] for segment in segments])
             for index, segments in zip(indices, segment_lists, strict=True)
         ]
 
-    def _assembled(self, index: int, segments: Sequence[Segment], samples: Sequence[EncodedSample]) -> Pack:
+    def _assembled(
+        self, index: int, segments: Sequence[Segment], samples: Sequence[EncodedSample]
+    ) -> Pack:
         """Return the pack of these segments, given the sample of each segment."""
         plan = self._plan
         first = int(plan.offsets[index % plan.num_packs])
-        # A sample that changed since it was measured would be cut in the wrong place, or overfill the pack.
+        # A sample that changed since it was measured would be cut in the wrong place, or overfill
+        # the pack.
         sample_lengths = np.array([len(sample) for sample in samples])
         try:
-            plan.check_sample_lengths(slice(first, first + len(segments)), sample_lengths, self._samples.source.where)
+            plan.check_sample_lengths(
+                slice(first, first + len(segments)), sample_lengths, self._samples.source.where
+            )
         except LengthChangedError as error:
             if not self._samples.transforms:
                 raise
             raise AugmentationError(
-                f"{error.message.split(': the data', 1)[0]}: {names_of(self._samples.transforms)} changed its length, or the "
-                f"data changed since. Measure with the same transforms; if their lengths are drawn again each time, measure, "
-                f"plan and serve source.augmented(transforms, epoch=…), whose draws stay"
+                f"{error.message.split(': the data', 1)[0]}: {names_of(self._samples.transforms)} "
+                "changed its length, or the data changed since. Measure with the same transforms; "
+                "if their lengths are drawn again each time, measure, plan and serve "
+                "source.augmented(transforms, epoch=…), whose draws stay"
             ) from error
         slices = [slice(segment.start, segment.start + segment.length) for segment in segments]
         return assemble_pack(
@@ -86,7 +105,9 @@ class _PlannedPacks:
             [sample.loss_mask[tokens] for sample, tokens in zip(samples, slices, strict=True)],
             [segment.sample_id for segment in segments],
             [segment.start for segment in segments],
-            [sample.media for sample in samples] if any(sample.media for sample in samples) else None,
+            [sample.media for sample in samples]
+            if any(sample.media for sample in samples)
+            else None,
         )
 
 
@@ -98,9 +119,12 @@ class PackedDataset(IndexedPacks):
     Attributes:
         fingerprint: fingerprint of the plan.
         facts: facts about the packs, for the state of a loader.
-        alignment: alignment that the plan reserved room for: ``PackCollator(padding=Padding.of_alignment(…))``.
-        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None for packs of text.
-        media_features: settings of the features that the packs hold instead of media; None if they hold none.
+        alignment: alignment that the plan reserved room for:
+            ``PackCollator(padding=Padding.of_alignment(…))``.
+        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None
+            for packs of text.
+        media_features: settings of the features that the packs hold instead of media; None if they
+            hold none.
 
     Args:
         directory: path or URL of a pack store, or the store itself.
@@ -115,7 +139,10 @@ class PackedDataset(IndexedPacks):
     """
 
     @understands(
-        dict.fromkeys(("dataset", "template", *CAPACITY_NAMES), "use PackedDataset.wrap(dataset, packing_length=…)")
+        dict.fromkeys(
+            ("dataset", "template", *CAPACITY_NAMES),
+            "use PackedDataset.wrap(dataset, packing_length=…)",
+        )
     )
     def __init__(
         self,
@@ -127,20 +154,29 @@ class PackedDataset(IndexedPacks):
     ) -> None:
         if not isinstance(directory, PackStore):
             way_out = (
-                "use from_plan for a plan, and PackedDataset.wrap(dataset, packing_length=…) for a data set that encodes "
-                "its rows"
+                "use from_plan for a plan, and PackedDataset.wrap(dataset, packing_length=…) for "
+                "a data set that encodes its rows"
             )
-            check_type("directory", directory, (str, os.PathLike), "the path of a pack store", way_out)
-            directory = open_packs(directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes)
+            check_type(
+                "directory", directory, (str, os.PathLike), "the path of a pack store", way_out
+            )
+            directory = open_packs(
+                directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes
+            )
         elif media_root is not None:
             raise SettingsError(
-                f"{setting('media_root')} belongs to a directory: give it to open_packs for an open store"
+                f"{setting('media_root')} belongs to a directory: give it to open_packs for an "
+                "open store"
             )
         self._serve(directory)
 
     def _serve(self, packs: PackStore | _PlannedPacks | WrappedPacks) -> PackedDataset:
         self._packs = packs
-        self.fingerprint, self.facts, self.alignment = packs.fingerprint, packs.facts, packs.alignment
+        self.fingerprint, self.facts, self.alignment = (
+            packs.fingerprint,
+            packs.facts,
+            packs.alignment,
+        )
         self.media_settings = packs.media_settings
         self.media_features: dict[str, Any] | None = getattr(packs, "media_features", None)
         return self
@@ -154,15 +190,17 @@ class PackedDataset(IndexedPacks):
         *,
         transforms: Sequence[Transform] = (),
     ) -> PackedDataset:
-        """Return a data set that encodes each pack at access. Its packs equal the packs of the pack store.
+        """Return a data set that encodes each pack at access. Its packs equal the packs of the pack
+        store.
 
         Args:
             source: the samples, or anything that ``open_source`` takes.
             encoder: the encoder that measured the samples; or a tokenizer, or its name.
             plan: plan over the lengths of this source.
-            transforms: augmentation, drawn again for each sample at each access. The resulting lengths must equal the
-                measured lengths, with or without these transforms: they are checked against the plan at each access. If
-                lengths are random, give the source that was measured, ``source.augmented(…)``, and no transforms.
+            transforms: augmentation, drawn again for each sample at each access. The resulting
+                lengths must equal the measured lengths, with or without these transforms: they are
+                checked against the plan at each access. If lengths are random, give the source that
+                was measured, ``source.augmented(…)``, and no transforms.
 
         Raises:
             AugmentationError: at access; a transform changed the length of a sample.
@@ -186,29 +224,34 @@ class PackedDataset(IndexedPacks):
         num_proc: int | None = None,
         **options: Any,
     ) -> PackedDataset:
-        """Return the packs of a data set that encodes its own rows at access, such as a torch ``Dataset``.
+        """Return the packs of a data set that encodes its own rows at access, such as a torch
+        ``Dataset``.
 
-        Each pack is a list of its rows (``shards.PlainPack``), with everything that their encoder made: labels, pixels,
-        grids. ``PackCollator`` joins them. A row is read each time its pack is requested, with the augmentation of its
-        data set; its length must equal the planned length.
+        Each pack is a list of its rows (``shards.PlainPack``), with everything that their encoder
+        made: labels, pixels, grids. ``PackCollator`` joins them. A row is read each time its pack
+        is requested, with the augmentation of its data set; its length must equal the planned
+        length.
 
         Args:
-            dataset: data set with ``len`` and indexing; its rows are mappings with ``input_ids`` (``PackCollator``
-                lists the keys).
+            dataset: data set with ``len`` and indexing; its rows are mappings with ``input_ids``
+                (``PackCollator`` lists the keys).
             capacity: maximum tokens of a pack; ``packing_length`` is accepted too.
-            encode: function from a row of the data set to such a mapping, or an object with a method ``encode``, like
-                the templates of ms-swift; None for rows that are already encoded.
-            lengths: tokens of each row, if known. If None, the attribute or column ``lengths`` or ``length`` of the
-                data set is used; without it every row is encoded once.
-            path: file that keeps the lengths measured here. It is used for a data set of the same class, number of rows
-                and ``fingerprint`` (if it has one), if a few probed rows still have these lengths.
-            num_proc: number of measuring processes, which are workers of a ``DataLoader``; all cores if None, one
-                process for few rows.
+            encode: function from a row of the data set to such a mapping, or an object with a
+                method ``encode``, like the templates of ms-swift; None for rows that are already
+                encoded.
+            lengths: tokens of each row, if known. If None, the attribute or column ``lengths`` or
+                ``length`` of the data set is used; without it every row is encoded once.
+            path: file that keeps the lengths measured here. It is used for a data set of the same
+                class, number of rows and ``fingerprint`` (if it has one), if a few probed rows
+                still have these lengths.
+            num_proc: number of measuring processes, which are workers of a ``DataLoader``; all
+                cores if None, one process for few rows.
             options: additional options of ``plan_packs``, such as ``overflow="drop"``.
 
         Raises:
             EncodeError: a row cannot be encoded, or has no ``input_ids`` of one axis; names it.
-            OversizedSampleError: a row is longer than the capacity, and the option ``overflow`` is not ``drop``.
+            OversizedSampleError: a row is longer than the capacity, and the option ``overflow`` is
+                not ``drop``.
             LengthChangedError: at access; a row has another length than was planned.
             CacheMismatchError: ``path`` has lengths of another data set.
 
@@ -219,7 +262,11 @@ class PackedDataset(IndexedPacks):
         """
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             check_type(
-                "dataset", dataset, (), "a data set with an index", "a stream goes to WindowBatches, which packs it"
+                "dataset",
+                dataset,
+                (),
+                "a data set with an index",
+                "a stream goes to WindowBatches, which packs it",
             )
         rows = EncodedRows(dataset, encode)
         if lengths is None:
@@ -228,12 +275,15 @@ class PackedDataset(IndexedPacks):
             lengths = rows.lengths(path, num_proc)
         if len(lengths) != len(rows):
             raise SettingsError(
-                f"{len(lengths):,} lengths are given for {len(rows):,} rows of {rows.title}: measure again"
+                f"{len(lengths):,} lengths are given for {len(rows):,} rows of {rows.title}: "
+                "measure again"
             )
         try:
             plan = plan_packs(lengths, capacity=capacity, **options)
         except OversizedSampleError as error:  # rows are packed whole: no other policy applies
-            raise OversizedSampleError(error.message.replace(", truncate, truncate_left or split", "")) from error
+            raise OversizedSampleError(
+                error.message.replace(", truncate, truncate_left or split", "")
+            ) from error
         return cls.__new__(cls)._serve(WrappedPacks(rows, plan))
 
     def __len__(self) -> int:

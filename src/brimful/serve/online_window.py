@@ -1,4 +1,6 @@
-"""Online window: ``Lookahead`` packs samples as they arrive, and no sample waits longer than a bound."""
+"""Online window: ``Lookahead`` packs samples as they arrive, and no sample waits longer than a
+bound.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class Window:
     Args:
         capacity: maximum tokens of a pack.
         size: number of samples that may be seen before packs must be served.
-        max_wait: maximum number of packs that are served before a waiting sample; four times the window if None.
+        max_wait: maximum number of packs that are served before a waiting sample; four times the
+            window if None.
         algorithm: one of ``LOOKAHEAD_ALGORITHMS``.
         min_fill: share of the capacity from which a pack is served at once.
         overflow: treatment of a sample above the capacity (``Overflow``).
@@ -47,21 +50,30 @@ class Window:
         self.planner()  # refuses invalid settings
 
     def planner(self) -> Lookahead:
-        """Return a planner with these settings. The composer cuts or refuses samples above the capacity first."""
-        settings = {name: getattr(self, name) for name in ("capacity", "size", "max_wait", "algorithm", "min_fill")}
+        """Return a planner with these settings. The composer cuts or refuses samples above the
+        capacity first.
+        """
+        settings = {
+            name: getattr(self, name)
+            for name in ("capacity", "size", "max_wait", "algorithm", "min_fill")
+        }
         return Lookahead(**settings, overflow=Overflow.ERROR)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings for JSON, as they are stored and compared in saved states."""
         plain = {**asdict(self), "overflow": self.overflow.value, "min_fill": float(self.min_fill)}
-        return {"kind": "window", **plain, **{key: int(plain[key]) for key in ("capacity", "size", "max_wait")}}
+        return {
+            "kind": "window",
+            **plain,
+            **{key: int(plain[key]) for key in ("capacity", "size", "max_wait")},
+        }
 
 
 class WindowComposer(MicroBatchComposer):
     """Composer whose micro-batches are the packs of a ``Lookahead``. It sees only lengths.
 
-    Segments are numbered as they arrive; the planner identifies them by number. They wait in the planner's window, then
-    in packs that are ready::
+    Segments are numbered as they arrive; the planner identifies them by number. They wait in the
+    planner's window, then in packs that are ready::
 
         window of 4, capacity 10, lengths 7 6 4 2 5 3      in the window    ready          leaves
         0 1 2 3 came in                                    0 3              1 2            1 2
@@ -99,11 +111,15 @@ class WindowComposer(MicroBatchComposer):
             self._give_to_planner()
 
     def _give_to_planner(self) -> None:
-        """Give the new segments to the planner; a full window is planned, and some of its packs become ready."""
+        """Give the new segments to the planner; a full window is planned, and some of its packs
+        become ready.
+        """
         arrived, self._arrived = self._arrived, []
         lengths = [self._numbered[number].length for number in arrived]
         self._num_in_window += len(arrived)
-        self._receive(self._planner.add(np.array(arrived, dtype=np.int64), np.array(lengths, dtype=np.int32)))
+        self._receive(
+            self._planner.add(np.array(arrived, dtype=np.int64), np.array(lengths, dtype=np.int32))
+        )
 
     def _receive(self, packs: StreamPacks) -> None:
         for numbers, _, _ in packs:
@@ -115,7 +131,9 @@ class WindowComposer(MicroBatchComposer):
         return bool(self._packs)
 
     def take(self, step: int) -> list[SampleSegment]:
-        """Remove the next pack and return its segments; at least one segment must wait, and no later one may arrive."""
+        """Remove the next pack and return its segments; at least one segment must wait, and no
+        later one may arrive.
+        """
         if not self._packs:
             self._give_to_planner()
             self._receive(self._planner.finish())
@@ -125,12 +143,16 @@ class WindowComposer(MicroBatchComposer):
 
     def mark(self) -> ComposerMark:
         """Return a snapshot for ``go_to``."""
-        # Segments that the planner has not seen do not fill its window, so nothing is planned here: packs depend only
-        # on the order of the samples, not on how they are given to the planner.
+        # Segments that the planner has not seen do not fill its window, so nothing is planned here:
+        # packs depend only on the order of the samples, not on how they are given to the planner.
         if self._arrived:
             self._give_to_planner()
         packs = [list(numbers) for numbers in self._packs]
-        plan = {"numbers": list(self._numbered), "packs": packs, "planner": self._planner.state_dict()}
+        plan = {
+            "numbers": list(self._numbered),
+            "packs": packs,
+            "planner": self._planner.state_dict(),
+        }
         return ComposerMark(self.waiting, self.ledger, plan)
 
     def go_to(self, mark: ComposerMark) -> None:

@@ -1,6 +1,8 @@
-"""Orders: which packs of one rank come next, at which position, and the states that hold a position.
+"""Orders: which packs of one rank come next, at which position, and the states that hold a
+position.
 
-A state has the identity of the data, the epoch, the step in the epoch, and the served places of that step::
+A state has the identity of the data, the epoch, the step in the epoch, and the served places of
+that step::
 
     version      3: states of other versions are refused
     kind         "packs", "stream" or "composed"
@@ -9,8 +11,8 @@ A state has the identity of the data, the epoch, the step in the epoch, and the 
     places       packs (in a composed step: micro-batches) of the next step that all ranks have served; 0 between steps
     of           description of the packs or samples, for the error about a state that does not fit; not for plain lists
 
-So the state is equal on all ranks. Settings that decide which packs come next are stored with these keys, each under
-its own name.
+So the state is equal on all ranks. Settings that decide which packs come next are stored with these
+keys, each under its own name.
 """
 
 from __future__ import annotations
@@ -53,16 +55,22 @@ class Request(NamedTuple):
     """
 
     keys: Sequence[Any]
-    """Keys that the data set of the loader takes: numbers of packs, positions, or segments of samples."""
+    """Keys that the data set of the loader takes: numbers of packs, positions, or segments of
+    samples.
+    """
     has_loss: bool = True
-    """False if the rank has no pack in this micro-batch: it runs these without loss, in step with the others."""
+    """False if the rank has no pack in this micro-batch: it runs these without loss, in step with
+    the others.
+    """
 
 
 class Order(abc.ABC):
-    """Order of the packs of one data-parallel rank, epoch by epoch: what comes next. It never reads a pack.
+    """Order of the packs of one data-parallel rank, epoch by epoch: what comes next. It never reads
+    a pack.
 
-    A loader asks for the next request (``next_request``), reads and collates its packs, and counts it (``advance``).
-    Workers of a ``DataLoader`` go through all requests of their rank, and each worker makes every n-th batch.
+    A loader asks for the next request (``next_request``), reads and collates its packs, and counts
+    it (``advance``). Workers of a ``DataLoader`` go through all requests of their rank, and each
+    worker makes every n-th batch.
 
     Attributes:
         dp_rank, dp_world_size: this rank among the ranks that see different data.
@@ -83,7 +91,9 @@ class Order(abc.ABC):
         """Go to the beginning of an epoch, which may be the current one."""
 
     def prepare(self) -> None:  # noqa: B027  # most orders need nothing
-        """Make what the epoch needs if it does not exist; call it before a fork, or each process makes it."""
+        """Make what the epoch needs if it does not exist; call it before a fork, or each process
+        makes it.
+        """
 
     @abc.abstractmethod
     def next_request(self) -> Request | None:
@@ -91,11 +101,15 @@ class Order(abc.ABC):
 
     @abc.abstractmethod
     def advance(self) -> bool:
-        """Count the next request as served; return true if it is known to be the last of its epoch."""
+        """Count the next request as served; return true if it is known to be the last of its
+        epoch.
+        """
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return the position; it counts served requests, not batches that a consumer prefetched."""
+        """Return the position; it counts served requests, not batches that a consumer
+        prefetched.
+        """
 
     @abc.abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -126,9 +140,14 @@ class Position(NamedTuple):
 
 
 def make_state(
-    kind: str, fingerprint: Fingerprint, position: Position, of: Mapping[str, Any] | None = None, **settings: Any
+    kind: str,
+    fingerprint: Fingerprint,
+    position: Position,
+    of: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
-    """Return a state for JSON; ``of`` is never compared, and describes the fingerprinted data in messages.
+    """Return a state for JSON; ``of`` is never compared, and describes the fingerprinted data in
+    messages.
 
     >>> make_state("packs", "41396dc", Position(0, 7, 0), seed=0)
     {'version': 3, 'kind': 'packs', 'fingerprint': '41396dc', 'epoch': 0, 'step': 7, 'places': 0, 'seed': 0}
@@ -145,7 +164,9 @@ def make_state(
 
 
 def facts_of_store(directory: str, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description of the packs of a directory for ``make_state``, without the path, which may differ."""
+    """Return a description of the packs of a directory for ``make_state``, without the path, which
+    may differ.
+    """
     prints = {name: short(identity[name]) for name in ("source", "encoder")}
     return {
         "directory": os.path.basename(directory),
@@ -164,8 +185,8 @@ def check_state(state: Any, own_state: Mapping[str, Any], keys: Iterable[str]) -
         keys: settings that must be equal, in addition to version, kind and fingerprint.
 
     Raises:
-        StateError: names each key whose values differ, with both values, and describes the other packs or samples; or
-            names the impossible numbers.
+        StateError: names each key whose values differ, with both values, and describes the other
+            packs or samples; or names the impossible numbers.
     """
     check_type("state", state, Mapping, "what state_dict returned")
     # A state of another version or kind differs everywhere: one reason is enough.
@@ -177,7 +198,11 @@ def check_state(state: Any, own_state: Mapping[str, Any], keys: Iterable[str]) -
             raise StateError(f"the loader state does not fit: {text}")
     values: list[Any] = [state.get(name) for name in Position._fields]
     if not all(map(is_whole_number, values)) or min(values) < 0:
-        raise damaged(", ".join(f"{name} {value!r}" for name, value in zip(Position._fields, values, strict=True)))
+        raise damaged(
+            ", ".join(
+                f"{name} {value!r}" for name, value in zip(Position._fields, values, strict=True)
+            )
+        )
     return Position(*map(int, values))
 
 

@@ -1,4 +1,6 @@
-"""Packs of a finished store by index: its shards, mapped or copied to this machine, and sequences of packs."""
+"""Packs of a finished store by index: its shards, mapped or copied to this machine, and sequences
+of packs.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,17 @@ from brimful.serve.order import facts_of_store
 from brimful.store.shards import Pack, ShardReader, ShardRecord, StreamLog
 
 _MAX_OPEN_SHARDS = 256
-"""Maximum number of shards that one process keeps mapped; the shard mapped first is closed first."""
+"""Maximum number of shards that one process keeps mapped; the shard mapped first is closed
+first.
+"""
 
 _READ_BYTES = 1 << 20
 """Bytes of a shard that are read and hashed together, so that they stay in the CPU cache."""
 
 _CACHE_SHARE = 8
-"""A process keeps at most ``1 / 8`` of the cache open: a node has many ranks, and each rank has workers."""
+"""A process keeps at most ``1 / 8`` of the cache open: a node has many ranks, and each rank has
+workers.
+"""
 
 
 class _OpenShard(NamedTuple):
@@ -42,10 +48,12 @@ class ShardFiles:
     Args:
         store: blob store of the shards.
         media: files that their packs refer to (``files_of`` of ``attachment_store``).
-        cache_dir, cache_bytes: see ``open_packs``; a local store without a ``cache_dir`` is read in place.
-        are_read_whole: this process reads whole shards, so each is checked against the hash in the log when it is
-            opened. Batches are always compared with their digests in the record; this also finds a bit flip between
-            columns, and damage in a foreign shard whose record has no digests.
+        cache_dir, cache_bytes: see ``open_packs``; a local store without a ``cache_dir`` is read in
+            place.
+        are_read_whole: this process reads whole shards, so each is checked against the hash in the
+            log when it is opened. Batches are always compared with their digests in the record;
+            this also finds a bit flip between columns, and damage in a foreign shard whose record
+            has no digests.
     """
 
     def __init__(
@@ -75,7 +83,8 @@ class ShardFiles:
         """Return one pack of a shard.
 
         Raises:
-            CorruptFileError: the shard differs from the committed shard; a damaged copy is downloaded again first.
+            CorruptFileError: the shard differs from the committed shard; a damaged copy is
+                downloaded again first.
         """
         try:
             return self._shard(record).pack(row)
@@ -83,7 +92,8 @@ class ShardFiles:
             shard = self._open.pop(record.seq, None)
             if shard is not None:
                 shard.close()
-            # A copy was undamaged when it was downloaded, and was damaged later, by a power failure or a disk.
+            # A copy was undamaged when it was downloaded, and was damaged later, by a power failure
+            # or a disk.
             if not (self.is_copied and self.copies.discard(record.xxh3_128)):
                 raise
             return self._shard(record).pack(row)
@@ -104,7 +114,9 @@ class ShardFiles:
     def _max_open(self, record: ShardRecord) -> int:
         if not self.is_copied:
             return _MAX_OPEN_SHARDS
-        return max(2, min(_MAX_OPEN_SHARDS, self.copies.max_bytes // (_CACHE_SHARE * max(record.bytes, 1))))
+        return max(
+            2, min(_MAX_OPEN_SHARDS, self.copies.max_bytes // (_CACHE_SHARE * max(record.bytes, 1)))
+        )
 
     def _opened(self, record: ShardRecord) -> _OpenShard:
         path = self.store.local_path(record.file)
@@ -116,11 +128,15 @@ class ShardFiles:
                 with open(path, "rb", buffering=0) as file:
                     fingerprint = fingerprint_stream(iter(lambda: file.read(_READ_BYTES), b""))
                 if fingerprint != record.xxh3_128:
-                    raise CorruptFileError(f"{path} has other bytes than were committed: write the shard again")
+                    raise CorruptFileError(
+                        f"{path} has other bytes than were committed: write the shard again"
+                    )
             return _OpenShard(reader, lambda: None)
         copy = self.copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)
         try:
-            reader = ShardReader(copy.path, size=record.bytes, batches=record.batches, media=self._media)
+            reader = ShardReader(
+                copy.path, size=record.bytes, batches=record.batches, media=self._media
+            )
             return _OpenShard(reader, copy.close)
         except BaseException:
             copy.close()
@@ -164,23 +180,28 @@ class IndexedPacks(abc.ABC):
 class PackStore(IndexedPacks):
     """Packs of a directory by index; also a sequence, so any map-style loader accepts it.
 
-    Opening reads the small log; a shard is mapped at the first access to one of its packs, and every pack is checked
-    against its checksum when it is read. Picklable and safe to fork: each process maps the files itself. A shard behind
-    a URL is copied to this machine at the first access, once for all its processes.
+    Opening reads the small log; a shard is mapped at the first access to one of its packs, and
+    every pack is checked against its checksum when it is read. Picklable and safe to fork: each
+    process maps the files itself. A shard behind a URL is copied to this machine at the first
+    access, once for all its processes.
 
     Attributes:
         directory: path or URL of the packs.
         capacity: largest number of tokens in a pack.
         identity, notes: parts of the header.
         fingerprint: fingerprint of the plan that the packs were written from.
-        alignment: alignment that the plan reserved room for: ``PackCollator(padding=Padding.of_alignment(…))``.
-        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None for text.
-        media_features: settings of the features that the packs hold instead of media; None if they hold none.
+        alignment: alignment that the plan reserved room for:
+            ``PackCollator(padding=Padding.of_alignment(…))``.
+        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None
+            for text.
+        media_features: settings of the features that the packs hold instead of media; None if they
+            hold none.
         num_shards: number of shard files.
         num_tokens: number of tokens in all packs.
         fill_ratio: real tokens ÷ (packs × capacity).
         facts: description of the packs, for the state of a loader.
-        media_root: directory to which references to media are relative; empty in a store without references.
+        media_root: directory to which references to media are relative; empty in a store without
+            references.
 
     Args:
         directory: directory of the packs.
@@ -221,16 +242,22 @@ class PackStore(IndexedPacks):
         self.fill_ratio = self.num_tokens / (len(self) * self.capacity) if len(self) else 1.0
         self.facts = {**facts_of_store(self.directory, self.identity), "packs": len(self)}
         self._given_root = None if media_root is None else path_of("media_root", media_root)
-        self._attached = attachment_store().files_of(self._store, self._records, self.notes, self._given_root)
+        self._attached = attachment_store().files_of(
+            self._store, self._records, self.notes, self._given_root
+        )
         self.media_root: str = self._attached.root
-        self._files = ShardFiles(self._store, self._attached, cache_dir=cache_dir, cache_bytes=cache_bytes)
+        self._files = ShardFiles(
+            self._store, self._attached, cache_dir=cache_dir, cache_bytes=cache_bytes
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(PackStore, media_root=self._given_root, **self._cache), (self.directory,)
 
     @property
     def media(self) -> Any:
-        """Media of all packs by kind, and what the store itself holds (``media.store.MediaCensus``), from the log."""
+        """Media of all packs by kind, and what the store itself holds
+        (``media.store.MediaCensus``), from the log.
+        """
         return self._attached.census(self.directory)
 
     def __len__(self) -> int:
@@ -247,8 +274,9 @@ class PackStore(IndexedPacks):
 
     def __repr__(self) -> str:
         return (
-            f"PackStore({self.directory!r}, {len(self):,} packs of {self.capacity:,}, {self.num_tokens:,} tokens, "
-            f"fill {100 * self.fill_ratio:.2f} %, {counted(self.num_shards, 'shard')}, {short(self.fingerprint)})"
+            f"PackStore({self.directory!r}, {len(self):,} packs of {self.capacity:,}, "
+            f"{self.num_tokens:,} tokens, fill {100 * self.fill_ratio:.2f} %, "
+            f"{counted(self.num_shards, 'shard')}, {short(self.fingerprint)})"
         )
 
 
@@ -263,9 +291,11 @@ def open_packs(
 
     Args:
         directory: a path, or a URL that fsspec opens, such as ``s3://bucket/packs``.
-        media_root: directory of the media that packs refer to, if they were moved without the packs.
-        cache_dir: local directory for copies of shards behind a URL, shared by the processes of a machine; in the cache
-            if None. With a local path, shards are copied from there too, for slow network mounts.
+        media_root: directory of the media that packs refer to, if they were moved without the
+            packs.
+        cache_dir: local directory for copies of shards behind a URL, shared by the processes of a
+            machine; in the cache if None. With a local path, shards are copied from there too, for
+            slow network mounts.
         cache_bytes: maximum bytes of the copies; 64 GiB if None. Unused copies are removed first.
 
     Raises:

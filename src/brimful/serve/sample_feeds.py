@@ -22,14 +22,17 @@ from brimful.serve.compose import MicroBatchComposer, SampleSegment
 from brimful.store.shards import Pack, assemble_pack
 
 Item: TypeAlias = EncodedSample | Pack | TokenizedSample
-"""A sample or a pack of a feed; a plain sample stays as it was read if a pack cannot represent all of it."""
+"""A sample or a pack of a feed; a plain sample stays as it was read if a pack cannot represent all
+of it.
+"""
 
 _LOOKUP_SAMPLES = 4096
 """Number of samples whose lengths are converted to Python numbers at once."""
 
 
 class IndexedSampleFeed:
-    """Samples by index, in a different order each epoch. Composing reads lengths; only served samples are encoded.
+    """Samples by index, in a different order each epoch. Composing reads lengths; only served
+    samples are encoded.
 
     Attributes:
         identity: fingerprints and settings that a saved state must match.
@@ -48,13 +51,21 @@ class IndexedSampleFeed:
         self._source, self._seed = source, seed
         self._lengths: Lengths = as_lengths(lengths)
         if by_targets and loss_tokens is None:
-            raise SettingsError("count='loss_tokens' needs the targets of each sample: give loss_tokens with lengths")
+            raise SettingsError(
+                "count='loss_tokens' needs the targets of each sample: give loss_tokens with "
+                "lengths"
+            )
         targets = self._lengths if loss_tokens is None else as_lengths(loss_tokens, "loss_tokens")
         for name, size in (("loss_tokens", len(targets)), ("the source", len(source))):
             if size != len(self._lengths):
-                raise SettingsError(f"lengths has {len(self._lengths):,} samples and {name} {size:,}: measure again")
+                raise SettingsError(
+                    f"lengths has {len(self._lengths):,} samples and {name} {size:,}: measure again"
+                )
         if len(self._lengths) and not self._lengths.all():
-            raise SettingsError(f"sample {int(np.argmin(self._lengths != 0))} has length 0; every sample needs 1 token")
+            raise SettingsError(
+                f"sample {int(np.argmin(self._lengths != 0))} has length 0; every sample needs 1 "
+                "token"
+            )
         self._budget_tokens = targets if by_targets else self._lengths
         self.identity = {
             "lengths": fingerprint_array(self._lengths),
@@ -95,7 +106,11 @@ class IndexedSampleFeed:
         # Reading numbers one by one is several times faster from Python lists than from arrays.
         if sample is None and self._num_taken < len(self._lengths):
             stop = min(self._num_taken + _LOOKUP_SAMPLES, len(self._lengths))
-            ids = np.arange(self._num_taken, stop) if self._order is None else self._order[self._num_taken : stop]
+            ids = (
+                np.arange(self._num_taken, stop)
+                if self._order is None
+                else self._order[self._num_taken : stop]
+            )
             columns = ids, self._lengths[ids], self._budget_tokens[ids]
             self._upcoming = zip(*(column.tolist() for column in columns), strict=True)
             sample = next(self._upcoming)
@@ -124,8 +139,9 @@ class IndexedSampleFeed:
             length = int(self._lengths[segment.key])
             if len(item.input_ids) != length:
                 raise LengthChangedError(
-                    f"sample {segment.key} encodes to {len(item.input_ids):,} tokens and was measured with {length:,}: "
-                    f"the data or the tokenizer changed since. Measure again"
+                    f"sample {segment.key} encodes to {len(item.input_ids):,} tokens and was "
+                    f"measured with {length:,}: the data or the tokenizer changed since. Measure "
+                    "again"
                 )
         return _packs_of(segments, items)
 
@@ -137,7 +153,9 @@ class IndexedSampleFeed:
         """Return the number of samples taken in this epoch."""
         return {"taken": self._num_taken}
 
-    def position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
+    def position_to_json(
+        self, position: dict[str, Any], held: Sequence[SampleSegment]
+    ) -> dict[str, Any]:
         """Return a position for JSON; the held segments need no tokens."""
         return position
 
@@ -148,18 +166,26 @@ class IndexedSampleFeed:
         """Go to a saved position, which may be of other ranks."""
         num_taken, num_samples = int(state["taken"]), len(self._lengths)
         for segment in held:
-            if not (0 <= segment.key < num_samples and _is_within(segment, int(self._lengths[segment.key]))):
+            if not (
+                0 <= segment.key < num_samples
+                and _is_within(segment, int(self._lengths[segment.key]))
+            ):
                 raise StateError(
-                    f"the loader state holds {segment}, which the source of {num_samples:,} samples does not have"
+                    f"the loader state holds {segment}, which the source of {num_samples:,} "
+                    "samples does not have"
                 )
         if not 0 <= num_taken <= num_samples:
-            raise StateError(f"the loader state took {num_taken:,} samples of an epoch that has {num_samples:,}")
+            raise StateError(
+                f"the loader state took {num_taken:,} samples of an epoch that has {num_samples:,}"
+            )
         self.begin(epoch)
         self._go_to(num_taken)
 
 
 class StreamSampleFeed:
-    """Samples or packs in the order of a stream. Waiting items are held; a saved state holds their tokens."""
+    """Samples or packs in the order of a stream. Waiting items are held; a saved state holds their
+    tokens.
+    """
 
     identity: dict[str, Any] = {"kind": "stream"}
     facts = identity
@@ -192,12 +218,19 @@ class StreamSampleFeed:
             item = _item_of(taken, self._num_taken)
         length = len(item.input_ids)
         if not length:
-            raise EncodeError(f"item {self._num_taken} of the stream has no tokens; leave such samples out before")
+            raise EncodeError(
+                f"item {self._num_taken} of the stream has no tokens; leave such samples out before"
+            )
         # The first token of a sample is never a target; the mask of a pack already excludes it.
         num_samples = 1 if isinstance(item, EncodedSample) else item.num_segments
         num_targets = int(np.count_nonzero(item.loss_mask[1:]))
         self._items[self._num_taken] = item
-        composer.add(self._num_taken, length, num_targets if self._by_targets else length, samples=num_samples)
+        composer.add(
+            self._num_taken,
+            length,
+            num_targets if self._by_targets else length,
+            samples=num_samples,
+        )
         self._num_taken += 1
         return True
 
@@ -210,8 +243,8 @@ class StreamSampleFeed:
     def fork(self) -> StreamSampleFeed:
         """Refuse, because an iterator has one position."""
         raise SettingsError(
-            f"the stream {type(self._source).__name__} has one position, and workers need one each: iterate the loader "
-            f"itself, or give samples by index and their lengths"
+            f"the stream {type(self._source).__name__} has one position, and workers need one "
+            "each: iterate the loader itself, or give samples by index and their lengths"
         )
 
     def drop_except(self, segments: Sequence[SampleSegment]) -> None:
@@ -224,18 +257,24 @@ class StreamSampleFeed:
 
     def position(self) -> dict[str, Any]:
         """Return the number of samples taken, the stream's state or None, and the held items."""
-        source_state = copy.deepcopy(self._source.state_dict()) if hasattr(self._source, "state_dict") else None
+        source_state = (
+            copy.deepcopy(self._source.state_dict())
+            if hasattr(self._source, "state_dict")
+            else None
+        )
         return {"taken": self._num_taken, "source_state": source_state, "items": dict(self._items)}
 
-    def position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
+    def position_to_json(
+        self, position: dict[str, Any], held: Sequence[SampleSegment]
+    ) -> dict[str, Any]:
         """Return the position with the tokens of the held segments."""
         if position["source_state"] is None or not hasattr(self._source, "load_state_dict"):
             raise StateError(
-                f"the stream {type(self._source).__name__} cannot report its position: give it state_dict() and "
-                f"load_state_dict(), or give a source by index with lengths"
+                f"the stream {type(self._source).__name__} cannot report its position: give it "
+                "state_dict() and load_state_dict(), or give a source by index with lengths"
             )
-        # Items at the position, not the current items: numbers restart with each epoch, and the filler may be from the
-        # last epoch.
+        # Items at the position, not the current items: numbers restart with each epoch, and the
+        # filler may be from the last epoch.
         keys = {segment.key for segment in held}
         return {**position, "items": {str(key): _to_json(position["items"][key]) for key in keys}}
 
@@ -244,10 +283,13 @@ class StreamSampleFeed:
         items = {int(key): _from_json(value) for key, value in state["items"].items()}
         for segment in held:
             if not _is_within(segment, len(items[segment.key].input_ids)):
-                raise StateError(f"the loader state holds {segment}, which its own tokens do not have")
+                raise StateError(
+                    f"the loader state holds {segment}, which its own tokens do not have"
+                )
         if not hasattr(self._source, "load_state_dict"):
             raise StateError(
-                f"the stream {type(self._source).__name__} has no load_state_dict() to restore its position"
+                f"the stream {type(self._source).__name__} has no load_state_dict() to restore its "
+                "position"
             )
         self.begin(epoch)
         self._source.load_state_dict(state["source_state"])
@@ -286,11 +328,13 @@ def _item_of(item: Any, key: int) -> Item:
     )
 
 
-def _packs_of(segments: Sequence[SampleSegment], items: Sequence[Item]) -> list[Pack | TokenizedSample]:
+def _packs_of(
+    segments: Sequence[SampleSegment], items: Sequence[Item]
+) -> list[Pack | TokenizedSample]:
     """Return the items as packs: single samples are joined, other items stay unchanged.
 
-    Packs of several samples, and samples that a pack cannot represent, stay unchanged. Samples keep their order: the
-    samples between two samples that a pack cannot represent become one pack.
+    Packs of several samples, and samples that a pack cannot represent, stay unchanged. Samples keep
+    their order: the samples between two samples that a pack cannot represent become one pack.
     """
     packs: list[Pack | TokenizedSample] = []
     singles: list[tuple[SampleSegment, EncodedSample | Pack]] = []
@@ -301,8 +345,9 @@ def _packs_of(segments: Sequence[SampleSegment], items: Sequence[Item]) -> list[
         elif isinstance(item, Pack) and item.num_segments > 1:
             if segment.length != len(item):
                 raise CollateError(
-                    f"item {segment.key} is a pack of {item.num_segments} samples and {len(item):,} tokens, which is "
-                    f"never cut: raise capacity, or choose overflow drop"
+                    f"item {segment.key} is a pack of {item.num_segments} samples and "
+                    f"{len(item):,} tokens, which is never cut: raise capacity, or choose overflow "
+                    "drop"
                 )
             packs.append(item)
         else:
@@ -314,7 +359,8 @@ def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> l
     """Return single samples as a list with one pack; an empty list without samples."""
     ids, masks, sample_ids, starts, media = [], [], [], [], []
     for segment, item in singles:
-        # A pack of one sample may hold a part of it, and the segment a part of that part: the starts are added.
+        # A pack of one sample may hold a part of it, and the segment a part of that part: the
+        # starts are added.
         sample_id, item_start = segment.key, 0
         if isinstance(item, Pack):
             sample_id, item_start = int(item.sample_ids[0]), int(item.starts[0])
@@ -325,7 +371,11 @@ def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> l
         starts.append(item_start + segment.start)
         # In a pack of one sample, media starts are relative to the pack.
         media.append([replace(medium, start=medium.start + item_start) for medium in item.media])
-    return [assemble_pack(ids, masks, sample_ids, starts, media if any(media) else None)] if ids else []
+    return (
+        [assemble_pack(ids, masks, sample_ids, starts, media if any(media) else None)]
+        if ids
+        else []
+    )
 
 
 _KINDS: dict[str, Callable[..., Any]] = {
@@ -340,13 +390,18 @@ def _to_json(item: Item) -> dict[str, Any]:
     """Return an item for JSON: little-endian dtype, shape, base64 and checksum of each array."""
     arrays = {}
     named = (
-        item.arrays() if isinstance(item, TokenizedSample) else {f.name: getattr(item, f.name) for f in fields(item)}
+        item.arrays()
+        if isinstance(item, TokenizedSample)
+        else {f.name: getattr(item, f.name) for f in fields(item)}
     )
     for name, array in named.items():
         if isinstance(array, tuple) and not array:
             continue  # no attachments
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise StateError(f"{type(item).__name__}.{name} of a sample that waits is not an array and cannot be saved")
+            raise StateError(
+                f"{type(item).__name__}.{name} of a sample that waits is not an array and cannot "
+                "be saved"
+            )
         dtype = array.dtype.newbyteorder("<")
         data = array.astype(dtype, copy=False).tobytes()
         text = base64.b64encode(data).decode("ascii")
@@ -360,7 +415,8 @@ def _from_json(value: dict[str, Any]) -> Any:
         data = base64.b64decode(text, validate=True)
         if fingerprint_bytes(data) != checksum:
             raise StateError(
-                f"the loader state is damaged: {name} of a sample that waits has other bytes than were saved"
+                f"the loader state is damaged: {name} of a sample that waits has other bytes than "
+                "were saved"
             )
         array = np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape)
         arrays[name] = array.astype(array.dtype.newbyteorder("="))

@@ -1,4 +1,6 @@
-"""Order of packs by a schedule: each epoch in another order, resumable at every step, also with other ranks."""
+"""Order of packs by a schedule: each epoch in another order, resumable at every step, also with
+other ranks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from brimful.base.fingerprint import fingerprint_array
 from brimful.base.wording import counted
 from brimful.errors import SettingsError, StateError
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Shape, Tail, quantize, resized_schedule
-from brimful.serve.order import Order, Position, RankSettings, Request, check_state, damaged, make_state
+from brimful.serve.order import (
+    Order,
+    Position,
+    RankSettings,
+    Request,
+    check_state,
+    damaged,
+    make_state,
+)
 from brimful.store.shards import FingerprintedPacks
 
 _SETTINGS = ("seed", "tail", "costs", "window_steps")
@@ -45,9 +55,15 @@ class ScheduleOrder(Order):
 
     def __init__(self, packs: FingerprintedPacks, settings: ScheduleSettings) -> None:
         super().__init__(settings.dp_rank, settings.dp_world_size, settings.tail)
-        sizes = {name: getattr(settings, name) for name in ("dp_world_size", "micro_batches", "packs_per_micro_batch")}
-        self._shape = Shape(0, *(whole_number(name, value, minimum=1) for name, value in sizes.items()))
-        # Shapes of this epoch, from the shape that decides its global batches to the shape of this loader.
+        sizes = {
+            name: getattr(settings, name)
+            for name in ("dp_world_size", "micro_batches", "packs_per_micro_batch")
+        }
+        self._shape = Shape(
+            0, *(whole_number(name, value, minimum=1) for name, value in sizes.items())
+        )
+        # Shapes of this epoch, from the shape that decides its global batches to the shape of this
+        # loader.
         self._shapes = [self._shape]
         self._window_steps = whole_number("window_steps", settings.window_steps, minimum=1)
         self._packs, self._seed = packs, settings.seed
@@ -55,16 +71,19 @@ class ScheduleOrder(Order):
         if self._costs is not None:
             if getattr(packs, "replans", False):
                 raise SettingsError(
-                    "costs are of the packs of one epoch, and this data set plans again for each: replan=False"
+                    "costs are of the packs of one epoch, and this data set plans again for each: "
+                    "replan=False"
                 )
             quantize(self._costs, len(packs))  # refuses invalid costs
         self._num_delivered = 0  # micro-batches since the last shape began
-        self._rank_batches: npt.NDArray[np.int64] | None = None  # int64[micro-batches, packs] since then; -1: no pack
+        self._rank_batches: npt.NDArray[np.int64] | None = (
+            None  # int64[micro-batches, packs] since then; -1: no pack
+        )
         self._filler = 0
         if self.steps_per_epoch == 0:
             raise SettingsError(
-                f"{len(packs):,} packs do not fill one step of {self._shape.step_size} packs: use tail='pad' or "
-                f"'repeat', or fewer ranks"
+                f"{len(packs):,} packs do not fill one step of {self._shape.step_size} packs: use "
+                "tail='pad' or 'repeat', or fewer ranks"
             )
 
     @property
@@ -82,19 +101,24 @@ class ScheduleOrder(Order):
         return shapes[-1].first_step + num_full + (1 if is_completed else 0)
 
     def __len__(self) -> int:
-        """Return the number of micro-batches of this epoch on this rank, including the served ones."""
+        """Return the number of micro-batches of this epoch on this rank, including the served
+        ones.
+        """
         return self._num_steps(self._shapes) * self._shape.micro_batches
 
     def begin_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, which may be the current one."""
-        # Shapes with equal step sizes share their global batches; with costs, the first of these shapes decides them.
+        # Shapes with equal step sizes share their global batches; with costs, the first of these
+        # shapes decides them.
         first = self._shapes[-1]
         for shape in reversed(self._shapes):
             if shape.step_size != first.step_size:
                 break
             first = shape
         is_same = self._costs is None or first.step_shape == self._shape.step_shape
-        self._go_to(epoch, [self._shape] if is_same else [first._replace(first_step=0), self._shape], 0)
+        self._go_to(
+            epoch, [self._shape] if is_same else [first._replace(first_step=0), self._shape], 0
+        )
 
     def _go_to(self, epoch: int, shapes: list[Shape], num_delivered: int) -> None:
         if (epoch, shapes) != (self.epoch, self._shapes):
@@ -102,12 +126,14 @@ class ScheduleOrder(Order):
         self.epoch, self._shapes, self._num_delivered = int(epoch), shapes, num_delivered
 
     def schedule(self) -> npt.NDArray[np.int64]:
-        """Return the steps of all ranks in this epoch since its last change of ranks, the same array on each rank.
+        """Return the steps of all ranks in this epoch since its last change of ranks, the same
+        array on each rank.
 
         Returns:
             ``int64[steps, ranks, micro-batches, packs]``, -1 for no pack.
         """
-        # A data set that plans again for each epoch must first go to this epoch, together on all ranks.
+        # A data set that plans again for each epoch must first go to this epoch, together on all
+        # ranks.
         if hasattr(self._packs, "set_epoch"):
             self._packs.set_epoch(self.epoch)
         return resized_schedule(
@@ -121,16 +147,22 @@ class ScheduleOrder(Order):
         )
 
     def prepare(self) -> None:
-        """Make the schedule of this epoch if it does not exist; call it before a fork, or each process makes it."""
+        """Make the schedule of this epoch if it does not exist; call it before a fork, or each
+        process makes it.
+        """
         if self._rank_batches is not None:
             return
         schedule = self.schedule()
         self._filler = int(schedule[0, 0, 0, 0]) if len(schedule) else 0
         # A copy of this rank's part: the schedule of all ranks is not kept.
-        self._rank_batches = schedule[:, self.dp_rank].reshape(-1, self._shape.packs_per_micro_batch).copy()
+        self._rank_batches = (
+            schedule[:, self.dp_rank].reshape(-1, self._shape.packs_per_micro_batch).copy()
+        )
 
     def next_request(self) -> Request | None:
-        """Return the packs of the next batch; at the end of an epoch move to the next and return None."""
+        """Return the packs of the next batch; at the end of an epoch move to the next and return
+        None.
+        """
         self.prepare()
         assert self._rank_batches is not None
         if self._num_delivered >= len(self._rank_batches):
@@ -140,7 +172,9 @@ class ScheduleOrder(Order):
         return Request(packs or [self._filler], has_loss=bool(packs))
 
     def advance(self) -> bool:
-        """Count the next batch as served; after the last batch of an epoch, go to the next epoch and return true."""
+        """Count the next batch as served; after the last batch of an epoch, go to the next epoch
+        and return true.
+        """
         assert self._rank_batches is not None
         self._num_delivered += 1
         if self._num_delivered < len(self._rank_batches):
@@ -154,7 +188,9 @@ class ScheduleOrder(Order):
         return Position(self.epoch, self._shapes[-1].first_step + num_steps, places)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position; it counts delivered batches, not batches that a consumer prefetched."""
+        """Return the position; it counts delivered batches, not batches that a consumer
+        prefetched.
+        """
         return make_state(
             "packs",
             self._packs.fingerprint,
@@ -162,7 +198,9 @@ class ScheduleOrder(Order):
             getattr(self._packs, "facts", None),
             seed=self._seed,
             tail=self.tail.value,
-            costs=None if self._costs is None else fingerprint_array(self._costs.astype(np.float64)),
+            costs=None
+            if self._costs is None
+            else fingerprint_array(self._costs.astype(np.float64)),
             window_steps=None if self._costs is None else self._window_steps,
             shapes=[list(shape) for shape in self._shapes],
         )
@@ -171,8 +209,8 @@ class ScheduleOrder(Order):
         """Go to the position of a state, which other ranks may have saved between two steps.
 
         Raises:
-            StateError: the state belongs to other packs or another order, or was saved within a step by other ranks;
-                names the difference.
+            StateError: the state belongs to other packs or another order, or was saved within a
+                step by other ranks; names the difference.
         """
         epoch, step, places = check_state(state, self.state_dict(), _SETTINGS)
         shapes = _shapes_of(state)
@@ -180,40 +218,51 @@ class ScheduleOrder(Order):
         is_resized = saved.step_shape != self._shape.step_shape
         packs_together = saved.dp_world_size * saved.packs_per_micro_batch
         num_steps = self._num_steps(shapes)
-        # Accept only numbers that a loader could have saved: an edited checkpoint is refused, not repaired. A data set
-        # that plans again for each epoch may have more packs in the epoch of the state.
+        # Accept only numbers that a loader could have saved: an edited checkpoint is refused, not
+        # repaired. A data set that plans again for each epoch may have more packs in the epoch of
+        # the state.
         is_known = not getattr(self._packs, "replans", False)
         if step < saved.first_step or places % packs_together or places >= saved.step_size:
-            raise damaged(f"step {step:,}, {places:,} places of {saved.step_size:,}, shape {list(saved)}")
+            raise damaged(
+                f"step {step:,}, {places:,} places of {saved.step_size:,}, shape {list(saved)}"
+            )
         if is_known and step >= num_steps and (step, places) != (0, 0):
             raise damaged(f"epoch {epoch:,}, step {step:,} of {num_steps:,}")
         if is_resized:
             if places:
                 raise StateError(
-                    f"the loader state was saved within a step, after {places} of its {saved.step_size} packs, by "
-                    f"{_shown(saved)}, and this run has {_shown(self._shape)}: save at the end of a step, or load it "
-                    f"there"
+                    f"the loader state was saved within a step, after {places} of its "
+                    f"{saved.step_size} packs, by {_shown(saved)}, and this run has "
+                    f"{_shown(self._shape)}: save at the end of a step, or load it there"
                 )
-            shapes = [*(shape for shape in shapes if shape.first_step < step), self._shape._replace(first_step=step)]
+            shapes = [
+                *(shape for shape in shapes if shape.first_step < step),
+                self._shape._replace(first_step=step),
+            ]
             if not step:
-                # Nothing was served: of the earlier shapes, only the shape that decides global batches matters.
+                # Nothing was served: of the earlier shapes, only the shape that decides global
+                # batches matters.
                 is_kept = self._costs is not None and saved.step_size == self._shape.step_size
                 shapes = [_shapes_of(state)[0], self._shape] if is_kept else [self._shape]
             if saved.step_size != self._shape.step_size:
                 logging.getLogger("brimful").warning(
-                    "continues with steps of %d packs (%s), previously %d (%s): the same packs in the same order",
+                    "continues with steps of %d packs (%s), previously %d (%s): the same packs in "
+                    "the same order",
                     self._shape.step_size,
                     _shown(self._shape),
                     saved.step_size,
                     _shown(saved),
                 )
         num_micro_batches = 0 if is_resized else places // packs_together
-        num_delivered = (step - shapes[-1].first_step) * self._shape.micro_batches + num_micro_batches
+        num_delivered = (
+            step - shapes[-1].first_step
+        ) * self._shape.micro_batches + num_micro_batches
         self._go_to(epoch, shapes, num_delivered)
 
     def __repr__(self) -> str:
         return (
-            f"{counted(len(self._packs), 'pack')}, dp_rank {self.dp_rank} of {self.dp_world_size}, epoch {self.epoch}, step {self._position().step:,} of "
+            f"{counted(len(self._packs), 'pack')}, dp_rank {self.dp_rank} of {self.dp_world_size}, "
+            f"epoch {self.epoch}, step {self._position().step:,} of "
             f"{self._num_steps(self._shapes):,}"
         )
 
@@ -225,12 +274,18 @@ def _shapes_of(state: Mapping[str, Any]) -> list[Shape]:
         StateError: they are not valid shapes, or not in order.
     """
     rows: Any = state.get("shapes")
-    is_list = isinstance(rows, list) and all(isinstance(row, list) and len(row) == 4 for row in rows)
+    is_list = isinstance(rows, list) and all(
+        isinstance(row, list) and len(row) == 4 for row in rows
+    )
     if not is_list or not rows or not all(is_whole_number(value) for row in rows for value in row):
         raise damaged(f"shapes {rows!r}")
     shapes = [Shape(*row) for row in rows]
     first_steps = [shape.first_step for shape in shapes]
-    if first_steps[0] != 0 or first_steps != sorted(first_steps) or min(min(shape.step_shape) for shape in shapes) < 1:
+    if (
+        first_steps[0] != 0
+        or first_steps != sorted(first_steps)
+        or min(min(shape.step_shape) for shape in shapes) < 1
+    ):
         raise damaged(f"shapes {rows!r}")
     return shapes
 

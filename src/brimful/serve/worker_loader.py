@@ -1,4 +1,6 @@
-"""Loaders in PyTorch workers: each makes every n-th micro-batch of its rank; the state counts delivered batches."""
+"""Loaders in PyTorch workers: each makes every n-th micro-batch of its rank; the state counts
+delivered batches.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,34 @@ __all__ = ["LoaderDataset", "StreamDataset", "WorkerLoader"]
 
 
 class FollowedLoader:
-    """Order of a loader that is followed without making batches, from the position where the next iteration begins.
+    """Order of a loader that is followed without making batches, from the position where the next
+    iteration begins.
 
     Args:
         loader: a loader of brimful; it keeps its own position.
     """
 
     def __init__(self, loader: RankLoader[Any]) -> None:
-        check_type("loader", loader, RankLoader, "a loader of brimful", "packs by index go to DataLoader themselves")
+        check_type(
+            "loader",
+            loader,
+            RankLoader,
+            "a loader of brimful",
+            "packs by index go to DataLoader themselves",
+        )
         self._loader = loader.fork()
         self._begin = self._loader.state_dict()
 
     def __len__(self) -> int:
-        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows it."""
+        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows
+        it.
+        """
         return len(self._loader)  # type: ignore[arg-type]
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration serve an epoch from its beginning, unless it already begins within that epoch."""
+        """Let the next iteration serve an epoch from its beginning, unless it already begins within
+        that epoch.
+        """
         if epoch != self._begin["epoch"]:
             self._loader.begin_epoch(epoch)
             self._begin_at(self._loader.state_dict())
@@ -50,19 +63,22 @@ class FollowedLoader:
 class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
     """Micro-batches of a loader for ``DataLoader(dataset, batch_size=None, num_workers=n)``.
 
-    They equal the micro-batches of the loader, in its order, for every number of workers: worker ``w`` of ``n`` makes
-    micro-batches ``w``, ``w + n``, …, and the ``DataLoader`` takes one from each in turn. All workers go through the
-    order of the rank; only the worker that makes a batch reads or encodes its packs.
+    They equal the micro-batches of the loader, in its order, for every number of workers: worker
+    ``w`` of ``n`` makes micro-batches ``w``, ``w + n``, …, and the ``DataLoader`` takes one from
+    each in turn. All workers go through the order of the rank; only the worker that makes a batch
+    reads or encodes its packs.
 
-    Each iteration begins at the position that the loader had when the data set was made, or at the loaded state. After
-    its end the next iteration begins the next epoch, if a persistent worker saw the end; otherwise call ``set_epoch``.
+    Each iteration begins at the position that the loader had when the data set was made, or at the
+    loaded state. After its end the next iteration begins the next epoch, if a persistent worker saw
+    the end; otherwise call ``set_epoch``.
 
     Args:
-        loader: a ``PackLoader``, a ``StreamLoader``, or a loader of composed micro-batches from samples by index.
+        loader: a ``PackLoader``, a ``StreamLoader``, or a loader of composed micro-batches from
+            samples by index.
 
     Raises:
-        SettingsError: a loader of composed micro-batches from a stream, or a loader that asks the other ranks in each
-            step.
+        SettingsError: a loader of composed micro-batches from a stream, or a loader that asks the
+            other ranks in each step.
 
     >>> from brimful import PackLoader
     >>> from brimful.testing.toys import toy_packs
@@ -105,11 +121,12 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
         self._loader.order.prepare()
 
     def state_after(self, micro_batches: int) -> dict[str, Any]:
-        """Return the state after ``micro_batches`` trained micro-batches of this rank since the iteration began.
+        """Return the state after ``micro_batches`` trained micro-batches of this rank since the
+        iteration began.
 
-        The training process counts them, so batches that workers have prefetched are not lost. The loader itself
-        accepts the state too. Composed micro-batches are composed again for it in this process, starting from the last
-        call.
+        The training process counts them, so batches that workers have prefetched are not lost. The
+        loader itself accepts the state too. Composed micro-batches are composed again for it in
+        this process, starting from the last call.
 
         Args:
             micro_batches: number of micro-batches that the ``DataLoader`` has delivered.
@@ -121,20 +138,24 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
         while self._num_passed < count:
             # At the end of an epoch the loader moves to the next one automatically.
             if order.next_request() is None and order.next_request() is None:
-                raise SettingsError(f"micro_batches is {count:,} and the loader ends after {self._num_passed:,}")
+                raise SettingsError(
+                    f"micro_batches is {count:,} and the loader ends after {self._num_passed:,}"
+                )
             order.advance()
             self._num_passed += 1
         return order.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        """Refuse ``StatefulDataLoader``: its states of single workers do not fit another number of workers.
+        """Refuse ``StatefulDataLoader``: its states of single workers do not fit another number of
+        workers.
 
         Raises:
             SettingsError: always.
         """
         raise SettingsError(
-            "LoaderDataset has no state of one worker: in StatefulDataLoader pass sampler=RequestSampler(loader) of "
-            "brimful.serve.request_sampler with its dataset, or take WorkerLoader(loader, num_workers=n)"
+            "LoaderDataset has no state of one worker: in StatefulDataLoader pass "
+            "sampler=RequestSampler(loader) of brimful.serve.request_sampler with its dataset, or "
+            "take WorkerLoader(loader, num_workers=n)"
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -157,13 +178,15 @@ StreamDataset = LoaderDataset
 class WorkerLoader:
     """Loader whose batches are made by worker processes; its state counts delivered batches.
 
-    Iterating serves one epoch, or its remainder, as the loader does. A state may be loaded at any time, also with
-    another number of workers; batches that workers have prefetched are then discarded.
+    Iterating serves one epoch, or its remainder, as the loader does. A state may be loaded at any
+    time, also with another number of workers; batches that workers have prefetched are then
+    discarded.
 
     Args:
         loader: see ``LoaderDataset``.
         num_workers: number of processes; 0 makes batches in this process.
-        data_loader: additional arguments of ``torch.utils.data.DataLoader``, such as ``pin_memory``.
+        data_loader: additional arguments of ``torch.utils.data.DataLoader``, such as
+            ``pin_memory``.
 
     >>> from brimful import PackLoader
     >>> from brimful.testing.toys import toy_packs
@@ -174,7 +197,11 @@ class WorkerLoader:
     """
 
     def __init__(
-        self, loader: RankLoader[Any], *, num_workers: int, data_loader: Mapping[str, Any] | None = None
+        self,
+        loader: RankLoader[Any],
+        *,
+        num_workers: int,
+        data_loader: Mapping[str, Any] | None = None,
     ) -> None:
         self._num_workers = whole_number("num_workers", num_workers, minimum=0)
         self._data_loader = dict(data_loader or {})
@@ -190,7 +217,8 @@ class WorkerLoader:
         # Forked workers share what was made before the fork.
         self._dataset.prepare()
         for batch in self._batches():
-            # Counted before it is yielded: a state saved while it trains continues with the next batch.
+            # Counted before it is yielded: a state saved while it trains continues with the next
+            # batch.
             self._num_delivered += 1
             yield batch
             if self._iteration != iteration:
@@ -206,7 +234,9 @@ class WorkerLoader:
         )
 
     def __len__(self) -> int:
-        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows it."""
+        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows
+        it.
+        """
         return len(self._dataset)
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,4 +1,6 @@
-"""Packs of a data set that encodes its own rows: lengths first, then each row when its pack is requested."""
+"""Packs of a data set that encodes its own rows: lengths first, then each row when its pack is
+requested.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ class EncodedRows:
 
     Args:
         dataset: data set with ``len`` and indexing.
-        encode: function from a row to a mapping with ``input_ids``, or an object with such a method ``encode``; None
-            for rows that are already encoded.
+        encode: function from a row to a mapping with ``input_ids``, or an object with such a method
+            ``encode``; None for rows that are already encoded.
     """
 
     def __init__(self, dataset: Any, encode: Any = None) -> None:
@@ -47,26 +49,35 @@ class EncodedRows:
             row = self.dataset[index]
             row = row if self._encode is None else self._encode(row)
         except Exception as error:  # a data set is arbitrary user code
-            raise EncodeError(f"sample {index} of {self.title}: {type(error).__name__}: {error}") from error
+            raise EncodeError(
+                f"sample {index} of {self.title}: {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(row, Mapping) or row.get("input_ids") is None:
             keys = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
             raise EncodeError(
-                f"sample {index} of {self.title} has no 'input_ids' (found {keys}): give the function that encodes a row, such "
-                f"as a template of ms-swift, as encode=…"
+                f"sample {index} of {self.title} has no 'input_ids' (found {keys}): give the "
+                "function that encodes a row, such as a template of ms-swift, as encode=…"
             )
         ids = row["input_ids"]
         if np.ndim(ids) != 1 or not len(ids):
             raise EncodeError(
-                f"sample {index} of {self.title} has 'input_ids' of shape {tuple(np.shape(ids))}: they are one row of at least 1 "
-                f"token. If a processor makes a batch of one, take [0] of the tokens, masks and labels"
+                f"sample {index} of {self.title} has 'input_ids' of shape {tuple(np.shape(ids))}: "
+                "they are one row of at least 1 token. If a processor makes a batch of one, take "
+                "[0] of the tokens, masks and labels"
             )
         return row
 
     def offered_lengths(self) -> Lengths | None:
-        """Return the attribute or column ``lengths`` or ``length`` of the data set; None without one."""
+        """Return the attribute or column ``lengths`` or ``length`` of the data set; None without
+        one.
+        """
         for name in ("lengths", "length"):
             try:
-                column = getattr(self.dataset, name) if hasattr(self.dataset, name) else self.dataset[name]
+                column = (
+                    getattr(self.dataset, name)
+                    if hasattr(self.dataset, name)
+                    else self.dataset[name]
+                )
                 lengths = [int(np.sum(length)) for length in column]
             except Exception:  # a method, or an index that the data set refuses
                 continue
@@ -75,9 +86,11 @@ class EncodedRows:
         return None
 
     def lengths(self, path: AnyPath | None, num_proc: int | None) -> Lengths:
-        """Return the lengths in a file, or measure them by encoding every row once and write them to the file.
+        """Return the lengths in a file, or measure them by encoding every row once and write them
+        to the file.
 
-        With several ranks only the first measures, because rows with random lengths differ between processes.
+        With several ranks only the first measures, because rows with random lengths differ between
+        processes.
         """
         distributed = process_group()
         if distributed is None:
@@ -92,7 +105,9 @@ class EncodedRows:
         return as_lengths(numbers.cpu().numpy())
 
     def _own_lengths(self, path: AnyPath | None, num_proc: int | None) -> Lengths:
-        """Return the lengths in a file, after comparing the identity of its data set and some rows; or measure them."""
+        """Return the lengths in a file, after comparing the identity of its data set and some rows;
+        or measure them.
+        """
         content = getattr(self.dataset, "fingerprint", getattr(self.dataset, "_fingerprint", None))
         identity = {"data set": self.title, "fingerprint": str(content), "samples": len(self)}
         if path is None or not os.path.exists(path):
@@ -108,8 +123,9 @@ class EncodedRows:
         ]
         if differences:
             raise CacheMismatchError(
-                f"{os.fspath(path)} has the lengths of another data set; these parts differ: {', '.join(differences)}. Remove "
-                f"it to measure again, or choose another {setting('path')}"
+                f"{os.fspath(path)} has the lengths of another data set; these parts differ: "
+                f"{', '.join(differences)}. Remove it to measure again, or choose another "
+                f"{setting('path')}"
             )
         return table.tokens
 
@@ -119,8 +135,13 @@ class EncodedRows:
         from torch.utils.data import DataLoader
 
         # As in training: forked workers can use any data set, also one defined in a script.
-        num_workers = num_proc or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
-        loader: Any = DataLoader(self, batch_size=_ROWS_AT_ONCE, num_workers=num_workers, collate_fn=_lengths_of)  # type: ignore[arg-type]
+        num_workers = num_proc or (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        )
+        rows: Any = self
+        loader: Any = DataLoader(
+            rows, batch_size=_ROWS_AT_ONCE, num_workers=num_workers, collate_fn=_lengths_of
+        )
         return [length for batch in loader for length in batch]
 
 
@@ -142,8 +163,9 @@ class WrappedPacks:
     def __init__(self, rows: EncodedRows, plan: Plan) -> None:
         if plan.settings.overflow_policy not in (Overflow.ERROR, Overflow.DROP):
             raise SettingsError(
-                f"{setting('overflow', plan.settings.overflow_policy.value)}: rows that a data set encodes are packed whole: "
-                f"choose {setting('overflow', 'drop')}, or cut them where they are encoded"
+                f"{setting('overflow', plan.settings.overflow_policy.value)}: rows that a data set "
+                f"encodes are packed whole: choose {setting('overflow', 'drop')}, or cut them "
+                "where they are encoded"
             )
         self._rows, self._plan = rows, plan
         self.fingerprint, self.alignment = plan.fingerprint, plan.alignment
@@ -158,12 +180,14 @@ class WrappedPacks:
         rows = [self._rows[sample_id] for sample_id in ids]
         try:
             self._plan.check_sample_lengths(
-                slice(first, first + len(ids)), np.array(_lengths_of(rows)), lambda _: self._rows.title
+                slice(first, first + len(ids)),
+                np.array(_lengths_of(rows)),
+                lambda _: self._rows.title,
             )
         except LengthChangedError as error:
             raise LengthChangedError(
-                f"{error.message.split(': the data', 1)[0]}: its encoding differs at each access, or it has changed "
-                f"since. Let its augmentation keep lengths or depend only on the index of the row, or wrap it again "
-                f"for each epoch"
+                f"{error.message.split(': the data', 1)[0]}: its encoding differs at each access, "
+                "or it has changed since. Let its augmentation keep lengths or depend only on the "
+                "index of the row, or wrap it again for each epoch"
             ) from error
         return PlainPack(rows, ids)

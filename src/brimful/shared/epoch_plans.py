@@ -1,9 +1,11 @@
-"""Plans of epochs on many ranks: rank 0 builds each once and publishes it, the others wait without a collective.
+"""Plans of epochs on many ranks: rank 0 builds each once and publishes it, the others wait without
+a collective.
 
-Rank 0 publishes in a document: one small file, valid while the process that wrote it holds its lock. It is written to
-a temporary name in the same folder, locked, and renamed. So a document under its name is locked from the first moment,
-and the kernel frees the lock when the writer dies, however it dies. A document that an earlier job left is not locked:
-correctness depends on no clock, no job name and no heartbeat.
+Rank 0 publishes in a document: one small file, valid while the process that wrote it holds its
+lock. It is written to a temporary name in the same folder, locked, and renamed. So a document under
+its name is locked from the first moment, and the kernel frees the lock when the writer dies,
+however it dies. A document that an earlier job left is not locked: correctness depends on no clock,
+no job name and no heartbeat.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT
 """Variables that are equal on the ranks of one job and differ between jobs."""
 
 _calls: Counter[str] = Counter()
-"""Number of plans of each name that this process has shared: every rank makes them in the same order."""
+"""Number of plans of each name that this process has shared: every rank makes them in the same
+order.
+"""
 
 _open: weakref.WeakSet[DocumentWriter] = weakref.WeakSet()
 
@@ -87,8 +91,8 @@ class DocumentWriter:
         found = read_document(path)
         if found is not None and found.is_live:
             raise SettingsError(
-                f"{path.parent.parent} is in use by another job of that name ({found.writer}): give each its own "
-                f"{setting('job')}; they still share plans"
+                f"{path.parent.parent} is in use by another job of that name ({found.writer}): "
+                f"give each its own {setting('job')}; they still share plans"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         _open.add(self)
@@ -106,13 +110,16 @@ class DocumentWriter:
             os.close(descriptor)
             part.unlink()
             raise SettingsError(
-                f"{self._path.parent} is on a file system without locks, by which ranks see that rank 0 is alive: give "
-                f"another {setting('directory')}"
+                f"{self._path.parent} is on a file system without locks, by which ranks see that "
+                f"rank 0 is alive: give another {setting('directory')}"
             )
         with open(descriptor, "wb", closefd=False) as file:
-            file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), **values}).encode())
+            file.write(
+                json.dumps({"host": socket.gethostname(), "pid": os.getpid(), **values}).encode()
+            )
         os.replace(part, self._path)
-        # Only now: a reader that finds an unlocked document checks whether the document still has its name.
+        # Only now: a reader that finds an unlocked document checks whether the document still has
+        # its name.
         self.close()
         self._descriptor = descriptor
 
@@ -219,7 +226,9 @@ class Builder:
         return built_plan
 
     def prepare(self, epoch: int) -> None:
-        """Build the plan of an epoch in the background; its error is kept, and raised by ``get``."""
+        """Build the plan of an epoch in the background; its error is kept, and raised by
+        ``get``.
+        """
         name = f"brimful-epoch-{epoch}"
         threading.Thread(target=self._ensure, args=[epoch], name=name, daemon=True).start()
 
@@ -235,9 +244,12 @@ class Builder:
                 return
             try:
                 built_plan = self._build(epoch, self._progress)
-            except BaseException as error:  # Ctrl-C too: the others must not wait for a plan that will not come
+            except (
+                BaseException
+            ) as error:  # Ctrl-C too: the others must not wait for a plan that will not come
                 text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-                # The others cannot get the object itself: nothing is pickled. A full disk must not hide the error.
+                # The others cannot get the object itself: nothing is pickled. A full disk must not
+                # hide the error.
                 with contextlib.suppress(OSError):
                     self._tell(
                         epoch,
@@ -252,7 +264,8 @@ class Builder:
 
     def _tell(self, epoch: int, **told: Any) -> None:
         if self._writer is not None:
-            # In order of publication, not by number: a run that goes back to an epoch publishes that epoch last.
+            # In order of publication, not by number: a run that goes back to an epoch publishes
+            # that epoch last.
             self._told = dict(list({**self._told, epoch: told}.items())[-_EPOCHS_TOLD:])
             self._writer.write({"epochs": self._told})
 
@@ -268,7 +281,9 @@ class Follower:
         waiting: how often to look, and when to give up.
     """
 
-    def __init__(self, document: Path, ranks: Ranks, directory: Path, *, progress: Progress, waiting: Waiting) -> None:
+    def __init__(
+        self, document: Path, ranks: Ranks, directory: Path, *, progress: Progress, waiting: Waiting
+    ) -> None:
         self._document, self._directory = document, directory
         self._progress, self._waiting = progress, waiting
         self._title = f"rank {ranks.rank}"
@@ -278,14 +293,16 @@ class Follower:
         """Wait for the plan of an epoch and map it.
 
         Raises:
-            BuildFailedError: the build failed; holds class, message and traceback of the error on rank 0.
+            BuildFailedError: the build failed; holds class, message and traceback of the error on
+                rank 0.
             TaskFailedError: rank 0 died, or never came.
             SettingsError: the plan is ready, but this rank does not see its file.
         """
         told = self._wait(epoch)
         if "error_class" in told:
             raise BuildFailedError(
-                f"{self._title}: rank 0 could not plan epoch {epoch}: {told['error_class']}: {told['message']}",
+                f"{self._title}: rank 0 could not plan epoch {epoch}: {told['error_class']}: "
+                f"{told['message']}",
                 error_class=told["error_class"],
                 build_traceback=told["traceback"],
             )
@@ -309,26 +326,30 @@ class Follower:
                     return told
                 if not document.is_live:
                     raise TaskFailedError(
-                        f"{self._title}: rank 0 ({place}) is gone: its process has ended before the plan of epoch {epoch} "
-                        f"was there. Most often memory ran out (dmesg tells); what it measured is kept: start the job "
-                        f"again"
+                        f"{self._title}: rank 0 ({place}) is gone: its process has ended before "
+                        f"the plan of epoch {epoch} was there. Most often memory ran out (dmesg "
+                        "tells); what it measured is kept: start the job again"
                     )
             elif waited > self._waiting.arrive_seconds:
                 raise TaskFailedError(
-                    f"{self._title} waited {waited:.0f} s and rank 0 has not begun to plan: it ended, it calls "
-                    f"shared_plan later than {setting('arrive_seconds', self._waiting.arrive_seconds)}, or it writes "
-                    f"{self._document} where this rank does not see it: {setting('directory')} must be one that all nodes "
-                    f"share, with locks"
+                    f"{self._title} waited {waited:.0f} s and rank 0 has not begun to plan: it "
+                    "ended, it calls shared_plan later than "
+                    f"{setting('arrive_seconds', self._waiting.arrive_seconds)}, or it writes "
+                    f"{self._document} where this rank does not see it: {setting('directory')} "
+                    "must be one that all nodes share, with locks"
                 )
             if time.monotonic() - last_line >= _SAY_SECONDS:
                 last_line = time.monotonic()
                 self._progress.say(
-                    f"{self._title} waits for the plan of epoch {epoch} by rank 0 ({place}) for {clock(waited)}"
+                    f"{self._title} waits for the plan of epoch {epoch} by rank 0 ({place}) for "
+                    f"{clock(waited)}"
                 )
             time.sleep(self._waiting.poll_seconds)
 
     def _open(self, files: list[str], fingerprint: Fingerprint) -> Plan:
-        """Map the plan in milliseconds for any size: the code that serves its arrays checks the fingerprint."""
+        """Map the plan in milliseconds for any size: the code that serves its arrays checks the
+        fingerprint.
+        """
         paths = [self._directory / path for path in files]
         end = time.monotonic() + self._waiting.see_seconds
         while True:
@@ -339,7 +360,8 @@ class Follower:
                     return plan
             if time.monotonic() > end:
                 raise SettingsError(
-                    f"{self._title} does not see {paths[0]}, the plan {short(fingerprint)} of rank 0: "
-                    f"{setting('directory')} must be one that all nodes share; without one, use broadcast_plan"
+                    f"{self._title} does not see {paths[0]}, the plan {short(fingerprint)} of rank "
+                    f"0: {setting('directory')} must be one that all nodes share; without one, use "
+                    "broadcast_plan"
                 )
             time.sleep(self._waiting.poll_seconds)

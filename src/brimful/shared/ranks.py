@@ -1,4 +1,6 @@
-"""Ranks of a job: their numbers, the arguments that all of them must share, and a plan sent by a collective."""
+"""Ranks of a job: their numbers, the arguments that all of them must share, and a plan sent by a
+collective.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ class Ranks:
 
     Attributes:
         rank: number of this process, from 0.
-        world_size: processes of the job, including tensor- and pipeline-parallel processes: all of them get the same
-            plan.
+        world_size: processes of the job, including tensor- and pipeline-parallel processes: all of
+            them get the same plan.
         speaks: true if this rank prints while it waits: one follower on each node does.
     """
 
@@ -55,7 +57,8 @@ class Waiting:
     Attributes:
         poll_seconds: time between two polls.
         arrive_seconds: delay by which rank 0 may arrive later than another rank.
-        see_seconds: delay after the announcement of rank 0 until another rank must see the file of the plan.
+        see_seconds: delay after the announcement of rank 0 until another rank must see the file of
+            the plan.
 
     Raises:
         SettingsError: a time that is not positive.
@@ -75,10 +78,12 @@ class Waiting:
 
 
 def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
-    """Return this process among the ranks: from the arguments, PyTorch or the launcher; otherwise it is the only one.
+    """Return this process among the ranks: from the arguments, PyTorch or the launcher; otherwise
+    it is the only one.
 
-    ``torch.distributed`` is asked if it was initialized; it is never imported for this. ``RANK`` and ``WORLD_SIZE`` of
-    torchrun and similar launchers are used if data sets are made before the process group.
+    ``torch.distributed`` is asked if it was initialized; it is never imported for this. ``RANK``
+    and ``WORLD_SIZE`` of torchrun and similar launchers are used if data sets are made before the
+    process group.
 
     Raises:
         SettingsError: one argument without the other, or a rank outside the world size.
@@ -87,7 +92,9 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
     Ranks(rank=1, world_size=4, speaks=True)
     """
     if (rank is None) != (world_size is None):
-        raise SettingsError(f"{setting('rank')} and {setting('world_size')} go together: give both, or neither")
+        raise SettingsError(
+            f"{setting('rank')} and {setting('world_size')} go together: give both, or neither"
+        )
     if rank is None or world_size is None:
         distributed = process_group()
         if distributed is not None:
@@ -104,13 +111,18 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
 
 
 Arguments: TypeAlias = Mapping[str, str]
-"""Named strings that decide the tokens of packs, long ones as fingerprints; and ``title``, which may differ."""
+"""Named strings that decide the tokens of packs, long ones as fingerprints; and ``title``, which
+may differ.
+"""
 
 _LONGEST_SHOWN = 40
 
 
 def arguments_of(
-    source: Source, encoder: Encoder, settings: PlanSettings | None = None, cache: AnyPath | None = None
+    source: Source,
+    encoder: Encoder,
+    settings: PlanSettings | None = None,
+    cache: AnyPath | None = None,
 ) -> Arguments:
     """Return the arguments of this rank.
 
@@ -120,7 +132,10 @@ def arguments_of(
     >>> arguments_of(source, toy_chat_encoder(), PlanSettings(capacity=64))["capacity"]
     '64'
     """
-    values = {f"encoder {name}": value for name, value in (encoder.length_settings | encoder.label_settings).items()}
+    values = {
+        f"encoder {name}": value
+        for name, value in (encoder.length_settings | encoder.label_settings).items()
+    }
     if settings is not None:
         values |= settings.as_dict()
     arguments = {"title": source.title, "source": kept_fingerprint(source, cache)}
@@ -131,19 +146,29 @@ def arguments_of(
 
 
 def kept_fingerprint(source: Source, cache: AnyPath | None = None) -> Fingerprint:
-    """Return the fingerprint of a source; only one of the processes that share a cache reads the bytes of its files.
+    """Return the fingerprint of a source; only one of the processes that share a cache reads the
+    bytes of its files.
 
-    It is kept until the files change. Rows outside files, such as rows in memory, are read by each process.
+    It is kept until the files change. Rows outside files, such as rows in memory, are read by each
+    process.
     """
     members = source.rows.members
     if not source.rows.lies_in_files or not all(map(os.path.exists, dict(members))):
         return source.fingerprint
     stamps = []
     for title, _ in members:
-        files = [os.path.join(folder, name) for folder, _, names in os.walk(title) for name in sorted(names)]
+        files = [
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(title)
+            for name in sorted(names)
+        ]
         # Taken before the bytes are read; the reader refuses a file that changes in the meantime.
         stamps += [[os.path.abspath(path), repr(Stamp.of(path))] for path in files or [title]]
-    path = cache_dir(cache) / "fingerprints" / fingerprint_of([members, source.unit, source.row_settings, stamps])
+    path = (
+        cache_dir(cache)
+        / "fingerprints"
+        / fingerprint_of([members, source.unit, source.row_settings, stamps])
+    )
     with exclusive(path):
         if not path.exists():
             with atomic_file(path) as file:
@@ -164,7 +189,8 @@ def check_arguments(theirs: Arguments, own: Arguments, rank: int, their_rank: in
     ]
     if differences:
         raise PlanMismatchError(
-            f"rank {rank} has different arguments from rank {their_rank}, which made the plan: {', '.join(differences)}"
+            f"rank {rank} has different arguments from rank {their_rank}, which made the plan: "
+            f"{', '.join(differences)}"
         )
 
 
@@ -178,18 +204,26 @@ _CHUNK_BYTES = 64 << 20
 
 
 def broadcast_plan(
-    plan: Plan | None, *, src: int = 0, group: Any = None, samples: tuple[Source, Encoder] | None = None
+    plan: Plan | None,
+    *,
+    src: int = 0,
+    group: Any = None,
+    samples: tuple[Source, Encoder] | None = None,
 ) -> Plan:
-    """Send a plan from one rank to all others of a process group; a collective that every rank calls.
+    """Send a plan from one rank to all others of a process group; a collective that every rank
+    calls.
 
-    The collective is open only while the plan is sent. Make the plan before the call: ranks that wait for it wait
-    inside the collective, where the timeout of the group applies. ``shared_plan`` has no such limit.
+    The collective is open only while the plan is sent. Make the plan before the call: ranks that
+    wait for it wait inside the collective, where the timeout of the group applies. ``shared_plan``
+    has no such limit.
 
     Args:
         plan: on ``src``; None elsewhere.
         src: global rank that has the plan.
-        group: process group; the default one if None. gloo sends from memory, NCCL from the current GPU.
-        samples: source and encoder of this rank, compared with the source and encoder of ``src``; not compared if None.
+        group: process group; the default one if None. gloo sends from memory, NCCL from the current
+            GPU.
+        samples: source and encoder of this rank, compared with the source and encoder of ``src``;
+            not compared if None.
 
     Returns:
         The plan, checked against its fingerprint; on ``src`` the plan that was given.
@@ -197,8 +231,8 @@ def broadcast_plan(
     Raises:
         SettingsError: no process group, or ``src`` has no plan: then all ranks raise.
         CorruptFileError: the received plan is not the plan that was sent.
-        PlanMismatchError: this rank has a different source or encoder from ``src``; names what differs, with both
-            values.
+        PlanMismatchError: this rank has a different source or encoder from ``src``; names what
+            differs, with both values.
     """
     distributed = process_group()
     if distributed is None:
@@ -223,15 +257,22 @@ def broadcast_plan(
             plan.save(path)
             plan.path = own_path  # the copy in the folder is only for sending
             num_bytes = path.stat().st_size
-        # The size is sent first, also without a plan: a rank that raised alone would leave the others in a collective.
+        # The size is sent first, also without a plan: a rank that raised alone would leave the
+        # others in a collective.
         document = json.dumps(arguments).encode()
-        num_bytes, document_bytes = send(torch.tensor([num_bytes, len(document)], dtype=torch.int64)).tolist()
+        num_bytes, document_bytes = send(
+            torch.tensor([num_bytes, len(document)], dtype=torch.int64)
+        ).tolist()
         if num_bytes < 0:
             check_type("plan", plan, (Plan, type(None)), "a Plan")
             raise SettingsError(f"rank {src} has no {setting('plan')} to send")
-        letters = torch.frombuffer(bytearray(document if is_source else document_bytes), dtype=torch.uint8)
+        letters = torch.frombuffer(
+            bytearray(document if is_source else document_bytes), dtype=torch.uint8
+        )
         their_arguments = json.loads(send(letters).numpy().tobytes())
-        contents = np.memmap(path, dtype=np.uint8, mode="r+" if is_source else "w+", shape=num_bytes)
+        contents = np.memmap(
+            path, dtype=np.uint8, mode="r+" if is_source else "w+", shape=num_bytes
+        )
         for start in range(0, num_bytes, _CHUNK_BYTES):
             chunk = slice(start, start + _CHUNK_BYTES)
             contents[chunk] = send(torch.from_numpy(contents[chunk].copy())).numpy()

@@ -1,4 +1,6 @@
-"""One plan for all ranks: rank 0 makes it, the others wait without a collective and map its file."""
+"""One plan for all ranks: rank 0 makes it, the others wait without a collective and map its
+file.
+"""
 
 from __future__ import annotations
 
@@ -68,39 +70,47 @@ def shared_plan(
 ) -> SharedPlan:
     """Return the same plan on every rank; rank 0 alone measures and plans.
 
-    Every rank calls it with the same arguments; source, encoder and settings are compared with the values on rank 0
-    before anything is served. No collective is open in the meantime, so a build may take longer than the timeout of the
-    process group. The other ranks poll a document that rank 0 keeps locked, and map the file of the plan. An error on
-    rank 0, or its death, is raised on every rank within seconds.
+    Every rank calls it with the same arguments; source, encoder and settings are compared with the
+    values on rank 0 before anything is served. No collective is open in the meantime, so a build
+    may take longer than the timeout of the process group. The other ranks poll a document that rank
+    0 keeps locked, and map the file of the plan. An error on rank 0, or its death, is raised on
+    every rank within seconds.
 
     Args:
-        source: the samples, or anything that ``open_source`` takes. Followers open it and compute its fingerprint.
+        source: the samples, or anything that ``open_source`` takes. Followers open it and compute
+            its fingerprint.
         encoder: turns them into tokens; or a tokenizer, or its name.
         settings: settings of the plan; ``epoch`` must stay 0.
-        directory: directory for plans, on a file system with locks that all nodes see; ``shared`` in the cache if None.
-            Later jobs find the plans there, and jobs that need the same plan make it once.
+        directory: directory for plans, on a file system with locks that all nodes see; ``shared``
+            in the cache if None. Later jobs find the plans there, and jobs that need the same plan
+            make it once.
         name: name of this plan among the plans of one job, for messages.
         groups: see ``plan_packs``.
         domains: domain name of each sample, for ``SharedPlan.metadata``.
-        lengths: lengths that were measured before, or the file of lengths with its policy; only rank 0 needs them.
+        lengths: lengths that were measured before, or the file of lengths with its policy; only
+            rank 0 needs them.
         epoch: first epoch to serve; for a resumed run, the epoch of the checkpoint.
-        replan: plan again for each epoch, so that samples share packs with other samples. False keeps the packs, and
-            only the order of the loader changes.
+        replan: plan again for each epoch, so that samples share packs with other samples. False
+            keeps the packs, and only the order of the loader changes.
         ahead: plan the next epoch in the background while the current one is served.
         num_epochs: epochs of the run, so that no plan is made for an epoch after the last.
-        rank, world_size: rank of this process, and number of ranks; found by ``find_ranks`` if None.
-        job: name of the job if several jobs share ``directory``; from the environment variables of the launcher if
+        rank, world_size: rank of this process, and number of ranks; found by ``find_ranks`` if
             None.
+        job: name of the job if several jobs share ``directory``; from the environment variables of
+            the launcher if None.
         cache_dir, num_proc, on_bad_sample, filters, execution: see ``measure_lengths``.
         waiting: times in seconds (``Waiting``).
-        progress: shows the work of rank 0 and the messages of the other ranks; lines or a bar on stderr if None.
+        progress: shows the work of rank 0 and the messages of the other ranks; lines or a bar on
+            stderr if None.
 
     Raises:
-        PlanMismatchError: source, encoder or settings differ from rank 0; names each difference, with both values.
-        BuildFailedError: rank 0 failed and this is another rank; names the class of the error, with its traceback.
+        PlanMismatchError: source, encoder or settings differ from rank 0; names each difference,
+            with both values.
+        BuildFailedError: rank 0 failed and this is another rank; names the class of the error, with
+            its traceback.
         TaskFailedError: rank 0 died or did not arrive.
-        SettingsError: arguments that contradict each other; or a directory that another job uses, that has no locks, or
-            that this rank does not share with rank 0.
+        SettingsError: arguments that contradict each other; or a directory that another job uses,
+            that has no locks, or that this rank does not share with rank 0.
         BrimfulError: on rank 0, the errors of ``measure_lengths`` and ``plan_packs``.
 
     >>> import tempfile
@@ -117,11 +127,15 @@ def shared_plan(
     check_type("settings", settings, PlanSettings, "a PlanSettings")
     if settings.epoch:
         raise SettingsError(
-            f"{setting('epoch', settings.epoch)} of the settings is set for each epoch: leave it out there, and give "
-            f"{setting('epoch')} to shared_plan"
+            f"{setting('epoch', settings.epoch)} of the settings is set for each epoch: leave it "
+            f"out there, and give {setting('epoch')} to shared_plan"
         )
     shared = as_settings(SharedSettings, None, options)
-    folder = default_cache_dir(shared.cache_dir) / "shared" if shared.directory is None else Path(shared.directory)
+    folder = (
+        default_cache_dir(shared.cache_dir) / "shared"
+        if shared.directory is None
+        else Path(shared.directory)
+    )
     ranks = find_ranks(shared.rank, shared.world_size)
     build = SourcePlans(source, encoder, settings, folder, groups, domains, lengths, shared)
     is_alone = ranks.world_size == 1
@@ -143,7 +157,8 @@ class SharedPlan:
         document: path of the document that rank 0 writes for the others; None for one process.
         directory: parent directory of the plan files.
         settings: settings of ``shared_plan``.
-        options: fields of the settings as keywords: ``epoch``, ``replan``, ``ahead``, ``num_epochs``, ``waiting``, ``progress``.
+        options: fields of the settings as keywords: ``epoch``, ``replan``, ``ahead``,
+            ``num_epochs``, ``waiting``, ``progress``.
 
     Attributes:
         ranks: rank of this process, and number of ranks.
@@ -191,19 +206,23 @@ class SharedPlan:
 
     @property
     def identity(self) -> Fingerprint:
-        """Fingerprint of everything that decides the plans of all epochs, for states that outlive an epoch."""
+        """Fingerprint of everything that decides the plans of all epochs, for states that outlive
+        an epoch.
+        """
         return self._built.identity
 
     @property
     def metadata(self) -> PackMetadata:
-        """Metadata of the packs: ``indices``, ``lengths``, ``group``, ``group_domains``; equal on every rank."""
+        """Metadata of the packs: ``indices``, ``lengths``, ``group``, ``group_domains``; equal on
+        every rank.
+        """
         return open_metadata(self.plan, *(self._directory / path for path in self._built.files[1:]))
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the plan of an epoch; every rank calls it, between two epochs.
 
-        On rank 0 the plan is ready if it was made ahead; the other ranks wait for it without a collective. The current
-        plan stays in use until the next one arrives.
+        On rank 0 the plan is ready if it was made ahead; the other ranks wait for it without a
+        collective. The current plan stays in use until the next one arrives.
 
         Raises:
             BrimfulError: the errors of ``shared_plan``; the old plan stays in use.
@@ -219,7 +238,8 @@ class SharedPlan:
             self._builder.prepare(epoch + 1)
 
     def dataset(self, *, transforms: Sequence[Transform] = ()) -> SharedPackedDataset:
-        """Return the packs of the plan as a map-style data set for trainers, which follows ``set_epoch``.
+        """Return the packs of the plan as a map-style data set for trainers, which follows
+        ``set_epoch``.
 
         Args:
             transforms: see ``PackedDataset.from_plan``.
@@ -228,7 +248,10 @@ class SharedPlan:
             SettingsError: the plan was made without source and encoder.
         """
         if self.samples is None:
-            raise SettingsError("this plan was made without samples: use SharedPackedDataset(source, encoder, shared)")
+            raise SettingsError(
+                "this plan was made without samples: use SharedPackedDataset(source, encoder, "
+                "shared)"
+            )
         return SharedPackedDataset(*self.samples, self, transforms=transforms)
 
     def close(self) -> None:
@@ -244,21 +267,21 @@ class SharedPlan:
 
     def __repr__(self) -> str:
         return (
-            f"SharedPlan(epoch {self._epoch}, {self.plan.num_packs:,} packs, rank {self.ranks.rank} of "
-            f"{self.ranks.world_size}, {short(self.plan.fingerprint)})"
+            f"SharedPlan(epoch {self._epoch}, {self.plan.num_packs:,} packs, rank "
+            f"{self.ranks.rank} of {self.ranks.world_size}, {short(self.plan.fingerprint)})"
         )
 
 
 class SharedPackedDataset(IndexedPacks):
     """Packs of a shared plan, encoded at access, with ``set_epoch`` for all ranks.
 
-    ``PackLoader``, the trainers of Transformers and Lightning, and torchtitan's loader accept it like a
-    ``PackedDataset``. Workers of a loader, persistent workers too, see the plan of the epoch: the name of its file is
-    in shared memory.
+    ``PackLoader``, the trainers of Transformers and Lightning, and torchtitan's loader accept it
+    like a ``PackedDataset``. Workers of a loader, persistent workers too, see the plan of the
+    epoch: the name of its file is in shared memory.
 
     Attributes:
-        fingerprint: fingerprint of what decides the plans of all epochs: a loader state belongs to a run, not to an
-            epoch.
+        fingerprint: fingerprint of what decides the plans of all epochs: a loader state belongs to
+            a run, not to an epoch.
         replans: true if the membership of packs changes with the epoch.
         alignment: multiples of tokens that the plan left room for.
         media_settings: settings that media were encoded with; None for packs of text.
@@ -280,9 +303,13 @@ class SharedPackedDataset(IndexedPacks):
     Pack(22 tokens, 1 segments, 2 loss tokens)
     """
 
-    def __init__(self, source: Any, encoder: Any, shared: SharedPlan, *, transforms: Sequence[Transform] = ()) -> None:
+    def __init__(
+        self, source: Any, encoder: Any, shared: SharedPlan, *, transforms: Sequence[Transform] = ()
+    ) -> None:
         check_type("shared", shared, SharedPlan, "what shared_plan returns")
-        self._packs_of = partial(PackedDataset.from_plan, source, encoder, transforms=tuple(transforms))
+        self._packs_of = partial(
+            PackedDataset.from_plan, source, encoder, transforms=tuple(transforms)
+        )
         self._shared: SharedPlan | None = shared
         self.fingerprint, self.replans = shared.identity, shared.replans
         self._served = ""
@@ -302,7 +329,9 @@ class SharedPackedDataset(IndexedPacks):
         return self._of_main_process().epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the packs of an epoch, on all ranks; call it between two epochs, before its batches are requested."""
+        """Go to the packs of an epoch, on all ranks; call it between two epochs, before its batches
+        are requested.
+        """
         shared = self._of_main_process()
         shared.set_epoch(epoch)
         self._follow(shared.plan)
@@ -336,15 +365,18 @@ class SharedPackedDataset(IndexedPacks):
     def _of_main_process(self) -> SharedPlan:
         if self._shared is None:
             raise SettingsError(
-                "this copy of the data set is in a worker: set_epoch belongs to the process that made it"
+                "this copy of the data set is in a worker: set_epoch belongs to the process that "
+                "made it"
             )
         return self._shared
 
     def __getstate__(self) -> dict[str, Any]:
-        # The receiver opens the plan by its path: arrays may be gigabytes, and threads belong to one process.
+        # The receiver opens the plan by its path: arrays may be gigabytes, and threads belong to
+        # one process.
         state = {**self.__dict__, "_shared": None, "_packs": None, "_served": ""}
         if multiprocessing.context.get_spawning_popen() is None:
-            # Shared memory can only be passed to a process that is being started; any other copy stays in its epoch.
+            # Shared memory can only be passed to a process that is being started; any other copy
+            # stays in its epoch.
             state["_current"] = SimpleNamespace(value=self._current.value)
         return state
 

@@ -1,4 +1,6 @@
-"""Plans of a source for each epoch: measured once, planned once, and stored by the fingerprint of their inputs."""
+"""Plans of a source for each epoch: measured once, planned once, and stored by the fingerprint of
+their inputs.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ class PackMetadata:
 
     Attributes:
         indices: sample ids of each pack, ``int[num_segments]`` in each row; ``indices.row(7)``.
-        group: ``int32[num_packs]``, number of the domain with the largest number of tokens in the pack; the lowest
-            number on a tie.
+        group: ``int32[num_packs]``, number of the domain with the largest number of tokens in the
+            pack; the lowest number on a tie.
         group_domains: name of each domain, indexed by its number.
     """
 
@@ -61,13 +63,17 @@ class PackMetadata:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of plan, groups and names: equal on all ranks."""
-        return fingerprint_of([self.plan.fingerprint, fingerprint_array(self.group), list(self.group_domains)])
+        return fingerprint_of(
+            [self.plan.fingerprint, fingerprint_array(self.group), list(self.group_domains)]
+        )
 
     def __len__(self) -> int:
         return self.plan.num_packs
 
     def __repr__(self) -> str:
-        return f"PackMetadata({self.plan.num_packs:,} packs, domains {', '.join(self.group_domains)})"
+        return (
+            f"PackMetadata({self.plan.num_packs:,} packs, domains {', '.join(self.group_domains)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,8 @@ class Domains:
         """
         if len(domains) != num_samples:
             raise SettingsError(
-                f"{setting('domains')} has {len(domains):,} names for {num_samples:,} samples: give one for each"
+                f"{setting('domains')} has {len(domains):,} names for {num_samples:,} samples: "
+                "give one for each"
             )
         names, codes = np.unique(np.array(domains, dtype=object), return_inverse=True)
         return cls(codes.astype(np.int32), tuple(names.tolist()))
@@ -98,7 +105,8 @@ class Domains:
 
 
 def group_of_packs(plan: Plan, domains: Domains) -> Int32Array:
-    """Return the domain with the largest number of tokens in each pack, ``int32[num_packs]``; the lowest on a tie.
+    """Return the domain with the largest number of tokens in each pack, ``int32[num_packs]``; the
+    lowest on a tie.
 
     >>> from brimful import plan_packs
     >>> plan = plan_packs([3, 2, 2, 4], capacity=7, algorithm="next_fit")
@@ -131,26 +139,32 @@ def open_metadata(plan: Plan, path: Path | None = None) -> PackMetadata:
         CorruptFileError: the file is damaged.
     """
     if path is None:
-        return PackMetadata(plan, np.broadcast_to(np.zeros(1, dtype=np.int32), (plan.num_packs,)), ("all",))
+        return PackMetadata(
+            plan, np.broadcast_to(np.zeros(1, dtype=np.int32), (plan.num_packs,)), ("all",)
+        )
     table = open_table(path)
     names: list[Any] = table.description["names"]
     return PackMetadata(plan, table.flat("group"), tuple(map(str, names)))
 
 
 _VERSION = 1
-"""Version in the name of every plan: plans that another version of brimful might make differently are not found."""
+"""Version in the name of every plan: plans that another version of brimful might make differently
+are not found.
+"""
 
 
 @dataclass(eq=False)
 class SourcePlans:
-    """Function from an epoch to its plan; only the builder calls it. Every rank reads ``arguments``.
+    """Function from an epoch to its plan; only the builder calls it. Every rank reads
+    ``arguments``.
 
     ::
 
         plans/<fingerprint>.arrow           the plan: lengths, settings, epoch and groups decide the name
         plans/<fingerprint>.domains.arrow   the domain of each pack, if domains were given
 
-    An existing plan is not made again by a later job; a job that runs at the same time waits for it.
+    An existing plan is not made again by a later job; a job that runs at the same time waits for
+    it.
     """
 
     source: Any
@@ -185,10 +199,14 @@ class SourcePlans:
             {
                 "version": _VERSION,
                 "lengths": table.fingerprint,
-                "targets": None if table.targets is None else fingerprint_array(table.targets.counts),
+                "targets": None
+                if table.targets is None
+                else fingerprint_array(table.targets.counts),
                 "settings": self.settings.as_dict(),
                 "time_limit": self.settings.time_limit,
-                "groups": None if self.groups is None else fingerprint_array(np.asarray(self.groups)),
+                "groups": None
+                if self.groups is None
+                else fingerprint_array(np.asarray(self.groups)),
                 "domains": None if domains is None else domains.fingerprint,
             }
         )
@@ -210,7 +228,9 @@ class SourcePlans:
         source, encoder = self.samples
         budgets = measured_budgets(self.settings.budgets or (), encoder.budgets)
         measure = self.lengths.lengths if isinstance(self.lengths, LengthCache) else measure_lengths
-        options = {item.name: getattr(self.sample_settings, item.name) for item in fields(SampleSettings)}
+        options = {
+            item.name: getattr(self.sample_settings, item.name) for item in fields(SampleSettings)
+        }
         return measure(source, encoder, budgets=budgets, **{**options, "progress": progress})
 
 

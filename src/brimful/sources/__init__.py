@@ -1,7 +1,7 @@
 """Samples by index: ``open_source`` and the ``Source`` it returns.
 
-A ``Source`` has rows (``rows.py`` and one file per kind of storage) and a format (``formats/``, one file per kind of
-row).
+A ``Source`` has rows (``rows.py`` and one file per kind of storage) and a format (``formats/``, one
+file per kind of row).
 """
 
 from brimful.sources.opening import open_source

@@ -1,9 +1,11 @@
-"""Rows of columns on disk: Parquet files, and a ``datasets.Dataset`` as a directory that ``save_to_disk`` wrote.
+"""Rows of columns on disk: Parquet files, and a ``datasets.Dataset`` as a directory that
+``save_to_disk`` wrote.
 
-``datasets`` maps the Arrow files of a saved data set and trusts their contents. If a file is damaged, reading can kill
-the process; if it was cut short between two batches, its rows are silently missing. So the frames of each file are
-compared with its size before they are mapped, and the columns of each batch with their buffers, which costs
-milliseconds. The values are compared with their offsets when they are read.
+``datasets`` maps the Arrow files of a saved data set and trusts their contents. If a file is
+damaged, reading can kill the process; if it was cut short between two batches, its rows are
+silently missing. So the frames of each file are compared with its size before they are mapped, and
+the columns of each batch with their buffers, which costs milliseconds. The values are compared with
+their offsets when they are read.
 """
 
 from __future__ import annotations
@@ -30,10 +32,14 @@ from brimful.sources.rows import Block, Rows, UniformBlockRows, block_ranges, jo
 from brimful.sources.stamp import Stamp
 
 _PIECE_ROWS = 65536
-"""Maximum rows of a piece of a row group: more than in other blocks, since reading any row decodes the whole group."""
+"""Maximum rows of a piece of a row group: more than in other blocks, since reading any row decodes
+the whole group.
+"""
 
 _GROUPS_IN_MEMORY = 2
-"""Number of decoded row groups that a reader holds: reading may go back and forth across a boundary."""
+"""Number of decoded row groups that a reader holds: reading may go back and forth across a
+boundary.
+"""
 
 
 class ParquetRows(Rows):
@@ -42,7 +48,9 @@ class ParquetRows(Rows):
     lies_in_files = True
 
     def __init__(self, path: AnyPath, stamp: Stamp | None = None) -> None:
-        """``stamp``: in a worker process, the file's stamp in the parent; a file that has changed since is refused."""
+        """``stamp``: in a worker process, the file's stamp in the parent; a file that has changed
+        since is refused.
+        """
         self._path = os.fspath(path)
         self.title = self._path
         try:
@@ -54,7 +62,9 @@ class ParquetRows(Rows):
             lambda file: (file.metadata, file.schema_arrow), f"{self.title} is not a Parquet file"
         )
         self._groups: dict[int, Any] = {}
-        self._group_metadata = [*map(self._metadata.row_group, range(self._metadata.num_row_groups))]
+        self._group_metadata = [
+            *map(self._metadata.row_group, range(self._metadata.num_row_groups))
+        ]
         self._offsets = offsets_of([group.num_rows for group in self._group_metadata])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -64,7 +74,8 @@ class ParquetRows(Rows):
         return int(self._offsets[-1])
 
     def _of_file(self, read: Callable[[Any], Any], fault: str) -> Any:
-        """Return what a function reads from the file, which is opened each time: there may be more files than handles.
+        """Return what a function reads from the file, which is opened each time: there may be more
+        files than handles.
 
         It is not mapped: a file truncated meanwhile would kill the process with a bus error.
         """
@@ -107,7 +118,8 @@ class ParquetRows(Rows):
         with open(self._path, "rb") as file:
             for group, first, end in zip(self._group_metadata, edges, edges[1:], strict=False):
                 digest = _group_fingerprint(file, group)
-                # A row group is hashed as a whole: the rows of a piece are identified by their place in it.
+                # A row group is hashed as a whole: the rows of a piece are identified by their
+                # place in it.
                 for start, stop in block_ranges(first, end, _PIECE_ROWS):
                     num_bytes = group.total_byte_size * (stop - start) // group.num_rows
                     identity = fingerprint_of([digest, start - first, stop - first])
@@ -137,7 +149,9 @@ def _group_fingerprint(file: Any, group: Any) -> Fingerprint:
         if column.has_dictionary_page and column.dictionary_page_offset:
             offsets.append(column.dictionary_page_offset)
         file.seek(min(offsets))
-        digests.append([column.path_in_schema, fingerprint_bytes(file.read(column.total_compressed_size))])
+        digests.append(
+            [column.path_in_schema, fingerprint_bytes(file.read(column.total_compressed_size))]
+        )
     return fingerprint_of([group.num_rows, digests])
 
 
@@ -152,15 +166,25 @@ class HuggingFaceRows(UniformBlockRows):
     """Rows of a ``datasets.Dataset``."""
 
     def __init__(
-        self, dataset: Any, title: str | None = None, *, files: Sequence[tuple[str, int]] | None = None
+        self,
+        dataset: Any,
+        title: str | None = None,
+        *,
+        files: Sequence[tuple[str, int]] | None = None,
     ) -> None:
-        """``files``: Arrow files of the rows in order, with the number of rows in each; None if unknown."""
+        """``files``: Arrow files of the rows in order, with the number of rows in each; None if
+        unknown.
+        """
         if files is not None and getattr(dataset, "_indices", None) is None:
             ends = list(itertools.accumulate(num_rows for _, num_rows in files))
             paths = [path for path, _ in files]
         else:
-            ends, paths = None, list(dict.fromkeys(file["filename"] for file in dataset.cache_files))
-        # Set before the data set: pickled attributes are restored in this order, and the data set maps the files.
+            ends, paths = (
+                None,
+                list(dict.fromkeys(file["filename"] for file in dataset.cache_files)),
+            )
+        # Set before the data set: pickled attributes are restored in this order, and the data set
+        # maps the files.
         self._files = _Files([(path, Stamp.of(path)) for path in paths], ends)
         self._dataset = dataset
         self.title = title or "datasets.Dataset"
@@ -178,23 +202,29 @@ class HuggingFaceRows(UniformBlockRows):
         datasets = _library(f"reading {name}")
         splits = _saved_splits(name)
         if splits:
-            name = os.path.join(name, require_split(splits, split, title=name, subject=f"{name} has"))
+            name = os.path.join(
+                name, require_split(splits, split, title=name, subject=f"{name} has")
+            )
         # Checked before datasets maps the files: a damaged one could kill the process.
         files = _saved_files(name)
         try:
             dataset = datasets.load_from_disk(name)
         except Exception as error:  # datasets raises many kinds of errors for damaged files
-            raise SourceError(f"{name} cannot be opened by datasets: {str(error).split(chr(10), 1)[0]}") from error
+            raise SourceError(
+                f"{name} cannot be opened by datasets: {str(error).split(chr(10), 1)[0]}"
+            ) from error
         rows = cls(dataset, title=name, files=files)
         rows.lies_in_files = True
         return rows
 
     @classmethod
     def from_hub(cls, name: str, *, split: str, config: str | None = None) -> HuggingFaceRows:
-        """Open a data set of the hub, or from the cache of ``datasets`` if the hub cannot be reached.
+        """Open a data set of the hub, or from the cache of ``datasets`` if the hub cannot be
+        reached.
 
         Raises:
-            SourceNotFoundError: it does not exist, or is neither reachable nor in the cache; one line, at once.
+            SourceNotFoundError: it does not exist, or is neither reachable nor in the cache; one
+                line, at once.
         """
         datasets = _library(f"opening {name} of the hub")
         with offline_if_unreachable() as is_reachable:
@@ -214,7 +244,8 @@ class HuggingFaceRows(UniformBlockRows):
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         for begin, end in block_ranges(start, stop, _ROWS_AT_ONCE):
-            # As they are stored: media as bytes or a path. ``datasets`` would decode an image at each read.
+            # As they are stored: media as bytes or a path. ``datasets`` would decode an image at
+            # each read.
             rows = self._checked(begin, end).to_pylist()
             self._files.check(begin, end)
             yield from rows
@@ -222,7 +253,8 @@ class HuggingFaceRows(UniformBlockRows):
     def _checked(self, start: int, stop: int) -> Any:
         """Return the Arrow table of some rows after checking its values against their offsets.
 
-        The files are mapped: reading a text that begins after the end of its file would kill the process.
+        The files are mapped: reading a text that begins after the end of its file would kill the
+        process.
         """
         import pyarrow as pa
 
@@ -232,7 +264,9 @@ class HuggingFaceRows(UniformBlockRows):
             table.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
             detail = str(error).split("\n", 1)[0]
-            raise SourceError(f"{self.title}: rows {start:,} to {stop - 1:,} are damaged: {detail}") from error
+            raise SourceError(
+                f"{self.title}: rows {start:,} to {stop - 1:,} are damaged: {detail}"
+            ) from error
         return table
 
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
@@ -263,7 +297,10 @@ class _Files:
         """Refuse rows whose files have changed."""
         first, last = 0, len(self._stamps)
         if self._ends is not None:
-            first, last = bisect.bisect_right(self._ends, start), bisect.bisect_left(self._ends, stop) + 1
+            first, last = (
+                bisect.bisect_right(self._ends, start),
+                bisect.bisect_left(self._ends, stop) + 1,
+            )
         for path, stamp in self._stamps[first:last]:
             stamp.check(path)
 
@@ -279,7 +316,9 @@ def _saved_files(path: str) -> list[tuple[str, int]]:
     try:
         names = [str(entry["filename"]) for entry in state["_data_files"]]
     except (KeyError, TypeError) as error:
-        raise SourceError(f"{path}/state.json is damaged: it does not name the data files") from error
+        raise SourceError(
+            f"{path}/state.json is damaged: it does not name the data files"
+        ) from error
     return [(file := os.path.join(path, name), _checked_rows(file, info)) for name in names]
 
 
@@ -312,14 +351,16 @@ def _checked_rows(path: str, info: dict[str, Any]) -> int:
     import pyarrow as pa
 
     try:
-        # A file that was cut short between two batches is a stream without an end, which Arrow accepts.
+        # A file that was cut short between two batches is a stream without an end, which Arrow
+        # accepts.
         with open(path, "rb") as file:
             file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
             if file.read() != _END:
                 raise SourceError(f"{path} is cut short: save the data set again")
         num_rows = 0
         with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
-            # datasets converts all values of columns whose saved type differs when it opens them: check them first.
+            # datasets converts all values of columns whose saved type differs when it opens them:
+            # check them first.
             must_check_values = not _has_saved_types(stream.schema, info)
             for batch in stream:
                 batch.validate(full=must_check_values)

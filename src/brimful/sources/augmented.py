@@ -1,4 +1,6 @@
-"""Transforms of samples, with draws that seed, epoch and sample decide: the measured lengths are the trained ones."""
+"""Transforms of samples, with draws that seed, epoch and sample decide: the measured lengths are
+the trained ones.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,9 @@ _drawing = threading.Lock()
 class Augmentation:
     """Transforms with the seed and the epoch of their draws.
 
-    Transforms draw from ``random``, ``numpy.random`` or PyTorch, as they do elsewhere. For each sample these generators
-    begin at a state that seed, epoch and sample decide. Afterwards they continue as if nothing had been drawn.
+    Transforms draw from ``random``, ``numpy.random`` or PyTorch, as they do elsewhere. For each
+    sample these generators begin at a state that seed, epoch and sample decide. Afterwards they
+    continue as if nothing had been drawn.
 
     >>> def cut(sample):
     ...     return replace(sample, text=sample.text[: random.randint(1, 9)])
@@ -49,21 +52,33 @@ class Augmentation:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Identity of the transforms and of their draws, for JSON. Taken once: a transform may count its calls."""
-        return {"names": [*map(identity_of, self.transforms)], "seed": self.seed, "epoch": self.epoch}
+        """Identity of the transforms and of their draws, for JSON. Taken once: a transform may
+        count its calls.
+        """
+        return {
+            "names": [*map(identity_of, self.transforms)],
+            "seed": self.seed,
+            "epoch": self.epoch,
+        }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse, by name, functions that cannot be sent to a process: Python's error gives no argument or remedy."""
+        """Refuse, by name, functions that cannot be sent to a process: Python's error gives no
+        argument or remedy.
+        """
         for transform in self.transforms:
-            if "<locals>" in getattr(getattr(transform, "_transform", transform), "__qualname__", ""):
+            if "<locals>" in getattr(
+                getattr(transform, "_transform", transform), "__qualname__", ""
+            ):
                 raise SettingsError(
-                    f"worker processes cannot have {name_of(transform)}, a function within another: define it at the top of a "
-                    f"module, or choose {setting('num_proc', 1)}"
+                    f"worker processes cannot have {name_of(transform)}, a function within "
+                    f"another: define it at the top of a module, or choose {setting('num_proc', 1)}"
                 )
         return self.__dict__
 
     def apply(self, sample: Sample, where: Callable[[int], str]) -> Sample | BadSampleError:
-        """Return the sample that is trained; an error with file and line if a transform fails on it."""
+        """Return the sample that is trained; an error with file and line if a transform fails on
+        it.
+        """
         with _drawing, _drawn(self.seed, self.epoch, sample.sample_id):
             try:
                 return transformed(sample, self.transforms, where)
@@ -71,10 +86,14 @@ class Augmentation:
                 raise
             except Exception as error:  # transforms are user code
                 reason = f"cannot be augmented by {names_of(self.transforms)} ({type(error).__name__}: {error})"
-                return BadSampleError(reason, sample_id=sample.sample_id, where=where(sample.sample_id))
+                return BadSampleError(
+                    reason, sample_id=sample.sample_id, where=where(sample.sample_id)
+                )
 
 
-def transformed(sample: Sample, transforms: Sequence[Transform], where: Callable[[int], str]) -> Sample:
+def transformed(
+    sample: Sample, transforms: Sequence[Transform], where: Callable[[int], str]
+) -> Sample:
     """Return a sample after transforms, under its own id, which packs refer to.
 
     Raises:
@@ -93,7 +112,9 @@ def as_transforms(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
     """Return transforms; a type error names the first that is not a function."""
     for number, transform in enumerate(transforms):
         if not callable(transform):
-            check_type(f"transforms[{number}]", transform, (), "a function from a sample to a sample")
+            check_type(
+                f"transforms[{number}]", transform, (), "a function from a sample to a sample"
+            )
     return tuple(transforms)
 
 
@@ -107,17 +128,22 @@ def names_of(transforms: Sequence[Transform]) -> str:
     return ", ".join(map(name_of, transforms))
 
 
-def not_a_sample(transform: Transform, place: str, sample_id: int, result: Any) -> AugmentationError:
+def not_a_sample(
+    transform: Transform, place: str, sample_id: int, result: Any
+) -> AugmentationError:
     """Return the error for a transform that did not return a sample."""
     return AugmentationError(
-        f"{name_of(transform)} applied to {place} (sample {sample_id}) returns {type(result).__name__}: return a Sample"
+        f"{name_of(transform)} applied to {place} (sample {sample_id}) returns "
+        f"{type(result).__name__}: return a Sample"
     )
 
 
 def identity_of(transform: Transform) -> str:
-    """Return the name of a transform and the fingerprint of its code and of the values that it holds.
+    """Return the name of a transform and the fingerprint of its code and of the values that it
+    holds.
 
-    Global functions that it calls are not followed: a version in ``augmentation`` says that they changed.
+    Global functions that it calls are not followed: a version in ``augmentation`` says that they
+    changed.
 
     >>> cut = [lambda sample, size=size: sample for size in (1, 1, 2)]
     >>> identity_of(cut[0]) == identity_of(cut[1]), identity_of(cut[0]) == identity_of(cut[2])
@@ -127,7 +153,9 @@ def identity_of(transform: Transform) -> str:
 
 
 def _parts(value: Any, holders: tuple[int, ...]) -> Any:
-    """Return a value as JSON: a function's code and the values it holds; an object's class and attributes."""
+    """Return a value as JSON: a function's code and the values it holds; an object's class and
+    attributes.
+    """
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if id(value) in holders:
@@ -145,7 +173,10 @@ def _parts(value: Any, holders: tuple[int, ...]) -> Any:
         return [value.co_code.hex(), list(value.co_names), *parts(*value.co_consts)]
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return [value.__qualname__, *parts(value.__code__, value.__defaults__, value.__kwdefaults__, cells)]
+        return [
+            value.__qualname__,
+            *parts(value.__code__, value.__defaults__, value.__kwdefaults__, cells),
+        ]
     if isinstance(value, partial):
         return parts(value.func, value.args, value.keywords)
     if isinstance(value, type) or not (hasattr(value, "__dict__") or hasattr(value, "__array__")):
@@ -153,14 +184,26 @@ def _parts(value: Any, holders: tuple[int, ...]) -> Any:
     if hasattr(value, "__array__"):
         return fingerprint_array(np.asarray(value))
     # A method has its object; a callable object has the code of its ``__call__``.
-    owner, code = getattr(value, "__self__", None), getattr(value, "__func__", vars(type(value)).get("__call__"))
+    owner, code = (
+        getattr(value, "__self__", None),
+        getattr(value, "__func__", vars(type(value)).get("__call__")),
+    )
     return [repr(type(value)), *parts(owner, code, vars(value))]
 
 
 @contextmanager
 def _drawn(seed: int, epoch: int, sample_id: int) -> Iterator[None]:
-    """Run a block with the generators of the process in a state of this sample, then restore them."""
-    number = int(generator(seed=seed, epoch=epoch, purpose=f"augmentation of sample {sample_id}").words(1)[0]) >> 32
+    """Run a block with the generators of the process in a state of this sample, then restore
+    them.
+    """
+    number = (
+        int(
+            generator(seed=seed, epoch=epoch, purpose=f"augmentation of sample {sample_id}").words(
+                1
+            )[0]
+        )
+        >> 32
+    )
     python_state, numpy_state = random.getstate(), np.random.get_state()
     torch = sys.modules.get("torch")
     torch_state = None if torch is None else torch.get_rng_state()

@@ -1,14 +1,16 @@
 """Plain copies, in the cache, of rows that cannot be read by index where they are.
 
-Files that are compressed, remote or one JSON array are copied under a name made from their place and the time of their
-last change; a newer copy of the same original replaces the older one. Rows that can be read only once (a pipe, a
-generator, a stream of ``datasets``) are copied under a name made from their content: the same rows piped in again are
-thus the same data set, and a killed job continues. One process of many makes a copy.
+Files that are compressed, remote or one JSON array are copied under a name made from their place
+and the time of their last change; a newer copy of the same original replaces the older one. Rows
+that can be read only once (a pipe, a generator, a stream of ``datasets``) are copied under a name
+made from their content: the same rows piped in again are thus the same data set, and a killed job
+continues. One process of many makes a copy.
 
-Rows whose texts are in many small files or between media (pairs of files, tars) get a *catalogue*: a copy with one line
-for each row in a fixed order, an object with the ``name`` of the row in its storage, and ``row``, or ``error`` if it
-cannot be read. Media stay where they are. The line also holds their names and sizes, so that they belong to the
-fingerprint of the rows. The bytes of media do not: opening a data set does not read them.
+Rows whose texts are in many small files or between media (pairs of files, tars) get a *catalogue*:
+a copy with one line for each row in a fixed order, an object with the ``name`` of the row in its
+storage, and ``row``, or ``error`` if it cannot be read. Media stay where they are. The line also
+holds their names and sizes, so that they belong to the fingerprint of the rows. The bytes of media
+do not: opening a data set does not read them.
 """
 
 import contextlib
@@ -28,10 +30,11 @@ from brimful.base.cache import cache_dir, exclusive
 from brimful.base.fingerprint import fingerprint_of
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.json_rows import array_elements
-from brimful.sources.lines import JsonArray, JsonLines
+from brimful.sources.lines import JsonLines
 from brimful.sources.rows import MAX_ROW_BYTES, Rows
 from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import changed
+from brimful.sources.text_lines import JsonArray
 
 
 def line_of(entry: Mapping[str, Any]) -> bytes:
@@ -76,7 +79,9 @@ _CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz
 
 
 def begins_like_array(path: str) -> bool:
-    """Return true if a .json file, compressed or not, holds an array; many such files hold JSON lines."""
+    """Return true if a .json file, compressed or not, holds an array; many such files hold JSON
+    lines.
+    """
     with _opened(path) as source:
         head: bytes = source.read(4096)
     return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
@@ -92,7 +97,9 @@ def unpacked_json_array(path: str, cache: Path | None = None) -> str:
 
     def copy_elements(source: IO[bytes], target: IO[bytes]) -> None:
         for row in array_elements(source, path):
-            target.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+            target.write(
+                json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+            )
 
     return _unpacked(path, cache, "array", copy_elements)
 
@@ -112,7 +119,9 @@ def _copy_lines(source: IO[bytes], target: IO[bytes]) -> None:
         room = MAX_ROW_BYTES + 1 - (len(piece) - piece.rfind(b"\n") - 1)
 
 
-def _unpacked(path: str, cache: Path | None, kind: str, copy: Callable[[IO[bytes], IO[bytes]], None]) -> str:
+def _unpacked(
+    path: str, cache: Path | None, kind: str, copy: Callable[[IO[bytes], IO[bytes]], None]
+) -> str:
     """Return the path of the copy; ``copy`` makes it if none exists for the current file."""
     origin, version = _identity(path)
 
@@ -133,14 +142,16 @@ def kept_copy(
     cache: Path | None,
     write: Callable[[IO[bytes], Path, Path | None], None],
 ) -> Path:
-    """Return the path of a copy in the cache; if it does not exist yet, one process of many writes it.
+    """Return the path of a copy in the cache; if it does not exist yet, one process of many writes
+    it.
 
     Args:
         folder_name: folder of the cache.
         origin: identity of the original.
         version: value that changes whenever the copy would.
         cache: directory of the cache; None for the default.
-        write: gets the open file, the path that it will have, and an earlier copy of the same original, if any.
+        write: gets the open file, the path that it will have, and an earlier copy of the same
+            original, if any.
     """
     folder = (cache or cache_dir()) / folder_name
     prefix = f"{fingerprint_of(origin)[:16]}-"
@@ -148,7 +159,8 @@ def kept_copy(
     if target.exists():
         return target
     with exclusive(folder / f"{prefix}lock"):
-        # Under the lock no other process writes here: temporary files are left over from killed processes.
+        # Under the lock no other process writes here: temporary files are left over from killed
+        # processes.
         for temporary in folder.glob(f".{prefix}*.tmp"):
             temporary.unlink(missing_ok=True)
         if not target.exists():

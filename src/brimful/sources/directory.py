@@ -1,8 +1,8 @@
 """The data files of a directory, the splits of a data set, and documents of one file each.
 
-Clones of data sets from a hub hold more than data: a README, a license, descriptions in JSON, and often several splits
-and configurations. Packing the test set with the training set would spoil every evaluation, so a data set of several
-splits is opened one split at a time.
+Clones of data sets from a hub hold more than data: a README, a license, descriptions in JSON, and
+often several splits and configurations. Packing the test set with the training set would spoil
+every evaluation, so a data set of several splits is opened one split at a time.
 """
 
 import os
@@ -22,11 +22,21 @@ from brimful.sources.stamp import Stamp, changed
 ALL_SPLITS = "all"
 """Name of every split together."""
 
-_SPLIT = re.compile(r"(train|training|test|testing|validation|valid|val|dev|eval)(?:-\d+-of-\d+|-\d+|_\d+)?")
+_SPLIT = re.compile(
+    r"(train|training|test|testing|validation|valid|val|dev|eval)(?:-\d+-of-\d+|-\d+|_\d+)?"
+)
 _SHARD = re.compile(r"([A-Za-z_]+)-\d{5}-of-\d{5}")
 
-_ABOUT = re.compile(r"(readme|licen[cs]e|changelog|changes|contributing|citation|notice|authors)\b.*", re.IGNORECASE)
-DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json")
+_ABOUT = re.compile(
+    r"(readme|licen[cs]e|changelog|changes|contributing|citation|notice|authors)\b.*", re.IGNORECASE
+)
+DESCRIPTIONS = (
+    "dataset_infos.json",
+    "dataset_info.json",
+    "dataset_dict.json",
+    "state.json",
+    "config.json",
+)
 """JSON files that describe a data set."""
 
 
@@ -36,14 +46,18 @@ def is_pack_store(directory: str) -> bool:
 
 
 def walk_data(directory: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each folder of a directory with the names of its files, folders in the order of their names.
+    """Yield each folder of a directory with the names of its files, folders in the order of their
+    names.
 
-    Hidden files and folders are skipped. So is what jobs wrote below the directory that they packed: their stores, and
-    lists of rejected rows next to lengths. Thus the same command finds the same data again.
+    Hidden files and folders are skipped. So is what jobs wrote below the directory that they
+    packed: their stores, and lists of rejected rows next to lengths. Thus the same command finds
+    the same data again.
     """
     for folder, subfolders, names in os.walk(directory):
         subfolders[:] = sorted(
-            name for name in subfolders if not name.startswith(".") and not is_pack_store(os.path.join(folder, name))
+            name
+            for name in subfolders
+            if not name.startswith(".") and not is_pack_store(os.path.join(folder, name))
         )
         lists = {f"{name}.rejects.jsonl" for name in names}
         if "lengths.arrow" in names:
@@ -54,7 +68,8 @@ def walk_data(directory: str) -> Iterator[tuple[str, list[str]]]:
 def data_files(
     directory: str, kind_of: Callable[[str], str | None], *, split: str | None, config: str | None
 ) -> list[str]:
-    """Find the files of a directory that hold its data, in the order of their names; all are of one kind.
+    """Find the files of a directory that hold its data, in the order of their names; all are of one
+    kind.
 
     Args:
         directory: searched with all folders below it (``walk_data``).
@@ -75,19 +90,26 @@ def data_files(
     # If a directory holds only descriptions, they are the data: its readme is the text to pack.
     paths = [path for path in candidates if not _is_description(path, kind_of)] or candidates
     if not paths:
-        raise SourceNotFoundError(f"{directory}: no file in it is JSON lines, JSON, Parquet, a tar or text")
+        raise SourceNotFoundError(
+            f"{directory}: no file in it is JSON lines, JSON, Parquet, a tar or text"
+        )
     if config is not None:
-        paths = [path for path in paths if config in os.path.relpath(path, directory).split(os.sep)[:-1]]
+        paths = [
+            path for path in paths if config in os.path.relpath(path, directory).split(os.sep)[:-1]
+        ]
         if not paths:
-            raise SourceNotFoundError(f"{setting('config', config)}: no folder of {directory} has that name")
+            raise SourceNotFoundError(
+                f"{setting('config', config)}: no folder of {directory} has that name"
+            )
     paths = _of_split(directory, paths, split)
     kinds = {str(kind_of(path)) for path in paths}
     if len(kinds) > 1:
         raise SettingsError(
-            f"{directory} mixes files of several kinds ({', '.join(sorted(kinds))}): name some by a "
-            f"pattern, such as '{directory}/*.jsonl'"
+            f"{directory} mixes files of several kinds ({', '.join(sorted(kinds))}): name some by "
+            f"a pattern, such as '{directory}/*.jsonl'"
         )
-    # Shards of one name in several folders are configurations; other files may share a name by chance.
+    # Shards of one name in several folders are configurations; other files may share a name by
+    # chance.
     folders = sorted({os.path.relpath(os.path.dirname(path), directory) for path in paths})
     has_equal_names = len({os.path.basename(path) for path in paths}) < len(paths)
     if len(folders) > 1 and has_equal_names and all(map(is_shard, paths)):
@@ -149,7 +171,9 @@ def require_split(names: Iterable[str], split: str | None, *, title: str, subjec
         raise _several_splits(title, names)
     if split not in names:
         text = ", ".join(map(str, names))
-        raise SourceNotFoundError(f"{setting('split', split)}: {subject} no such split (it has {text})")
+        raise SourceNotFoundError(
+            f"{setting('split', split)}: {subject} no such split (it has {text})"
+        )
     return split
 
 
@@ -161,14 +185,19 @@ def refuse_several_splits(directory: str, splits: Mapping[str, str | None]) -> N
     """
     names = sorted({name for name in splits.values() if name is not None})
     if len(names) > 1 and None not in splits.values():
-        raise _several_splits(directory, names, f", or take all with {setting('split', ALL_SPLITS)}")
+        raise _several_splits(
+            directory, names, f", or take all with {setting('split', ALL_SPLITS)}"
+        )
 
 
 def _several_splits(title: str, names: Sequence[str], alternative: str = "") -> SettingsError:
     """Return the error of a data set with several splits, of which none is chosen."""
     first = "train" if "train" in names else next(iter(names), "train")
     text = ", ".join(map(str, names))
-    return SettingsError(f"{title} holds several splits ({text}): name one with {setting('split', first)}{alternative}")
+    return SettingsError(
+        f"{title} holds several splits ({text}): name one with "
+        f"{setting('split', first)}{alternative}"
+    )
 
 
 class TextFiles(UniformBlockRows):
@@ -178,7 +207,9 @@ class TextFiles(UniformBlockRows):
     lies_in_files = True
     block_rows = 256
 
-    def __init__(self, paths: Sequence[str], title: str, *, titles: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, paths: Sequence[str], title: str, *, titles: Sequence[str] | None = None
+    ) -> None:
         """``titles``: names of the files in messages, if ``paths`` are unpacked copies."""
         self._paths = list(paths)
         self._titles = list(titles or paths)
@@ -212,7 +243,8 @@ class TextFiles(UniformBlockRows):
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
         digests = []
         for path in self._paths[start:stop]:
-            # The stamp is taken before the bytes are read: a change between the two is detected after the read.
+            # The stamp is taken before the bytes are read: a change between the two is detected
+            # after the read.
             self._stamps[path] = Stamp.of(path)
             digests.append(fingerprint_bytes(self._bytes(path)))
         return fingerprint_of(digests)

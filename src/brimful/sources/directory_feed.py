@@ -21,7 +21,15 @@ from brimful.base.wings import LINE_MODULES
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
 from brimful.sources.copies import begins_like_array
 from brimful.sources.directory import is_pack_store
-from brimful.sources.feed import Cursor, Feed, IteratorFeed, PipeFeed, numbered, reading_of_arrivals, sample_of
+from brimful.sources.feed import (
+    Cursor,
+    Feed,
+    IteratorFeed,
+    PipeFeed,
+    numbered,
+    reading_of_arrivals,
+    sample_of,
+)
 from brimful.sources.json_rows import parser_for, row_of_line
 from brimful.sources.media_places import media_kind
 from brimful.sources.opening import STANDARD_INPUT, arrival_of, row_settings, source_of_file
@@ -62,15 +70,17 @@ class _Progress:
 
 
 class DirectoryFeed(Feed):
-    """Samples of the files in a directory and in the folders below it, in the order of their arrival.
+    """Samples of the files in a directory and in the folders below it, in the order of their
+    arrival.
 
-    Files that exist at the same time come in the order of their names. A file that was begun is first read to its
-    current end. A line of ``.jsonl`` is taken once it has its line end, so the file may grow. Every other file must be
-    complete when it gets its name: write it as ``.name`` and rename it. Hidden files are skipped. Each name is read
-    once.
+    Files that exist at the same time come in the order of their names. A file that was begun is
+    first read to its current end. A line of ``.jsonl`` is taken once it has its line end, so the
+    file may grow. Every other file must be complete when it gets its name: write it as ``.name``
+    and rename it. Hidden files are skipped. Each name is read once.
 
-    A ``.txt`` next to a recording of its name is its transcript, and a ``.json`` next to a medium of its name is a row
-    with it (``brimful.sources.paired_files``). If media are taken, a ``.txt`` waits for its recording.
+    A ``.txt`` next to a recording of its name is its transcript, and a ``.json`` next to a medium
+    of its name is a row with it (``brimful.sources.paired_files``). If media are taken, a ``.txt``
+    waits for its recording.
 
     Args:
         directory: searched again whenever everything found so far has been taken.
@@ -87,7 +97,12 @@ class DirectoryFeed(Feed):
         only: str | None = None,
         cache_dir: AnyPath | None = None,
     ) -> None:
-        self._directory, self._settings, self._only, self._cache = Path(directory), settings, only, cache_dir
+        self._directory, self._settings, self._only, self._cache = (
+            Path(directory),
+            settings,
+            only,
+            cache_dir,
+        )
         self.title = str(self._directory if only is None else self._directory / only)
         self._begin()
 
@@ -101,12 +116,15 @@ class DirectoryFeed(Feed):
         self._media: dict[str, list[str]] = {}  # names of media of the last listing, by their stem
         self.is_ended = False
 
-    def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
+    def poll(
+        self, most: int, first_id: int, *, is_last: bool = False
+    ) -> list[Sample | BadSampleError]:
         samples: list[Sample | BadSampleError] = []
         has_moved = is_listed = False
         while len(samples) < most:
             if not self._queue:
-                # Only a current listing can say that nothing has come: more files may have arrived since the last one.
+                # Only a current listing can say that nothing has come: more files may have arrived
+                # since the last one.
                 if samples or is_listed:
                     break
                 self._queue, is_listed = deque(self._unread_names(is_last=is_last)), True
@@ -119,7 +137,9 @@ class DirectoryFeed(Feed):
                 taken = self._take_lines(name, progress, room, is_last)
             else:
                 taken = (
-                    self._take_pair(name, progress) if self._is_pair(name) else self._take_rows(name, progress, room)
+                    self._take_pair(name, progress)
+                    if self._is_pair(name)
+                    else self._take_rows(name, progress, room)
                 )
             samples += [numbered(sample, next_id + index) for index, sample in enumerate(taken)]
             is_moved = (progress.rows, progress.bytes, progress.is_done) != place
@@ -133,7 +153,9 @@ class DirectoryFeed(Feed):
         return samples
 
     def _unread_names(self, *, is_last: bool) -> list[str]:
-        """Return the names of files that may have unread data: first the one that was begun, then the others."""
+        """Return the names of files that may have unread data: first the one that was begun, then
+        the others.
+        """
         names = []
         for name, size in sorted(self._sizes()):
             progress = self._files.get(name)
@@ -143,8 +165,9 @@ class DirectoryFeed(Feed):
                     names.append(name)
             elif size < progress.bytes or (progress.is_done and size != progress.bytes):
                 raise SourceError(
-                    f"{self._directory / name} has {size:,} bytes and had {progress.bytes:,} when it was read: files may "
-                    f"grow by lines of .jsonl, and no other change; give new rows a new name"
+                    f"{self._directory / name} has {size:,} bytes and had {progress.bytes:,} when "
+                    "it was read: files may grow by lines of .jsonl, and no other change; give "
+                    "new rows a new name"
                 )
             elif size > progress.bytes or (arrival_of(name) == "whole" and not progress.is_done):
                 names.append(name)
@@ -178,12 +201,15 @@ class DirectoryFeed(Feed):
         return sizes
 
     def _is_pair(self, name: str) -> bool:
-        """Return true for a file that belongs to a medium of its name, which exists or will arrive."""
+        """Return true for a file that belongs to a medium of its name, which exists or will
+        arrive.
+        """
         if self._only is not None or not name.endswith((TRANSCRIPT, ROW)):
             return False
         if stem_of(name) not in self._media:
             return self._settings.media_dir is not None and name.endswith(TRANSCRIPT)
-        # If media are not taken, it is still a pair, and is refused: words without their audio are a different sample.
+        # If media are not taken, it is still a pair, and is refused: words without their audio are
+        # a different sample.
         return name.endswith(TRANSCRIPT) or not begins_like_array(str(self._directory / name))
 
     def _take_pair(self, name: str, progress: _Progress) -> list[Sample | BadSampleError]:
@@ -196,13 +222,17 @@ class DirectoryFeed(Feed):
         if settings.media_dir is not None:
             settings = replace(settings, media_dir=folder)
         reading = (
-            None if isinstance(row, MalformedRowError) else reading_of_arrivals(settings, [row], str(path), folder)
+            None
+            if isinstance(row, MalformedRowError)
+            else reading_of_arrivals(settings, [row], str(path), folder)
         )
         progress.rows, progress.bytes, progress.is_done = 1, len(data), True
         progress.format = None if reading is None else reading.format.name
         return [sample_of(row, reading, str(path))]
 
-    def _take_rows(self, name: str, progress: _Progress, most: int) -> list[Sample | BadSampleError]:
+    def _take_rows(
+        self, name: str, progress: _Progress, most: int
+    ) -> list[Sample | BadSampleError]:
         """Take rows of a file that is complete; a file that was begun must be unchanged."""
         if self._source is None or self._source[0] != name:
             path = self._directory / name
@@ -211,7 +241,9 @@ class DirectoryFeed(Feed):
                 file.seek(max(0, size - _CHECKED_BYTES))
                 check = fingerprint_of([size, fingerprint_bytes(file.read())])
             if progress.check not in ("", check):
-                raise SourceError(f"{path} was changed after its first {progress.rows:,} rows were taken")
+                raise SourceError(
+                    f"{path} was changed after its first {progress.rows:,} rows were taken"
+                )
             source = source_of_file(str(path), self._settings, self._cache)
             progress.bytes, progress.check, progress.format = size, check, source.format_name
             self._source = (name, source)
@@ -223,17 +255,25 @@ class DirectoryFeed(Feed):
             self._source = None
         return samples
 
-    def _take_lines(self, name: str, progress: _Progress, most: int, is_last: bool) -> list[Sample | BadSampleError]:
-        """Take lines of a file that may grow; take a last line without a line end only if nothing more will come."""
+    def _take_lines(
+        self, name: str, progress: _Progress, most: int, is_last: bool
+    ) -> list[Sample | BadSampleError]:
+        """Take lines of a file that may grow; take a last line without a line end only if nothing
+        more will come.
+        """
         path = self._directory / name
         with open(path, "rb") as file:
             begin = max(0, progress.bytes - _CHECKED_BYTES)
             file.seek(begin)
             tail = file.read(progress.bytes - begin)
             if progress.check not in ("", fingerprint_bytes(tail)):
-                raise SourceError(f"{path} was changed before byte {progress.bytes:,}, up to which it was read")
+                raise SourceError(
+                    f"{path} was changed before byte {progress.bytes:,}, up to which it was read"
+                )
             data = file.read(_PIECE_BYTES)
-            while b"\n" not in data and len(data) <= MAX_ROW_BYTES and (piece := file.read(len(data))):
+            while (
+                b"\n" not in data and len(data) <= MAX_ROW_BYTES and (piece := file.read(len(data)))
+            ):
                 data += piece
             is_end = is_last and not file.read(1)
         if b"\n" not in data and len(data) > MAX_ROW_BYTES:
@@ -260,14 +300,20 @@ class DirectoryFeed(Feed):
             if reading is not None:
                 self._readings[name] = reading
                 progress.format = reading.format.name
-        samples = [sample_of(row, reading, f"{path}: row {number}") for number, row in enumerate(rows, progress.rows)]
+        samples = [
+            sample_of(row, reading, f"{path}: row {number}")
+            for number, row in enumerate(rows, progress.rows)
+        ]
         progress.check = fingerprint_bytes((tail + data[:num_bytes])[-_CHECKED_BYTES:])
         progress.rows += len(rows)
         progress.bytes += num_bytes
         return samples
 
     def cursor(self) -> Cursor:
-        return {"current": self._current, "files": {name: asdict(self._files[name]) for name in self._unsettled}}
+        return {
+            "current": self._current,
+            "files": {name: asdict(self._files[name]) for name in self._unsettled},
+        }
 
     def settle(self) -> None:
         self._unsettled.clear()
@@ -276,11 +322,15 @@ class DirectoryFeed(Feed):
         self._begin()
         for cursor in cursors:
             self._current = cursor["current"]
-            self._files.update({name: _Progress(**values) for name, values in cursor["files"].items()})
+            self._files.update(
+                {name: _Progress(**values) for name, values in cursor["files"].items()}
+            )
         for name, progress in self._files.items():
             is_begun = progress.rows and not progress.is_done and arrival_of(name) == "whole"
             if is_begun and not (self._directory / name).exists():
-                raise SourceError(f"{self._directory / name} was removed after its first {progress.rows:,} rows")
+                raise SourceError(
+                    f"{self._directory / name} was removed after its first {progress.rows:,} rows"
+                )
 
 
 def open_feed(
@@ -324,10 +374,16 @@ def open_feed(
             return DirectoryFeed(path, settings, cache_dir=cache_dir)
         require_file(path)
         if not os.path.isfile(path):
-            raise SourceNotFoundError(f"{path}: no such file or directory; a feed follows local files only")
+            raise SourceNotFoundError(
+                f"{path}: no such file or directory; a feed follows local files only"
+            )
         if arrival_of(path) is None:
             raise SettingsError(f"{path} is not JSON lines, JSON, Parquet, a tar or text")
-        return DirectoryFeed(os.path.dirname(path) or ".", settings, only=os.path.basename(path), cache_dir=cache_dir)
+        return DirectoryFeed(
+            os.path.dirname(path) or ".", settings, only=os.path.basename(path), cache_dir=cache_dir
+        )
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
         return IteratorFeed(data, settings)
-    raise SettingsError(f"a feed is opened from a path, '-' or an iterable of rows, not {type(data).__name__}")
+    raise SettingsError(
+        f"a feed is opened from a path, '-' or an iterable of rows, not {type(data).__name__}"
+    )

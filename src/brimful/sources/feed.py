@@ -1,7 +1,8 @@
-"""Rows in the order of their arrival: the contract between growing data and its reader, and rows without a file.
+"""Rows in the order of their arrival: the contract between growing data and its reader, and rows
+without a file.
 
-Rows of an iterator or of standard input come one after the other and cannot be requested again. A restarted run is
-given them from the beginning, and skips the rows that are committed.
+Rows of an iterator or of standard input come one after the other and cannot be requested again. A
+restarted run is given them from the beginning, and skips the rows that are committed.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ Cursor: TypeAlias = Mapping[str, Any]
 class Feed(abc.ABC):
     """Samples in the order of their arrival, from a position that a log record can hold.
 
-    ``poll`` takes what has come; ``cursor`` is the position after it, relative to the last settled one; ``settle`` says
-    that a cursor is committed; ``seek`` goes to where a list of committed cursors leads.
+    ``poll`` takes what has come; ``cursor`` is the position after it, relative to the last settled
+    one; ``settle`` says that a cursor is committed; ``seek`` goes to where a list of committed
+    cursors leads.
 
     Attributes:
         title: name for messages.
@@ -41,19 +43,24 @@ class Feed(abc.ABC):
     is_ended: bool = False
 
     @abc.abstractmethod
-    def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
-        """Take at most ``most`` of the samples that have come, numbered from ``first_id``; none if none has come.
+    def poll(
+        self, most: int, first_id: int, *, is_last: bool = False
+    ) -> list[Sample | BadSampleError]:
+        """Take at most ``most`` of the samples that have come, numbered from ``first_id``; none if
+        none has come.
 
         Args:
             most: maximum number of samples to take.
             first_id: ``sample_id`` of the first.
-            is_last: nothing more will come: text without a line end is a line too, and the feed ends when nothing is
-                left.
+            is_last: nothing more will come: text without a line end is a line too, and the feed
+                ends when nothing is left.
         """
 
     @abc.abstractmethod
     def cursor(self) -> Cursor:
-        """Return the position after the samples that were taken, as the change since the last settled one."""
+        """Return the position after the samples that were taken, as the change since the last
+        settled one.
+        """
 
     @abc.abstractmethod
     def settle(self) -> None:
@@ -61,15 +68,19 @@ class Feed(abc.ABC):
 
     @abc.abstractmethod
     def seek(self, cursors: Sequence[Cursor]) -> None:
-        """Go to the position of these committed cursors, given all in order; to the beginning without any.
+        """Go to the position of these committed cursors, given all in order; to the beginning
+        without any.
 
         Raises:
             SourceError: the source has changed before that position, or cannot go back to it.
         """
 
 
-def reading_of_arrivals(settings: RowSettings, rows: Iterable[Any], title: str, directory: str) -> Reading | None:
-    """Return the reading of arriving rows by the first of them; None while none of them can be read.
+def reading_of_arrivals(
+    settings: RowSettings, rows: Iterable[Any], title: str, directory: str
+) -> Reading | None:
+    """Return the reading of arriving rows by the first of them; None while none of them can be
+    read.
 
     Raises:
         UnknownFormatError: they have no format that brimful knows.
@@ -80,8 +91,8 @@ def reading_of_arrivals(settings: RowSettings, rows: Iterable[Any], title: str, 
         return None
     if row_format.view is not None:
         raise SettingsError(
-            f"{title} has rows of format {row_format.name}: a stream packs single samples, and both samples of a row "
-            f"stay in one pack. Pack the finished file with brimful pack"
+            f"{title} has rows of format {row_format.name}: a stream packs single samples, and "
+            "both samples of a row stay in one pack. Pack the finished file with brimful pack"
         )
     return settings.reading(row_format, directory)
 
@@ -108,7 +119,9 @@ _PIECE_BYTES = 1 << 20
 
 
 class RowFeed(Feed):
-    """Rows in one sequence; rows after the last settled position are kept, so that the feed can go back there."""
+    """Rows in one sequence; rows after the last settled position are kept, so that the feed can go
+    back there.
+    """
 
     def __init__(self, title: str, settings: RowSettings) -> None:
         self.title, self._settings = title, settings
@@ -122,9 +135,13 @@ class RowFeed(Feed):
 
     @abc.abstractmethod
     def _read(self, most: int) -> list[Any]:
-        """Return about ``most`` rows that have come; none if none has come, or at the end, which is recorded."""
+        """Return about ``most`` rows that have come; none if none has come, or at the end, which is
+        recorded.
+        """
 
-    def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
+    def poll(
+        self, most: int, first_id: int, *, is_last: bool = False
+    ) -> list[Sample | BadSampleError]:
         if not self._pass_committed(most):
             return []
         self._read_until(self._position + most)
@@ -140,7 +157,10 @@ class RowFeed(Feed):
         first = self._position
         self._position += len(rows)
         return [
-            numbered(sample_of(row, self._reading, f"{self.title}: row {first + index}"), first_id + index)
+            numbered(
+                sample_of(row, self._reading, f"{self.title}: row {first + index}"),
+                first_id + index,
+            )
             for index, row in enumerate(rows)
         ]
 
@@ -169,13 +189,13 @@ class RowFeed(Feed):
             del self._rows[:count]
             if self._first < self._position and self._is_exhausted and not self._rows:
                 raise SourceError(
-                    f"{self.title} has {self._first:,} rows and {self._position:,} of them are committed: give it from "
-                    f"its beginning again"
+                    f"{self.title} has {self._first:,} rows and {self._position:,} of them are "
+                    "committed: give it from its beginning again"
                 )
         if self._expected_check not in (None, "", self._check):
             raise SourceError(
-                f"{self.title}: row {self._position - 1} is not the committed one: give the same rows again, from "
-                f"their beginning"
+                f"{self.title}: row {self._position - 1} is not the committed one: give the same "
+                "rows again, from their beginning"
             )
         self._expected_check = None
         return True
@@ -198,7 +218,10 @@ class RowFeed(Feed):
     def seek(self, cursors: Sequence[Cursor]) -> None:
         last: Cursor = cursors[-1] if cursors else {"rows": 0, "check": "", "format": None}
         if last["rows"] < self._first:
-            raise SourceError(f"{self.title} cannot go back to row {last['rows']:,}: give it from its beginning again")
+            raise SourceError(
+                f"{self.title} cannot go back to row {last['rows']:,}: give it from its beginning "
+                "again"
+            )
         self._position, self._format = int(last["rows"]), last["format"]
         if self._format is not None:
             self._set_reading([])
@@ -206,7 +229,9 @@ class RowFeed(Feed):
 
 
 def _check_of(row: Any) -> Fingerprint | None:
-    """Return the fingerprint by which a row is recognized; None for a value that JSON cannot hold."""
+    """Return the fingerprint by which a row is recognized; None for a value that JSON cannot
+    hold.
+    """
     try:
         return fingerprint_of(str(row) if isinstance(row, (Sample, MalformedRowError)) else row)
     except (TypeError, ValueError):
@@ -214,7 +239,8 @@ def _check_of(row: Any) -> Fingerprint | None:
 
 
 class IteratorFeed(RowFeed):
-    """Rows of an iterable, each an object, a text or a ``Sample``; None says that no row is ready yet.
+    """Rows of an iterable, each an object, a text or a ``Sample``; None says that no row is ready
+    yet.
 
     >>> feed = IteratorFeed([{"text": "a"}, None, {"text": "b"}], RowSettings())
     >>> [[sample.text for sample in feed.poll(9, 0)] for _ in range(3)], feed.is_ended

@@ -1,7 +1,7 @@
 """Rows of JSON: of lines, of one array, and of whole files.
 
-Lines are parsed by ``orjson`` if it is installed and gives the same values as the standard library. The elements of an
-array are decoded one by one, with only one of them in memory.
+Lines are parsed by ``orjson`` if it is installed and gives the same values as the standard library.
+The elements of an array are decoded one by one, with only one of them in memory.
 """
 
 import codecs
@@ -18,15 +18,28 @@ from brimful.sources.sample import MalformedRowError
 
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 19
-"""Number of digits from which a whole number may not fit 64 bits: ``orjson`` would silently make a float of it."""
+"""Number of digits from which a whole number may not fit 64 bits: ``orjson`` would silently make a
+float of it.
+"""
 
 _ROW_TYPES = {dict, str}
 
 _COLUMNS = {
     name: f'"{name}"'.encode()
-    for name in ("messages", "conversations", "prompt", "completion", "chosen", "rejected", "text", "input_ids")
+    for name in (
+        "messages",
+        "conversations",
+        "prompt",
+        "completion",
+        "chosen",
+        "rejected",
+        "text",
+        "input_ids",
+    )
 }
-"""Columns that hold samples, as written in a line. Inside a text, quotes are escaped, so each counts once a row."""
+"""Columns that hold samples, as written in a line. Inside a text, quotes are escaped, so each
+counts once a row.
+"""
 
 
 def rows_of_lines(lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
@@ -39,7 +52,8 @@ def rows_of_lines(lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
     >>> [*rows_of_lines([b'{"a": 1}', b'"b"', b"3"], b'{"a": 1} "b" 3')]
     [{'a': 1}, 'b', MalformedRowError('a row must be an object and is int')]
     """
-    # All at once if every line is a row, as in most files; else one by one, with the reason for each that is not.
+    # All at once if every line is a row, as in most files; else one by one, with the reason for
+    # each that is not.
     rows = None if max(map(len, lines), default=0) > MAX_ROW_BYTES else rows_at_once(lines, data)
     if rows is not None:
         return rows
@@ -56,17 +70,27 @@ def row_of_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:
     try:
         value = parse(line)
     except UnicodeDecodeError as error:
-        return MalformedRowError(f"invalid UTF-8 at byte {error.start} of the line ({error.reason})")
+        return MalformedRowError(
+            f"invalid UTF-8 at byte {error.start} of the line ({error.reason})"
+        )
     except json.JSONDecodeError as error:
-        return MalformedRowError(f"not JSON: {error.msg} at column {error.colno}{_kind_of_whole(line)}")
+        return MalformedRowError(
+            f"not JSON: {error.msg} at column {error.colno}{_kind_of_whole(line)}"
+        )
     except RecursionError:
         return MalformedRowError("not readable as JSON: nested too deeply")
     except ValueError as error:  # a number of thousands of digits
         return MalformedRowError(f"not readable as JSON: {error}")
     if not isinstance(value, (dict, str)):
-        return MalformedRowError(f"a row must be an object and is {type(value).__name__}{_kind_of_whole(line)}")
+        return MalformedRowError(
+            f"a row must be an object and is {type(value).__name__}{_kind_of_whole(line)}"
+        )
     name = repeated_column(value, line) if isinstance(value, dict) else None
-    return value if name is None else MalformedRowError(f"it has {name!r} twice: one of them would be lost")
+    return (
+        value
+        if name is None
+        else MalformedRowError(f"it has {name!r} twice: one of them would be lost")
+    )
 
 
 def object_of(data: bytes) -> dict[str, Any]:
@@ -80,7 +104,9 @@ def object_of(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except json.JSONDecodeError as error:
-        raise MalformedRowError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+        raise MalformedRowError(
+            f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from error
     except UnicodeDecodeError as error:
         raise MalformedRowError(f"invalid UTF-8 at byte {error.start} ({error.reason})") from error
     except (RecursionError, ValueError) as error:
@@ -105,11 +131,17 @@ def text_of(data: bytes) -> str:
 
 
 def _kind_of_whole(line: bytes) -> str:
-    """Say what other JSON the file seems to be, judged by a line that is not a row; empty if unknown."""
+    """Say what other JSON the file seems to be, judged by a line that is not a row; empty if
+    unknown.
+    """
     text = line.strip()
     if text.startswith(b"[") and text[1:].lstrip()[:1] in (b"", b"{"):
         return ": it looks like a JSON array: give the file a name that ends in .json"
-    return ": it looks like one JSON object on several lines: each row must be one line" if text == b"{" else ""
+    return (
+        ": it looks like one JSON object on several lines: each row must be one line"
+        if text == b"{"
+        else ""
+    )
 
 
 def parser_for(data: bytes) -> Callable[[bytes], Any]:
@@ -123,7 +155,8 @@ def parser_for(data: bytes) -> Callable[[bytes], Any]:
 
 
 def rows_at_once(lines: Sequence[bytes], data: bytes) -> list[Any] | None:
-    """Return the objects and texts of lines; None without the fast parser, or if a line is anything else.
+    """Return the objects and texts of lines; None without the fast parser, or if a line is anything
+    else.
 
     >>> rows_at_once([b'{"a": 1}', b"[]"], b'{"a": 1}[]') is None
     True
@@ -137,15 +170,19 @@ def rows_at_once(lines: Sequence[bytes], data: bytes) -> list[Any] | None:
         return None
     if not set(map(type, rows)) <= _ROW_TYPES:
         return None
-    # A parser keeps the last of two equal keys: counting finds them here, and the rows are then checked line by line.
+    # A parser keeps the last of two equal keys: counting finds them here, and the rows are then
+    # checked line by line.
     objects = [row for row in rows if type(row) is dict]
     names = [name for name in _COLUMNS if objects and name in objects[0]]
-    is_repeated = any(data.count(_COLUMNS[name]) > sum(name in row for row in objects) for name in names)
+    is_repeated = any(
+        data.count(_COLUMNS[name]) > sum(name in row for row in objects) for name in names
+    )
     return None if is_repeated else rows
 
 
 def repeated_column(row: dict[str, Any], line: bytes) -> str | None:
-    """Return the column that a row's line has twice, so that one of its samples would be lost; None without one.
+    """Return the column that a row's line has twice, so that one of its samples would be lost; None
+    without one.
 
     >>> line = b'{"text": "a", "text": "b"}'
     >>> repeated_column(json.loads(line), line)
@@ -157,7 +194,9 @@ def repeated_column(row: dict[str, Any], line: bytes) -> str | None:
 
 
 def _fast_loads_of(data: bytes) -> Callable[[bytes], Any] | None:
-    """Return the function of ``orjson`` if it gives the values of the standard library for lines of these bytes."""
+    """Return the function of ``orjson`` if it gives the values of the standard library for lines of
+    these bytes.
+    """
     library = fast_json_library()
     return None if library is None or _LONG_NUMBER in data.translate(_DIGITS) else library.loads
 
@@ -166,8 +205,8 @@ def _loads(fast_loads: Callable[[bytes], Any], line: bytes) -> Any:
     try:
         return fast_loads(line.rstrip())  # blank lines after it would be copied
     except ValueError:
-        # What orjson refuses, the standard library may take (NaN, half of a surrogate pair), or refuse with a known
-        # message.
+        # What orjson refuses, the standard library may take (NaN, half of a surrogate pair), or
+        # refuse with a known message.
         return json.loads(line)
 
 
@@ -175,7 +214,9 @@ _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
 _BEHIND_VALUES = frozenset(",] \t\n\r")
 _LONGEST_LITERAL = 16
-"""Number of characters: an error this close to the end of the window may only mean that more has to be read."""
+"""Number of characters: an error this close to the end of the window may only mean that more has to
+be read.
+"""
 
 
 def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
@@ -214,7 +255,9 @@ def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
 
 
 class _Window:
-    """A part of the decoded file: from ``position``, which advances, to the last byte that was read."""
+    """A part of the decoded file: from ``position``, which advances, to the last byte that was
+    read.
+    """
 
     def __init__(self, source: IO[bytes], title: str) -> None:
         self._source, self._title = source, title
@@ -230,12 +273,17 @@ class _Window:
         try:
             return self._decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
-            # The decoder also holds the last bytes of the chunk before, if a character was cut in two.
+            # The decoder also holds the last bytes of the chunk before, if a character was cut in
+            # two.
             byte = self._num_bytes - len(error.object) + error.start
-            raise BadSampleError(f"invalid UTF-8 at byte {byte}", sample_id=0, where=self._title) from error
+            raise BadSampleError(
+                f"invalid UTF-8 at byte {byte}", sample_id=0, where=self._title
+            ) from error
 
     def _read_more(self) -> bool:
-        """Advance the window: drop the text before the position, double the rest; false at the end."""
+        """Advance the window: drop the text before the position, double the rest; false at the
+        end.
+        """
         tail = self._text[self.position :]
         data = self._source.read(max(_CHUNK, len(tail)))
         text = tail + self._decode_bytes(data)
@@ -261,15 +309,17 @@ class _Window:
                 return ""
 
     def value(self, element: int) -> Any:
-        """Decode the value that begins here and move past it; ``element``: its index in the array."""
+        """Decode the value that begins here and move past it; ``element``: its index in the
+        array.
+        """
         self.next_character()
         row = f"{self._title}: row {element}"
         while True:
             try:
                 value, end = self._decode_json(self._text, self.position)
             except json.JSONDecodeError as error:
-                # Truncated text and wrong text give the same errors: only an error well before the window's end is
-                # certain.
+                # Truncated text and wrong text give the same errors: only an error well before the
+                # window's end is certain.
                 is_certain = not error.msg.startswith("Unterminated string") and (
                     len(self._text[error.pos :].strip()) > _LONGEST_LITERAL
                 )
@@ -283,15 +333,26 @@ class _Window:
                 reason = f"not readable as JSON: {error}"
                 raise BadSampleError(reason, sample_id=element, where=row) from error
             else:
-                # A number may continue after the window and seem complete within it: "1" of "1.5" is a number too.
+                # A number may continue after the window and seem complete within it: "1" of "1.5"
+                # is a number too.
                 lookahead = self._text[end : end + _LONGEST_LITERAL]
-                if lookahead[:1] in _BEHIND_VALUES or len(lookahead) == _LONGEST_LITERAL or not self._read_more():
+                if (
+                    lookahead[:1] in _BEHIND_VALUES
+                    or len(lookahead) == _LONGEST_LITERAL
+                    or not self._read_more()
+                ):
                     self.position = end
                     return value
 
     def error(self, message: str, position: int, element: int) -> BadSampleError:
         """Return the error of text that is not JSON at a position of the window."""
         newlines = self._text.count("\n", 0, position)
-        column = position - self._text.rfind("\n", 0, position) if newlines else self._columns + position + 1
+        column = (
+            position - self._text.rfind("\n", 0, position)
+            if newlines
+            else self._columns + position + 1
+        )
         place = f"{self._title}:{self._lines + newlines + 1}"
-        return BadSampleError(f"not JSON: {message} at column {column}", sample_id=element, where=place)
+        return BadSampleError(
+            f"not JSON: {message} at column {column}", sample_id=element, where=place
+        )

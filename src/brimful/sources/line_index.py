@@ -1,10 +1,11 @@
-"""Offsets of the lines of a file: built once, mapped by every process, extended when lines are appended.
+"""Offsets of the lines of a file: built once, mapped by every process, extended when lines are
+appended.
 
-The index also cuts the file into blocks with fingerprints of their bytes. It is trusted as long as the size and times
-of the file have not changed; one of them, the time of the last write, cannot be set back by a tool. Otherwise the bytes
-are hashed again, and the index is rebuilt only if they differ. Times decide when to look, never what the content is. A
-damaged index is rebuilt too. The file is read in pieces: memory is needed only for the offsets of lines that are not
-blank.
+The index also cuts the file into blocks with fingerprints of their bytes. It is trusted as long as
+the size and times of the file have not changed; one of them, the time of the last write, cannot be
+set back by a tool. Otherwise the bytes are hashed again, and the index is rebuilt only if they
+differ. Times decide when to look, never what the content is. A damaged index is rebuilt too. The
+file is read in pieces: memory is needed only for the offsets of lines that are not blank.
 """
 
 import time
@@ -30,7 +31,9 @@ _FACTS = ("size", "mtime_ns", "ctime_ns", "fingerprint", "blank_lines")
 _CHUNK = 1 << 20
 _NEWLINE, _RETURN = 10, 13
 _SETTLED_NS = 2_000_000_000
-"""Age from which a file's times are trusted: a younger file may be written again within one tick of the clock."""
+"""Age from which a file's times are trusted: a younger file may be written again within one tick of
+the clock.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class LineIndex:
         index_path: of the index itself, for other processes to map; empty if it is not stored.
         starts: ``int64[num_lines]``, offset of the first byte of each line that is not blank.
         size: bytes in the file.
-        mtime_ns, ctime_ns: times of the file's last change, in nanoseconds (``Stamp``); ``ctime_ns`` is 0 if it was too young.
+        mtime_ns, ctime_ns: times of the file's last change, in nanoseconds (``Stamp``);
+            ``ctime_ns`` is 0 if it was too young.
         blocks: ranges of lines with the fingerprint of their bytes.
         fingerprint: of all bytes of the file.
         blank_lines: true if blank lines were skipped, so that line number and index differ.
@@ -69,7 +73,8 @@ _NO_LINES = LineIndex("", np.empty(0, dtype=np.int64), 0, 0, 0, (), "", blank_li
 
 
 def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) -> LineIndex:
-    """Map the index of a file; build or extend it first if needed. One process of many does the work.
+    """Map the index of a file; build or extend it first if needed. One process of many does the
+    work.
 
     Args:
         data_path: of the file.
@@ -89,7 +94,9 @@ def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) 
             _write(index_of_lines(data_path, index, is_copy=is_copy), index_path)
             index = load_line_index(index_path)
     if index is None:
-        raise SourceError(f"{data_path}: its index, {index_path}, cannot be read back: is the disk failing?")
+        raise SourceError(
+            f"{data_path}: its index, {index_path}, cannot be read back: is the disk failing?"
+        )
     return index
 
 
@@ -107,11 +114,19 @@ def load_line_index(index_path: Path) -> LineIndex | None:
     sizes = np.diff(np.append(starts[edges[:-1]], meta["size"])).tolist()
     pairs = zip(edges[:-1], edges[1:], meta["block_fingerprints"], sizes, strict=True)
     facts = {name: meta[name] for name in _FACTS}
-    return LineIndex(index_path=str(index_path), starts=starts, blocks=[Block(*block) for block in pairs], **facts)
+    return LineIndex(
+        index_path=str(index_path),
+        starts=starts,
+        blocks=[Block(*block) for block in pairs],
+        **facts,
+    )
 
 
-def index_of_lines(data_path: str, previous: LineIndex | None = None, *, is_copy: bool = False) -> LineIndex:
-    """Return the index of a file, extending the previous one if lines were only appended. It is not stored.
+def index_of_lines(
+    data_path: str, previous: LineIndex | None = None, *, is_copy: bool = False
+) -> LineIndex:
+    """Return the index of a file, extending the previous one if lines were only appended. It is not
+    stored.
 
     Raises:
         SourceError: the file is being written to.
@@ -122,8 +137,12 @@ def index_of_lines(data_path: str, previous: LineIndex | None = None, *, is_copy
         base, hasher = _NO_LINES, xxhash.xxh3_128()
         if previous is not None and 0 < previous.size <= stamp.size:
             file.seek(previous.size - 1)
-            # Lines were only appended if the file still begins with the indexed bytes, and those end with a line end.
-            if file.read(1) == b"\n" and _fingerprint(file, 0, previous.size, hasher) == previous.fingerprint:
+            # Lines were only appended if the file still begins with the indexed bytes, and those
+            # end with a line end.
+            if (
+                file.read(1) == b"\n"
+                and _fingerprint(file, 0, previous.size, hasher) == previous.fingerprint
+            ):
                 base = previous
             else:
                 hasher.reset()
@@ -132,7 +151,9 @@ def index_of_lines(data_path: str, previous: LineIndex | None = None, *, is_copy
         _cut_blocks(file, starts, stamp.size, blocks)
     # The bytes read are the file's content only if the file is still the same.
     stamp.check(data_path)
-    return LineIndex("", starts, stamp.size, stamp.mtime_ns, ctime_ns, blocks, hasher.hexdigest(), blank_lines)
+    return LineIndex(
+        "", starts, stamp.size, stamp.mtime_ns, ctime_ns, blocks, hasher.hexdigest(), blank_lines
+    )
 
 
 def _write(index: LineIndex, index_path: Path) -> None:
@@ -147,7 +168,9 @@ def _write(index: LineIndex, index_path: Path) -> None:
 
 
 def _pieces(file: IO[bytes], start: int, stop: int, hasher: Any) -> Iterator[bytes]:
-    """Yield bytes ``start … stop-1``, about a megabyte at a time, and hash them; fewer of a truncated file."""
+    """Yield bytes ``start … stop-1``, about a megabyte at a time, and hash them; fewer of a
+    truncated file.
+    """
     file.seek(start)
     while start < stop and (piece := file.read(min(_CHUNK, stop - start))):
         hasher.update(piece)
@@ -156,7 +179,9 @@ def _pieces(file: IO[bytes], start: int, stop: int, hasher: Any) -> Iterator[byt
 
 
 def _fingerprint(file: IO[bytes], start: int, stop: int, hasher: Any) -> Fingerprint:
-    """Return the fingerprint of bytes ``start … stop-1`` after the bytes that the hasher already has."""
+    """Return the fingerprint of bytes ``start … stop-1`` after the bytes that the hasher already
+    has.
+    """
     for _ in _pieces(file, start, stop, hasher):
         pass
     return str(hasher.hexdigest())
@@ -180,7 +205,8 @@ def _scan(pieces: Iterable[bytes], base: LineIndex) -> tuple[Int64Array, bool]:
         data = np.frombuffer(piece, dtype=np.uint8)
         ends = np.flatnonzero(data == _NEWLINE)
         if len(ends):
-            # Each line begins after the previous line end; the first one may have begun in an earlier piece.
+            # Each line begins after the previous line end; the first one may have begun in an
+            # earlier piece.
             starts = np.empty(len(ends), dtype=np.int64)
             starts[0], starts[1:] = begin, ends[:-1] + (position + 1)
             # An empty line is blank, and so is a line with only a carriage return.
@@ -201,7 +227,9 @@ def _scan(pieces: Iterable[bytes], base: LineIndex) -> tuple[Int64Array, bool]:
 
 
 def _cut_blocks(file: IO[bytes], starts: Int64Array, size: int, blocks: list[Block]) -> None:
-    """Append blocks for the lines after the last block: at most BLOCK_ROWS lines or about BLOCK_BYTES bytes."""
+    """Append blocks for the lines after the last block: at most BLOCK_ROWS lines or about
+    BLOCK_BYTES bytes.
+    """
     num_lines = len(starts)
     row = blocks[-1].stop if blocks else 0
     while row < num_lines:
@@ -210,5 +238,7 @@ def _cut_blocks(file: IO[bytes], starts: Int64Array, size: int, blocks: list[Blo
         first_beyond = int(np.searchsorted(starts, begin + BLOCK_BYTES, side="left"))
         stop = min(num_lines, row + BLOCK_ROWS, max(first_beyond, row + 1))
         end = int(starts[stop]) if stop < num_lines else size
-        blocks.append(Block(row, stop, _fingerprint(file, begin, end, xxhash.xxh3_128()), end - begin))
+        blocks.append(
+            Block(row, stop, _fingerprint(file, begin, end, xxhash.xxh3_128()), end - begin)
+        )
         row = stop

@@ -17,24 +17,23 @@ from brimful.base.cache import cache_dir
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import Fingerprint
 from brimful.errors import SourceError, SourceNotFoundError
-from brimful.sources.json_rows import row_of_line, rows_of_lines
+from brimful.sources.json_rows import rows_of_lines
 from brimful.sources.line_index import LineIndex, index_of_lines, load_line_index, open_line_index
 from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows
 from brimful.sources.stamp import Stamp, changed
 
 _BOM = b"\xef\xbb\xbf"
 _SMALL_BYTES = _PIECE_BYTES = 1 << 18
-"""Maximum bytes of one read. One of many files, if no larger, is read again instead of being indexed on disk."""
+"""Bytes of one read, at most. One of many files that is no larger is not indexed on disk."""
 
 _PIECE_ROWS = 1024
-"""Maximum lines of one read: few enough that the first line comes at once, enough that checking the file's stamp after
-each read costs nothing."""
+"""Lines of one read, at most: the first comes at once, and a look at the stamp costs nothing."""
 
 
-class _Lines(Rows):
+class Lines(Rows):
     """Lines of one file by index. All processes that open the file share the offset index.
 
-    The file is read and not mapped: reading a mapped file that has been truncated kills the process.
+    The file is read and not mapped: reading a mapped file that was truncated kills the process.
     """
 
     lies_in_files = True
@@ -48,7 +47,7 @@ class _Lines(Rows):
         original: str | None = None,
         is_one_of_many: bool = False,
     ) -> None:
-        """``is_one_of_many``: a small file is read again wherever it is opened, and its index is not stored."""
+        """``is_one_of_many``: a small file is read again where it is opened; no index is stored."""
         self._path = os.path.realpath(path)
         if not os.path.isfile(self._path):
             raise SourceNotFoundError(f"{os.fspath(path)}: no such file")
@@ -57,20 +56,28 @@ class _Lines(Rows):
         if is_one_of_many and self._stamp.size <= _SMALL_BYTES:
             self._index = index_of_lines(self._path)
         else:
-            # The index of a copy belongs to its original: the next copy extends it and keeps the blocks already
-            # measured.
+            # The index of a copy belongs to its original: the next copy extends it and keeps the
+            # blocks already measured.
             name = fingerprint_of(original or self._path)[:16]
             folder = (cache or cache_dir()) / "indexes"
             is_copy = original not in (None, self._path)
-            self._index = open_line_index(self._path, folder / f"{name}.lines.arrow", is_copy=is_copy)
+            self._index = open_line_index(
+                self._path, folder / f"{name}.lines.arrow", is_copy=is_copy
+            )
         if not self._index.matches(self._stamp):
             raise changed(self.title)
-        if _Lines._ranges(self, [(0, min(2, self._index.size))])[0] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            raise SourceError(f"{self.title} looks like UTF-16: write it as UTF-8 first (iconv -f UTF-16 -t UTF-8)")
+        if Lines._ranges(self, [(0, min(2, self._index.size))])[0] in (
+            codecs.BOM_UTF16_LE,
+            codecs.BOM_UTF16_BE,
+        ):
+            way_out = "write it as UTF-8 first (iconv -f UTF-16 -t UTF-8)"
+            raise SourceError(f"{self.title} looks like UTF-16: {way_out}")
 
     @classmethod
-    def _reopen(cls, path: str, kept: str | LineIndex, title: str, fingerprint: Fingerprint, stamp: Stamp) -> _Lines:
-        """Map, in a worker process, the parent's index, or take it whole; refuse a file that has changed since."""
+    def _reopen(
+        cls, path: str, kept: str | LineIndex, title: str, fingerprint: Fingerprint, stamp: Stamp
+    ) -> Lines:
+        """Open the file in a worker, by the parent's index; refuse a file that changed since."""
         self = cls.__new__(cls)
         self._path, self.title, self._stamp = path, title, stamp
         stamp.check(path, title)
@@ -81,7 +88,8 @@ class _Lines(Rows):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self._path, self._index.index_path or self._index, self.title, self._index.fingerprint, self._stamp)
+        kept = self._index.index_path or self._index
+        state = (self._path, kept, self.title, self._index.fingerprint, self._stamp)
         return type(self)._reopen, state
 
     def __len__(self) -> int:
@@ -114,11 +122,13 @@ class _Lines(Rows):
         return self._ranges([(start, length)])[0]
 
     def _ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of ranges (start, length) of the indexed file; refuse a file that has changed."""
+        """Return the bytes of ranges (start, length); refuse a file that has changed."""
         try:
             # Opened each time: a data set may have more files than a process may hold open.
             with open(self._path, "rb", buffering=0) as file:
-                data = [(os.pread(file.fileno(), length, start), length) for start, length in ranges]
+                data = [
+                    (os.pread(file.fileno(), length, start), length) for start, length in ranges
+                ]
         except OSError:
             self._stamp.check(self._path, self.title)
             raise
@@ -126,7 +136,8 @@ class _Lines(Rows):
         for part, length in data:
             if len(part) != length:
                 raise SourceError(
-                    f"{self.title} could be read only in part ({len(part):,} of {length:,} bytes): run again"
+                    f"{self.title} could be read only in part ({len(part):,} of {length:,} bytes): "
+                    "run again"
                 )
         return [part for part, _ in data]
 
@@ -138,10 +149,13 @@ class _Lines(Rows):
         while start < stop:
             # Several lines are read at once: as many as fit in a piece, at least one.
             first, limit = int(self._index.starts[start]), min(start + _PIECE_ROWS, stop)
-            ends = [*self._index.starts[start + 1 : limit + 1].tolist(), self._index.size][: limit - start]
+            ends = [*self._index.starts[start + 1 : limit + 1].tolist(), self._index.size]
+            ends = ends[: limit - start]
             count = max(1, bisect.bisect_right(ends, first + _PIECE_BYTES))
             # A line above the maximum is read only up to the first byte beyond it.
-            data = self._bytes(first, min(ends[count - 1] - first, max(_PIECE_BYTES, MAX_ROW_BYTES + 1)))
+            data = self._bytes(
+                first, min(ends[count - 1] - first, max(_PIECE_BYTES, MAX_ROW_BYTES + 1))
+            )
             edges = [0, *(end - first for end in ends[:count])]
             lines = [data[begin:end] for begin, end in pairwise(edges)]
             if first == 0:
@@ -156,7 +170,10 @@ class _Lines(Rows):
             start, *ends = starts[index : index + 2].tolist()
             ranges.append((start, min((ends or [size])[0] - start, MAX_ROW_BYTES + 1)))
         lines = self._ranges(ranges)
-        lines = [line if start else line.removeprefix(_BOM) for line, (start, _) in zip(lines, ranges, strict=True)]
+        lines = [
+            line if start else line.removeprefix(_BOM)
+            for line, (start, _) in zip(lines, ranges, strict=True)
+        ]
         yield from self._rows_of(lines, b"\n".join(lines))
 
     @abc.abstractmethod
@@ -167,32 +184,14 @@ class _Lines(Rows):
         line_ends = index
         # Blank lines are not rows: if the file has any, the line ends before the row are counted.
         if self._index.blank_lines:
-            line_ends = sum(piece.count(b"\n") for piece in self._pieces(0, int(self._index.starts[index])))
+            line_ends = sum(
+                piece.count(b"\n") for piece in self._pieces(0, int(self._index.starts[index]))
+            )
         return f"{self.title}:{line_ends + 1}"
 
 
-class JsonLines(_Lines):
+class JsonLines(Lines):
     """One JSON object a line; blank lines are skipped."""
 
     def _rows_of(self, lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
         return rows_of_lines(lines, data)
-
-
-class JsonArray(JsonLines):
-    """The elements of a JSON array, from a copy with one line for each."""
-
-    def where(self, index: int) -> str:
-        return Rows.where(self, index)
-
-
-class TextLines(_Lines):
-    """One text a line; blank lines are skipped."""
-
-    unit = "one document a line"
-
-    def _rows_of(self, lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
-        return (row_of_line(line, _text_of) for line in lines)
-
-
-def _text_of(line: bytes) -> str:
-    return line.rstrip(b"\r\n").decode("utf-8")

@@ -1,9 +1,9 @@
 """Media of a row: found in its columns and in the parts of its messages, and placed at their marks.
 
-Data sets name images in two ways. Either parts of a content hold them (OpenAI's ``{"type": "image_url", …}``), or a
-column holds them (``images``) and marks in the text say where they belong: ``<image>`` for the next one, ``<image2>``
-for the second. In a sample both look the same: contents are lists of parts, and ``Sample.media`` has the media in the
-order of their parts.
+Data sets name images in two ways. Either parts of a content hold them (OpenAI's
+``{"type": "image_url", …}``), or a column holds them (``images``) and marks in the text say where
+they belong: ``<image>`` for the next one, ``<image2>`` for the second. In a sample both look the
+same: contents are lists of parts, and ``Sample.media`` has the media in the order of their parts.
 
 >>> place = MediaPlace("/data")
 >>> messages, media = place_media([{"role": "user", "content": "<image>\\nWho is it?"}], {"image": "a.jpg"}, place)
@@ -27,13 +27,32 @@ from brimful.sources.sample import MalformedRowError, Message
 
 MEDIA_ENDINGS: Mapping[str, MediaKind] = {
     **dict.fromkeys(
-        ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "jp2", "heic", "avif"),
+        (
+            "jpg",
+            "jpeg",
+            "jfif",
+            "png",
+            "webp",
+            "gif",
+            "bmp",
+            "tif",
+            "tiff",
+            "ppm",
+            "pgm",
+            "jp2",
+            "heic",
+            "avif",
+        ),
         MediaKind.IMAGE,
     ),
-    **dict.fromkeys(("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "flv", "wmv"), MediaKind.VIDEO),
+    **dict.fromkeys(
+        ("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "flv", "wmv"), MediaKind.VIDEO
+    ),
     **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus", "m4a", "aac", "wma"), MediaKind.AUDIO),
 }
-"""Kind of medium by the ending of a file's name, in lower case. A fixed table: that of a machine may differ."""
+"""Kind of medium by the ending of a file's name, in lower case. A fixed table: that of a machine
+may differ.
+"""
 
 COLUMN_OF_KIND: Mapping[MediaKind, str] = {kind: f"{kind.value}s" for kind in MediaKind}
 """Column that rows get for media that have their name and that they do not name themselves."""
@@ -63,7 +82,9 @@ _PARTS: Mapping[str, MediaKind] = {
         for ending in ("", "_url")
     }
 }
-"""Types of parts that are media, with their kind; such a part holds its medium under a key of the same name."""
+"""Types of parts that are media, with their kind; such a part holds its medium under a key of the
+same name.
+"""
 
 _PLAIN_KEYS = ("path", "url", "data", "value")
 """Keys of a part that hold its medium, whatever its type."""
@@ -78,8 +99,9 @@ class MediaPlace:
 
     Attributes:
         directory: relative names begin here; the current directory if empty.
-        allow_outside: media may also lie elsewhere. Otherwise a name that leads out of the directory, even through a
-            link, is refused: a foreign data set could name any file on this machine.
+        allow_outside: media may also lie elsewhere. Otherwise a name that leads out of the
+            directory, even through a link, is refused: a foreign data set could name any file on
+            this machine.
 
     >>> place = MediaPlace("/data/photos")
     >>> place.find("cats/1.jpg")
@@ -94,7 +116,9 @@ class MediaPlace:
     allow_outside: bool = False
 
     def find(self, name: str) -> str:
-        """Return the absolute path of a file from its name in a row, without checking that it exists."""
+        """Return the absolute path of a file from its name in a row, without checking that it
+        exists.
+        """
         if "\0" in name:
             raise MalformedRowError("the name of a medium contains a NUL")
         root = os.path.abspath(self.directory)
@@ -123,7 +147,8 @@ def is_media_part(part: Any) -> bool:
 def place_media(
     messages: Sequence[Message], columns: Mapping[str, Any], place: MediaPlace
 ) -> tuple[list[Message], tuple[Medium, ...]]:
-    """Return messages, with lists of parts for contents with media, and the media in the order of their parts.
+    """Return messages, with lists of parts for contents with media, and the media in the order of
+    their parts.
 
     Args:
         messages: contents are texts, or lists of parts.
@@ -131,7 +156,8 @@ def place_media(
         place: where their files are.
 
     Raises:
-        MalformedRowError: a mark without a medium, a medium without a mark, or a value that is not a medium.
+        MalformedRowError: a mark without a medium, a medium without a mark, or a value that is not
+            a medium.
     """
     shelf = _Shelf(columns, place)
     media: list[Medium] = []
@@ -158,7 +184,9 @@ class _Shelf:
         for name, value in columns.items():
             kind = MEDIA_COLUMNS[name]
             values = value if isinstance(value, (list, tuple)) else [value]
-            self._media.setdefault(kind, []).extend(_medium(kind, item, place, name) for item in values)
+            self._media.setdefault(kind, []).extend(
+                _medium(kind, item, place, name) for item in values
+            )
         self._num_taken = dict.fromkeys(self._media, 0)
         self._named: set[tuple[MediaKind, int]] = set()
 
@@ -175,19 +203,21 @@ class _Shelf:
             mark = f"<{kind.value}{number}>"
             have = counted(len(media), kind.value)
             raise MalformedRowError(
-                f"its text has a mark {mark} and the row has {have}: if the mark is plain text, say so with "
-                f"{setting('ignore', [mark])}"
+                f"its text has a mark {mark} and the row has {have}: if the mark is plain text, "
+                f"say so with {setting('ignore', [mark])}"
             )
         return media[index]
 
     def check_empty(self) -> None:
         """Refuse a medium that no mark asked for."""
         for kind, media in self._media.items():
-            num_used = max(self._num_taken[kind], len({index for name, index in self._named if name is kind}))
+            num_used = max(
+                self._num_taken[kind], len({index for name, index in self._named if name is kind})
+            )
             if num_used < len(media):
                 raise MalformedRowError(
-                    f"it has {counted(len(media), kind.value)} and its text marks {num_used}: put <{kind.value}> where "
-                    f"each belongs"
+                    f"it has {counted(len(media), kind.value)} and its text marks {num_used}: put "
+                    f"<{kind.value}> where each belongs"
                 )
 
 
@@ -215,18 +245,32 @@ def _parts_of_list(
             continue
         name = part["type"]
         kind = _PARTS[name]
-        keys = (name, kind.value, *(key for key in part if key in _PARTS and _PARTS[key] is kind), *_PLAIN_KEYS)
+        keys = (
+            name,
+            kind.value,
+            *(key for key in part if key in _PARTS and _PARTS[key] is kind),
+            *_PLAIN_KEYS,
+        )
         value = next((part[key] for key in keys if part.get(key) is not None), None)
-        media.append(shelf.take(kind) if value is None else _medium(kind, value, place, f"a part of type {name!r}"))
+        media.append(
+            shelf.take(kind)
+            if value is None
+            else _medium(kind, value, place, f"a part of type {name!r}")
+        )
         yield {"type": kind.value}
 
 
 def _medium(kind: MediaKind, value: Any, place: MediaPlace, origin: str) -> Medium:
-    """Return the medium that a value names or holds: a path, a ``data:`` URL, bytes, or a mapping with one of them."""
+    """Return the medium that a value names or holds: a path, a ``data:`` URL, bytes, or a mapping
+    with one of them.
+    """
     if isinstance(value, Medium):
         return replace(value, kind=kind)
     if isinstance(value, Mapping):
-        data, path = value.get("bytes"), value.get("path") or value.get("url") or value.get("file_name")
+        data, path = (
+            value.get("bytes"),
+            value.get("path") or value.get("url") or value.get("file_name"),
+        )
         if isinstance(data, (bytes, bytearray)):
             return Medium(kind, str(path or ""), data=bytes(data))
         if isinstance(value.get("data"), str):  # OpenAI's input_audio: Base64, and its format
@@ -241,7 +285,9 @@ def _medium(kind: MediaKind, value: Any, place: MediaPlace, origin: str) -> Medi
         return Medium(kind, "", data=_from_base64(name.partition(",")[2], origin))
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+://", name):
         if not name.startswith("file://"):
-            raise MalformedRowError(f"{origin} names {name[:80]!r}, and media are not fetched: download it first")
+            raise MalformedRowError(
+                f"{origin} names {name[:80]!r}, and media are not fetched: download it first"
+            )
         name = name.removeprefix("file://")
     return Medium(kind, name, path=place.find(name))
 
@@ -258,7 +304,9 @@ _TURNS = ("messages", "conversations", "prompt", "completion")
 
 
 def media_values(row: Mapping[str, Any]) -> list[Any]:
-    """Return the values of a row that name or hold media, from columns and from parts of its messages."""
+    """Return the values of a row that name or hold media, from columns and from parts of its
+    messages.
+    """
     values: list[Any] = []
     map_media(row, values.append)
     return values
@@ -275,11 +323,15 @@ def has_media_of_its_own(row: Mapping[str, Any]) -> bool:
 
 
 def map_media(row: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a row with every value that names or holds a medium changed, in columns and in parts of messages."""
+    """Return a row with every value that names or holds a medium changed, in columns and in parts
+    of messages.
+    """
     result = dict(row)
     for name, value in row.items():
         if name in MEDIA_COLUMNS and value not in (None, "", []):
-            result[name] = [change(item) for item in value] if isinstance(value, list) else change(value)
+            result[name] = (
+                [change(item) for item in value] if isinstance(value, list) else change(value)
+            )
         elif name in _TURNS and isinstance(value, list):
             result[name] = [_with_parts(turn, change) for turn in value]
     return result
@@ -292,6 +344,9 @@ def _with_parts(turn: Any, change: Callable[[Any], Any]) -> Any:
     parts = []
     for part in turn["content"]:
         if is_media_part(part):
-            part = {**part, **{key: change(part[key]) for key in media_keys(part) if part[key] is not None}}
+            part = {
+                **part,
+                **{key: change(part[key]) for key in media_keys(part) if part[key] is not None},
+            }
         parts.append(part)
     return {**turn, "content": parts}

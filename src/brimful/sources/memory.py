@@ -1,4 +1,6 @@
-"""Rows that are already in memory: a list, a data set with an index, or a table of pyarrow, pandas or polars."""
+"""Rows that are already in memory: a list, a data set with an index, or a table of pyarrow, pandas
+or polars.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from brimful.sources.rows import UniformBlockRows, block_ranges
 from brimful.sources.sample import MalformedRowError
 
 _BATCH_ROWS = 1024
-"""Number of rows that are converted to Python together: bounds the memory of reading a long range."""
+"""Number of rows that are converted to Python together: bounds the memory of reading a long
+range.
+"""
 
 
 class MemoryRows(UniformBlockRows):
@@ -44,7 +48,8 @@ class MemoryRows(UniformBlockRows):
 
 
 class DatasetRows(MemoryRows):
-    """Rows of a data set with an index, such as a torch ``Dataset``: read again each time, tensors as lists.
+    """Rows of a data set with an index, such as a torch ``Dataset``: read again each time, tensors
+    as lists.
 
     The outputs of a processor for media are refused: packs of tokens do not hold them.
     """
@@ -55,21 +60,31 @@ class DatasetRows(MemoryRows):
             for name, value in values.items():
                 if len(getattr(value, "shape", ())) > 1:
                     raise SourceError(
-                        f"{self.title}: {name!r} has shape {tuple(value.shape)}, which packs of tokens do not hold: "
-                        f"PackedDataset.wrap(dataset, packing_length=…) packs rows as they are encoded"
+                        f"{self.title}: {name!r} has shape {tuple(value.shape)}, which packs of "
+                        "tokens do not hold: PackedDataset.wrap(dataset, packing_length=…) packs "
+                        "rows as they are encoded"
                     )
-            yield {name: getattr(value, "tolist", lambda value=value: value)() for name, value in values.items()} or row
+            yield {
+                name: getattr(value, "tolist", lambda value=value: value)()
+                for name, value in values.items()
+            } or row
 
 
 def is_table(data: Any) -> bool:
     """Return true for a table of a known library, without importing the library."""
     kind = type(data)
     library = kind.__module__.partition(".")[0]
-    return (library, kind.__name__) in {("pyarrow", "Table"), ("pandas", "DataFrame"), ("polars", "DataFrame")}
+    return (library, kind.__name__) in {
+        ("pyarrow", "Table"),
+        ("pandas", "DataFrame"),
+        ("polars", "DataFrame"),
+    }
 
 
 def rows_of_table(table: Any, start: int, stop: int) -> Iterator[Any]:
-    """Yield rows ``start … stop-1`` of an Arrow table as dictionaries, or as errors if Python cannot hold a value."""
+    """Yield rows ``start … stop-1`` of an Arrow table as dictionaries, or as errors if Python
+    cannot hold a value.
+    """
     for begin, end in block_ranges(start, stop, _BATCH_ROWS):
         rows = table.slice(begin, end - begin)
         try:
@@ -79,13 +94,17 @@ def rows_of_table(table: Any, start: int, stop: int) -> Iterator[Any]:
 
 
 def _row_of_table(row: Any) -> Any:
-    """Return the only row of a table, or an error that names the column that Python cannot hold (invalid UTF-8)."""
+    """Return the only row of a table, or an error that names the column that Python cannot hold
+    (invalid UTF-8).
+    """
     values = {}
     for name in row.column_names:
         try:
             values[name] = row.column(name).to_pylist()[0]
         except UnicodeDecodeError as error:
-            return MalformedRowError(f"column {name!r}: invalid UTF-8 at byte {error.start} ({error.reason})")
+            return MalformedRowError(
+                f"column {name!r}: invalid UTF-8 at byte {error.start} ({error.reason})"
+            )
         except (ValueError, OverflowError) as error:
             return MalformedRowError(f"column {name!r} cannot be read: {error}")
     return values
@@ -94,7 +113,8 @@ def _row_of_table(row: Any) -> Any:
 def table_fingerprint(table: Any) -> Fingerprint:
     """Return the fingerprint of the values of an Arrow table.
 
-    It covers the IPC stream of one contiguous batch: how the table is split into chunks does not matter.
+    It covers the IPC stream of one contiguous batch: how the table is split into chunks does not
+    matter.
     """
     import pyarrow as pa
 
@@ -133,7 +153,9 @@ class TableRows(UniformBlockRows):
             elif library == "polars":
                 data = data.to_arrow()
         except pa.ArrowException as error:
-            raise SourceError(f"the {library} DataFrame has a column that Arrow cannot hold: {error}") from error
+            raise SourceError(
+                f"the {library} DataFrame has a column that Arrow cannot hold: {error}"
+            ) from error
         return cls(data, f"{library} table")
 
     def __len__(self) -> int:

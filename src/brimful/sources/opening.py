@@ -27,7 +27,7 @@ from brimful.sources.copies import (
     unpacked_lines,
 )
 from brimful.sources.directory import TextFiles, data_files, require_split
-from brimful.sources.lines import JsonArray, JsonLines, TextLines
+from brimful.sources.lines import JsonLines
 from brimful.sources.memory import DatasetRows, MemoryRows, TableRows, is_table
 from brimful.sources.paired_files import pair_folders, pair_rows
 from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
@@ -35,6 +35,7 @@ from brimful.sources.settings import RowSettings, SourceSettings
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
 from brimful.sources.tars import TarRows
+from brimful.sources.text_lines import JsonArray, TextLines
 
 _Settings = TypeVar("_Settings", bound=RowSettings)
 
@@ -42,7 +43,9 @@ STANDARD_INPUT = "-"
 """Path that means standard input."""
 
 _ITEMS_CHECKED_AS_PATHS = 64
-"""Number of texts of a list that are looked up as file names: a list of documents has none among its first."""
+"""Number of texts of a list that are looked up as file names: a list of documents has none among
+its first.
+"""
 
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
 _PACKED_TARS = (".tgz", *(f".tar{ending}" for ending in _COMPRESSED))
@@ -91,29 +94,33 @@ def open_source(
 
     Args:
         data: any of the above; a path may be a URL that fsspec opens.
-        settings, options: a ``SourceSettings``, or its fields as keywords, which are explained below.
-        format: name of the rows' format (``brimful.sources.formats.FORMATS``); detected for each file if None.
+        settings, options: a ``SourceSettings``, or its fields as keywords, which are explained
+            below.
+        format: name of the rows' format (``brimful.sources.formats.FORMATS``); detected for each
+            file if None.
         fields: keys of the rows, by the format's field names: ``{"messages": "dialogue"}``.
-        ignore: columns that may be left out although they change what a sample means (``images``, ``label``), and marks
-            that are plain text here (``<image>``).
-        prompt: turn of the user for captions, boxes and transcripts, whose rows have none; None for the format's
-            default (``brimful.sources.formats``).
+        ignore: columns that may be left out although they change what a sample means (``images``,
+            ``label``), and marks that are plain text here (``<image>``).
+        prompt: turn of the user for captions, boxes and transcripts, whose rows have none; None for
+            the format's default (``brimful.sources.formats``).
         text_unit: one document of a text file: the whole ``file``, or a ``line``.
         split: of a data set that has several; ``all`` takes every split of a directory.
         config: of a data set that has several configurations.
         max_samples: number of samples to take from the beginning; None takes all.
-        media: take rows with images, videos and audio, for an encoder that packs them; else they are refused.
-        media_dir: directory to which media names in rows are relative; the directory of their file if None. Implies
-            ``media``.
-        media_outside: let rows name files outside that directory, and let tars have members that are links, or whose
-            names lead out of a directory.
+        media: take rows with images, videos and audio, for an encoder that packs them; else they
+            are refused.
+        media_dir: directory to which media names in rows are relative; the directory of their file
+            if None. Implies ``media``.
+        media_outside: let rows name files outside that directory, and let tars have members that
+            are links, or whose names lead out of a directory.
         cache_dir: directory of line indexes and unpacked copies.
 
     Raises:
         SourceNotFoundError: no such file, directory or data set.
         UnknownFormatError: rows of no known format.
         SourceError: an empty data set, or a file that cannot be read.
-        SettingsError: a value that is not a source, or a data set of several splits without a chosen one.
+        SettingsError: a value that is not a source, or a data set of several splits without a
+            chosen one.
 
     >>> open_source([{"prompt": "1+1?", "completion": "2"}]).format_name
     'prompt_completion'
@@ -125,7 +132,9 @@ def open_source(
     if sources and all(isinstance(source, Source) for source in sources):
         names = ("format", "fields", "ignore", "prompt", "max_samples")
         if any(getattr(settings, name) not in (None, ()) for name in names):
-            raise SettingsError("open sources take no further options: give them where each is opened")
+            raise SettingsError(
+                "open sources take no further options: give them where each is opened"
+            )
         return sources[0] if len(sources) == 1 else Source.chained(sources, "several sources")
     rows = _Opening(settings, None if cache_dir is None else Path(cache_dir)).rows(data)
     if settings.max_samples is not None:
@@ -134,24 +143,32 @@ def open_source(
 
 
 def row_settings(settings: _Settings, *, media: bool) -> _Settings:
-    """Return settings with which rows with media are taken, if ``media`` or a directory of theirs says so."""
+    """Return settings with which rows with media are taken, if ``media`` or a directory of theirs
+    says so.
+    """
     return replace(settings, media_dir="") if media and settings.media_dir is None else settings
 
 
 def source_of_file(path: str, settings: RowSettings, cache: AnyPath | None) -> Source:
     """Open one file whose rows are read with these settings."""
-    opening = _Opening(settings_from(SourceSettings, vars(settings)), None if cache is None else Path(cache))
+    opening = _Opening(
+        settings_from(SourceSettings, vars(settings)), None if cache is None else Path(cache)
+    )
     return Source(opening.from_path(path), settings)
 
 
 def _first_rows(rows: Rows, count: int) -> Rows:
-    """Keep the first ``count`` rows; complete files stay as they are, so that a longer run reuses their work."""
+    """Keep the first ``count`` rows; complete files stay as they are, so that a longer run reuses
+    their work.
+    """
     if count >= len(rows):
         return rows
     if not isinstance(rows, ChainedRows):
         return FirstRows(rows, count)
     pairs = zip(rows.parts, rows.starts, strict=True)
-    return ChainedRows([_first_rows(part, count - start) for part, start in pairs if start < count], rows.title)
+    return ChainedRows(
+        [_first_rows(part, count - start) for part, start in pairs if start < count], rows.title
+    )
 
 
 @dataclass(frozen=True)
@@ -169,7 +186,9 @@ class _Opening:
     is_one_of_many: bool = False
 
     def rows(self, data: Any) -> Rows:
-        """Open anything that is not a source. The order matters: a path is also a sequence, a data set also iterable."""
+        """Open anything that is not a source. The order matters: a path is also a sequence, a data
+        set also iterable.
+        """
         if isinstance(data, Rows):
             return data
         if isinstance(data, (str, os.PathLike)):
@@ -180,7 +199,9 @@ class _Opening:
             return TableRows.of(data)
         if hasattr(data, "with_format") and hasattr(data, "column_names"):
             if isinstance(data, Mapping):
-                split = require_split(data, self.settings.split, title=f"a {type(data).__name__}", subject="it has")
+                split = require_split(
+                    data, self.settings.split, title=f"a {type(data).__name__}", subject="it has"
+                )
                 return self.rows(data[split])
             # A streamed data set has no length: it is an iterable like any other.
             if hasattr(data, "__len__"):
@@ -194,7 +215,8 @@ class _Opening:
         ):
             return DatasetRows(data, type(data).__name__)
         raise SettingsError(
-            f"a source is a path, a list of rows, a DataFrame or a data set of datasets, not {type(data).__name__}"
+            "a source is a path, a list of rows, a DataFrame or a data set of datasets, not "
+            f"{type(data).__name__}"
         )
 
     def _from_list(self, data: Sequence[Any]) -> Rows:
@@ -204,7 +226,9 @@ class _Opening:
         documents = [item for item in data if not _is_path(item)]
         if documents:
             text = str(documents[0])[:200]
-            raise SourceNotFoundError(f"{text!r} of the list is not a file, and others are: give paths or texts")
+            raise SourceNotFoundError(
+                f"{text!r} of the list is not a file, and others are: give paths or texts"
+            )
         # Chains are flattened: each file is a part with its own format.
         opening = replace(self, is_one_of_many=len(data) > FEW_FILES)
         opened = [opening.from_path(os.fspath(item)) for item in data]
@@ -229,7 +253,9 @@ class _Opening:
         if is_remote(path) or os.path.exists(path):
             return ChainedRows([self._from_file(path)], path)
         if glob.has_magic(path):
-            paths = sorted(match for match in glob.glob(path, recursive=True) if os.path.isfile(match))
+            paths = sorted(
+                match for match in glob.glob(path, recursive=True) if os.path.isfile(match)
+            )
             if not paths:
                 raise SourceNotFoundError(f"{path}: no file matches")
             return self._from_files(paths, path)
@@ -237,16 +263,24 @@ class _Opening:
         is_hub_id = looks_like_hub_id(path) and _kind(path) is None
         if is_hub_id and split is not None:
             return HuggingFaceRows.from_hub(path, split=split, config=config)
-        hint = f" (a data set of the hub is opened with {setting('split', 'train')})" if is_hub_id else ""
+        hint = (
+            f" (a data set of the hub is opened with {setting('split', 'train')})"
+            if is_hub_id
+            else ""
+        )
         raise SourceNotFoundError(f"{path}: no such file or directory{hint}")
 
     def _in_layout(self, path: str) -> Rows | None:
-        """Return the rows of a path in the layout of another project; None if it is in none of them."""
+        """Return the rows of a path in the layout of another project; None if it is in none of
+        them.
+        """
         readers = (import_module(module).open_rows(path, self.cache) for module in READER_MODULES)
         return next((rows for rows in readers if rows is not None), None)
 
     def _from_files(self, paths: Sequence[str], title: str) -> Rows:
-        """Open several files as one; files of one document each share blocks, since there may be millions."""
+        """Open several files as one; files of one document each share blocks, since there may be
+        millions.
+        """
         if self.settings.text_unit == "file" and all(_kind(path) == "text" for path in paths):
             for path in paths:
                 require_file(path)
@@ -264,10 +298,13 @@ class _Opening:
         kind = _kind(path)
         if kind in ("parquet", "tar") and is_remote(path):
             name = "Parquet" if kind == "parquet" else "a tar"
-            raise SourceError(f"{path}: {name} is read in place and must be a local file: copy it here first")
+            raise SourceError(
+                f"{path}: {name} is read in place and must be a local file: copy it here first"
+            )
         if path.lower().endswith(_PACKED_TARS):
             raise SourceError(
-                f"{path}: a tar is read in place, and a compressed one cannot be: unpack it to .tar first"
+                f"{path}: a tar is read in place, and a compressed one cannot be: unpack it to "
+                ".tar first"
             )
         if kind == "parquet":
             return ParquetRows(path)
@@ -284,28 +321,40 @@ class _Opening:
         else:
             plain = self._plain(path)
         original = path if is_remote(path) else os.path.realpath(path)
-        return lines(plain, cache=self.cache, title=path, original=original, is_one_of_many=self.is_one_of_many)
+        return lines(
+            plain,
+            cache=self.cache,
+            title=path,
+            original=original,
+            is_one_of_many=self.is_one_of_many,
+        )
 
 
 def _is_path(item: Any) -> bool:
-    """Return true for a path, or for a text that is the name of a file; a document hardly ever is."""
+    """Return true for a path, or for a text that is the name of a file; a document hardly ever
+    is.
+    """
     if not isinstance(item, str):
         return isinstance(item, os.PathLike)
     return len(item) < 4096 and "\n" not in item and "\0" not in item and os.path.exists(item)
 
 
 def _kind(name: str) -> str | None:
-    """Return the kind of a file by its name: ``lines``, ``array``, ``parquet``, ``tar``, ``text``; None for others."""
+    """Return the kind of a file by its name: ``lines``, ``array``, ``parquet``, ``tar``, ``text``;
+    None for others.
+    """
     base = name.lower()
     while base.endswith(_COMPRESSED):
         base = base.rpartition(".")[0]
     kind = _KINDS.get(base[base.rfind(".") :])
-    # Parquet compresses its own pages, and both Parquet files and tars are read in place: compressed ones are not read.
+    # Parquet compresses its own pages, and both Parquet files and tars are read in place:
+    # compressed ones are not read.
     return None if kind in ("parquet", "tar") and base != name.lower() else kind
 
 
 def arrival_of(name: str) -> Literal["lines", "whole"] | None:
-    """Return the way in which a data file arrives: line by line, or whole; None for a file that brimful does not read.
+    """Return the way in which a data file arrives: line by line, or whole; None for a file that
+    brimful does not read.
 
     >>> arrival_of("a.jsonl"), arrival_of("a.jsonl.gz"), arrival_of("README")
     ('lines', 'whole', None)

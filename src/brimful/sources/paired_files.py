@@ -1,16 +1,16 @@
 """Folders in which each row is one JSON file, next to its image, video or audio.
 
-The layout from which LLaVA-OneVision-1.5 packs: ``{name}.json`` next to ``{name}.jpg`` (any ending of a medium),
-several records of one image as ``{name}``, ``{name}_1``, …, each a separate row, and rows without media as
-``output_########.json``. A row names its media in the same folder (``"images": ["a.jpg"]``); a row that does not
-mention media has the media of its name. Names are compared as a whole and never split: ``a_1`` has nothing to do with
-``a``.
+The layout from which LLaVA-OneVision-1.5 packs: ``{name}.json`` next to ``{name}.jpg`` (any ending
+of a medium), several records of one image as ``{name}``, ``{name}_1``, …, each a separate row, and
+rows without media as ``output_########.json``. A row names its media in the same folder
+(``"images": ["a.jpg"]``); a row that does not mention media has the media of its name. Names are
+compared as a whole and never split: ``a_1`` has nothing to do with ``a``.
 
-Of data that is still arriving, ``a.txt`` next to ``a.wav`` holds the words, ``a.json`` a row of any format
-(``row_beside``). The medium is written first: once the text exists, both have arrived.
+Of data that is still arriving, ``a.txt`` next to ``a.wav`` holds the words, ``a.json`` a row of any
+format (``row_beside``). The medium is written first: once the text exists, both have arrived.
 
-The JSON files are read once and copied into the cache (``brimful.sources.copies``). Opening the folder again checks
-only names, sizes and times, and reads what is new.
+The JSON files are read once and copied into the cache (``brimful.sources.copies``). Opening the
+folder again checks only names, sizes and times, and reads what is new.
 """
 
 import json
@@ -28,9 +28,20 @@ from brimful.base.tables import open_table, write_table
 from brimful.base.wording import setting
 from brimful.errors import BrimfulError, SourceNotFoundError
 from brimful.sources.copies import CatalogueRows, begins_like_array, kept_copy, line_of, shown
-from brimful.sources.directory import ALL_SPLITS, DESCRIPTIONS, refuse_several_splits, split_of_file, walk_data
+from brimful.sources.directory import (
+    ALL_SPLITS,
+    DESCRIPTIONS,
+    refuse_several_splits,
+    split_of_file,
+    walk_data,
+)
 from brimful.sources.json_rows import object_of, text_of
-from brimful.sources.media_places import COLUMN_OF_KIND, has_media_of_its_own, media_kind, media_values
+from brimful.sources.media_places import (
+    COLUMN_OF_KIND,
+    has_media_of_its_own,
+    media_kind,
+    media_values,
+)
 from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows
 from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import changed, require_file
@@ -47,15 +58,18 @@ _OTHER_ROWS = (".jsonl", ".ndjson", ".parquet", ".tar")
 
 
 def pair_folders(directory: str) -> list[str]:
-    """Return the folders below a directory that hold rows as pairs, in order; none if it has another layout.
+    """Return the folders below a directory that hold rows as pairs, in order; none if it has
+    another layout.
 
-    It has this layout if some JSON file is next to a medium of its name and does not hold an array, or if all JSON
-    files of a folder are named like rows without media. Then every folder with JSON files belongs to it.
+    It has this layout if some JSON file is next to a medium of its name and does not hold an array,
+    or if all JSON files of a folder are named like rows without media. Then every folder with JSON
+    files belongs to it.
     """
     folders: list[str] = []
     is_layout = False
     for folder, names in walk_data(directory):
-        # Rows of another layout too: the caller, which looks for files by kind, reports the mixture.
+        # Rows of another layout too: the caller, which looks for files by kind, reports the
+        # mixture.
         if any(name.lower().endswith(_OTHER_ROWS) for name in names):
             return []
         media_stems = {name.rpartition(".")[0] for name in names if media_kind(name) is not None}
@@ -81,7 +95,9 @@ def pair_rows(
         SettingsError: its folders are named after several splits, and none is chosen.
         SourceNotFoundError: no such split or configuration.
     """
-    parts_of_folder = {folder: os.path.relpath(folder, directory).split(os.sep) for folder in folders}
+    parts_of_folder = {
+        folder: os.path.relpath(folder, directory).split(os.sep) for folder in folders
+    }
     splits = {folder: split_of_file(parts[0]) for folder, parts in parts_of_folder.items()}
     if split is None:
         refuse_several_splits(directory, splits)
@@ -93,7 +109,9 @@ def pair_rows(
                 if value in parts_of_folder[folder] or (name == "split" and splits[folder] == value)
             ]
             if not folders:
-                raise SourceNotFoundError(f"{setting(name, value)}: no folder of {directory} has that name")
+                raise SourceNotFoundError(
+                    f"{setting(name, value)}: no folder of {directory} has that name"
+                )
     return ChainedRows([PairRows.of(folder, cache) for folder in folders], directory)
 
 
@@ -109,7 +127,9 @@ class PairRows(CatalogueRows):
         def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
             # Written first: without it, a catalogue would only have to be read again as a whole.
             stamps = np.array([row[2:] for row in listing.rows], dtype=np.int64).reshape(-1, 2)
-            write_table(target.with_suffix(".arrow"), {"size": stamps[:, 0], "ctime_ns": stamps[:, 1]}, {})
+            write_table(
+                target.with_suffix(".arrow"), {"size": stamps[:, 0], "ctime_ns": stamps[:, 1]}, {}
+            )
             for line in _lines(listing, earlier):
                 file.write(line)
 
@@ -174,15 +194,21 @@ class _Listing:
                     continue  # a link to nothing, or deleted just now: a row that names it says so
                 if is_row:
                     require_file(entry.path, status)
-                    rows.append(_RowFile(name[: -len(_ENDING)], name, status.st_size, status.st_ctime_ns))
+                    rows.append(
+                        _RowFile(name[: -len(_ENDING)], name, status.st_size, status.st_ctime_ns)
+                    )
                 else:
                     media[name] = status.st_size
                     media_of.setdefault(name.rpartition(".")[0], []).append(name)
-        return cls(folder, sorted(row for row in rows if _is_row(row.name, media_of)), media, media_of)
+        return cls(
+            folder, sorted(row for row in rows if _is_row(row.name, media_of)), media, media_of
+        )
 
     @property
     def version(self) -> list[str]:
-        """Fingerprint of names, sizes and times: the catalogue is valid as long as it stays the same."""
+        """Fingerprint of names, sizes and times: the catalogue is valid as long as it stays the
+        same.
+        """
         hasher = xxhash.xxh3_128()
         entries = [(row.name, [row.size, row.ctime_ns]) for row in self.rows]
         for name, numbers in entries + [(name, [size]) for name, size in self.media.items()]:
@@ -190,12 +216,16 @@ class _Listing:
         return [hasher.hexdigest()]
 
     def sizes_of(self, names: Mapping[str, Any]) -> dict[str, int | None]:
-        """Return the sizes in bytes of media next to the rows; None for a name that is not one of them."""
+        """Return the sizes in bytes of media next to the rows; None for a name that is not one of
+        them.
+        """
         return {name: self.media.get(name) for name in names}
 
 
 def _is_row(name: str, media_stems: Mapping[str, Any] | set[str]) -> bool:
-    """Return true for a JSON file that is a row: not hidden, and no description unless a medium has its name."""
+    """Return true for a JSON file that is a row: not hidden, and no description unless a medium has
+    its name.
+    """
     if not name.lower().endswith(_ENDING) or name.startswith("."):
         return False
     return name not in DESCRIPTIONS or name[: -len(_ENDING)] in media_stems
@@ -212,7 +242,9 @@ def _lines(listing: _Listing, earlier: Path | None) -> Iterator[bytes]:
         if candidate is not None and candidate[0]["name"] == row.stem and candidate[2:] == row[2:]:
             entry, line, *_ = candidate
             has_same_media = entry.get("media", {}) == listing.sizes_of(entry.get("media", {}))
-            has_same_pair = "pair" not in entry or entry["pair"] == listing.media_of.get(row.stem, [])
+            has_same_pair = "pair" not in entry or entry["pair"] == listing.media_of.get(
+                row.stem, []
+            )
             if has_same_media and has_same_pair:
                 yield line
                 continue
@@ -220,7 +252,9 @@ def _lines(listing: _Listing, earlier: Path | None) -> Iterator[bytes]:
 
 
 def _known_lines(earlier: Path | None) -> Iterator[tuple[dict[str, Any], bytes, int, int]]:
-    """Yield entry, line, size and time of each row of an earlier catalogue; nothing if it is damaged."""
+    """Yield entry, line, size and time of each row of an earlier catalogue; nothing if it is
+    damaged.
+    """
     if earlier is None:
         return
     try:
@@ -234,12 +268,16 @@ def _known_lines(earlier: Path | None) -> Iterator[tuple[dict[str, Any], bytes, 
 
 
 def _entry(listing: _Listing, row_file: _RowFile) -> dict[str, Any]:
-    """Read one row; ``media`` holds the sizes of the media that it names or has, ``pair`` the media of its name."""
+    """Read one row; ``media`` holds the sizes of the media that it names or has, ``pair`` the media
+    of its name.
+    """
     entry: dict[str, Any] = {"name": row_file.stem}
     try:
         row = object_of(_bytes_of(os.path.join(listing.folder, row_file.name), row_file[2:]))
         if has_media_of_its_own(row):
-            names = dict.fromkeys(value for value in media_values(row) if isinstance(value, str) and len(value) < 4096)
+            names = dict.fromkeys(
+                value for value in media_values(row) if isinstance(value, str) and len(value) < 4096
+            )
             return {**entry, "media": listing.sizes_of(names), "row": row}
         pair = listing.media_of.get(row_file.stem, [])
         entry |= {"media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair}
@@ -263,8 +301,11 @@ def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[st
     for name in media:
         kind = media_kind(name)
         assert kind is not None
-        # A row may hold a medium itself, as a URL "data:…": a file of such a name is written as a path.
-        columns.setdefault(COLUMN_OF_KIND[kind], []).append(f"./{name}" if name.startswith("data:") else name)
+        # A row may hold a medium itself, as a URL "data:…": a file of such a name is written as a
+        # path.
+        columns.setdefault(COLUMN_OF_KIND[kind], []).append(
+            f"./{name}" if name.startswith("data:") else name
+        )
     # Two images with the row's name: which one is meant is unclear, so nothing is guessed.
     crowded_names = next((names for names in columns.values() if len(names) > 1), None)
     if crowded_names is not None:

@@ -1,8 +1,9 @@
 """The reading of a row by its format; columns that the format does not read are refused or named.
 
-A column is *read* if the row's format takes it. Of the others, some change what the sample means: the image of a
-question, the rejected answer, the label that says an answer was bad. A row with such a column is an error, unless the
-caller says that it may be ignored. The rest (``id``, ``source``, …) is named once, with the share of rows that have it.
+A column is *read* if the row's format takes it. Of the others, some change what the sample means:
+the image of a question, the rejected answer, the label that says an answer was bad. A row with such
+a column is an error, unless the caller says that it may be ignored. The rest (``id``, ``source``,
+…) is named once, with the share of rows that have it.
 
 >>> refusal(unread_columns({"messages": [], "label": False}, frozenset({"messages"})))
 ... # doctest: +ELLIPSIS
@@ -26,10 +27,25 @@ from brimful.media import MediaKind
 from brimful.sources.formats import RowFormat, suggested
 from brimful.sources.formats.row_format import REFUSED_COLUMNS
 from brimful.sources.media_places import MEDIA_COLUMNS, MediaPlace, place_media
-from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample, unusual_messages
+from brimful.sources.sample import (
+    MalformedRowError,
+    Message,
+    PlainMessages,
+    Sample,
+    unusual_messages,
+)
 
 MESSAGE_KEYS = frozenset(
-    ("role", "content", "tool_calls", "tool_call_id", "name", "weight", "loss_weight", "reasoning_content")
+    (
+        "role",
+        "content",
+        "tool_calls",
+        "tool_call_id",
+        "name",
+        "weight",
+        "loss_weight",
+        "reasoning_content",
+    )
 )
 """Keys of a message that are read, by the chat template or by the search for targets."""
 
@@ -38,15 +54,21 @@ _NEEDS_MEDIA = f"which takes the processor of a model: name it with {setting('pr
 
 _MEDIA_WORDS = {MediaKind.IMAGE: "images", MediaKind.VIDEO: "videos", MediaKind.AUDIO: "audio"}
 
-_PLACEHOLDER = re.compile(r"<(image|video|audio)\d*>|<\|(?:image|video|audio)(?:_pad|_soft_token)?\|>")
+_PLACEHOLDER = re.compile(
+    r"<(image|video|audio)\d*>|<\|(?:image|video|audio)(?:_pad|_soft_token)?\|>"
+)
 
 _BEGINNING = re.compile(r"<(?:image|video|audio|\|)")
-"""Beginning of every mark that ``_PLACEHOLDER`` finds; searching for it takes a third of the time."""
+"""Beginning of every mark that ``_PLACEHOLDER`` finds; searching for it takes a third of the
+time.
+"""
 
 _OBJECTS = {dict}
 
 _ROWS_AT_ONCE = 64
-"""Number of rows that are converted together: few enough to hold both rows and samples in memory."""
+"""Number of rows that are converted together: few enough to hold both rows and samples in
+memory.
+"""
 
 
 @dataclass(frozen=True)
@@ -97,7 +119,9 @@ class Reading:
             if len(piece) < len(ids):
                 return
 
-    def convert(self, sample_id: int, row: Any, where: Callable[[int], str]) -> Sample | BadSampleError:
+    def convert(
+        self, sample_id: int, row: Any, where: Callable[[int], str]
+    ) -> Sample | BadSampleError:
         """Return the sample of a row, or the error that names its place."""
         try:
             if isinstance(row, MalformedRowError):
@@ -105,13 +129,17 @@ class Reading:
             return self.sample(sample_id, row)
         except MalformedRowError as error:
             reason = str(error)
-        # A format may fail anywhere on values of unexpected types: that is this row's fault, and reading continues.
+        # A format may fail anywhere on values of unexpected types: that is this row's fault, and
+        # reading continues.
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-            reason = f"cannot be read as format {self.format.name} ({type(error).__name__}: {error})"
+            reason = (
+                f"cannot be read as format {self.format.name} ({type(error).__name__}: {error})"
+            )
         return BadSampleError(reason, sample_id=sample_id, where=where(sample_id))
 
     def samples(self, sample_ids: Sequence[int], rows: Sequence[Any]) -> Sequence[Sample | None]:
-        """Convert rows that are conversations of texts: checks of all rows together are cheap for each.
+        """Convert rows that are conversations of texts: checks of all rows together are cheap for
+        each.
 
         None for a row that ``sample`` has to convert or refuse. Only if ``takes_many``.
         """
@@ -123,7 +151,9 @@ class Reading:
         if unread and not unread.isdisjoint({*MEDIA_COLUMNS, *REFUSED_COLUMNS}):
             return others
         conversations = self.format.conversations(rows)
-        texts = "\n".join(chain.from_iterable([turns.texts for turns in conversations if turns is not None]))
+        texts = "\n".join(
+            chain.from_iterable([turns.texts for turns in conversations if turns is not None])
+        )
         if _may_have_marks(texts):
             return others
         return [
@@ -131,7 +161,11 @@ class Reading:
             if turns is None
             else Sample(sample_id, messages=turns)
             if not unread
-            else Sample(sample_id, messages=turns, unread=tuple(unread_columns(row, columns, ignore=self.ignore)))
+            else Sample(
+                sample_id,
+                messages=turns,
+                unread=tuple(unread_columns(row, columns, ignore=self.ignore)),
+            )
             for sample_id, row, turns in zip(sample_ids, rows, conversations, strict=False)
         ]
 
@@ -146,7 +180,10 @@ class Reading:
         return self.format.sample_of_part(row, partial(self._sample, sample_id))
 
     def _sample(
-        self, sample_id: int, row: Any, convert: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+        self,
+        sample_id: int,
+        row: Any,
+        convert: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
     ) -> Sample:
         unread = unread_columns(row, self.format.columns, ignore=self.ignore)
         media_columns: list[str] = []
@@ -166,20 +203,31 @@ class Reading:
             raise MalformedRowError(f"{error}: its keys fit {suggestion}") from error
         if media_columns and not self.format.takes_media:
             raise MalformedRowError(
-                f"column {media_columns[0]!r} holds media, and rows of format {self.format.name} are packed as text "
-                f"only: leave it out with {setting('ignore', [media_columns[0]])}"
+                f"column {media_columns[0]!r} holds media, and rows of format {self.format.name} "
+                "are packed as text only: leave it out with "
+                f"{setting('ignore', [media_columns[0]])}"
             )
-        if self.format.puts_media_first and not media_columns and self.ignore.isdisjoint(MEDIA_COLUMNS):
-            raise MalformedRowError(f"it has no medium, and a row of format {self.format.name} needs one")
+        if (
+            self.format.puts_media_first
+            and not media_columns
+            and self.ignore.isdisjoint(MEDIA_COLUMNS)
+        ):
+            raise MalformedRowError(
+                f"it has no medium, and a row of format {self.format.name} needs one"
+            )
         if self.media is not None:
             self._place_media(row, media_columns, content, self.media)
         messages = content.get("messages")
         if messages is None:
             texts: list[Any] = [content.get("text")]
-        elif (plain := messages if type(messages) is PlainMessages else PlainMessages.of(messages)) is not None:
+        elif (
+            plain := messages if type(messages) is PlainMessages else PlainMessages.of(messages)
+        ) is not None:
             content["messages"], texts = plain, plain.texts  # text parts have been joined since
         else:
-            if self.media is None and any(type(message.get("content")) is list for message in messages):
+            if self.media is None and any(
+                type(message.get("content")) is list for message in messages
+            ):
                 raise MalformedRowError(f"its messages hold media, {_NEEDS_MEDIA}")
             texts = _texts_of_parts(messages)
             unread += sorted(unread_of_messages(unusual_messages(messages)) - self.ignore)
@@ -190,34 +238,43 @@ class Reading:
             if mark is not None:
                 reason = _NEEDS_MEDIA if self.media is None else "and it has none"
                 raise MalformedRowError(
-                    f"its text holds {mark} where a medium belongs, {reason}: if it is plain text, say so with "
-                    f"{setting('ignore', [mark])}"
+                    f"its text holds {mark} where a medium belongs, {reason}: if it is plain text, "
+                    f"say so with {setting('ignore', [mark])}"
                 )
         return Sample(sample_id, **content, unread=tuple(unread))
 
-    def _place_media(self, row: Any, columns: Sequence[str], content: dict[str, Any], place: MediaPlace) -> None:
+    def _place_media(
+        self, row: Any, columns: Sequence[str], content: dict[str, Any], place: MediaPlace
+    ) -> None:
         """Put the media of a row in their places in its messages."""
         messages = content.get("messages")
         if messages is None:
             if columns:
                 raise MalformedRowError(
-                    f"column {columns[0]!r} holds media, and the text is not a chat: make messages of it"
+                    f"column {columns[0]!r} holds media, and the text is not a chat: make messages "
+                    "of it"
                 )
             return
         marked = any(
-            type(turn.get("content")) is list or placeholder(turn.get("content") or "", ignore=self.ignore)
+            type(turn.get("content")) is list
+            or placeholder(turn.get("content") or "", ignore=self.ignore)
             for turn in messages
         )
         if columns or marked:
             values = {column: row[column] for column in columns}
-            # A mark in an answer does not place the medium: it is checked against the media as usual.
-            if self.format.puts_media_first and not placeholder(messages[0]["content"], ignore=self.ignore):
+            # A mark in an answer does not place the medium: it is checked against the media as
+            # usual.
+            if self.format.puts_media_first and not placeholder(
+                messages[0]["content"], ignore=self.ignore
+            ):
                 messages = _with_marks(messages, values)
             content["messages"], content["media"] = place_media(messages, values, place)
 
 
 def _with_marks(messages: Sequence[Message], columns: Mapping[str, Any]) -> list[Message]:
-    """Return messages with a mark for each medium of the columns at the beginning of the first message."""
+    """Return messages with a mark for each medium of the columns at the beginning of the first
+    message.
+    """
     marks = ""
     for column, value in columns.items():
         num_media = len(value) if isinstance(value, (list, tuple)) else 1
@@ -227,7 +284,8 @@ def _with_marks(messages: Sequence[Message], columns: Mapping[str, Any]) -> list
 
 
 def refusal(columns: Sequence[str], row: Any = None) -> str | None:
-    """Return the reason to refuse a row with these unread columns; None if it can be packed without them.
+    """Return the reason to refuse a row with these unread columns; None if it can be packed without
+    them.
 
     Args:
         columns: columns that its format does not read.
@@ -236,9 +294,7 @@ def refusal(columns: Sequence[str], row: Any = None) -> str | None:
     for column in columns:
         if column in MEDIA_COLUMNS:
             words = _MEDIA_WORDS[MEDIA_COLUMNS[column]]
-            return (
-                f"column {column!r} holds {words}, {_NEEDS_MEDIA}, or leave it out with {setting('ignore', [column])}"
-            )
+            return f"column {column!r} holds {words}, {_NEEDS_MEDIA}, or leave it out with {setting('ignore', [column])}"
         if column in REFUSED_COLUMNS:
             reason = REFUSED_COLUMNS[column].refusal(row)
             return f"column {column!r} {reason}, or leave it out with {setting('ignore', [column])}"
@@ -246,7 +302,8 @@ def refusal(columns: Sequence[str], row: Any = None) -> str | None:
 
 
 def placeholder(text: str, *, ignore: frozenset[str]) -> str | None:
-    """Return the first mark of a medium in a text, such as ``<image>``; None without one, or if it is ignored.
+    """Return the first mark of a medium in a text, such as ``<image>``; None without one, or if it
+    is ignored.
 
     A mark with a closing tag (``<video> … </video>``) is markup, not a place for a medium.
 
@@ -265,7 +322,9 @@ def placeholder(text: str, *, ignore: frozenset[str]) -> str | None:
     return None
 
 
-def unread_columns(row: Any, columns: frozenset[str], *, ignore: frozenset[str] = frozenset()) -> list[str]:
+def unread_columns(
+    row: Any, columns: frozenset[str], *, ignore: frozenset[str] = frozenset()
+) -> list[str]:
     """Return the columns of a row that its format does not read and that hold something.
 
     Args:
@@ -273,10 +332,15 @@ def unread_columns(row: Any, columns: frozenset[str], *, ignore: frozenset[str] 
         columns: columns that its format reads.
         ignore: columns that the caller ignores.
     """
-    # Runs for every row: checking for ``dict`` first takes a tenth of the time of the abstract class.
+    # Runs for every row: checking for ``dict`` first takes a tenth of the time of the abstract
+    # class.
     if (type(row) is not dict and not isinstance(row, Mapping)) or row.keys() <= columns:
         return []
-    names = [str(column) for column, value in row.items() if column not in columns and not _is_empty(value)]
+    names = [
+        str(column)
+        for column, value in row.items()
+        if column not in columns and not _is_empty(value)
+    ]
     return [name for name in names if name not in ignore]
 
 
@@ -295,11 +359,14 @@ def _texts_of_parts(messages: Sequence[Message]) -> list[str | None]:
 
 
 def unread_of_messages(messages: Sequence[Message]) -> set[str]:
-    """Return the keys of messages that OpenAI's format does not have; a chat template may use them."""
+    """Return the keys of messages that OpenAI's format does not have; a chat template may use
+    them.
+    """
     return {
         f"messages[].{key}"
         for message in messages
-        if len(message) > 2 and not message.keys() <= MESSAGE_KEYS  # two are a role and a text, or calls
+        if len(message) > 2
+        and not message.keys() <= MESSAGE_KEYS  # two are a role and a text, or calls
         for key, value in message.items()
         if key not in MESSAGE_KEYS and not _is_empty(value)
     }

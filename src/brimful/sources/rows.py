@@ -14,17 +14,23 @@ from brimful.base.typing import Fingerprint
 from brimful.sources.sample import MalformedRowError
 
 BLOCK_ROWS = 4096
-"""Maximum rows of a block: a few seconds of tokenizing, so that a kill costs little and processes share well."""
+"""Maximum rows of a block: a few seconds of tokenizing, so that a kill costs little and processes
+share well.
+"""
 
 BLOCK_BYTES = 8 << 20
 """Bytes after which a block ends even with fewer rows, for long documents."""
 
 FEW_FILES = 64
-"""Number of leading files that have their own blocks: their lengths stay valid when other files are added."""
+"""Number of leading files that have their own blocks: their lengths stay valid when other files are
+added.
+"""
 
 MAX_ROW_BYTES = 64 << 20
-"""Maximum bytes of one unpacked row of a file: some fifteen million tokens. A longer row is malformed: two megabytes
-that unpack to gigabytes in one row would exhaust the memory of the machine."""
+"""Maximum bytes of one unpacked row of a file: some fifteen million tokens. A longer row is
+malformed: two megabytes that unpack to gigabytes in one row would exhaust the memory of the
+machine.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,9 @@ def block_ranges(start: int, stop: int, max_rows: int = BLOCK_ROWS) -> list[tupl
     return [(begin, min(begin + max_rows, stop)) for begin in range(start, stop, max_rows)]
 
 
-def joined(blocks: Iterable[Block], is_last: Callable[[Block], bool] = lambda _: False) -> Iterator[Block]:
+def joined(
+    blocks: Iterable[Block], is_last: Callable[[Block], bool] = lambda _: False
+) -> Iterator[Block]:
     """Yield consecutive small blocks as one, since each block costs its own files and comparison.
 
     Args:
@@ -82,17 +90,21 @@ def joined(blocks: Iterable[Block], is_last: Callable[[Block], bool] = lambda _:
 def _one_block(run: Sequence[Block], num_bytes: int) -> Block:
     if len(run) == 1:
         return run[0]
-    return Block(run[0].start, run[-1].stop, fingerprint_of([block.fingerprint for block in run]), num_bytes)
+    return Block(
+        run[0].start, run[-1].stop, fingerprint_of([block.fingerprint for block in run]), num_bytes
+    )
 
 
 class Rows(abc.ABC):
-    """Rows ``0 … len-1`` of one file, table or list. Picklable, so that worker processes open the same rows.
+    """Rows ``0 … len-1`` of one file, table or list. Picklable, so that worker processes open the
+    same rows.
 
-    A row is a value that the format understands (an object or a text), or a ``MalformedRowError`` that says why it
-    cannot be read. The error is returned, not raised, so that reading continues after it.
+    A row is a value that the format understands (an object or a text), or a ``MalformedRowError``
+    that says why it cannot be read. The error is returned, not raised, so that reading continues
+    after it.
 
-    Every row returned belongs to the content of ``fingerprint``: a class that reads a file checks its ``Stamp`` after
-    the bytes are read, and raises ``SourceError`` if the file changed.
+    Every row returned belongs to the content of ``fingerprint``: a class that reads a file checks
+    its ``Stamp`` after the bytes are read, and raises ``SourceError`` if the file changed.
     """
 
     title: str
@@ -102,7 +114,9 @@ class Rows(abc.ABC):
     """Content of one row, if the user can choose it: ``one document a file``."""
 
     lies_in_files = False
-    """True if the titles of ``members`` are files, or directories of files, that hold all the data of the rows."""
+    """True if the titles of ``members`` are files, or directories of files, that hold all the data
+    of the rows.
+    """
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -118,7 +132,9 @@ class Rows(abc.ABC):
     @property
     @abc.abstractmethod
     def blocks(self) -> Sequence[Block]:
-        """All rows in blocks with the fingerprints of their content: the unit of caching and of tasks."""
+        """All rows in blocks with the fingerprints of their content: the unit of caching and of
+        tasks.
+        """
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -140,12 +156,16 @@ class Rows(abc.ABC):
 
     @property
     def directory(self) -> str:
-        """Absolute path of the directory to which file names in rows are relative: the file's, or the current one."""
+        """Absolute path of the directory to which file names in rows are relative: the file's, or
+        the current one.
+        """
         path = os.path.abspath(self.title)
         return os.path.dirname(path) if os.path.isfile(path) else os.getcwd()
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        """Return the possible fingerprints of an earlier state that held only the first ``count`` rows."""
+        """Return the possible fingerprints of an earlier state that held only the first ``count``
+        rows.
+        """
         return [self.fingerprint] if count == len(self) else []
 
 
@@ -207,7 +227,12 @@ class ChainedRows(Rows):
     @property
     def blocks(self) -> Sequence[Block]:
         return [
-            Block(part_start + block.start, part_start + block.stop, block.fingerprint, block.num_bytes)
+            Block(
+                part_start + block.start,
+                part_start + block.stop,
+                block.fingerprint,
+                block.num_bytes,
+            )
             for part, part_start in zip(self.parts, self.starts, strict=True)
             for block in part.blocks
         ]
@@ -219,11 +244,14 @@ class ChainedRows(Rows):
     def _chain(self) -> Iterator[Fingerprint]:
         """Yield the fingerprints of the first 0, 1, … and all files.
 
-        The chain runs over files, not over blocks, so that an added file is recognized as appended rows.
+        The chain runs over files, not over blocks, so that an added file is recognized as appended
+        rows.
         """
         digests = (part.fingerprint for part in self.parts)
         return accumulate(
-            digests, lambda digests, digest: fingerprint_of([digests, digest]), initial=fingerprint_of([])
+            digests,
+            lambda digests, digest: fingerprint_of([digests, digest]),
+            initial=fingerprint_of([]),
         )
 
     @property
@@ -231,11 +259,14 @@ class ChainedRows(Rows):
         return list(self._chain())[-1]
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        for part, part_start, digest_before in zip(self.parts, self.starts, self._chain(), strict=False):
+        for part, part_start, digest_before in zip(
+            self.parts, self.starts, self._chain(), strict=False
+        ):
             # The prefix ends in this part: all parts before it are complete.
             if count <= part_start + len(part):
                 return [
-                    fingerprint_of([digest_before, digest]) for digest in part.prefix_fingerprints(count - part_start)
+                    fingerprint_of([digest_before, digest])
+                    for digest in part.prefix_fingerprints(count - part_start)
                 ]
         return []
 
@@ -298,7 +329,9 @@ class RowView(WrappedRows):
     def _block_of_samples(self, block: Block) -> Block:
         number = self.samples_per_row
         num_bytes = None if block.num_bytes is None else number * block.num_bytes
-        return Block(number * block.start, number * block.stop, self._of_view(block.fingerprint), num_bytes)
+        return Block(
+            number * block.start, number * block.stop, self._of_view(block.fingerprint), num_bytes
+        )
 
     @property
     def members(self) -> list[tuple[str, int]]:
@@ -347,7 +380,11 @@ class FirstRows(WrappedRows):
                 # A complete block keeps its fingerprint, so that a longer run reuses its lengths.
                 stop = min(block.stop, self._count)
                 identity = [block.fingerprint, stop - block.start]
-                blocks.append(block if stop == block.stop else Block(block.start, stop, fingerprint_of(identity)))
+                blocks.append(
+                    block
+                    if stop == block.stop
+                    else Block(block.start, stop, fingerprint_of(identity))
+                )
         return blocks
 
     @property
@@ -360,4 +397,6 @@ def oversized() -> MalformedRowError:
 
     It does not give the size: the end of such a row in a compressed file is not unpacked.
     """
-    return MalformedRowError(f"a row above the maximum of {MAX_ROW_BYTES:,} bytes: cut it into several")
+    return MalformedRowError(
+        f"a row above the maximum of {MAX_ROW_BYTES:,} bytes: cut it into several"
+    )

@@ -10,7 +10,9 @@ from brimful.base.wording import counted
 from brimful.media import Medium
 
 Message: TypeAlias = dict[str, Any]
-"""One turn in OpenAI's form: ``role``, ``content`` (text) and, if it calls tools, ``tool_calls``."""
+"""One turn in OpenAI's form: ``role``, ``content`` (text) and, if it calls tools,
+``tool_calls``.
+"""
 
 
 def exchange(question: str, answer: str) -> list[Message]:
@@ -84,11 +86,15 @@ class PlainMessages(list[Message]):
         [{'role': 'user', 'content': 'hi'}]
         """
         return cls._made(
-            [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)], roles, texts
+            [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)],
+            roles,
+            texts,
         )
 
     @classmethod
-    def _made(cls, messages: list[Any], roles: tuple[str, ...], texts: list[str]) -> "PlainMessages":
+    def _made(
+        cls, messages: list[Any], roles: tuple[str, ...], texts: list[str]
+    ) -> "PlainMessages":
         plain = cls(messages)
         plain.roles, plain.texts = roles, texts
         return plain
@@ -129,7 +135,9 @@ class MixedMessages(list[Message]):
         result.others = [
             index
             for index, message in enumerate(messages)
-            if len(message) != 2 or type(content := message.get("content")) is not str or not content
+            if len(message) != 2
+            or type(content := message.get("content")) is not str
+            or not content
         ]
         return result
 
@@ -138,27 +146,33 @@ class MixedMessages(list[Message]):
 
 
 def unusual_messages(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages that may have more than a role and a text; all of them if that is unknown.
+    """Return the messages that may have more than a role and a text; all of them if that is
+    unknown.
 
     >>> unusual_messages(PlainMessages.of([{"role": "user", "content": "hi"}]))
     ()
     """
     if type(messages) is PlainMessages:
         return ()
-    return [messages[index] for index in messages.others] if type(messages) is MixedMessages else messages
+    return (
+        [messages[index] for index in messages.others]
+        if type(messages) is MixedMessages
+        else messages
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The part of a conversation that is scored, and whose tokens are the targets: all that follows its prompt.
+    """The part of a conversation that is scored, and whose tokens are the targets: all that follows
+    its prompt.
 
     Attributes:
         num_prompt: messages of the prompt, the first of the sample.
-        other: another conversation with the same prompt. It decides at which token the completion begins, since the
-            completions of both begin at the same one.
+        other: another conversation with the same prompt. It decides at which token the completion
+            begins, since the completions of both begin at the same one.
         needs_no_template: true if prompt and completion are two pieces of one text without turns.
-        borrowed: the sample of another row, whose completion follows this prompt and has no targets; None for a
-            completion of its own.
+        borrowed: the sample of another row, whose completion follows this prompt and has no
+            targets; None for a completion of its own.
     """
 
     num_prompt: int
@@ -169,22 +183,25 @@ class Completion:
 
 @dataclass(slots=True)  # one is made for each row, and a frozen class takes four times as long
 class Sample:
-    """One training example, from a row of any format: exactly one of ``messages``, ``text`` and ``input_ids``.
+    """One training example, from a row of any format: exactly one of ``messages``, ``text`` and
+    ``input_ids``.
 
     Never modified: ``dataclasses.replace`` makes a new one.
 
     Attributes:
         sample_id: index in the source, from 0.
-        messages: the turns of a chat. The content of a turn with media is a list of parts, ``{"type": "text", "text":
-            …}`` and ``{"type": "image"}`` (``video``, ``audio``), otherwise a text.
+        messages: the turns of a chat. The content of a turn with media is a list of parts,
+            ``{"type": "text", "text": …}`` and ``{"type": "image"}`` (``video``, ``audio``),
+            otherwise a text.
         text: a document.
-        tools: JSON schemas of the tools that the chat may call, in the form that the template takes.
+        tools: JSON schemas of the tools that the chat may call, in the form that the template
+            takes.
         input_ids: tokens of a row that was already tokenized.
         labels: its targets: the token at each target, else -100; None if every token is one.
         media: images, videos and audio, one for each such part, in the order of the parts.
         completion: the part that is scored, whose tokens are its targets; None for most samples.
-        unread: columns of the row that hold a value and were not read, such as ``id``; keys of messages are written as
-            ``messages[].name``.
+        unread: columns of the row that hold a value and were not read, such as ``id``; keys of
+            messages are written as ``messages[].name``.
 
     >>> Sample(0, messages=[{"role": "user", "content": "hi"}]).text is None
     True
@@ -216,4 +233,6 @@ class Sample:
 
 
 class MalformedRowError(ValueError):
-    """A row that a format cannot read; a source turns it into ``BadSampleError`` with file and line."""
+    """A row that a format cannot read; a source turns it into ``BadSampleError`` with file and
+    line.
+    """

@@ -27,7 +27,9 @@ _ROWS_FOR_DETECTION = 16
 class RowSettings:
     """Settings of rows, complete or arriving; ``open_source`` explains each field."""
 
-    format: str | None = option(None, f"What rows look like: {', '.join(FORMATS)}. Detected if not given.", "NAME")
+    format: str | None = option(
+        None, f"What rows look like: {', '.join(FORMATS)}. Detected if not given.", "NAME"
+    )
     fields: Mapping[str, str] | None = option(
         None,
         "A field of the format under another key, e.g. messages=dialogue.",
@@ -37,12 +39,14 @@ class RowSettings:
     )
     ignore: Sequence[str] = option(
         (),
-        "A column to leave out although it changes the meaning of a sample (images, label, rejected), or a mark "
-        "such as <image> that is plain text.",
+        "A column to leave out although it changes the meaning of a sample (images, label, "
+        "rejected), or a mark such as <image> that is plain text.",
         "NAME",
     )
     prompt: str | None = option(
-        None, "The user's turn for captions, boxes and transcripts, whose rows do not contain it.", "TEXT"
+        None,
+        "The user's turn for captions, boxes and transcripts, whose rows do not contain it.",
+        "TEXT",
     )
     # Empty for the directory of the rows; None refuses rows with media.
     media_dir: str | os.PathLike[str] | None = option(
@@ -51,7 +55,12 @@ class RowSettings:
     media_outside: bool = option(False, "Rows may name media outside that directory.")
 
     def __post_init__(self) -> None:
-        check_type("fields", self.fields, (Mapping, type(None)), "a mapping such as {'messages': 'dialogue'}")
+        check_type(
+            "fields",
+            self.fields,
+            (Mapping, type(None)),
+            "a mapping such as {'messages': 'dialogue'}",
+        )
         if isinstance(self.ignore, str):
             vars(self)["ignore"] = (self.ignore,)
 
@@ -63,7 +72,11 @@ class RowSettings:
         """
         if self.format is not None:
             return format_named(self.format, self.fields, self.prompt)
-        first_rows = [row for row in islice(rows, _ROWS_FOR_DETECTION) if not isinstance(row, MalformedRowError)]
+        first_rows = [
+            row
+            for row in islice(rows, _ROWS_FOR_DETECTION)
+            if not isinstance(row, MalformedRowError)
+        ]
         if self.ignore:
             # Without media, text with audio is not a transcript.
             first_rows = [
@@ -78,7 +91,9 @@ class RowSettings:
             raise UnknownFormatError(f"{title}: {error.message}") from error
 
     def reading(self, row_format: RowFormat, directory: str) -> Reading:
-        """Return the reading of the rows of a file in a directory, which has their media unless another is named."""
+        """Return the reading of the rows of a file in a directory, which has their media unless
+        another is named.
+        """
         place = None
         if self.media_dir is not None:
             place = MediaPlace(os.fspath(self.media_dir) or directory, self.media_outside)
@@ -90,13 +105,21 @@ class SourceSettings(RowSettings):
     """Settings of a data set that is complete."""
 
     text_unit: TextUnit = option("file", "What one document of a text file is.")
-    split: str | None = option(None, "Split of a data set with several (all: every split in a directory).", "NAME")
-    config: str | None = option(None, "Configuration (subset) of a data set with several.", "NAME", "--subset")
+    split: str | None = option(
+        None, "Split of a data set with several (all: every split in a directory).", "NAME"
+    )
+    config: str | None = option(
+        None, "Configuration (subset) of a data set with several.", "NAME", "--subset"
+    )
     max_samples: int | None = option(None, "Take the first N samples: a trial run.", "N")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.text_unit not in ("file", "line"):
-            raise SettingsError(f"{setting('text_unit')} {self.text_unit!r} is unknown: use file or line")
+            raise SettingsError(
+                f"{setting('text_unit')} {self.text_unit!r} is unknown: use file or line"
+            )
         if self.max_samples is not None and self.max_samples < 1:
-            raise SettingsError(f"{setting('max_samples')} must be at least 1 and is {self.max_samples}")
+            raise SettingsError(
+                f"{setting('max_samples')} must be at least 1 and is {self.max_samples}"
+            )

@@ -27,10 +27,12 @@ _DEFAULTS = RowSettings()
 
 
 class Source:
-    """Samples by index. ``sample_id`` is the position in the source and stays while rows are only appended.
+    """Samples by index. ``sample_id`` is the position in the source and stays while rows are only
+    appended.
 
-    Each of several files has its own format, detected from its first rows. Every column of a row is used or is named in
-    ``Sample.unread``, or the row is refused with the column's name (``brimful.sources.reading``).
+    Each of several files has its own format, detected from its first rows. Every column of a row is
+    used or is named in ``Sample.unread``, or the row is refused with the column's name
+    (``brimful.sources.reading``).
 
     Picklable: worker processes open the same files through the same indexes.
 
@@ -49,10 +51,16 @@ class Source:
         if len(rows) == 0:
             raise SourceError(f"{rows.title} is empty: it has no sample to pack")
         formats = _formats_of(parts, settings)
-        if settings.prompt is not None and not any(row_format.default_prompt for row_format in formats):
+        if settings.prompt is not None and not any(
+            row_format.default_prompt for row_format in formats
+        ):
             names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
-            prompted = ", ".join(name for name, row_format in FORMATS.items() if row_format.default_prompt)
-            raise SettingsError(f"{setting('prompt')} has no effect on rows of format {names}: it is for {prompted}")
+            prompted = ", ".join(
+                name for name, row_format in FORMATS.items() if row_format.default_prompt
+            )
+            raise SettingsError(
+                f"{setting('prompt')} has no effect on rows of format {names}: it is for {prompted}"
+            )
         views: list[Rows] = []
         sized_readings: list[tuple[int, Reading]] = []
         for part, row_format in zip(parts, formats, strict=True):
@@ -71,7 +79,8 @@ class Source:
         """
         if any(source.augmentation is not None for source in sources):
             raise SettingsError(
-                "join sources as they are, and augment the joined source: open_source([…]).augmented(…)"
+                "join sources as they are, and augment the joined source: "
+                "open_source([…]).augmented(…)"
             )
         self = cls.__new__(cls)
         rows = ChainedRows([source.rows for source in sources], title)
@@ -91,14 +100,16 @@ class Source:
         if len(views) > 1:
             names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
             raise SettingsError(
-                f"{rows.title} holds preferences among other samples (formats {names}), whose losses have no common "
-                f"unit: pack them apart"
+                f"{rows.title} holds preferences among other samples (formats {names}), whose "
+                "losses have no common unit: pack them apart"
             )
         view = next(iter(views), None)
         self.group_size = 1 if view is None else view.samples_per_row
         """Number of samples of one row, which are packed together."""
         self.joins_rows = view is not None and view.rows_together > 1
-        """True if a sample is made of several rows: it depends on its neighbors, and must keep its beginning."""
+        """True if a sample is made of several rows: it depends on its neighbors, and must keep its
+        beginning.
+        """
         # A run ends where the reading changes: neighboring files that are read alike form one run.
         self._runs: list[tuple[int, Reading]] = []
         start = 0
@@ -107,16 +118,20 @@ class Source:
                 self._runs.append((start, reading))
             start += num_rows
 
-    def augmented(self, transforms: Sequence[Transform], *, seed: int = 0, epoch: int = 0) -> Source:
-        """Return the same samples after transforms, for measuring, planning, writing and serving alike.
+    def augmented(
+        self, transforms: Sequence[Transform], *, seed: int = 0, epoch: int = 0
+    ) -> Source:
+        """Return the same samples after transforms, for measuring, planning, writing and serving
+        alike.
 
-        A sample is the same each time it is read, in every process: seed, epoch and sample decide what transforms draw
-        from ``random``, ``numpy.random`` and PyTorch. The fingerprint covers the transforms too. For new draws in
-        another epoch, measure and plan the source augmented for that epoch.
+        A sample is the same each time it is read, in every process: seed, epoch and sample decide
+        what transforms draw from ``random``, ``numpy.random`` and PyTorch. The fingerprint covers
+        the transforms too. For new draws in another epoch, measure and plan the source augmented
+        for that epoch.
 
         Args:
-            transforms: functions from a sample to a sample, applied in order; without any, the samples stay as they
-                are.
+            transforms: functions from a sample to a sample, applied in order; without any, the
+                samples stay as they are.
             seed, epoch: of the draws.
 
         Raises:
@@ -131,11 +146,14 @@ class Source:
         """
         if self.augmentation is not None:
             raise SettingsError(
-                f"{self.title} is already augmented: give all transforms in one call, on the source without transforms"
+                f"{self.title} is already augmented: give all transforms in one call, on the "
+                "source without transforms"
             )
         numbers = (setting_number("seed", seed), setting_number("epoch", epoch, minimum=0))
         self = copy(self)
-        self.augmentation = Augmentation(as_transforms(transforms), *numbers) if transforms else None
+        self.augmentation = (
+            Augmentation(as_transforms(transforms), *numbers) if transforms else None
+        )
         return self
 
     @property
@@ -150,19 +168,26 @@ class Source:
 
     @property
     def unit(self) -> str:
-        """Content of one document, for files of texts: ``one document a file``; empty for others."""
+        """Content of one document, for files of texts: ``one document a file``; empty for
+        others.
+        """
         return self.rows.unit
 
     @property
     def media_directories(self) -> list[str]:
-        """Absolute directories to which media names in rows are relative, each once; empty without media."""
+        """Absolute directories to which media names in rows are relative, each once; empty without
+        media.
+        """
         places = [reading.media for _, reading in self._sized_readings if reading.media is not None]
         return list(dict.fromkeys(os.path.abspath(place.directory) for place in places))
 
     @property
     def has_media_outside(self) -> bool:
         """True if rows may name media outside these directories."""
-        return any(reading.media is not None and reading.media.allow_outside for _, reading in self._sized_readings)
+        return any(
+            reading.media is not None and reading.media.allow_outside
+            for _, reading in self._sized_readings
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -171,7 +196,8 @@ class Source:
         """Return one sample.
 
         Raises:
-            BadSampleError: the row is malformed, or has content that cannot be packed; names file, line and content.
+            BadSampleError: the row is malformed, or has content that cannot be packed; names file,
+                line and content.
             IndexError: no such sample.
         """
         (result,) = self.read_many([sample_id])
@@ -180,19 +206,29 @@ class Source:
         return result
 
     def read(self, start: int, stop: int) -> Iterator[Sample | BadSampleError]:
-        """Yield samples ``start … stop-1`` in order; the error of a malformed one is yielded, not raised."""
+        """Yield samples ``start … stop-1`` in order; the error of a malformed one is yielded, not
+        raised.
+        """
         return iter(self.augment(self.read_plain(start, stop)))
 
     def read_many(self, sample_ids: Sequence[int]) -> Iterator[Sample | BadSampleError]:
-        """Yield samples in the order of their ids, as ``read`` does; the rows of each file are read in one go."""
+        """Yield samples in the order of their ids, as ``read`` does; the rows of each file are read
+        in one go.
+        """
         sample_ids = [index_of("a sample", sample_id) for sample_id in sample_ids]
-        outside = next((sample_id for sample_id in sample_ids if not 0 <= sample_id < len(self)), None)
+        outside = next(
+            (sample_id for sample_id in sample_ids if not 0 <= sample_id < len(self)), None
+        )
         if outside is not None:
             raise IndexError(f"sample {outside} is not in 0 … {len(self) - 1}")
         return iter(self.augment(self._converted(sample_ids, self.rows.read_many(sample_ids))))
 
-    def augment(self, samples: Iterable[Sample | BadSampleError]) -> Iterable[Sample | BadSampleError]:
-        """Return samples of this source after its transforms; the samples themselves without any."""
+    def augment(
+        self, samples: Iterable[Sample | BadSampleError]
+    ) -> Iterable[Sample | BadSampleError]:
+        """Return samples of this source after its transforms; the samples themselves without
+        any.
+        """
         augmentation = self.augmentation
         if augmentation is None:
             return samples
@@ -205,7 +241,9 @@ class Source:
         """Yield samples as ``read`` does, before transforms."""
         return self._converted(range(start, stop), self.rows.read(start, stop))
 
-    def _converted(self, sample_ids: Sequence[int], rows: Iterable[Any]) -> Iterator[Sample | BadSampleError]:
+    def _converted(
+        self, sample_ids: Sequence[int], rows: Iterable[Any]
+    ) -> Iterator[Sample | BadSampleError]:
         rows = iter(rows)
         # Nearly every source is one run: then the reading need not be looked up for each row.
         if len(self._runs) == 1:
@@ -223,10 +261,15 @@ class Source:
     @property
     def row_settings(self) -> dict[str, Any]:
         """The settings that decide, together with the rows, the content of the samples."""
-        augmentation = {} if self.augmentation is None else {"transforms": self.augmentation.settings}
+        augmentation = (
+            {} if self.augmentation is None else {"transforms": self.augmentation.settings}
+        )
         if len(self._runs) == 1:
             return {**self._runs[0][1].settings, **augmentation}
-        return {"formats": [[start, reading.settings] for start, reading in self._runs], **augmentation}
+        return {
+            "formats": [[start, reading.settings] for start, reading in self._runs],
+            **augmentation,
+        }
 
     @property
     def blocks(self) -> Sequence[Block]:
@@ -238,12 +281,19 @@ class Source:
         blocks = self.rows.blocks
         edges = [0, *(block.stop for block in blocks)]
         if edges[-1] != len(self) or edges[:-1] != [block.start for block in blocks]:
-            raise SourceError(f"{self.title}: its blocks do not cover its {len(self):,} rows, each once and in order")
+            raise SourceError(
+                f"{self.title}: its blocks do not cover its {len(self):,} rows, each once and in "
+                "order"
+            )
         result: list[Block] = []
-        file_edges = set([*accumulate((num_rows for num_rows, _ in self._sized_readings), initial=0)][FEW_FILES:])
+        file_edges = set(
+            [*accumulate((num_rows for num_rows, _ in self._sized_readings), initial=0)][FEW_FILES:]
+        )
 
         def kind(block: Block) -> tuple[Reading, bool]:
-            is_file = file_edges.issuperset((block.start, block.stop)) and block.num_bytes is not None
+            is_file = (
+                file_edges.issuperset((block.start, block.stop)) and block.num_bytes is not None
+            )
             return self._reading_of(block.start), is_file
 
         # A block spans several files only if it holds whole files that are read alike.
@@ -259,7 +309,9 @@ class Source:
         return result
 
     def begins_with(self, count: int, fingerprint: Fingerprint) -> bool:
-        """Return true if the first ``count`` samples are exactly the samples of a source with that fingerprint."""
+        """Return true if the first ``count`` samples are exactly the samples of a source with that
+        fingerprint.
+        """
         if count == len(self):
             return fingerprint == self.fingerprint
         digests = self.rows.prefix_fingerprints(count)
@@ -267,25 +319,35 @@ class Source:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of all samples in order: the same for a copy elsewhere, for .jsonl and .jsonl.gz."""
+        """Fingerprint of all samples in order: the same for a copy elsewhere, for .jsonl and
+        .jsonl.gz.
+        """
         return fingerprint_of([self.rows.fingerprint, self.row_settings])
 
     def __repr__(self) -> str:
         size = counted(len(self), "sample")
-        return f"Source({self.title!r}, {size}, format {self.format_name}, {short(self.fingerprint)})"
+        return (
+            f"Source({self.title!r}, {size}, format {self.format_name}, {short(self.fingerprint)})"
+        )
 
 
 def _ends_block(file: Block) -> bool:
-    """Return true for one of 256 files, chosen by content: an edited file moves no block after the next such file."""
+    """Return true for one of 256 files, chosen by content: an edited file moves no block after the
+    next such file.
+    """
     return file.fingerprint.endswith("00")
 
 
 def _formats_of(parts: Sequence[Rows], settings: RowSettings) -> list[RowFormat]:
-    """Return the format of each part; a part without a readable row gets the format of the previous (or next) part."""
+    """Return the format of each part; a part without a readable row gets the format of the previous
+    (or next) part.
+    """
     formats = [settings.format_of(part.read(0, len(part)), part.title) for part in parts]
     first = next((row_format for row_format in formats if row_format is not None), None)
     if first is None:
         # No row of any part can be read: the first row tells why.
         part = next(part for part in parts if len(part))
         raise BadSampleError(str(part.get(0)), sample_id=0, where=part.where(0))
-    return list(accumulate(formats, lambda previous, row_format: row_format or previous, initial=first))[1:]
+    return list(
+        accumulate(formats, lambda previous, row_format: row_format or previous, initial=first)
+    )[1:]

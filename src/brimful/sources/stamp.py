@@ -1,8 +1,9 @@
 """The state of a file on disk, which shows that it is still the file that was fingerprinted.
 
-A source is named by its content, and a job reads the content again and again while it runs. A file that is overwritten
-meanwhile would give old and new rows under the old name. So every reader checks the file's stamp *after* it reads bytes
-and before it passes them on: all bytes passed on come from the file that was fingerprinted.
+A source is named by its content, and a job reads the content again and again while it runs. A file
+that is overwritten meanwhile would give old and new rows under the old name. So every reader checks
+the file's stamp *after* it reads bytes and before it passes them on: all bytes passed on come from
+the file that was fingerprinted.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ def changed(title: str, event: str = "changed") -> SourceError:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Size, time and number of a file: one of them changes when the file is overwritten or replaced.
+    """Size, time and number of a file: one of them changes when the file is overwritten or
+    replaced.
 
     Attributes:
         size: bytes.
         mtime_ns: time of the last change, in nanoseconds.
         inode: number of the file; it differs if another file was moved there.
-        ctime_ns: time that the system sets at each write and that a tool cannot set back. ``chmod`` and links change it
-            too, so it decides only whether a file's cached data is rebuilt, and never stops a job that reads.
+        ctime_ns: time that the system sets at each write and that a tool cannot set back. ``chmod``
+            and links change it too, so it decides only whether a file's cached data is rebuilt, and
+            never stops a job that reads.
     """
 
     size: int
@@ -63,7 +66,8 @@ class Stamp:
 
 
 def require_file(path: AnyPath, status: os.stat_result | None = None) -> None:
-    """Refuse a pipe, a device or a socket before it is opened: its rows may never come or never end.
+    """Refuse a pipe, a device or a socket before it is opened: its rows may never come or never
+    end.
 
     Args:
         path: path about to be opened; a URL, or a path that does not exist, is left to the reader.
@@ -78,4 +82,6 @@ def require_file(path: AnyPath, status: os.stat_result | None = None) -> None:
         return
     if kind:
         name = os.fspath(path)
-        raise SourceError(f"{name} is {kind}, not a file: read the rows of a pipe as standard input (- < {name})")
+        raise SourceError(
+            f"{name} is {kind}, not a file: read the rows of a pipe as standard input (- < {name})"
+        )

@@ -1,12 +1,14 @@
-"""Tars in WebDataset's layout, read in place: members of one key are one row, and media stay in the tar.
+"""Tars in WebDataset's layout, read in place: members of one key are one row, and media stay in the
+tar.
 
-The headers of a tar are read once; the texts of its rows, and the offset and size of their media, are then kept in the
-cache (``brimful.sources.copies``). A medium is a part of the tar (``Medium`` with ``offset`` and ``size``): nothing
-is unpacked, and a name in a tar never becomes the name of a file.
+The headers of a tar are read once; the texts of its rows, and the offset and size of their media,
+are then kept in the cache (``brimful.sources.copies``). A medium is a part of the tar (``Medium``
+with ``offset`` and ``size``): nothing is unpacked, and a name in a tar never becomes the name of a
+file.
 
-The key of a member is its name up to the first dot after the last slash, and members of one key are adjacent, as in
-WebDataset. If a key has several JSON members, dots belong to the names, and each JSON member is a row with the members
-whose names differ only in the ending.
+The key of a member is its name up to the first dot after the last slash, and members of one key are
+adjacent, as in WebDataset. If a key has several JSON members, dots belong to the names, and each
+JSON member is a row with the members whose names differ only in the ending.
 
 =====================  ============================================================
 ``{key}.json``         columns of the row; media that it names are members of the tar
@@ -62,7 +64,8 @@ class TarRows(CatalogueRows):
         Args:
             path: of a local, uncompressed tar.
             cache: directory of catalogues.
-            allow_outside: take rows whose members are links within the tar, or have names that lead out of a directory.
+            allow_outside: take rows whose members are links within the tar, or have names that lead
+                out of a directory.
 
         Raises:
             SourceError: it is cut short, or not a tar.
@@ -74,7 +77,9 @@ class TarRows(CatalogueRows):
         def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
             with open(archive, "rb") as source:
                 members = _members(source, path, stamp.size)
-                contents = _Contents(source, {member.name: member for member in members}, allow_outside)
+                contents = _Contents(
+                    source, {member.name: member for member in members}, allow_outside
+                )
                 for name, group in _rows_of(members):
                     file.write(line_of({"name": name, **contents.entry(group)}))
             stamp.check(archive, path)
@@ -86,7 +91,10 @@ class TarRows(CatalogueRows):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return *super().__reduce__(), {"_archive": self._archive, "_archive_stamp": self._archive_stamp}
+        return *super().__reduce__(), {
+            "_archive": self._archive,
+            "_archive_stamp": self._archive_stamp,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Refuse, in a worker process, a tar that has changed since."""
@@ -181,8 +189,8 @@ def _members(source: IO[bytes], title: str, size: int) -> list[_Member]:
 
 def _cut(title: str, name: str, end: int, size: int) -> SourceError:
     return SourceError(
-        f"{title} is cut short or damaged: its last member is {shown(name)!r}, up to byte {end:,} of {size:,}, and no end "
-        f"of a tar follows. Copy or make it again"
+        f"{title} is cut short or damaged: its last member is {shown(name)!r}, up to byte {end:,} "
+        f"of {size:,}, and no end of a tar follows. Copy or make it again"
     )
 
 
@@ -218,7 +226,8 @@ def _rows_of(members: Sequence[_Member]) -> Iterator[tuple[str, list[_Member]]]:
         if len(stems) < 2:
             yield key, group_of_rows
             continue
-        # Dots belong to the names here: a member belongs to the row of its name, or is a separate row.
+        # Dots belong to the names here: a member belongs to the row of its name, or is a separate
+        # row.
         by_stem: dict[str, list[_Member]] = {stem: [] for stem in stems}
         for member in group_of_rows:
             by_stem.setdefault(member.stem, []).append(member)
@@ -234,11 +243,15 @@ class _Contents:
         allow_outside: see ``TarRows.of``.
     """
 
-    def __init__(self, source: IO[bytes], by_name: Mapping[str, _Member], allow_outside: bool) -> None:
+    def __init__(
+        self, source: IO[bytes], by_name: Mapping[str, _Member], allow_outside: bool
+    ) -> None:
         self._source, self._by_name, self._allow_outside = source, by_name, allow_outside
 
     def entry(self, group: Sequence[_Member]) -> dict[str, Any]:
-        """Return the row of some members, or the reason why they have none, as part of a catalogue entry."""
+        """Return the row of some members, or the reason why they have none, as part of a catalogue
+        entry.
+        """
         try:
             self._check(group)
             return {"row": self._row(group)}
@@ -249,12 +262,15 @@ class _Contents:
         """Refuse members that cannot belong to a row."""
         for member in group:
             if member.fault and (member.size < 0 or not self._allow_outside):
-                way_out = "" if member.size < 0 else f": allow it with {setting('media_outside', True)}"
+                way_out = (
+                    "" if member.size < 0 else f": allow it with {setting('media_outside', True)}"
+                )
                 raise MalformedRowError(f"member {shown(member.name)!r} {member.fault}{way_out}")
         twin, count = Counter(member.name for member in group).most_common(1)[0]
         if count > 1:
             raise MalformedRowError(
-                f"the tar has member {shown(twin)!r} twice: two rows of one name cannot be told apart"
+                f"the tar has member {shown(twin)!r} twice: two rows of one name cannot be told "
+                "apart"
             )
 
     def _row(self, group: Sequence[_Member]) -> dict[str, Any]:
@@ -263,7 +279,9 @@ class _Contents:
         texts = [member for member in group if member.ending == "json"]
         for member in texts:
             row = self._content(member, object_of)
-        media = [(member, kind) for member in group if (kind := media_kind(member.name)) is not None]
+        media = [
+            (member, kind) for member in group if (kind := media_kind(member.name)) is not None
+        ]
         if has_media_of_its_own(row):
             folder = posixpath.dirname(texts[0].name)
             row = map_media(row, lambda value: self._resolved(value, folder, group))
@@ -275,28 +293,39 @@ class _Contents:
             if member in texts or media_kind(member.name) is not None:
                 continue
             if member.ending == "txt":
-                column = "transcript" if kinds == {MediaKind.AUDIO} else "caption" if kinds else "text"
+                column = (
+                    "transcript" if kinds == {MediaKind.AUDIO} else "caption" if kinds else "text"
+                )
                 row.setdefault(column, self._content(member, text_of).strip())
             else:
                 row.setdefault(member.part or member.name, f"{member.size:,} bytes")
         return row
 
     def _resolved(self, value: Any, folder: str, group: Sequence[_Member]) -> Any:
-        """Return the reference to the member that a row's value names; a value that holds a medium stays as it is."""
+        """Return the reference to the member that a row's value names; a value that holds a medium
+        stays as it is.
+        """
         name = value
         if isinstance(value, Mapping):
             name = value.get("path") or value.get("url") or value.get("file_name")
         if not isinstance(name, str) or name.startswith("data:") or "://" in name[:16]:
             return value
-        # First among the row's own members, by name or part; then in the whole tar, starting in the folder of the JSON
-        # member.
+        # First among the row's own members, by name or part; then in the whole tar, starting in the
+        # folder of the JSON member.
         own_members = [
-            member for member in group if name in (member.name, member.part, posixpath.basename(member.name))
+            member
+            for member in group
+            if name in (member.name, member.part, posixpath.basename(member.name))
         ]
         paths = [posixpath.normpath(posixpath.join(folder, name)), name]
-        candidates = [*own_members, *(self._by_name[path] for path in paths if path in self._by_name)]
+        candidates = [
+            *own_members,
+            *(self._by_name[path] for path in paths if path in self._by_name),
+        ]
         if not candidates:
-            raise MalformedRowError(f"it names {shown(name)[:200]!r}, and the tar has no such member")
+            raise MalformedRowError(
+                f"it names {shown(name)[:200]!r}, and the tar has no such member"
+            )
         self._check(candidates[:1])
         return _reference(candidates[0])
 

@@ -1,4 +1,6 @@
-"""Packs on disk: from a plan (``write_packs``), in one job (``pack_dataset``), or while data arrives (``producer``)."""
+"""Packs on disk: from a plan (``write_packs``), in one job (``pack_dataset``), or while data
+arrives (``producer``).
+"""
 
 from brimful.store.claim import JobSettings
 from brimful.store.packing_job import pack_dataset

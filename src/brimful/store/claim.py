@@ -1,4 +1,6 @@
-"""A job that writes packs: its settings, data, encoder and directories, and the claim of the directory for its packs."""
+"""A job that writes packs: its settings, data, encoder and directories, and the claim of the
+directory for its packs.
+"""
 
 from __future__ import annotations
 
@@ -37,25 +39,28 @@ _PIECE = 8 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings(SampleSettings):
-    """Settings of a job that writes packs; none of them changes the plan but ``filters`` and ``on_bad_sample``.
+    """Settings of a job that writes packs; none of them changes the plan but ``filters`` and
+    ``on_bad_sample``.
 
     Attributes:
         on_bad_sample, filters: as for ``measure_lengths``.
-        media_storage: how the store holds media in files: ``references``, ``bytes`` or ``features``. Bytes are stored
-            once for each distinct medium; bytes that came with rows are always stored.
+        media_storage: how the store holds media in files: ``references``, ``bytes`` or
+            ``features``. Bytes are stored once for each distinct medium; bytes that came with rows
+            are always stored.
         shard_bytes: target size of a shard.
-        notes: information for users, such as the name of the tokenizer; kept in the header, not compared.
+        notes: information for users, such as the name of the tokenizer; kept in the header, not
+            compared.
         num_proc: processes; all cores if None, one for small jobs. Never changes a byte.
         cache_dir: directory of finished blocks and of fingerprints of files.
-        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. All machines must see the
-            source, the plan and the directory.
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. All
+            machines must see the source, the plan and the directory.
         progress: reports samples, packs and tokens per second and the remaining time.
     """
 
     media_storage: AttachmentStorage | str = option(
         AttachmentStorage.REFERENCES,
-        "What packs hold of media in files: path and fingerprint; their bytes; or the processor's features. Distinct "
-        "bytes and features are stored once.",
+        "What packs hold of media in files: path and fingerprint; their bytes; or the processor's "
+        "features. Distinct bytes and features are stored once.",
         None,
         "--media",
     )
@@ -64,7 +69,8 @@ class JobSettings(SampleSettings):
 
 
 class JobHome:
-    """Local files of a job next to its packs; ``publish`` and ``fetch`` copy them to and from a URL.
+    """Local files of a job next to its packs; ``publish`` and ``fetch`` copy them to and from a
+    URL.
 
     Attributes:
         directory: directory of the files: the store, if it is local.
@@ -76,7 +82,10 @@ class JobHome:
         if isinstance(store, LocalBlobStore):
             self.directory, self._is_remote = store.directory, False
         else:
-            self.directory, self._is_remote = default_cache_dir(cache_dir) / "jobs" / fingerprint_of(store.url), True
+            self.directory, self._is_remote = (
+                default_cache_dir(cache_dir) / "jobs" / fingerprint_of(store.url),
+                True,
+            )
         self.local = LocalBlobStore(self.directory)
 
     def path(self, name: str) -> Path:
@@ -84,7 +93,9 @@ class JobHome:
         return self.directory / name
 
     def publish(self, *names: str) -> None:
-        """Copy files to the store; a file that is absent here is removed there. Local stores already have them."""
+        """Copy files to the store; a file that is absent here is removed there. Local stores
+        already have them.
+        """
         for name in names if self._is_remote else ():
             if not self.path(name).exists():
                 self._store.delete(name)
@@ -142,7 +153,9 @@ class PackJob:
 
     @cached_property
     def attached(self) -> Any:
-        """The attachments of the samples (``media.job.job.MediaJob``); None if the encoder takes none."""
+        """The attachments of the samples (``media.job.job.MediaJob``); None if the encoder takes
+        none.
+        """
         storage = self.settings.media_storage
         if storage == AttachmentStorage.REFERENCES and not self.encoder.takes_media:
             return None  # a job of texts loads nothing of attachments
@@ -184,7 +197,8 @@ class PackJob:
         """Claim the directory for the packs of a plan, and return its packs per shard.
 
         Raises:
-            StoreMismatchError: it holds packs of another job, or of attachments in another directory.
+            StoreMismatchError: it holds packs of another job, or of attachments in another
+                directory.
         """
         per_shard = packs_per_shard(plan, self.settings.shard_bytes)
         notes, attached = dict(self.settings.notes or {}), self.attached
@@ -192,12 +206,16 @@ class PackJob:
             self.log.begin(self.identity(plan, per_shard), notes)
             return per_shard
         per_shard = int(attached.packs_per_shard(per_shard, plan.num_packs))
-        self.log.begin({**self.identity(plan, per_shard), "media": attached.identity}, {**notes, **attached.notes})
+        self.log.begin(
+            {**self.identity(plan, per_shard), "media": attached.identity},
+            {**notes, **attached.notes},
+        )
         attached.check_notes(self.log.header()["notes"])
         return per_shard
 
     def expect(self, identity: Mapping[str, Any]) -> None:
-        """Check that a store was made by this job, with this storage of attachments; does not read them.
+        """Check that a store was made by this job, with this storage of attachments; does not read
+        them.
 
         Raises:
             StoreMismatchError: it holds packs of another job.

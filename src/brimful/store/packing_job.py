@@ -58,23 +58,25 @@ def pack_dataset(
 ) -> PackSummary:
     """Measure, plan and write in one call; every sample is tokenized once.
 
-    After a kill at any point, the same call finishes the job; on a finished directory it only makes the summary. The
-    directory then holds the packs, ``plan.arrow``, ``lengths.arrow``, ``summary.json`` and, if not empty,
-    ``rejects.jsonl`` (rows that could not be read or encoded) and ``dropped.jsonl`` (samples that the plan dropped).
+    After a kill at any point, the same call finishes the job; on a finished directory it only makes
+    the summary. The directory then holds the packs, ``plan.arrow``, ``lengths.arrow``,
+    ``summary.json`` and, if not empty, ``rejects.jsonl`` (rows that could not be read or encoded)
+    and ``dropped.jsonl`` (samples that the plan dropped).
 
     Args:
-        source: samples, or anything that ``open_source`` takes. With a mixture, also a mapping from the name of each
-            source to its samples.
+        source: samples, or anything that ``open_source`` takes. With a mixture, also a mapping from
+            the name of each source to its samples.
         encoder: an encoder, a tokenizer, or the name or directory of one.
         directory: of the packs; a path or a URL.
         settings: options of the plan, such as ``PlanSettings(capacity=4096, overflow="drop")``.
         groups, sources: as for ``plan_packs``.
-        transforms: functions that training will apply to each served sample. A few samples are tested to check that
-            none changes a length (``encode.augmentation``); packs hold the original samples. For packs of transformed
-            samples pass ``source.augmented(…)``.
-        job: settings of the job. Shares need the plan between measuring and writing: call these two separately.
-        options: fields of ``PlanSettings`` and of ``JobSettings`` as keywords, such as ``capacity`` and ``num_proc``,
-            instead of the objects or as changes of them.
+        transforms: functions that training will apply to each served sample. A few samples are
+            tested to check that none changes a length (``encode.augmentation``); packs hold the
+            original samples. For packs of transformed samples pass ``source.augmented(…)``.
+        job: settings of the job. Shares need the plan between measuring and writing: call these two
+            separately.
+        options: fields of ``PlanSettings`` and of ``JobSettings`` as keywords, such as ``capacity``
+            and ``num_proc``, instead of the objects or as changes of them.
 
     Raises:
         AugmentationError: a transform changes the length of a sample.
@@ -85,8 +87,9 @@ def pack_dataset(
     job = as_settings(JobSettings, job, options)
     if job.resources.execution.is_share:
         raise SettingsError(
-            f"{setting('task_index')}: all shares have to be measured before one plan is made of them, so packing in one "
-            f"call takes none: measure in shares, plan, then write in shares"
+            f"{setting('task_index')}: all shares have to be measured before one plan is made of "
+            "them, so packing in one call takes none: measure in shares, plan, then write in "
+            "shares"
         )
     if settings.mixture is not None and isinstance(source, Mapping):
         source, sources = _chained(source, job.cache_dir)
@@ -95,7 +98,8 @@ def pack_dataset(
     progress = pack_job.resources.progress
     home = JobHome(store, job.cache_dir)
     budgets = measured_budgets(settings.budgets or (), encoder.budgets)
-    # The header holds the requested options; results of a search enter it through the plan's fingerprint.
+    # The header holds the requested options; results of a search enter it through the plan's
+    # fingerprint.
     is_finished = _check_claim(pack_job, settings, groups)
     judges = as_filters(job.filters)
     if log.is_begun():
@@ -114,7 +118,8 @@ def pack_dataset(
                 budgets=budgets,
                 path=home.path("lengths.arrow"),
                 rejects_path=home.path("rejects.jsonl"),
-                on_mismatch="rebuild",  # lengths of another job in a directory that is not claimed by packs yet
+                # lengths of another job in a directory that is not claimed by packs yet
+                on_mismatch="rebuild",
             ),
             None if is_finished else encoded_dir,
             looks_at_media=not is_finished,
@@ -122,7 +127,8 @@ def pack_dataset(
         table = measurement.table
         if not np.any(table.tokens > 0):
             raise SourceError(
-                f"no row of {source.title} can be packed; the first is {_first_rejected(source, encoder, table)}"
+                f"no row of {source.title} can be packed; the first is "
+                f"{_first_rejected(source, encoder, table)}"
             )
         attached = pack_job.attached
         if attached is not None:
@@ -131,7 +137,8 @@ def pack_dataset(
                 with attached.explained(is_measured_now=True):
                     attached.survey(table.tokens > 0)
         plan_path = home.path("plan.arrow")
-        # Of two concurrent jobs one plans, and the other takes its plan: a search may not find the same plan again.
+        # Of two concurrent jobs one plans, and the other takes its plan: a search may not find the
+        # same plan again.
         with ExitStack() as lock:
             with progress.stage("plan", total=len(source), unit="samples"):
                 lock.enter_context(exclusive(home.path("tmp/plan")))
@@ -140,7 +147,8 @@ def pack_dataset(
                 saved_plan = _saved_plan(plan_path, log, table)
                 plan = saved_plan or _make_plan(pack_job, table, settings, groups, sources)
                 progress.advance(len(source))
-                # The header names the plan, so the plan is saved first: after a kill, a search may not find it again.
+                # The header names the plan, so the plan is saved first: after a kill, a search may
+                # not find it again.
                 if saved_plan is None and not is_claimed:
                     plan.save(plan_path)
                     home.publish(plan_path.name)
@@ -148,7 +156,8 @@ def pack_dataset(
                 attached.lay_out(plan, measurement.encoded)
             if attached is None or not is_finished:
                 pack_job.claim(plan)
-            # In a claimed directory the header is checked first: the plan of another job must not be overwritten.
+            # In a claimed directory the header is checked first: the plan of another job must not
+            # be overwritten.
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
                 home.publish(plan_path.name)
@@ -186,7 +195,8 @@ def _chained(named: Mapping[str, Any], cache_dir: AnyPath | None) -> tuple[Sourc
 def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str:
     """Return the place and reason of the first skipped row; empty without one.
 
-    The row is encoded again: the table has the reason in terms of Python, and the command line may show the summary.
+    The row is encoded again: the table has the reason in terms of Python, and the command line may
+    show the summary.
     """
     if not table.rejects:
         return ""
@@ -217,12 +227,14 @@ def _make_plan(
         remedy = None if job.attached is None else job.attached.remedy(table, longest)
         split = f"{setting('overflow', 'split')}, " if remedy is None else remedy
         hint = (
-            f", or {setting('text_unit', 'line')} if each line is a document" if source.unit == TextFiles.unit else ""
+            f", or {setting('text_unit', 'line')} if each line is a document"
+            if source.unit == TextFiles.unit
+            else ""
         )
         raise OversizedSampleError(
-            f"no sample is left to pack: {plan.ledger.samples_dropped:,} were dropped; the longest is "
-            f"{source.where(longest)} (sample {longest}) with {int(table.tokens[longest]):,} tokens. Choose "
-            f"{split}a larger {setting('capacity')}{hint}"
+            f"no sample is left to pack: {plan.ledger.samples_dropped:,} were dropped; the longest "
+            f"is {source.where(longest)} (sample {longest}) with {int(table.tokens[longest]):,} "
+            f"tokens. Choose {split}a larger {setting('capacity')}{hint}"
         )
     return plan
 
@@ -237,7 +249,11 @@ def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
         plan = Plan.open(path)
     except (NotAPackStoreError, FileNotFoundError, CorruptFileError):
         return None
-    return plan if (plan.fingerprint, plan.length_fingerprint) == (fingerprint, table.fingerprint) else None
+    return (
+        plan
+        if (plan.fingerprint, plan.length_fingerprint) == (fingerprint, table.fingerprint)
+        else None
+    )
 
 
 def _check_filters(path: Path, filters: Sequence[Filter]) -> None:
@@ -249,24 +265,42 @@ def _check_filters(path: Path, filters: Sequence[Filter]) -> None:
     present = {judge.name: judge.settings for judge in filters}
     if earlier != present:
         raise StoreMismatchError(
-            f"{path.parent} already holds packs made differently: filters ({_names(earlier)} there, "
-            f"{_names(present)} now). Choose another {setting('directory')}, or delete that one"
+            f"{path.parent} already holds packs made differently: filters ({_names(earlier)} "
+            f"there, {_names(present)} now). Choose another {setting('directory')}, or delete that "
+            "one"
         )
 
 
 def _names(filters: Mapping[str, Mapping[str, Any]]) -> str:
-    return " and ".join(f"{name} {dict(values)}" if values else name for name, values in filters.items()) or "none"
+    return (
+        " and ".join(
+            f"{name} {dict(values)}" if values else name for name, values in filters.items()
+        )
+        or "none"
+    )
 
 
-def _check_claim(job: PackJob, settings: PlanSettings, groups: AnyIntArray | Sequence[int] | None) -> bool:
-    """Reject the directory of another job before any work; return true if all packs of this job exist."""
+def _check_claim(
+    job: PackJob, settings: PlanSettings, groups: AnyIntArray | Sequence[int] | None
+) -> bool:
+    """Reject the directory of another job before any work; return true if all packs of this job
+    exist.
+    """
     num_samples, group_size = len(job.source), job.source.group_size
     fingerprint = None
     if groups is not None:
-        fingerprint = fingerprint_array(as_groups(groups, num_samples=num_samples, policy=settings.overflow_policy))
+        fingerprint = fingerprint_array(
+            as_groups(groups, num_samples=num_samples, policy=settings.overflow_policy)
+        )
     elif group_size > 1:
         fingerprint = fingerprint_array(np.arange(num_samples) // group_size)
     if not job.log.is_begun():
         return False
-    job.expect({"capacity": settings.capacity, "settings": settings.identity(fingerprint), **job.fingerprints})
+    job.expect(
+        {
+            "capacity": settings.capacity,
+            "settings": settings.identity(fingerprint),
+            **job.fingerprints,
+        }
+    )
     return job.log.records()[1] is not None

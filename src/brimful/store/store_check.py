@@ -35,8 +35,8 @@ def check_store(
 ) -> StoreCheck:
     """Read every byte of a store and check it.
 
-    Hashes, row checksums and running sums are compared with the log, and every segment with the plan, if given.
-    Referenced files are compared with the packed fingerprints.
+    Hashes, row checksums and running sums are compared with the log, and every segment with the
+    plan, if given. Referenced files are compared with the packed fingerprints.
 
     Args:
         directory: of the packs.
@@ -59,28 +59,36 @@ def check_store(
     attached = attachment_store().check_of(files)
     if end is None:
         raise UnfinishedStoreError(
-            f"{store.url} has no end yet: {counted(len(records), 'shard')} so far; run the job again"
+            f"{store.url} has no end yet: {counted(len(records), 'shard')} so far; run the job "
+            "again"
         )
     if plan is not None:
         plan.check_fingerprint()
         if (identity["plan"], identity["capacity"]) != (plan.fingerprint, plan.capacity):
-            raise CorruptFileError(f"{store.url}: the plan next to the packs is not the one they were written from")
+            raise CorruptFileError(
+                f"{store.url}: the plan next to the packs is not the one they were written from"
+            )
     num_packs = num_tokens = 0
     sample_ids: list[SampleIds] = []
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
             attached.check_shard(record)
             if store.size(record.file) is None:
-                raise CorruptFileError(f"{store.url}/{record.file} is missing: its packs were committed")
+                raise CorruptFileError(
+                    f"{store.url}/{record.file} is missing: its packs were committed"
+                )
             with checked_file(store, record.file, record.xxh3_128, in_place=True) as path:
                 reader = ShardReader(path, size=record.bytes, media=files)
                 for row in range(record.packs):
                     pack = reader.pack(row)
                     if len(pack) > identity["capacity"]:
-                        raise CorruptFileError(f"{path}: row {row} holds {len(pack):,} tokens, above the capacity")
+                        raise CorruptFileError(
+                            f"{path}: row {row} holds {len(pack):,} tokens, above the capacity"
+                        )
                     if plan is not None and not _is_planned(plan, num_packs + row, pack):
                         raise CorruptFileError(
-                            f"{path}: row {row} does not hold the segments of pack {num_packs + row} of the plan"
+                            f"{path}: row {row} does not hold the segments of pack "
+                            f"{num_packs + row} of the plan"
                         )
                     attached.check(pack, f"{path}: row {row}")
                     num_tokens += len(pack)
@@ -88,7 +96,9 @@ def check_store(
             num_packs += record.packs
             progress.advance(record.packs, tokens=record.tokens)
     if (num_packs, num_tokens) != (end.packs, end.tokens):
-        raise CorruptFileError(f"{store.url} holds {num_packs:,} packs, its end counts {end.packs:,}")
+        raise CorruptFileError(
+            f"{store.url} holds {num_packs:,} packs, its end counts {end.packs:,}"
+        )
     # A split sample is in several packs and counts once.
     num_samples = len(np.unique(np.concatenate(sample_ids))) if sample_ids else 0
     return StoreCheck(len(records), num_packs, num_tokens, num_samples, attached.num_checked)

@@ -1,4 +1,6 @@
-"""Summary of a job, as lines of text and as JSON, and the list of the samples that its plan dropped."""
+"""Summary of a job, as lines of text and as JSON, and the list of the samples that its plan
+dropped.
+"""
 
 import json
 import os
@@ -43,8 +45,12 @@ def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
     return "with its group, or for another budget than tokens"
 
 
-def write_dropped(path: str | os.PathLike[str], plan: Plan, table: LengthTable, source: Source) -> None:
-    """Write one JSON line for each dropped sample, in the order of their ids; no file without any."""
+def write_dropped(
+    path: str | os.PathLike[str], plan: Plan, table: LengthTable, source: Source
+) -> None:
+    """Write one JSON line for each dropped sample, in the order of their ids; no file without
+    any.
+    """
     # A file of an earlier job is replaced, even by an empty one.
     if len(plan.dropped_ids) == 0 and not os.path.exists(path):
         return
@@ -58,7 +64,9 @@ def write_dropped(path: str | os.PathLike[str], plan: Plan, table: LengthTable, 
                 "targets": int(table.targets.counts[sample_id]),
                 "reason": why_dropped(plan, table, sample_id),
             }
-            file.write(json.dumps(sample, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+            file.write(
+                json.dumps(sample, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+            )
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,8 @@ class PackSummary:
         capacity: largest number of tokens in a pack.
         plan, table: of the job.
         shards: number of files of packs.
-        first_rejected: place and reason of the first skipped row, with settings marked (``brimful.base.wording``).
+        first_rejected: place and reason of the first skipped row, with settings marked
+            (``brimful.base.wording``).
         seconds: of each stage that had something to do.
         media: census of the media in the packs (``media.store.MediaCensus``).
     """
@@ -104,22 +113,31 @@ class PackSummary:
         group_size = self.table.group_size
         of_rows = f" of {ledger.samples_in // group_size:,} rows" if group_size > 1 else ""
         return [
-            f"samples        {ledger.samples_in:,}{of_rows} in {self.source} (format {self.format}{unit})",
-            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(num_read, 1):,.0f} a sample",
-            *(f"encoded by     {libraries}" for libraries in self.table.provenance.get("encoded_by", ())),
+            f"samples        {ledger.samples_in:,}{of_rows} in {self.source} (format "
+            f"{self.format}{unit})",
+            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(num_read, 1):,.0f} a "
+            "sample",
+            *(
+                f"encoded by     {libraries}"
+                for libraries in self.table.provenance.get("encoded_by", ())
+            ),
             *(() if self.media is None else self.media.lines()),
             self._targets_line(),
-            f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
+            f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in "
+            f"{counted(self.shards, 'shard')}",
             f"fill           {100 * plan.fill_ratio:.2f} %",
             *self._mixture_lines(),
-            f"lower bound    {counted(plan.bound, 'pack')}: {gap} what any plan needs ({_algorithm(plan)})",
-            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
+            f"lower bound    {counted(plan.bound, 'pack')}: {gap} what any plan needs "
+            f"({_algorithm(plan)})",
+            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most "
+            f"{sizes.max():,}",
             f"dropped        {counted(ledger.samples_dropped, 'sample')} "
             f"({100 * ledger.samples_dropped / max(ledger.samples_in, 1):.2f} %), "
             f"{_tokens(ledger.tokens_dropped, ledger.tokens_in)}: {_drop_reasons(plan)}"
             f"{self._listed('dropped.jsonl', ledger.samples_dropped)}",
-            f"cut            {ledger.samples_truncated:,} truncated, {_tokens(ledger.tokens_truncated, ledger.tokens_in)} "
-            f"lost; {ledger.samples_split:,} split into segments",
+            f"cut            {ledger.samples_truncated:,} truncated, "
+            f"{_tokens(ledger.tokens_truncated, ledger.tokens_in)} lost; {ledger.samples_split:,} "
+            "split into segments",
             f"rejected       {counted(ledger.samples_rejected, 'row')}"
             f"{self._listed('rejects.jsonl', ledger.samples_rejected, first_rejected)}",
             *self._filter_lines(),
@@ -134,17 +152,24 @@ class PackSummary:
         lines = []
         if ledger.lost_ratio >= MUCH_LOST:
             lines.append(
-                f"warning        {100 * ledger.lost_ratio:.2f} % of the tokens are in no pack: see dropped and cut; a "
-                f"larger pack loses fewer"
+                f"warning        {100 * ledger.lost_ratio:.2f} % of the tokens are in no pack: see "
+                "dropped and cut; a larger pack loses fewer"
             )
         # Targets are lost with tokens: the second warning is for losses that affect mainly targets.
         if ledger.targets_lost_ratio >= max(MUCH_LOST, 1.5 * ledger.lost_ratio):
-            lines.append(f"warning        {100 * ledger.targets_lost_ratio:.2f} % of the targets are in no pack")
-        # Some of these may have been dropped; a few others are not distinguished from them, and cause no warning.
-        if ledger.samples_without_target > self.table.account.no_target[BORROWED_REASON]:
-            num_taught_nothing = ledger.samples_without_target - self.table.account.no_target[BORROWED_REASON]
             lines.append(
-                f"warning        {counted(num_taught_nothing, 'sample')} in the packs have no target and teach nothing"
+                f"warning        {100 * ledger.targets_lost_ratio:.2f} % of the targets are in no "
+                "pack"
+            )
+        # Some of these may have been dropped; a few others are not distinguished from them, and
+        # cause no warning.
+        if ledger.samples_without_target > self.table.account.no_target[BORROWED_REASON]:
+            num_taught_nothing = (
+                ledger.samples_without_target - self.table.account.no_target[BORROWED_REASON]
+            )
+            lines.append(
+                f"warning        {counted(num_taught_nothing, 'sample')} in the packs have no "
+                "target and teach nothing"
             )
         return lines
 
@@ -157,28 +182,39 @@ class PackSummary:
         num_lost = (ledger.targets_dropped or 0) + (ledger.targets_cut or 0)
         loss = f"; {num_lost:,} lost with what was dropped and cut" if num_lost else ""
         reasons = "; ".join(
-            f"{count:,} samples: {reason}" for reason, count in self.table.account.no_target.most_common()
+            f"{count:,} samples: {reason}"
+            for reason, count in self.table.account.no_target.most_common()
         )
         no_target = f"without any: {reasons}" if reasons else "every sample has one"
-        return f"targets        {ledger.targets_in:,} ({share:.1f} % of the tokens){loss}; {no_target}"
+        return (
+            f"targets        {ledger.targets_in:,} ({share:.1f} % of the tokens){loss}; {no_target}"
+        )
 
     def _unread_lines(self) -> list[str]:
         """Return the line that names columns that no format read; empty if all were read."""
         columns = self.table.account.unread.most_common()
         num_samples = max(1, self.plan.ledger.samples_in)
-        text = ", ".join(f"{name} ({_percent(count / num_samples)})" for name, count in columns[:_COLUMNS_SHOWN])
-        remainder = f" and {len(columns) - _COLUMNS_SHOWN} more" if len(columns) > _COLUMNS_SHOWN else ""
+        text = ", ".join(
+            f"{name} ({_percent(count / num_samples)})" for name, count in columns[:_COLUMNS_SHOWN]
+        )
+        remainder = (
+            f" and {len(columns) - _COLUMNS_SHOWN} more" if len(columns) > _COLUMNS_SHOWN else ""
+        )
         return [f"not read       columns {text}{remainder} of the rows"] if columns else []
 
     def _mixture_lines(self) -> list[str]:
-        """Return the line on all sources of a mixture together; ``brimful inspect`` has one for each."""
+        """Return the line on all sources of a mixture together; ``brimful inspect`` has one for
+        each.
+        """
         mixture = self.plan.settings.mixture
         if mixture is None:
             return []
         return [f"mixture        {describe_mixture(self.plan.outcome.mixed, mixture.as_dict())}"]
 
     def _filter_lines(self) -> list[str]:
-        """Return the line on samples that filters left out, which are among the rejected; empty without any."""
+        """Return the line on samples that filters left out, which are among the rejected; empty
+        without any.
+        """
         counts = self.table.account.filtered.most_common()
         text = ", ".join(f"{count:,} by {name}" for name, count in counts)
         return [f"filtered       {text} (among the rejected)"] if counts else []
@@ -203,7 +239,11 @@ class PackSummary:
             "settings": self.plan.record,
             "account": self.table.account.as_dict(),
             "seconds": self.seconds,
-            **({"media": self.media.as_dict()} if self.media is not None and self.media.kinds else {}),
+            **(
+                {"media": self.media.as_dict()}
+                if self.media is not None and self.media.kinds
+                else {}
+            ),
             **self.plan.ledger.as_dict(),
         }
 

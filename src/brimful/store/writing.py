@@ -38,7 +38,9 @@ from brimful.store.shards import (
 
 @dataclass(frozen=True)
 class ShardContext:
-    """Everything that a task needs in addition to the number of its shard; sent to worker processes."""
+    """Everything that a task needs in addition to the number of its shard; sent to worker
+    processes.
+    """
 
     plan: Plan | None
     """None for processes that open the plan themselves, from ``plan_path``."""
@@ -82,7 +84,9 @@ class ShardTasks(Sequence[ShardTask]):
             return ShardTask(seq, None)
         first, end = seq * self._per_shard, min((seq + 1) * self._per_shard, self._plan.num_packs)
         segments = slice(int(self._plan.offsets[first]), int(self._plan.offsets[end]))
-        return ShardTask(seq, self._layout.of_samples(seq, self._plan.sample_ids[segments].astype(np.int64)))
+        return ShardTask(
+            seq, self._layout.of_samples(seq, self._plan.sample_ids[segments].astype(np.int64))
+        )
 
     def __iter__(self) -> Iterator[ShardTask]:
         return (self[index] for index in range(len(self)))
@@ -90,7 +94,11 @@ class ShardTasks(Sequence[ShardTask]):
 
 def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
     """Build, publish and commit one shard, in any process; return its packs and tokens."""
-    plan = context.plan if context.plan is not None else _open_plan(context.plan_path, context.plan_fingerprint)
+    plan = (
+        context.plan
+        if context.plan is not None
+        else _open_plan(context.plan_path, context.plan_fingerprint)
+    )
     seq = task.seq
     first = seq * context.packs_per_shard
     end = min(first + context.packs_per_shard, plan.num_packs)
@@ -100,7 +108,9 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
         media = None
         if task.media is not None:
             media = stack.enter_context(
-                attachment_jobs().ShardMediaWriter(seq, task.media, context.samples, store, context.features)
+                attachment_jobs().ShardMediaWriter(
+                    seq, task.media, context.samples, store, context.features
+                )
             )
         blob = files.blob(f"shards/{seq:08d}")
         version = SHARD_VERSION if media is None else MEDIA_VERSION
@@ -114,9 +124,17 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
         cum_tokens = context.cum_tokens[seq]
         num_tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
         numbers = (end - first, num_tokens, end, cum_tokens)
-        record = add_shard(files, seq, blob, numbers, context.producer_id, media=media_facts, batches=writer.batches)
-        # After a kill in between, the shard is unused under its content's name, and the next run publishes the same
-        # bytes again.
+        record = add_shard(
+            files,
+            seq,
+            blob,
+            numbers,
+            context.producer_id,
+            media=media_facts,
+            batches=writer.batches,
+        )
+        # After a kill in between, the shard is unused under its content's name, and the next run
+        # publishes the same bytes again.
         StreamLog(store).commit(record, files)
         crash_points.reach("after-commit")
     return end - first, num_tokens
@@ -137,19 +155,24 @@ def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
         plan = Plan.open(path)
     except FileNotFoundError as error:
         raise PlanMismatchError(
-            f"{path} was removed while its packs were written, or is not visible to all machines: save the plan again"
+            f"{path} was removed while its packs were written, or is not visible to all machines: "
+            "save the plan again"
         ) from error
     plan.check_fingerprint()
     if plan.fingerprint != fingerprint:
         raise PlanMismatchError(
-            f"{path} holds plan {short(plan.fingerprint)} now, and the packs belong to {short(fingerprint)}: "
-            f"give each plan its own file"
+            f"{path} holds plan {short(plan.fingerprint)} now, and the packs belong to "
+            f"{short(fingerprint)}: give each plan its own file"
         )
     return plan
 
 
-def _gather_rows(context: ShardContext, plan: Plan, first: int, end: int, media: Any = None) -> PackRows:
-    """Return the packs ``first … end - 1`` of the plan as flat columns; new media bytes go to their container."""
+def _gather_rows(
+    context: ShardContext, plan: Plan, first: int, end: int, media: Any = None
+) -> PackRows:
+    """Return the packs ``first … end - 1`` of the plan as flat columns; new media bytes go to their
+    container.
+    """
     rows = slice(int(plan.offsets[first]), int(plan.offsets[end]))
     sample_ids = plan.sample_ids[rows].astype(np.int64)
     starts = np.ascontiguousarray(plan.starts[rows])
@@ -170,10 +193,14 @@ def _gather_rows(context: ShardContext, plan: Plan, first: int, end: int, media:
         runs = [(ids[start:stop], mask[start:stop]) for (ids, mask), start, stop in cuts]
     input_ids, loss_mask = (np.concatenate(pieces) for pieces in zip(*runs, strict=True))
     sample_media = {
-        index: sample.media for index, sample in zip(sample_ids.tolist(), samples, strict=True) if sample.media
+        index: sample.media
+        for index, sample in zip(sample_ids.tolist(), samples, strict=True)
+        if sample.media
     }
     segments = plan.offsets[first : end + 1] - plan.offsets[first]
-    pack_media = None if media is None else media.packs(sample_media, sample_ids, starts, lengths, segments)
+    pack_media = (
+        None if media is None else media.packs(sample_media, sample_ids, starts, lengths, segments)
+    )
     return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, pack_media)
 
 
@@ -181,7 +208,9 @@ _IN_PROCESS_TOKENS = 30_000_000
 """Tokens below which one process copies a job faster than several processes start."""
 
 _ENCODING_COST = 10
-"""Minimum time to encode a token ÷ time to copy a kept one; lowers the token bound if tokens are encoded."""
+"""Minimum time to encode a token ÷ time to copy a kept one; lowers the token bound if tokens are
+encoded.
+"""
 
 
 @understands({}, JobSettings)
@@ -197,9 +226,9 @@ def write_packs(
 ) -> int:
     """Write the packs of a plan as a pack store.
 
-    Shards appear whole or not at all, and a shard exists once its record is in the log. After a kill at any point, the
-    same call writes the missing shards; on a finished store it does nothing. Every sample must encode to its planned
-    length.
+    Shards appear whole or not at all, and a shard exists once its record is in the log. After a
+    kill at any point, the same call writes the missing shards; on a finished store it does nothing.
+    Every sample must encode to its planned length.
 
     Args:
         plan: from ``plan_packs`` over the lengths of this source.
@@ -214,12 +243,16 @@ def write_packs(
 
     Raises:
         LengthChangedError: a sample encodes to another length; names the sample.
-        BadSampleError: a medium cannot be read, or was changed while it was packed; names sample and medium.
+        BadSampleError: a medium cannot be read, or was changed while it was packed; names sample
+            and medium.
         StoreMismatchError: the directory holds other packs.
         UnfinishedSharesError: the share of this call is done, but others are not.
-        StoreFullError: no space left, or less than the media need; the same call resumes once space is free.
+        StoreFullError: no space left, or less than the media need; the same call resumes once space
+            is free.
     """
-    check_type("plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)")
+    check_type(
+        "plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)"
+    )
     settings = as_settings(JobSettings, job, options)
     pack_job = PackJob.open(source, encoder, directory, settings, plan.settings.overflow_policy)
     if plan.num_packs == 0:
@@ -227,15 +260,16 @@ def write_packs(
     num_samples = len(pack_job.source)
     if plan.ledger.samples_in != num_samples:
         raise PlanMismatchError(
-            f"the plan is for {plan.ledger.samples_in:,} samples and {pack_job.source.title} has {num_samples:,}: plan "
-            f"again"
+            f"the plan is for {plan.ledger.samples_in:,} samples and {pack_job.source.title} has "
+            f"{num_samples:,}: plan again"
         )
     plan.check_fingerprint()
     return write_plan(pack_job, plan, encoded)
 
 
 def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
-    """Write the packs of a plan that was made from the samples of a job; ``write_packs`` explains it.
+    """Write the packs of a plan that was made from the samples of a job; ``write_packs`` explains
+    it.
 
     Args:
         job, plan: of the packs.
@@ -260,7 +294,9 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
         shards = execution.share(range(num_shards))
         pending_shards = _pending_shards(store, log, shards)
         edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
-        small_job = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
+        small_job = (
+            _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
+        )
         is_small = plan.ledger.tokens_packed < small_job and (attached is None or attached.is_small)
         resources = job.resources.for_work(is_small=is_small)
         progress = resources.progress
@@ -286,10 +322,13 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
             progress.advance(num_packs - int(packs_of_shards[pending_shards].sum()), resumed=True)
             tasks = run_tasks(
                 write_shard,
-                ShardTasks(pending_shards, plan, per_shard, None if attached is None else attached.layout),
+                ShardTasks(
+                    pending_shards, plan, per_shard, None if attached is None else attached.layout
+                ),
                 context=context,
                 resources=resources,
-                # One shard is gathered while another is flushed; encoders are never called from two threads.
+                # One shard is gathered while another is flushed; encoders are never called from two
+                # threads.
                 threads=2 if encoded is not None else 1,
                 shared=[store.directory] if isinstance(store, LocalBlobStore) else [],
             )
@@ -298,7 +337,8 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
                     progress.advance(num_packs, tokens=num_tokens)
         # Every shard of this call is committed here: run_tasks raises if one task fails.
         if execution.is_share:
-            # One listing is enough for most shares; only a share that may finish the job checks every file.
+            # One listing is enough for most shares; only a share that may finish the job checks
+            # every file.
             num_committed = len(log.committed() & set(range(num_shards)))
             execution.check_all_done(num_committed, num_shards, "shards")
             num_whole = num_shards - len(_pending_shards(store, log, range(num_shards)))
@@ -324,6 +364,12 @@ def _is_whole(store: BlobStore, record: ShardRecord) -> bool:
 
 
 def _pending_shards(store: BlobStore, log: StreamLog, shards: Sequence[int]) -> list[int]:
-    """Return the shards that have to be written: not committed, or with a file that was deleted or cut short since."""
+    """Return the shards that have to be written: not committed, or with a file that was deleted or
+    cut short since.
+    """
     committed_shards = log.committed()
-    return [seq for seq in shards if seq not in committed_shards or not _is_whole(store, log.record_of(seq))]
+    return [
+        seq
+        for seq in shards
+        if seq not in committed_shards or not _is_whole(store, log.record_of(seq))
+    ]

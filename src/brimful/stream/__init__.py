@@ -1,4 +1,6 @@
-"""Streams of packs that may still grow: ``StreamLoader``, ``LazyShardedDataset``, acknowledgments."""
+"""Streams of packs that may still grow: ``StreamLoader``, ``LazyShardedDataset``,
+acknowledgments.
+"""
 
 from __future__ import annotations
 

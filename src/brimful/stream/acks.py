@@ -1,4 +1,5 @@
-"""Acknowledgments of what training has made durable, and removal of shards that cannot be requested again.
+"""Acknowledgments of what training has made durable, and removal of shards that cannot be requested
+again.
 
 ::
 
@@ -7,8 +8,9 @@
     expired.json                 shards below this number were removed
     shards/<name>.completed      empty, for inspection: every group has acknowledged all packs of this shard
 
-A delivered pack may be lost with the process that trained on it. Only a model checkpoint makes its training durable, so
-only shards before the oldest checkpoint from which any group of ranks may still resume are removed.
+A delivered pack may be lost with the process that trained on it. Only a model checkpoint makes its
+training durable, so only shards before the oldest checkpoint from which any group of ranks may
+still resume are removed.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def check_group(group: str) -> None:
     check_type("group", group, str, "the name of a training")
     if not _GROUP.fullmatch(group):
         raise SettingsError(
-            f"{setting('group', group)} must be a name of letters, digits, dots, dashes and underscores"
+            f"{setting('group', group)} must be a name of letters, digits, dots, dashes and "
+            "underscores"
         )
 
 
@@ -66,23 +69,26 @@ class Acks:
         """Acknowledge a position; a repeated acknowledgment has no effect.
 
         Args:
-            ack: ``packs_delivered``, ``frontier``, and values that must be equal if the position is acknowledged again.
+            ack: ``packs_delivered``, ``frontier``, and values that must be equal if the position is
+                acknowledged again.
             notes: values that may differ in that case.
 
         Raises:
             StateError: another run has acknowledged this position after different packs.
         """
         key = self._key(ack["packs_delivered"])
-        if not self._store.put_if_absent(key, json.dumps({"ack": dict(ack), "notes": dict(notes or {})}).encode()):
-            # The frontier depends on how much of the log a rank has seen: each frontier is safe, and the first one is
-            # kept.
+        if not self._store.put_if_absent(
+            key, json.dumps({"ack": dict(ack), "notes": dict(notes or {})}).encode()
+        ):
+            # The frontier depends on how much of the log a rank has seen: each frontier is safe,
+            # and the first one is kept.
             facts = [name for name in ack if name != "frontier"]
             text = differences(self.read(ack["packs_delivered"])[0], ack, facts, show=str)
             if text:
                 raise StateError(
                     f"{self._store.url}/{key} was acknowledged with different values: "
-                    f"{text.replace(' in the state', ' there')}. Two runs share {setting('group', self.group)}: "
-                    f"give each its own"
+                    f"{text.replace(' in the state', ' there')}. Two runs share "
+                    f"{setting('group', self.group)}: give each its own"
                 )
 
     def read(self, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -100,17 +106,25 @@ class Acks:
 
     def positions(self) -> list[int]:
         """Return the acknowledged positions, in order."""
-        names = (key.rpartition("/")[2].removesuffix(".json") for key in self._store.list(f"acks/{self.group}"))
+        names = (
+            key.rpartition("/")[2].removesuffix(".json")
+            for key in self._store.list(f"acks/{self.group}")
+        )
         return sorted(int(name) for name in names if name.isdecimal())
 
     def write_rank(self, dp_rank: int, position: Mapping[str, Any]) -> None:
         """Write the position of one rank for inspection; replaces its earlier position."""
-        self._store.put_atomic(f"acks/{self.group}/rank-{dp_rank:06d}.json", json.dumps(dict(position)).encode())
+        self._store.put_atomic(
+            f"acks/{self.group}/rank-{dp_rank:06d}.json", json.dumps(dict(position)).encode()
+        )
 
     def ranks(self) -> dict[int, dict[str, Any]]:
         """Return the position that each rank acknowledged last, for ranks that acknowledge."""
         keys = [key for key in self._store.list(f"acks/{self.group}") if "/rank-" in key]
-        return {int(key[-11:-5]): json.loads(text) for key, text in zip(keys, self._store.get_many(keys), strict=True)}
+        return {
+            int(key[-11:-5]): json.loads(text)
+            for key, text in zip(keys, self._store.get_many(keys), strict=True)
+        }
 
     def _key(self, position: int) -> str:
         return f"acks/{self.group}/{position:015d}.json"
@@ -127,13 +141,13 @@ def expired_below(store: BlobStore) -> int:
 def remove_acknowledged(directory: AnyPath, groups: list[str], *, keep: int = 2) -> int:
     """Remove the shards that no checkpoint of any group needs.
 
-    If the process is killed at any point, the same call continues. Records of the log stay: they are small, and
-    positions are computed from them.
+    If the process is killed at any point, the same call continues. Records of the log stay: they
+    are small, and positions are computed from them.
 
     Args:
         directory: path or URL of the stream.
-        groups: all groups that train on it. A group that has acknowledged fewer than ``keep`` positions keeps
-            everything.
+        groups: all groups that train on it. A group that has acknowledged fewer than ``keep``
+            positions keeps everything.
         keep: number of checkpoints of each group from which a run may resume.
 
     Returns:
@@ -142,15 +156,18 @@ def remove_acknowledged(directory: AnyPath, groups: list[str], *, keep: int = 2)
     Raises:
         SettingsError: no group is named, so it is unknown which shards are needed.
     """
-    store, shards, first_needed = _first_needed(directory, groups, setting_number("keep", keep, minimum=1))
+    store, shards, first_needed = _first_needed(
+        directory, groups, setting_number("keep", keep, minimum=1)
+    )
     first = expired_below(store)
     if first_needed > first:
-        # Written before the removal: a reader that misses a shard then knows that it was removed on purpose.
+        # Written before the removal: a reader that misses a shard then knows that it was removed on
+        # purpose.
         store.put_atomic(_EXPIRED, json.dumps({"below": first_needed}).encode())
     for record in shards[: max(first, first_needed)]:
         store.delete(record.file)
-        # Media of a growing stream are stored with the shard that uses them; media of a planned store may serve later
-        # shards.
+        # Media of a growing stream are stored with the shard that uses them; media of a planned
+        # store may serve later shards.
         if record.state is not None and record.media is not None:
             store.delete(record.media["file"])
     return max(first, first_needed)
@@ -159,8 +176,8 @@ def remove_acknowledged(directory: AnyPath, groups: list[str], *, keep: int = 2)
 def mark_completed(directory: AnyPath, groups: list[str]) -> int:
     """Put an empty ``.completed`` file next to each shard whose packs every group has acknowledged.
 
-    They are for inspection and for programs that wait for such files, and are derived from the acknowledgments: nothing
-    here reads them. They stay when their shards are removed.
+    They are for inspection and for programs that wait for such files, and are derived from the
+    acknowledgments: nothing here reads them. They stay when their shards are removed.
 
     Args:
         directory: path or URL of the stream.
@@ -180,15 +197,23 @@ def mark_completed(directory: AnyPath, groups: list[str]) -> int:
     return first_needed
 
 
-def _first_needed(directory: AnyPath, groups: list[str], keep: int) -> tuple[BlobStore, list[ShardRecord], int]:
-    """Return store, shards, and the first shard that a group needs to resume from its ``keep`` latest positions."""
+def _first_needed(
+    directory: AnyPath, groups: list[str], keep: int
+) -> tuple[BlobStore, list[ShardRecord], int]:
+    """Return store, shards, and the first shard that a group needs to resume from its ``keep``
+    latest positions.
+    """
     if not groups:
-        raise SettingsError("name the groups that train on the stream: what they have not acknowledged stays")
+        raise SettingsError(
+            "name the groups that train on the stream: what they have not acknowledged stays"
+        )
     store = open_blob_store(directory)
     shards, _ = StreamLog(store).records()
     first_needed = len(shards)
     for group in groups:
         acks = Acks(store, group)
         positions = acks.positions()[-keep:]
-        first_needed = min(first_needed, acks.read(positions[0])[0]["frontier"] if len(positions) == keep else 0)
+        first_needed = min(
+            first_needed, acks.read(positions[0])[0]["frontier"] if len(positions) == keep else 0
+        )
     return store, shards, first_needed

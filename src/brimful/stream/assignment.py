@@ -1,14 +1,15 @@
-"""Settings of a stream reader, and the shard and the pack at each position: by lanes or one after another.
+"""Settings of a stream reader, and the shard and the pack at each position: by lanes or one after
+another.
 
-A position counts the packs of all ranks: ``position // lanes`` is the step, ``position % lanes`` the place in its
-global batch. So the batches are the same for every number of ranks. With two lanes and shards ``a`` (packs 0 1 2),
-``b`` (0 1), ``c`` (0)::
+A position counts the packs of all ranks: ``position // lanes`` is the step, ``position % lanes``
+the place in its global batch. So the batches are the same for every number of ranks. With two lanes
+and shards ``a`` (packs 0 1 2), ``b`` (0 1), ``c`` (0)::
 
     by lanes            step 0: a0 b0   step 1: a1 b1   step 2: a2 --   step 3: c0 --
     one after another   step 0: a0 a1   step 1: a2 b0   step 2: b1 c0
 
-By lanes, a rank opens only its own shards. One after another, places stay empty only in the last step, and each rank
-opens all shards.
+By lanes, a rank opens only its own shards. One after another, places stay empty only in the last
+step, and each rank opens all shards.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Assignment(Enum):
 class StreamSettings:
     """Validated and normalized options of ``StreamLoader``, which documents them.
 
-    ``lanes``, ``assign`` and ``packs_per_micro_batch`` may be None until ``of_stream`` gets the lanes from the header.
+    ``lanes``, ``assign`` and ``packs_per_micro_batch`` may be None until ``of_stream`` gets the
+    lanes from the header.
 
     Raises:
         SettingsError: an impossible value, or two that contradict each other.
@@ -70,12 +72,18 @@ class StreamSettings:
         rank, world_size = check_rank(self.dp_rank, self.dp_world_size)
         tail = Tail.named(self.tail)
         if tail is Tail.REPEAT:
-            raise SettingsError(f"{setting('tail', 'repeat')} needs a finished store and PackLoader: use pad or drop")
+            raise SettingsError(
+                f"{setting('tail', 'repeat')} needs a finished store and PackLoader: use pad or "
+                "drop"
+            )
         if self.on_corrupt not in ("error", "skip"):
-            raise SettingsError(f"{setting('on_corrupt')} {self.on_corrupt!r} is unknown: use one of error, skip")
+            raise SettingsError(
+                f"{setting('on_corrupt')} {self.on_corrupt!r} is unknown: use one of error, skip"
+            )
         if self.timeout is not None and not (is_number(self.timeout) and self.timeout >= 0):
             raise SettingsError(
-                f"{setting('timeout')} must be a number of seconds, at least 0, and is {self.timeout!r}"
+                f"{setting('timeout')} must be a number of seconds, at least 0, and is "
+                f"{self.timeout!r}"
             )
         if self.group is not None:
             check_group(self.group)
@@ -95,20 +103,23 @@ class StreamSettings:
         """Return the settings with the values that follow from the lanes in the header of a stream.
 
         Raises:
-            SettingsError: the number of ranks does not divide the lanes, or ``packs_per_micro_batch`` does not divide
-                the packs of a rank.
+            SettingsError: the number of ranks does not divide the lanes, or
+                ``packs_per_micro_batch`` does not divide the packs of a rank.
         """
         lanes = stream_lanes if self.lanes is None else self.lanes
         if lanes % self.dp_world_size:
             raise SettingsError(
-                f"{setting('lanes', lanes)} is not a multiple of dp_world_size {self.dp_world_size}: give "
-                f"{setting('lanes')} as the packs of one global batch"
+                f"{setting('lanes', lanes)} is not a multiple of dp_world_size "
+                f"{self.dp_world_size}: give {setting('lanes')} as the packs of one global batch"
             )
         per_rank = lanes // self.dp_world_size
-        per_micro_batch = per_rank if self.packs_per_micro_batch is None else self.packs_per_micro_batch
+        per_micro_batch = (
+            per_rank if self.packs_per_micro_batch is None else self.packs_per_micro_batch
+        )
         if per_rank % per_micro_batch:
             raise SettingsError(
-                f"packs_per_micro_batch {per_micro_batch} does not divide the {per_rank} packs that a rank has in a step"
+                f"packs_per_micro_batch {per_micro_batch} does not divide the {per_rank} packs "
+                "that a rank has in a step"
             )
         assign = self.assign or (Assignment.LANE if stream_lanes > 1 else Assignment.PACK)
         return replace(self, lanes=lanes, packs_per_micro_batch=per_micro_batch, assign=assign)
@@ -139,12 +150,18 @@ class PackOrder:
         return record, position - (record.cum_packs - record.packs)
 
     def num_steps(self, *, is_full: bool) -> int:
-        """Return the number of steps in the records so far: with all places filled, or with at least one."""
+        """Return the number of steps in the records so far: with all places filled, or with at
+        least one.
+        """
         return self._num_packs // self.lanes if is_full else -(-self._num_packs // self.lanes)
 
     def frontier(self, position: int) -> int:
-        """Return the number of the first shard that may hold the step of a position, or a later step."""
-        return bisect_right(self._shards, position - position % self.lanes, key=lambda record: record.cum_packs)
+        """Return the number of the first shard that may hold the step of a position, or a later
+        step.
+        """
+        return bisect_right(
+            self._shards, position - position % self.lanes, key=lambda record: record.cum_packs
+        )
 
     @property
     def _num_packs(self) -> int:
@@ -167,7 +184,8 @@ class LaneOrder:
 
     def __init__(self, shards: Sequence[ShardRecord], lanes: int) -> None:
         self._shards, self.lanes = shards, lanes
-        # For each lane, the cumulative packs of its shards so far: lane l holds shards l, l + lanes, … in this order.
+        # For each lane, the cumulative packs of its shards so far: lane l holds shards l, l +
+        # lanes, … in this order.
         self._ends: list[list[int]] = [[] for _ in range(lanes)]
         self._num_read = 0
 
@@ -183,15 +201,21 @@ class LaneOrder:
         return record, step - (ends[number] - record.packs)
 
     def num_steps(self, *, is_full: bool) -> int:
-        """Return the number of steps in the records so far: with all places filled, or with at least one."""
+        """Return the number of steps in the records so far: with all places filled, or with at
+        least one.
+        """
         self._read_on()
         return (min if is_full else max)(ends[-1] if ends else 0 for ends in self._ends)
 
     def frontier(self, position: int) -> int:
-        """Return the number of the first shard that may hold the step of a position, or a later step."""
+        """Return the number of the first shard that may hold the step of a position, or a later
+        step.
+        """
         self._read_on()
         step = position // self.lanes
-        return min(lane + bisect_right(ends, step) * self.lanes for lane, ends in enumerate(self._ends))
+        return min(
+            lane + bisect_right(ends, step) * self.lanes for lane, ends in enumerate(self._ends)
+        )
 
     def _read_on(self) -> None:
         """Add the records that arrived since the last call."""

@@ -1,7 +1,8 @@
-"""Packed rows in ``chunk_00000.jsonl``, … as a stream: chunks replace shards, and their names replace the log.
+"""Packed rows in ``chunk_00000.jsonl``, … as a stream: chunks replace shards, and their names
+replace the log.
 
-They have no header, no hashes and no end, so features of streams that need these (media, acknowledgments, watching) are
-missing.
+They have no header, no hashes and no end, so features of streams that need these (media,
+acknowledgments, watching) are missing.
 """
 
 from __future__ import annotations
@@ -44,11 +45,16 @@ def holds_chunks(directory: AnyPath) -> bool:
     False
     """
     path = Path(directory)
-    return path.is_dir() and not (path / "stream.json").exists() and any(map(CHUNK_NAME.fullmatch, os.listdir(path)))
+    return (
+        path.is_dir()
+        and not (path / "stream.json").exists()
+        and any(map(CHUNK_NAME.fullmatch, os.listdir(path)))
+    )
 
 
 class FollowedChunks(FollowedLog):
-    """Chunks of a directory that may still grow, each as the record of a shard with one pack per line.
+    """Chunks of a directory that may still grow, each as the record of a shard with one pack per
+    line.
 
     Args:
         directory: directory of the chunks, which are numbered densely from 0.
@@ -58,7 +64,12 @@ class FollowedChunks(FollowedLog):
     def __init__(self, directory: AnyPath, *, timeout: float | None = None) -> None:
         self.directory, self._timeout = Path(directory), timeout
         self.shards, self.end = [], None
-        self.header = {"identity": {"plan": fingerprint_of(["chunks", os.path.realpath(directory)]), "lanes": 1}}
+        self.header = {
+            "identity": {
+                "plan": fingerprint_of(["chunks", os.path.realpath(directory)]),
+                "lanes": 1,
+            }
+        }
         self._last_seen = (-1, 0.0)
         self._lines = lru_cache(_MAX_OPEN)(self._opened)
 
@@ -73,16 +84,20 @@ class FollowedChunks(FollowedLog):
         """
         seq = len(self.shards)
         path = self.directory / self._name(seq)
-        if not path.exists() or not ((self.directory / self._name(seq + 1)).exists() or self._is_settled(path)):
+        if not path.exists() or not (
+            (self.directory / self._name(seq + 1)).exists() or self._is_settled(path)
+        ):
             return
-        # The previous chunk was the last when it was added: lines appended later have no number. It may be trained and
-        # removed.
+        # The previous chunk was the last when it was added: lines appended later have no number. It
+        # may be trained and removed.
         if self.shards and os.path.exists(self.shards[-1].file):
             self._opened(self.shards[-1])
         lines = JsonLines(path)
         count = len(lines)
         num_bytes, num_packs = path.stat().st_size, self.num_packs + count
-        self.shards.append(ShardRecord(seq, str(path), num_bytes, lines.fingerprint, count, 0, num_packs, 0, ""))
+        self.shards.append(
+            ShardRecord(seq, str(path), num_bytes, lines.fingerprint, count, 0, num_packs, 0, "")
+        )
         self._last_seen = (-1, 0.0)
 
     def _opened(self, record: ShardRecord) -> JsonLines:
@@ -90,9 +105,9 @@ class FollowedChunks(FollowedLog):
         lines = JsonLines(record.file)
         if lines.fingerprint != record.xxh3_128:
             raise SourceError(
-                f"{record.file} was changed since it was read ({counted(record.packs, 'line')} then, {len(lines):,} "
-                f"now), {_SETTLE_SECONDS:g} s after the last: write a chunk under another name, and rename it when it "
-                f"is complete"
+                f"{record.file} was changed since it was read ({counted(record.packs, 'line')} "
+                f"then, {len(lines):,} now), {_SETTLE_SECONDS:g} s after the last: write a chunk "
+                "under another name, and rename it when it is complete"
             )
         return lines
 
@@ -103,7 +118,9 @@ class FollowedChunks(FollowedLog):
         return time_now - self._last_seen[1] >= _SETTLE_SECONDS
 
     def row(self, record: ShardRecord, line: int) -> tuple[Any, str]:
-        """Return a line of a chunk, and its location for messages; the most recently used chunks stay open."""
+        """Return a line of a chunk, and its location for messages; the most recently used chunks
+        stay open.
+        """
         lines = self._lines(record)
         return next(iter(lines.read(line, line + 1))), lines.where(line)
 
@@ -117,7 +134,8 @@ class ChunkPacks(FollowedPacks):
     Args:
         directory: directory of the chunks.
         settings: settings of the reader; with ``assign="lane"`` chunks belong to the lanes in turn.
-        convert: function from a line and its number to an item; if None, a packed line becomes a pack.
+        convert: function from a line and its number to an item; if None, a packed line becomes a
+            pack.
     """
 
     def __init__(
@@ -159,15 +177,16 @@ class ChunkPacks(FollowedPacks):
             SettingsError: always.
         """
         raise SettingsError(
-            f"{self.directory} holds chunks, which do not record trainings: make a stream of them with "
-            f"`brimful produce {self.directory}`"
+            f"{self.directory} holds chunks, which do not record trainings: make a stream of them "
+            f"with `brimful produce {self.directory}`"
         )
 
     state_at = ack = _refuse
 
 
 def pack_of_line(row: Any, number: int) -> Pack:
-    """Return the pack of a packed row; without ``sample_ids`` its samples are numbered from ``number`` × 2^20.
+    """Return the pack of a packed row; without ``sample_ids`` its samples are numbered from
+    ``number`` × 2^20.
 
     Raises:
         MalformedRowError: the row contradicts itself, or a label differs from its token.
@@ -179,12 +198,19 @@ def pack_of_line(row: Any, number: int) -> Pack:
     samples = rows_of_pack(row)
     if isinstance(samples[0], MalformedRowError):
         raise samples[0]
-    ids, labels = np.array(row["input_ids"], dtype=np.int32), np.array(row["labels"], dtype=np.int64)
+    ids, labels = (
+        np.array(row["input_ids"], dtype=np.int32),
+        np.array(row["labels"], dtype=np.int64),
+    )
     mask = labels != IGNORE_INDEX
     if (labels != ids)[mask].any():
         raise MalformedRowError(f"its labels are neither its tokens nor {IGNORE_INDEX}")
     edges = offsets_of(row["lengths"]).astype(np.int32)
     mask[edges[:-1]] = False
-    sample_ids = row.get("sample_ids") or [number * _MAX_SAMPLES + index for index in range(len(samples))]
+    sample_ids = row.get("sample_ids") or [
+        number * _MAX_SAMPLES + index for index in range(len(samples))
+    ]
     starts = row.get("starts") or [0] * len(samples)
-    return Pack(ids, mask, edges, np.array(sample_ids, dtype=np.int64), np.array(starts, dtype=np.int32))
+    return Pack(
+        ids, mask, edges, np.array(sample_ids, dtype=np.int64), np.array(starts, dtype=np.int32)
+    )

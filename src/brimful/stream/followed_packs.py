@@ -1,4 +1,6 @@
-"""Packs of a stream by position: its log is followed, its shards are read, and positions are acknowledged."""
+"""Packs of a stream by position: its log is followed, its shards are read, and positions are
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from brimful.stream.acks import Acks, expired_below
 from brimful.stream.assignment import Assignment, StreamSettings, order_of
 
 _FIRST_WAIT, _MAX_WAIT = 0.02, 5.0
-"""Seconds between two polls of the log, doubled while nothing arrives, so that waiting ranks cost almost nothing."""
+"""Seconds between two polls of the log, doubled while nothing arrives, so that waiting ranks cost
+almost nothing.
+"""
 
 _WARN_SECONDS = 60.0
 """Seconds between two warnings during one wait."""
@@ -32,8 +36,8 @@ _WARN_SECONDS = 60.0
 class FollowedLog:
     """Records of a stream, which a producer may still append to.
 
-    A poll requests the next record by its name: one request, and no listing that could be stale. No clock of the
-    producer is read; waits are measured with the monotonic clock of this process.
+    A poll requests the next record by its name: one request, and no listing that could be stale. No
+    clock of the producer is read; waits are measured with the monotonic clock of this process.
 
     Args:
         store: blob store of the stream.
@@ -85,12 +89,14 @@ class FollowedLog:
             time_now = time.monotonic()
             if self._timeout is not None and time_now - begin >= self._timeout:
                 raise StreamTimeoutError(
-                    f"{self._waiting(action)} for {time_now - begin:,.0f} s: is its producer running? Wait longer with "
-                    f"{setting('timeout')}, or close the stream"
+                    f"{self._waiting(action)} for {time_now - begin:,.0f} s: is its producer "
+                    f"running? Wait longer with {setting('timeout')}, or close the stream"
                 )
             if time_now - last_warning >= _WARN_SECONDS:
                 last_warning = time_now
-                logging.getLogger("brimful").warning("%s for %.0f s", self._waiting(action), time_now - begin)
+                logging.getLogger("brimful").warning(
+                    "%s for %.0f s", self._waiting(action), time_now - begin
+                )
             # Ranks that began to wait together must not poll together.
             jitter = 0.75 + os.urandom(1)[0] / 512
             pause = wait * jitter
@@ -105,16 +111,20 @@ class FollowedLog:
 
 
 _ACK_VERSION = 1
-"""Version in every acknowledgment: the same position with another version would be taken for another run."""
+"""Version in every acknowledgment: the same position with another version would be taken for
+another run.
+"""
 
 
 class FollowedPacks:
-    """Packs of a finished or growing stream by position, over all ranks, and what its log shows of them.
+    """Packs of a finished or growing stream by position, over all ranks, and what its log shows of
+    them.
 
     Args:
         directory: path or URL of the stream.
         settings: settings of this rank.
-        are_shards_shared: true if other ranks read packs of the same shards, although the settings name only one rank.
+        are_shards_shared: true if other ranks read packs of the same shards, although the settings
+            name only one rank.
 
     Attributes:
         log: the records, as far as they were read.
@@ -128,7 +138,9 @@ class FollowedPacks:
         SettingsError, NotAPackStoreError: see ``StreamLoader``.
     """
 
-    def __init__(self, directory: AnyPath, settings: StreamSettings, *, are_shards_shared: bool = False) -> None:
+    def __init__(
+        self, directory: AnyPath, settings: StreamSettings, *, are_shards_shared: bool = False
+    ) -> None:
         self.directory = path_of("directory", directory, "the path of a stream")
         self._store, self._are_shards_shared = open_blob_store(directory), are_shards_shared
         self._follow(FollowedLog(self._store, timeout=settings.timeout), settings)
@@ -166,10 +178,12 @@ class FollowedPacks:
         return None if self.log.end is None else self._order.num_steps(is_full=is_full)
 
     def has_micro_batch(self, position: int, awaited: str | None = None) -> bool:
-        """Wait until the log shows whether the stream has the step of a position; it shows the same to every rank.
+        """Wait until the log shows whether the stream has the step of a position; it shows the same
+        to every rank.
 
         Args:
-            position: number of packs of all ranks before the micro-batch, a multiple of ``packs_together``.
+            position: number of packs of all ranks before the micro-batch, a multiple of
+                ``packs_together``.
             awaited: name of the awaited item for messages; the step if None.
 
         Raises:
@@ -179,15 +193,21 @@ class FollowedPacks:
         places = self.places(position)
 
         def is_known() -> bool:
-            # A loader that drops the tail waits for all lanes: if one rank served a step and another dropped it, both
-            # would hang.
-            return self._order.num_steps(is_full=True) > step if is_full else all(map(self._order.find, places))
+            # A loader that drops the tail waits for all lanes: if one rank served a step and
+            # another dropped it, both would hang.
+            return (
+                self._order.num_steps(is_full=True) > step
+                if is_full
+                else all(map(self._order.find, places))
+            )
 
         self.log.wait_until(is_known, awaited or f"step {step:,}")
         return is_known() or self._order.num_steps(is_full=is_full) > step
 
     def places(self, position: int) -> range:
-        """Return the positions of this rank's packs in the micro-batch that begins at a position of all ranks."""
+        """Return the positions of this rank's packs in the micro-batch that begins at a position of
+        all ranks.
+        """
         first = position + self.settings.dp_rank
         return range(first, first + self.packs_together, self.settings.dp_world_size)
 
@@ -207,13 +227,16 @@ class FollowedPacks:
                 # Removed on purpose: skipping it would silently leave out data.
                 if record.seq < first_present:
                     raise ShardExpiredError(
-                        f"{self.directory}: shard {record.seq} was removed, like all below {first_present}, after later "
-                        f"checkpoints were acknowledged: resume from one of them, or let remove_acknowledged keep more"
+                        f"{self.directory}: shard {record.seq} was removed, like all below "
+                        f"{first_present}, after later checkpoints were acknowledged: resume from "
+                        "one of them, or let remove_acknowledged keep more"
                     ) from error
                 if self.settings.on_corrupt == "error":
                     raise
                 self.num_skipped += 1
-                logging.getLogger("brimful").warning("skipped: %s (%d so far)", error.message, self.num_skipped)
+                logging.getLogger("brimful").warning(
+                    "skipped: %s (%d so far)", error.message, self.num_skipped
+                )
         return packs or [self._filler()]
 
     def _filler(self) -> Pack:
@@ -226,7 +249,9 @@ class FollowedPacks:
         raise CorruptFileError(f"{self.directory}: no shard of the stream can be read")
 
     def state_at(self, position: int, epoch: int = 0) -> dict[str, Any]:
-        """Return the state after ``position`` packs of all ranks in a pass, including empty places."""
+        """Return the state after ``position`` packs of all ranks in a pass, including empty
+        places.
+        """
         settings = self.settings
         return make_state(
             "stream",
@@ -238,7 +263,9 @@ class FollowedPacks:
             tail=Tail.named(settings.tail).value,
         )
 
-    def ack(self, group: str, state: Mapping[str, Any], *, checkpoint: str, is_last_pass: bool) -> None:
+    def ack(
+        self, group: str, state: Mapping[str, Any], *, checkpoint: str, is_last_pass: bool
+    ) -> None:
         """Acknowledge the packs before a state, which may be older than the position of a loader.
 
         Args:
@@ -250,7 +277,9 @@ class FollowedPacks:
             StateError: see ``StreamLoader.ack``.
         """
         if state["places"]:
-            raise StateError(f"ack within a step, after {state['places']} packs: a checkpoint is made at its end")
+            raise StateError(
+                f"ack within a step, after {state['places']} packs: a checkpoint is made at its end"
+            )
         position = state["step"] * self.lanes
         # This rank may not know all shards that other ranks have already finished.
         self.log.look()

@@ -1,4 +1,6 @@
-"""Map-style data set over a stream that may still grow: samplers request packs by number, and wait for new packs."""
+"""Map-style data set over a stream that may still grow: samplers request packs by number, and wait
+for new packs.
+"""
 
 from __future__ import annotations
 
@@ -23,35 +25,44 @@ Beyond: TypeAlias = Literal["error", "pad", "repeat"]
 
 
 class LazyShardedDataset:
-    """Packs of a finished or growing stream by number, for the samplers of Megatron, Transformers and PyTorch.
+    """Packs of a finished or growing stream by number, for the samplers of Megatron, Transformers
+    and PyTorch.
 
-    The number is global: every rank opens the same data set, and its sampler chooses the packs of the rank, each pack
-    exactly once. A request for a pack that does not exist yet waits for it. Picklable and safe to fork: each process of
-    a ``DataLoader`` follows the log and maps the shards itself.
+    The number is global: every rank opens the same data set, and its sampler chooses the packs of
+    the rank, each pack exactly once. A request for a pack that does not exist yet waits for it.
+    Picklable and safe to fork: each process of a ``DataLoader`` follows the log and maps the shards
+    itself.
 
-    Number ``i`` is place ``i % lanes`` of step ``i // lanes``, so batches equal the batches of ``StreamLoader``. Places
-    that stay empty at the end give a pack without loss: the length is a multiple of ``lanes``, and if ``lanes`` is the
-    number of packs in a global batch, no sampler drops or repeats a pack to make ranks equal.
+    Number ``i`` is place ``i % lanes`` of step ``i // lanes``, so batches equal the batches of
+    ``StreamLoader``. Places that stay empty at the end give a pack without loss: the length is a
+    multiple of ``lanes``, and if ``lanes`` is the number of packs in a global batch, no sampler
+    drops or repeats a pack to make ranks equal.
 
     Args:
-        directory: path or URL of the stream; or a directory of packed rows in ``chunk_00000.jsonl``, …, which has no end.
-        num_packs: declared length, a multiple of ``lanes``; the length of the finished stream if None. Samplers need
-            the length before they begin: a growing stream needs it, or an upper bound for trainings that end after a
-            number of steps.
-        lanes: packs of one global batch, over all ranks and micro-batches; the lanes of the stream if None.
-        assign: ``lane`` or ``pack`` (``Assignment``); by lanes if the stream has several, otherwise by packs.
-        beyond: result for a number after the end of the stream: ``error``; ``pad``, a pack without loss; or ``repeat``,
-            the packs from the beginning again.
+        directory: path or URL of the stream; or a directory of packed rows in
+            ``chunk_00000.jsonl``, …, which has no end.
+        num_packs: declared length, a multiple of ``lanes``; the length of the finished stream if
+            None. Samplers need the length before they begin: a growing stream needs it, or an upper
+            bound for trainings that end after a number of steps.
+        lanes: packs of one global batch, over all ranks and micro-batches; the lanes of the stream
+            if None.
+        assign: ``lane`` or ``pack`` (``Assignment``); by lanes if the stream has several, otherwise
+            by packs.
+        beyond: result for a number after the end of the stream: ``error``; ``pad``, a pack without
+            loss; or ``repeat``, the packs from the beginning again.
         timeout: maximum seconds of one wait; None waits forever, with a warning each minute.
-        on_corrupt: ``error``, or ``skip``: a pack without loss replaces a damaged one, which is counted.
+        on_corrupt: ``error``, or ``skip``: a pack without loss replaces a damaged one, which is
+            counted.
         cache_dir, cache_bytes: see ``open_packs``.
 
     Attributes:
         packs: packs of the stream by position.
         lanes: packs of one global batch.
         fingerprint: fingerprint of the plan, or of the producer.
-        alignment: alignment that the packs reserve room for: ``PackCollator(padding=Padding.of_alignment(…))``.
-        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None for packs of text.
+        alignment: alignment that the packs reserve room for:
+            ``PackCollator(padding=Padding.of_alignment(…))``.
+        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None
+            for packs of text.
 
     Raises:
         SettingsError: lanes that do not divide the declared length.
@@ -66,8 +77,10 @@ class LazyShardedDataset:
     @understands(
         {
             "samples_per_chunk": "leave it out: lines of chunks are counted",
-            "pre_packed": "leave it out: rows of chunks are packs here, and `brimful produce` packs raw ones",
-            "encode_fn": "`brimful produce` encodes raw rows, and the plugin of ms-swift the rows of its flag",
+            "pre_packed": "leave it out: rows of chunks are packs here, and `brimful produce` "
+            "packs raw ones",
+            "encode_fn": "`brimful produce` encodes raw rows, and the plugin of ms-swift the rows "
+            "of its flag",
             "max_wait_time": "use timeout=, in seconds; None waits forever",
             "max_total_samples": "use num_packs=",
             "mark_completed": "call brimful.stream.mark_completed after a checkpoint",
@@ -87,7 +100,9 @@ class LazyShardedDataset:
         cache_bytes: int | None = None,
     ) -> None:
         if beyond not in ("error", "pad", "repeat"):
-            raise SettingsError(f"{setting('beyond')} {beyond!r} is unknown: use one of error, pad, repeat")
+            raise SettingsError(
+                f"{setting('beyond')} {beyond!r} is unknown: use one of error, pad, repeat"
+            )
         # Numbers are global: below, every process acts as the only rank.
         settings = StreamSettings(
             lanes=lanes,
@@ -109,11 +124,14 @@ class LazyShardedDataset:
         self.fingerprint: Fingerprint = identity["plan"]
         self.alignment = Alignment(**identity.get("alignment", {}))
         self.media_settings: dict[str, Any] | None = identity.get("media_settings")
-        self._num_packs = None if num_packs is None else setting_number("num_packs", num_packs, minimum=1)
+        self._num_packs = (
+            None if num_packs is None else setting_number("num_packs", num_packs, minimum=1)
+        )
         if num_packs is not None and num_packs % self.lanes:
             raise SettingsError(
-                f"{setting('num_packs', num_packs)} is not a multiple of {setting('lanes', self.lanes)}, so the last "
-                f"global batch would be cut: declare {num_packs + -num_packs % self.lanes}"
+                f"{setting('num_packs', num_packs)} is not a multiple of "
+                f"{setting('lanes', self.lanes)}, so the last global batch would be cut: declare "
+                f"{num_packs + -num_packs % self.lanes}"
             )
         end = self.end
         if num_packs is not None and end is not None and end > num_packs:
@@ -126,7 +144,9 @@ class LazyShardedDataset:
 
     @property
     def end(self) -> int | None:
-        """Number after the last place of the stream, a multiple of ``lanes``; None while it grows."""
+        """Number after the last place of the stream, a multiple of ``lanes``; None while it
+        grows.
+        """
         num_steps = self.packs.steps_per_epoch
         return None if num_steps is None else num_steps * self.lanes
 
@@ -141,8 +161,9 @@ class LazyShardedDataset:
         end = self.end
         if end is None:
             raise UnfinishedStoreError(
-                f"{self.directory} still grows ({counted(self.packs.log.num_packs, 'pack')} so far), and samplers need a "
-                f"length: declare {setting('num_packs')}, at least the steps of the training × {self.lanes}"
+                f"{self.directory} still grows ({counted(self.packs.log.num_packs, 'pack')} so "
+                f"far), and samplers need a length: declare {setting('num_packs')}, at least the "
+                f"steps of the training × {self.lanes}"
             )
         return end
 
@@ -179,7 +200,9 @@ class LazyShardedDataset:
         numbers = count() if self._num_packs is None else range(self._num_packs)
         for number in numbers:
             # A declared length may be longer than the stream.
-            if (self._num_packs is None or self._beyond == "error") and not self.packs.has_micro_batch(number):
+            if (
+                self._num_packs is None or self._beyond == "error"
+            ) and not self.packs.has_micro_batch(number):
                 return
             yield self[number]
 
@@ -195,11 +218,13 @@ class LazyShardedDataset:
         """Acknowledge the steps before a durable checkpoint of the model; called by one rank.
 
         Args:
-            step: optimizer steps of ``lanes`` packs that the checkpoint includes, from the beginning of the stream.
+            step: optimizer steps of ``lanes`` packs that the checkpoint includes, from the
+                beginning of the stream.
             group: the ranks that train one model on this stream.
             checkpoint: name of the checkpoint, for inspection.
-            in_order: true if numbers were requested in order, each once. A shuffling sampler may request any pack
-                later, and a repeated pass requests all packs again: with false every shard stays.
+            in_order: true if numbers were requested in order, each once. A shuffling sampler may
+                request any pack later, and a repeated pass requests all packs again: with false
+                every shard stays.
 
         Raises:
             StateError: another run has acknowledged this step after different packs.

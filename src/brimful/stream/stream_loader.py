@@ -1,4 +1,6 @@
-"""Loader of one rank's micro-batches from a stream that may still grow: in lockstep, resumable from one integer."""
+"""Loader of one rank's micro-batches from a stream that may still grow: in lockstep, resumable from
+one integer.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from brimful.stream.followed_packs import FollowedPacks
 
 
 class FollowedOrder(Order):
-    """Packs in the order of a stream: one from each lane in every step, as far as its log shows them.
+    """Packs in the order of a stream: one from each lane in every step, as far as its log shows
+    them.
 
     Args:
         packs: the stream, opened for this rank.
@@ -29,24 +32,31 @@ class FollowedOrder(Order):
     def __init__(self, packs: FollowedPacks) -> None:
         self._packs, settings = packs, packs.settings
         super().__init__(settings.dp_rank, settings.dp_world_size, settings.tail)
-        self._position = 0  # packs of all ranks that were delivered in this pass, including empty places
+        self._position = (
+            0  # packs of all ranks that were delivered in this pass, including empty places
+        )
 
     def begin_epoch(self, epoch: int) -> None:
         """Go to the beginning of the stream, for the pass with this number."""
         self.epoch, self._position = int(epoch), 0
 
     def next_request(self) -> Request | None:
-        """Return the positions of the next micro-batch once the log shows that it exists; None at the end."""
+        """Return the positions of the next micro-batch once the log shows that it exists; None at
+        the end.
+        """
         packs = self._packs
         while not packs.has_micro_batch(self._position):
-            # Exactly once: a run that is restarted after its last step does not train a second pass.
+            # Exactly once: a run that is restarted after its last step does not train a second
+            # pass.
             if not (packs.settings.repeat and self._position):
                 return None
             self.begin_epoch(self.epoch + 1)
         return Request(packs.places(self._position))
 
     def advance(self) -> bool:
-        """Count the next micro-batch as served; the log may not show yet whether it was the last."""
+        """Count the next micro-batch as served; the log may not show yet whether it was the
+        last.
+        """
         self._position += self._packs.packs_together
         return False
 
@@ -57,17 +67,19 @@ class FollowedOrder(Order):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state, which another number of ranks may have saved.
 
-        With assignment by packs, a run may also continue with another step size if one of its steps begins at this
-        position.
+        With assignment by packs, a run may also continue with another step size if one of its steps
+        begins at this position.
 
         Raises:
-            StateError: the state belongs to another stream or order, or to a part of a step where these ranks cannot
-                continue.
+            StateError: the state belongs to another stream or order, or to a part of a step where
+                these ranks cannot continue.
         """
         packs = self._packs
         by_packs = packs.settings.assign is Assignment.PACK
         epoch, step, places = check_state(
-            state, self.state_dict(), ["assign", "tail"] if by_packs else ["lanes", "assign", "tail"]
+            state,
+            self.state_dict(),
+            ["assign", "tail"] if by_packs else ["lanes", "assign", "tail"],
         )
         lanes = whole_number("lanes of the loader state", state.get("lanes"), minimum=1)
         if places >= lanes:
@@ -79,13 +91,15 @@ class FollowedOrder(Order):
         remainder = position % packs.lanes
         if lanes != packs.lanes and remainder:
             raise StateError(
-                f"the loader state does not fit: lanes ({lanes} in the state, {packs.lanes} here), and its {position:,} packs "
-                f"end within a step of {packs.lanes}: give {setting('lanes', lanes)}, or a divisor of {position:,}"
+                f"the loader state does not fit: lanes ({lanes} in the state, {packs.lanes} here), "
+                f"and its {position:,} packs end within a step of {packs.lanes}: give "
+                f"{setting('lanes', lanes)}, or a divisor of {position:,}"
             )
         if remainder % packs.packs_together:
             raise StateError(
-                f"the state was saved within a step, after {remainder} of {packs.lanes} packs, and micro-batches of "
-                f"{packs.settings.packs_per_micro_batch} × {self.dp_world_size} ranks do not meet it: save at the end of a step"
+                f"the state was saved within a step, after {remainder} of {packs.lanes} packs, and "
+                f"micro-batches of {packs.settings.packs_per_micro_batch} × {self.dp_world_size} "
+                "ranks do not meet it: save at the end of a step"
             )
         self.epoch, self._position = epoch, position
 
@@ -97,26 +111,32 @@ class FollowedOrder(Order):
 class StreamLoader(RankLoader[FollowedOrder]):
     """Micro-batches of one data-parallel rank from a finished or growing stream of packs.
 
-    A global batch is one pack from each of ``lanes`` places, so it is the same for every number of ranks that divides
-    ``lanes``. A rank waits for shards that do not exist yet, and all ranks serve the same number of steps: the log
-    decides, without communication. Iterating serves the rest of the stream once; ``set_epoch`` begins another pass.
+    A global batch is one pack from each of ``lanes`` places, so it is the same for every number of
+    ranks that divides ``lanes``. A rank waits for shards that do not exist yet, and all ranks serve
+    the same number of steps: the log decides, without communication. Iterating serves the rest of
+    the stream once; ``set_epoch`` begins another pass.
 
     Args:
         directory: path or URL of the stream.
         collate_fn: turns a list of packs into a batch; the packs themselves if None.
         dp_rank, dp_world_size: this rank among the ranks that see different data.
-        lanes: packs of one global batch, a multiple of ``dp_world_size``; the lanes of the stream if None.
-        assign: ``lane`` or ``pack`` (``Assignment``); by lanes if the stream has several, otherwise by packs.
+        lanes: packs of one global batch, a multiple of ``dp_world_size``; the lanes of the stream
+            if None.
+        assign: ``lane`` or ``pack`` (``Assignment``); by lanes if the stream has several, otherwise
+            by packs.
         packs_per_micro_batch: packs of one forward pass; all packs of this rank in a step if None.
         tail: ``pad`` serves the last packs together with empty places, ``drop`` leaves them out.
-        timeout: maximum seconds of one wait for a shard; None waits forever, with a warning each minute.
-        on_corrupt: ``error``, or ``skip``: a pack without loss replaces a damaged one, which is counted.
+        timeout: maximum seconds of one wait for a shard; None waits forever, with a warning each
+            minute.
+        on_corrupt: ``error``, or ``skip``: a pack without loss replaces a damaged one, which is
+            counted.
         repeat: begin again at the end of the stream, forever.
         group: name of the ranks that train one model on the stream, for ``ack``.
         cache_dir, cache_bytes: see ``open_packs``.
 
     Attributes:
-        packs: packs of the stream by position (``FollowedPacks``): its log, and what was waited for and skipped.
+        packs: packs of the stream by position (``FollowedPacks``): its log, and what was waited for
+            and skipped.
         directory: path or URL of the stream.
         identity: settings that the packs were made with, from the header.
         settings: settings of this loader, including values derived from the stream.
@@ -125,8 +145,8 @@ class StreamLoader(RankLoader[FollowedOrder]):
         packs_together: number of packs that all ranks take in one micro-batch.
 
     Raises:
-        SettingsError: the number of ranks does not divide the lanes, or ``packs_per_micro_batch`` does not divide the
-            packs of a rank.
+        SettingsError: the number of ranks does not divide the lanes, or ``packs_per_micro_batch``
+            does not divide the packs of a rank.
         NotAPackStoreError: the directory holds no stream.
 
     >>> import tempfile
@@ -146,8 +166,16 @@ class StreamLoader(RankLoader[FollowedOrder]):
     ) -> None:
         self.packs = packs = FollowedPacks(directory, as_settings(StreamSettings, None, options))
         super().__init__(packs, FollowedOrder(packs), collate_fn)
-        self.directory, self.identity, self.settings = packs.directory, packs.identity, packs.settings
-        self.lanes, self.packs_together, self.is_repeated = packs.lanes, packs.packs_together, packs.settings.repeat
+        self.directory, self.identity, self.settings = (
+            packs.directory,
+            packs.identity,
+            packs.settings,
+        )
+        self.lanes, self.packs_together, self.is_repeated = (
+            packs.lanes,
+            packs.packs_together,
+            packs.settings.repeat,
+        )
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -170,11 +198,14 @@ class StreamLoader(RankLoader[FollowedOrder]):
 
         Raises:
             SettingsError: neither this call nor the loader names a group.
-            StateError: within a step, or another run has acknowledged this position after different packs.
+            StateError: within a step, or another run has acknowledged this position after different
+                packs.
         """
         # A further pass needs all shards again.
         is_last_pass = self.epoch == 0 and not self.settings.repeat
         name = self.settings.group if group is None else group
         if name is None:
-            raise SettingsError(f'ack needs the name of the training: ack("run-1"), or {setting("group", "run-1")}')
+            raise SettingsError(
+                f'ack needs the name of the training: ack("run-1"), or {setting("group", "run-1")}'
+            )
         self.packs.ack(name, self.state_dict(), checkpoint=checkpoint, is_last_pass=is_last_pass)

@@ -1,4 +1,6 @@
-"""For your tests: toys, strategies, contracts, the kit of resuming, and one line that checks packing."""
+"""For your tests: toys, strategies, contracts, the kit of resuming, and one line that checks
+packing.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Contracts of the three things that users can add: a source of rows, a blob store, and a dialect.
 
-Each contract is a class of tests. Derive from it in a test module, define how to make your object, and pytest runs all
-of its tests on it::
+Each contract is a class of tests. Derive from it in a test module, define how to make your object,
+and pytest runs all of its tests on it::
 
     from brimful.testing.contracts import RowsContract
 
@@ -11,8 +11,9 @@ of its tests on it::
             path.write_text("text\n" + "".join(f'"{text}"\n' for text in texts))
             return CsvRows(path)
 
-Failures explain themselves if a ``conftest.py`` calls ``pytest.register_assert_rewrite("brimful.testing.contracts")``
-before the first import of this module.
+Failures explain themselves if a ``conftest.py`` calls
+``pytest.register_assert_rewrite("brimful.testing.contracts")`` before the first import of this
+module.
 """
 
 import abc
@@ -45,13 +46,21 @@ class RowsContract(abc.ABC):
     """Tests of a class that derives from ``brimful.sources.rows.Rows``.
 
     Attributes:
-        texts: the texts of the rows that the small tests store; override it if the storage cannot hold one of them.
+        texts: the texts of the rows that the small tests store; override it if the storage cannot
+            hold one of them.
         num_rows: rows of the large tests: more than one block.
-        knows_prefixes: whether ``prefix_fingerprints`` finds the fingerprint before rows were appended. Without it a
-            growing data set is measured again as a whole.
+        knows_prefixes: whether ``prefix_fingerprints`` finds the fingerprint before rows were
+            appended. Without it a growing data set is measured again as a whole.
     """
 
-    texts: Sequence[str] = ("a", "two words", "é 漢 🙂", "quotes \"' and \\", "a", "tab\tand, comma")
+    texts: Sequence[str] = (
+        "a",
+        "two words",
+        "é 漢 🙂",
+        "quotes \"' and \\",
+        "a",
+        "tab\tand, comma",
+    )
     num_rows: int = BLOCK_ROWS + 100
     knows_prefixes: bool = True
 
@@ -72,7 +81,9 @@ class RowsContract(abc.ABC):
         return self.make_rows(folder, texts)
 
     def test_rows_come_in_order(self, tmp_path: Path) -> None:
-        """A source that loses, repeats or reorders rows trains on another data set than it names."""
+        """A source that loses, repeats or reorders rows trains on another data set than it
+        names.
+        """
         rows = self.make_rows(tmp_path, self.texts)
         assert len(rows) == len(self.texts)
         assert self._read(rows) == list(self.texts)
@@ -86,10 +97,15 @@ class RowsContract(abc.ABC):
             assert found == list(self.texts[start:stop]), (start, stop)
         assert [self.text_of(rows.get(index)) for index in range(len(rows))] == list(self.texts)
         backwards = range(len(rows) - 1, -1, -1)
-        assert [self.text_of(row) for row in rows.read_many([*backwards, 0])] == [*self.texts[::-1], self.texts[0]]
+        assert [self.text_of(row) for row in rows.read_many([*backwards, 0])] == [
+            *self.texts[::-1],
+            self.texts[0],
+        ]
 
     def test_two_readings_at_once_do_not_disturb_each_other(self, tmp_path: Path) -> None:
-        """A reader that shares one position would skip rows as soon as two packs are built at once."""
+        """A reader that shares one position would skip rows as soon as two packs are built at
+        once.
+        """
         rows = self.make_rows(tmp_path, self.texts)
         first, second = rows.read(0, len(rows)), rows.read(0, len(rows))
         found = [(self.text_of(a), self.text_of(b)) for a, b in zip(first, second, strict=True)]
@@ -118,24 +134,34 @@ class RowsContract(abc.ABC):
         assert len({block.fingerprint for block in blocks}) == len(blocks)
 
     def test_fingerprints_are_of_content(self, tmp_path: Path) -> None:
-        """Fingerprints of a path or a date measure the same data again, or serve lengths of other data."""
+        """Fingerprints of a path or a date measure the same data again, or serve lengths of other
+        data.
+        """
         changed = [*self.texts[:-1], "changed"]
         swapped = [self.texts[1], self.texts[0], *self.texts[2:]]
         names = ("one", "two", "changed", "swapped", "shorter")
         contents = (self.texts, self.texts, changed, swapped, self.texts[:-1])
-        one, two, *others = (self._large(tmp_path, *pair) for pair in zip(names, contents, strict=True))
+        one, two, *others = (
+            self._large(tmp_path, *pair) for pair in zip(names, contents, strict=True)
+        )
         assert one.fingerprint == two.fingerprint
-        assert [block.fingerprint for block in one.blocks] == [block.fingerprint for block in two.blocks]
+        assert [block.fingerprint for block in one.blocks] == [
+            block.fingerprint for block in two.blocks
+        ]
         for other in others:
             assert other.fingerprint != one.fingerprint
-            assert [block.fingerprint for block in other.blocks] != [block.fingerprint for block in one.blocks]
+            assert [block.fingerprint for block in other.blocks] != [
+                block.fingerprint for block in one.blocks
+            ]
 
     def test_a_changed_row_changes_its_block_alone(self, tmp_path: Path) -> None:
         """Lengths are cached by block: one edited row must not cost the whole data set."""
         texts = [f"row {number}" for number in range(self.num_rows)]
         before = list(self._large(tmp_path, "before", texts).blocks)
         after = list(self._large(tmp_path, "after", [*texts[:-1], "row edited"]).blocks)
-        assert [block.fingerprint for block in before[:-1]] == [block.fingerprint for block in after[:-1]]
+        assert [block.fingerprint for block in before[:-1]] == [
+            block.fingerprint for block in after[:-1]
+        ]
         assert before[-1].fingerprint != after[-1].fingerprint
 
     def test_appended_rows_are_seen_as_appended(self, tmp_path: Path) -> None:
@@ -157,21 +183,37 @@ class RowsContract(abc.ABC):
         reader = rows.read(0, len(rows))
         found = [self.text_of(next(reader))]
         self.make_rows(tmp_path, [text[::-1] + "!" for text in self.texts])
-        for more in (lambda: reader, lambda: rows.read(1, len(rows)), lambda: pickle.loads(pickled).read(1, len(rows))):
+        for more in (
+            lambda: reader,
+            lambda: rows.read(1, len(rows)),
+            lambda: pickle.loads(pickled).read(1, len(rows)),
+        ):
             try:
                 texts = [self.text_of(row) for row in more()]
             except SourceError:
                 continue
-            assert found + texts == list(self.texts), "rows of the new content under the old fingerprint"
+            assert found + texts == list(self.texts), (
+                "rows of the new content under the old fingerprint"
+            )
 
     def test_worker_processes_open_the_same(self, tmp_path: Path) -> None:
-        """Processes get the source by pickle: an open file in it ends every job with ``num_proc`` above 1."""
+        """Processes get the source by pickle: an open file in it ends every job with ``num_proc``
+        above 1.
+        """
         rows = self.make_rows(tmp_path, self.texts)
-        for _ in range(2):  # the second time, a source that has been read from is pickled, with its files open
+        for _ in range(
+            2
+        ):  # the second time, a source that has been read from is pickled, with its files open
             assert pickle.dumps(rows)
-            reopened = copy.deepcopy(rows)  # by the protocol of pickle; nothing here unpickles bytes
+            reopened = copy.deepcopy(
+                rows
+            )  # by the protocol of pickle; nothing here unpickles bytes
             assert self._read(reopened) == list(self.texts)
-            assert (reopened.fingerprint, len(reopened), reopened.title) == (rows.fingerprint, len(rows), rows.title)
+            assert (reopened.fingerprint, len(reopened), reopened.title) == (
+                rows.fingerprint,
+                len(rows),
+                rows.title,
+            )
             assert self._read(rows) == list(self.texts)
 
 
@@ -184,10 +226,14 @@ class BlobStoreContract:
     @pytest.fixture
     def store(self, tmp_path: Path) -> BlobStore:
         """An empty store, of its own for each test."""
-        raise NotImplementedError(f"{type(self).__name__} has no fixture 'store' that makes an empty store")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no fixture 'store' that makes an empty store"
+        )
 
     def test_every_operation(self, store: BlobStore) -> None:
-        """Without it a directory and an object store would behave differently under the same calls."""
+        """Without it a directory and an object store would behave differently under the same
+        calls.
+        """
         assert (store.list("log/"), store.size("log/1")) == ([], None)
         store.put_atomic("log/2", b"two")
         assert store.put_if_absent("log/1", b"first") is True
@@ -200,7 +246,11 @@ class BlobStoreContract:
         assert store.get("log/empty") == b""
         assert store.size("log/2") == 4
         assert store.list("log/") == store.list("log") == ["log/1", "log/2", "log/empty"]
-        assert (store.folders("shards/"), store.folders("log"), store.folders("acks")) == (["00"], [], [])
+        assert (store.folders("shards/"), store.folders("log"), store.folders("acks")) == (
+            ["00"],
+            [],
+            [],
+        )
         store.delete("log/1")
         store.delete("log/1")
         assert store.list("log/") == ["log/2", "log/empty"]
@@ -209,7 +259,9 @@ class BlobStoreContract:
             store.get("log/1")
 
     def test_put_if_absent_of_eight_threads_has_exactly_one_winner(self, store: BlobStore) -> None:
-        """Without it two jobs could both believe that their commit counts, and one would be lost."""
+        """Without it two jobs could both believe that their commit counts, and one would be
+        lost.
+        """
         barrier = threading.Barrier(8)
 
         def put(key: str, number: int) -> bool:
@@ -223,8 +275,12 @@ class BlobStoreContract:
                 assert store.get(key) == b"%d" % is_winner.index(True)
         assert store.list("tmp/") == []
 
-    def test_a_blob_is_written_in_pieces_and_appears_when_it_is_published(self, store: BlobStore) -> None:
-        """A shard is named by its hash, which is known at its end: nothing of it may be visible before."""
+    def test_a_blob_is_written_in_pieces_and_appears_when_it_is_published(
+        self, store: BlobStore
+    ) -> None:
+        """A shard is named by its hash, which is known at its end: nothing of it may be visible
+        before.
+        """
         pieces = [b"ab", bytes(200_000), b"", b"c" * 70_000, b"end"]
         with store.blob("a shard") as blob:
             for piece in pieces:
@@ -252,7 +308,9 @@ class BlobStoreContract:
         assert store.get("shards/a") == b"whole"
 
     def test_parts_of_a_blob_and_many_at_once(self, store: BlobStore) -> None:
-        """Shards and images are read by ranges, and logs by hundreds of records: a byte too few is a lost sample."""
+        """Shards and images are read by ranges, and logs by hundreds of records: a byte too few is
+        a lost sample.
+        """
         data = bytes(range(256)) * 4
         store.put_atomic("shards/a", data)
         for start, stop in ((0, 1024), (0, 1), (100, 900), (1023, 1024), (5, 5)):
@@ -290,8 +348,9 @@ class DialectContract(abc.ABC):
 
     Attributes:
         dialect: the name in ``DIALECTS``.
-        shapes: the keys of a batch of one row of 12 tokens, each with its dtype and shape, or its value. The row holds
-            segments of 3 and 2 tokens, each followed by padding up to 4, and 4 tokens of padding at the end.
+        shapes: the keys of a batch of one row of 12 tokens, each with its dtype and shape, or its
+            value. The row holds segments of 3 and 2 tokens, each followed by padding up to 4, and 4
+            tokens of padding at the end.
         knows_gaps: whether the dialect can say that padding after a segment does not belong to it.
     """
 
@@ -301,7 +360,9 @@ class DialectContract(abc.ABC):
 
     @abc.abstractmethod
     def segments(self, batch: Mapping[str, Any]) -> list[list[int]]:
-        """Return the tokens of every segment as the trainer finds them, padding that the dialect marks left out."""
+        """Return the tokens of every segment as the trainer finds them, padding that the dialect
+        marks left out.
+        """
 
     @abc.abstractmethod
     def targets(self, batch: Mapping[str, Any]) -> list[tuple[int, int]]:
@@ -316,7 +377,9 @@ class DialectContract(abc.ABC):
         return brimful.PackCollator(dialect=self.dialect, padding=padding)(packs)
 
     def test_keys_dtypes_and_shapes(self) -> None:
-        """A trainer selects keys by their names and kernels by dtype: int64 instead of int32 is another kernel."""
+        """A trainer selects keys by their names and kernels by dtype: int64 instead of int32 is
+        another kernel.
+        """
         batch = self.collate([toy_pack([3, 2])], Padding(to=12, segment_multiple_of=4))
         assert _described(batch) == dict(self.shapes)
 
@@ -325,25 +388,41 @@ class DialectContract(abc.ABC):
     def test_each_sample_is_read_with_its_tokens_and_targets(
         self, packs: list[list[int]], unit: int, is_fixed: bool
     ) -> None:
-        """Each sample is present with its tokens and without padding; targets equal the samples' one by one."""
-        made = [toy_pack(lengths, first_sample=10 * number, seed=number) for number, lengths in enumerate(packs)]
+        """Each sample is present with its tokens and without padding; targets equal the samples'
+        one by one.
+        """
+        made = [
+            toy_pack(lengths, first_sample=10 * number, seed=number)
+            for number, lengths in enumerate(packs)
+        ]
         batch = self.collate(made, Padding(to=160 if is_fixed else None, segment_multiple_of=unit))
-        samples = [pack.segment(place).tolist() for pack in made for place in range(pack.num_segments)]
+        samples = [
+            pack.segment(place).tolist() for pack in made for place in range(pack.num_segments)
+        ]
         # The padding at the end of each row is a segment without a sample.
         found = [segment for segment in self.segments(batch) if any(segment)]
         if self.knows_gaps:
             assert found == samples
         else:  # padding after a segment belongs to it here
-            assert [len(segment) for segment in found] == [-(-len(each) // unit) * unit for each in samples]
+            assert [len(segment) for segment in found] == [
+                -(-len(each) // unit) * unit for each in samples
+            ]
             # Tokens of samples are never 0, padding is.
-            assert [segment[: len(sample)] for segment, sample in zip(found, samples, strict=True)] == samples
+            assert [
+                segment[: len(sample)] for segment, sample in zip(found, samples, strict=True)
+            ] == samples
         expected = [pair for sample in samples for pair in pairwise(sample)]
-        assert self.loss_tokens(batch) == len(expected) == sum(pack.num_loss_tokens for pack in made)
+        assert (
+            self.loss_tokens(batch) == len(expected) == sum(pack.num_loss_tokens for pack in made)
+        )
         assert self.targets(batch) == expected
 
     def test_the_first_label_of_a_segment_is_never_a_target(self) -> None:
         """Not even if a sample labels it: no token before it may predict it."""
-        rows = [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}, {"input_ids": [8, 9], "labels": [8, 9]}]
+        rows = [
+            {"input_ids": [5, 6, 7], "labels": [5, 6, 7]},
+            {"input_ids": [8, 9], "labels": [8, 9]},
+        ]
         assert self.targets(self.collate(rows)) == [(5, 6), (6, 7), (8, 9)]
 
 
@@ -357,5 +436,7 @@ def _described(value: Any) -> Any:
         return (value.dtype, f"{value.size(0)} samples" if value.is_nested else tuple(value.shape))
     if type(value).__name__ == "BlockMask":
         return tuple(value.shape)
-    assert not isinstance(value, (np.generic, np.ndarray)), "trainers take tensors and Python numbers"
+    assert not isinstance(value, (np.generic, np.ndarray)), (
+        "trainers take tensors and Python numbers"
+    )
     return value

@@ -1,7 +1,9 @@
-"""Kit that stops a loader at every step, resumes from its state, and says whether it served the same batches.
+"""Kit that stops a loader at every step, resumes from its state, and says whether it served the
+same batches.
 
-It takes any loader that is iterable and has ``state_dict`` and ``load_state_dict``, ours or not. One loader stands for each
-rank, all in this process, so a world of any size costs no more than its batches::
+It takes any loader that is iterable and has ``state_dict`` and ``load_state_dict``, ours or not.
+One loader stands for each rank, all in this process, so a world of any size costs no more than its
+batches::
 
     without a stop     step 0   1   2   3   4   5
     stopped after 2         0   1 | 2   3   4   5      2 ranks, then 1; or 2 workers, then none
@@ -29,7 +31,8 @@ class Place:
 
     Attributes:
         dp_rank, dp_world_size: the rank, and the number of ranks of the run.
-        micro_batches: batches that each rank takes in a step, so that every world has global batches of the same size.
+        micro_batches: batches that each rank takes in a step, so that every world has global
+            batches of the same size.
         num_workers: worker processes of the loader.
     """
 
@@ -46,7 +49,8 @@ class ResumeCase:
     Attributes:
         name: in the table.
         runs: ranks and workers of each run; the first one gives the expected batches.
-        is_late: the state is loaded after the loader has begun to serve, when workers have batches ahead.
+        is_late: the state is loaded after the loader has begun to serve, when workers have batches
+            ahead.
     """
 
     name: str
@@ -60,8 +64,9 @@ class ResumeRow:
 
     Attributes:
         case: that was run.
-        verdict: ``exact``; ``same samples, other batches``; ``repeats n, loses m samples``; ``unequal ranks``; ``refused``,
-            if a state was refused; ``fails``, with an error while serving; or ``no state``.
+        verdict: ``exact``; ``same samples, other batches``; ``repeats n, loses m samples``;
+            ``unequal ranks``; ``refused``, if a state was refused; ``fails``, with an error while
+            serving; or ``no state``.
         stop: number of steps before the first stop that was not exact; None if all were.
         reason: the message of an error.
     """
@@ -96,11 +101,14 @@ class ResumeTable:
 
     def __str__(self) -> str:
         width = max(len(row.case.name) for row in self.rows)
-        return "\n".join([self.title, *(f"  {row.case.name:<{width}}  {_shown(row)}" for row in self.rows)])
+        return "\n".join(
+            [self.title, *(f"  {row.case.name:<{width}}  {_shown(row)}" for row in self.rows)]
+        )
 
 
 def resume_cases(dp_world_size: int = 2, num_workers: Iterable[int] = (0, 2)) -> list[ResumeCase]:
-    """Return the cases of one world: same, half and twice the ranks, resumed twice, late, and with other workers.
+    """Return the cases of one world: same, half and twice the ranks, resumed twice, late, and with
+    other workers.
 
     >>> [case.name for case in resume_cases(num_workers=[0])][:3]
     ['same ranks', 'half the ranks', 'twice the ranks']
@@ -132,15 +140,17 @@ def check_resume(
     cases: Sequence[ResumeCase] | None = None,
     stops: Sequence[int] | None = None,
 ) -> ResumeTable:
-    """Stop a loader at every step, resume from its state, and compare the global batches with a run without stops.
+    """Stop a loader at every step, resume from its state, and compare the global batches with a run
+    without stops.
 
     Args:
-        make_loader: returns a new loader for a ``Place``; iterable, with ``state_dict`` and ``load_state_dict``. One that
-            ends is iterated again: it serves the next epoch.
+        make_loader: returns a new loader for a ``Place``; iterable, with ``state_dict`` and
+            ``load_state_dict``. One that ends is iterated again: it serves the next epoch.
         samples_of: names of the samples of a batch, without filler samples.
         title: of the table.
         num_steps: of the run without a stop; beyond the end of an epoch, if the loader has fewer.
-        micro_batches: batches of each rank in a step of the first world; even, if twice the ranks are among the cases.
+        micro_batches: batches of each rank in a step of the first world; even, if twice the ranks
+            are among the cases.
         cases: ``resume_cases()`` if None.
         stops: steps before the first stop; all from 0 to ``num_steps - 1`` if None.
 
@@ -169,7 +179,10 @@ def check_resume(
         assert any(whole[first]), "a loader without samples shows nothing"
         for stop in range(num_steps) if stops is None else stops:
             # Each further run but the last serves one step.
-            ends = [*range(stop, stop + len(case.runs) - 1), max(num_steps, stop + len(case.runs) - 1)]
+            ends = [
+                *range(stop, stop + len(case.runs) - 1),
+                max(num_steps, stop + len(case.runs) - 1),
+            ]
             try:
                 served = kit.run(case.runs, ends)
             except _NotServed as error:
@@ -199,7 +212,9 @@ class _Kit:
     is_late: bool
 
     def run(self, runs: Sequence[tuple[int, int]], ends: Sequence[int]) -> list[Counter[Hashable]]:
-        """Serve up to each end with one run after the other, and return the samples of each step."""
+        """Serve up to each end with one run after the other, and return the samples of each
+        step.
+        """
         steps: list[Counter[Hashable]] = []
         states: list[Any] = []
         for number, ((world_size, num_workers), end) in enumerate(zip(runs, ends, strict=True)):
@@ -209,7 +224,9 @@ class _Kit:
                 while len(steps) < end and (step := self._step(ranks)) is not None:
                     steps.append(step)
                 # No run resumes from the last one.
-                states = [self._state(loader) for loader in loaders] if number < len(runs) - 1 else []
+                states = (
+                    [self._state(loader) for loader in loaders] if number < len(runs) - 1 else []
+                )
             finally:
                 for rank in ranks:
                     rank.close()
@@ -218,12 +235,14 @@ class _Kit:
     def _loaders(self, world_size: int, num_workers: int, states: Sequence[Any]) -> list[Any]:
         if self.batches_per_step % world_size:
             raise SettingsError(
-                f"{counted(world_size, 'rank')} cannot share {self.batches_per_step} batches of a step: give "
-                f"micro_batches as a multiple"
+                f"{counted(world_size, 'rank')} cannot share {self.batches_per_step} batches of a "
+                "step: give micro_batches as a multiple"
             )
         loaders = []
         for rank in range(world_size):
-            loader = self.make_loader(Place(rank, world_size, self.batches_per_step // world_size, num_workers))
+            loader = self.make_loader(
+                Place(rank, world_size, self.batches_per_step // world_size, num_workers)
+            )
             loaders.append(loader)
             if not states:
                 continue
@@ -244,7 +263,12 @@ class _Kit:
         num_batches = []
         try:
             for batches in ranks:
-                own = [batch for _, batch in zip(range(self.batches_per_step // len(ranks)), batches, strict=False)]
+                own = [
+                    batch
+                    for _, batch in zip(
+                        range(self.batches_per_step // len(ranks)), batches, strict=False
+                    )
+                ]
                 samples.update(sample for batch in own for sample in self.samples_of(batch))
                 num_batches.append(len(own))
         except Exception as error:
@@ -275,7 +299,10 @@ def _verdict(expected: Sequence[Counter[Hashable]], served: Sequence[Counter[Has
     if list(expected) == list(served):
         return "exact"
     all_expected, all_served = sum(expected, Counter()), sum(served, Counter())
-    num_repeated, num_lost = (all_served - all_expected).total(), (all_expected - all_served).total()
+    num_repeated, num_lost = (
+        (all_served - all_expected).total(),
+        (all_expected - all_served).total(),
+    )
     if not num_repeated and not num_lost:
         return "same samples, other batches"
     return f"repeats {num_repeated}, loses {counted(num_lost, 'sample')}"

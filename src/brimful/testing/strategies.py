@@ -1,6 +1,7 @@
 """Hypothesis strategies for tests of packing: lengths and conversations.
 
-They shrink to small, readable cases, and include edge cases: lengths of 1, of exactly the capacity, many equal.
+They shrink to small, readable cases, and include edge cases: lengths of 1, of exactly the capacity,
+many equal.
 """
 
 from operator import itemgetter
@@ -29,7 +30,9 @@ def capacities_and_lengths(
 
 @st.composite
 def conversations(draw: st.DrawFn, *, max_turns: int = 6) -> list[dict[str, Any]]:
-    """Draw alternating turns of user and assistant with any text, perhaps after a system message."""
+    """Draw alternating turns of user and assistant with any text, perhaps after a system
+    message.
+    """
     text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
     turns: list[dict[str, Any]] = []
     if draw(st.booleans()):
@@ -47,7 +50,9 @@ def _plan_options(draw: st.DrawFn, capacity: int) -> dict[str, Any]:
     options: dict[str, Any] = {
         "capacity": capacity,
         "algorithm": algorithm,
-        "overflow": draw(st.sampled_from([policy for policy in Overflow if policy is not Overflow.ERROR])),
+        "overflow": draw(
+            st.sampled_from([policy for policy in Overflow if policy is not Overflow.ERROR])
+        ),
         "seed": draw(st.none() | st.integers(0, 3)),
         "epoch": draw(st.integers(0, 2)),
     }
@@ -65,14 +70,21 @@ def _plan_options(draw: st.DrawFn, capacity: int) -> dict[str, Any]:
 
 
 @st.composite
-def lengths_and_plans(draw: st.DrawFn, *, max_capacity: int = 64, max_samples: int = 40) -> tuple[list[int], Plan]:
-    """Draw lengths of samples, some above the capacity, with a plan of them under random options."""
-    capacity, lengths = draw(capacities_and_lengths(max_capacity=max_capacity, max_samples=max_samples, oversized=True))
+def lengths_and_plans(
+    draw: st.DrawFn, *, max_capacity: int = 64, max_samples: int = 40
+) -> tuple[list[int], Plan]:
+    """Draw lengths of samples, some above the capacity, with a plan of them under random
+    options.
+    """
+    capacity, lengths = draw(
+        capacities_and_lengths(max_capacity=max_capacity, max_samples=max_samples, oversized=True)
+    )
     return lengths, plan_packs(lengths, **draw(_plan_options(capacity)))
 
 
 def plans(*, max_capacity: int = 64, max_samples: int = 40) -> st.SearchStrategy[Plan]:
-    """Return a strategy of plans of random lengths, by any algorithm but ``optimal``, under compatible options.
+    """Return a strategy of plans of random lengths, by any algorithm but ``optimal``, under
+    compatible options.
 
     A plan may be empty, if every sample was dropped.
     """

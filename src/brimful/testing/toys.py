@@ -1,4 +1,6 @@
-"""Toys that behave like the real objects: an encoder without a tokenizer, packs without files, streams in steps."""
+"""Toys that behave like the real objects: an encoder without a tokenizer, packs without files,
+streams in steps.
+"""
 
 import io
 import os
@@ -63,9 +65,14 @@ class _ToyEncoder(Encoder):
             return BadSampleError("asks to be refused", sample_id=sample.sample_id)
         pieces = [(sample.text or "", True)] if sample.messages is None else []
         for turn in sample.messages or ():
-            pieces += [(f"{turn['role']}:", False), (f"{turn.get('content') or ''}\n", turn["role"] == "assistant")]
+            pieces += [
+                (f"{turn['role']}:", False),
+                (f"{turn.get('content') or ''}\n", turn["role"] == "assistant"),
+            ]
         ids = np.array([ord(char) for text, _ in pieces for char in text], dtype=np.int32)
-        return EncodedSample(ids, np.repeat([flag for _, flag in pieces], [len(text) for text, _ in pieces]))
+        return EncodedSample(
+            ids, np.repeat([flag for _, flag in pieces], [len(text) for text, _ in pieces])
+        )
 
     def decode(self, input_ids: Sequence[int]) -> str:
         return "".join(map(chr, input_ids))
@@ -95,7 +102,8 @@ _MEDIA_TEMPLATE = """\
 
 
 def toy_media_tokenizer() -> Any:
-    """Return a tokenizer of ``transformers`` with one token a byte, and the placeholders and template of Qwen-VL.
+    """Return a tokenizer of ``transformers`` with one token a byte, and the placeholders and
+    template of Qwen-VL.
 
     >>> toy_media_tokenizer()("<|image_pad|>ab")["input_ids"]
     [260, 64, 65]
@@ -108,7 +116,9 @@ def toy_media_tokenizer() -> Any:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", additional_special_tokens=list(_MEDIA_TOKENS)
+        tokenizer_object=backend,
+        eos_token="<|im_end|>",
+        additional_special_tokens=list(_MEDIA_TOKENS),
     )
     tokenizer.chat_template = _MEDIA_TEMPLATE
     return tokenizer
@@ -165,7 +175,9 @@ def toy_records(packs: Sequence[int]) -> list[ShardRecord]:
     """
     ends = np.cumsum([0, *packs]).tolist()
     return [
-        ShardRecord(seq, f"shards/{seq}", 0, "", num, 4 * num, ends[seq + 1], 4 * ends[seq + 1], "toy")
+        ShardRecord(
+            seq, f"shards/{seq}", 0, "", num, 4 * num, ends[seq + 1], 4 * ends[seq + 1], "toy"
+        )
         for seq, num in enumerate(packs)
     ]
 
@@ -185,7 +197,9 @@ class ToyProducer:
         self._log.begin(toy, {})
 
     def append(self, num_packs: int, *, seq: int | None = None) -> None:
-        """Write and commit one shard; nothing if ``seq`` is not the next, as when another producer has written it."""
+        """Write and commit one shard; nothing if ``seq`` is not the next, as when another producer
+        has written it.
+        """
         records, _ = self._log.records()
         if seq not in (None, len(records)):
             return
@@ -207,7 +221,9 @@ class ToyProducer:
 
 
 def toy_stream(directory: AnyPath, packs: Sequence[int], *, lanes: int = 1) -> str:
-    """Write a finished stream with these packs per shard; pack ``i`` holds sample ``i``. Return its directory."""
+    """Write a finished stream with these packs per shard; pack ``i`` holds sample ``i``. Return its
+    directory.
+    """
     producer = ToyProducer(directory, lanes=lanes)
     for num_packs in packs:
         producer.append(num_packs)

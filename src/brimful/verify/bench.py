@@ -40,7 +40,9 @@ _CAUSED_BY = {
     "gradients": (*_LOSS_CAUSES, "loss"),
     "weights": (*_LOSS_CAUSES, "loss"),
 }
-"""Checks whose failure explains another's: the first of them that failed too is named as its cause."""
+"""Checks whose failure explains another's: the first of them that failed too is named as its
+cause.
+"""
 
 
 def verify_packing(
@@ -55,30 +57,35 @@ def verify_packing(
 ) -> VerifyReport:
     """Show on a model, a collator and samples that packing them changes nothing.
 
-    The truth is the model on each sample alone, with no collator involved. It is compared with the batch that the
-    collator makes of all samples, and with batches in which one sample has other tokens::
+    The truth is the model on each sample alone, with no collator involved. It is compared with the
+    batch that the collator makes of all samples, and with batches in which one sample has other
+    tokens::
 
         alone     a a a a      b b                    logits, loss, gradients
         batch     a a a a | b b | 0 0                 the same, below the tolerance
         changed   A A A A | b b | 0 0                 b has not moved
 
-    Each failure is explained by experiment: the batch is repaired in one respect after another until the leak
-    stops. Except for the first check of isolation, all runs are in training mode with dropout off. The model is
+    Each failure is explained by experiment: the batch is repaired in one respect after another
+    until the leak stops. Except for the first check of isolation, all runs are in training mode
+    with dropout off. The model is
     left as it was: mode of every module, attention implementation, statistics, no gradients.
 
     Args:
-        model: a causal language model that is called as ``model(**batch)`` and returns ``logits`` and ``loss``:
-            any of Transformers, or a module around one.
+        model: a causal language model that is called as ``model(**batch)`` and returns ``logits``
+            and ``loss``: any of Transformers, or a module around one.
         collator: takes a list of samples and returns keyword arguments of the model. Transformers'
             ``DataCollatorWithFlattening``, ``PackCollator``, or yours.
-        samples: what the collator takes: mappings with ``input_ids`` and perhaps ``labels`` (not shifted),
-            ``position_ids`` (``[rows, n]``, mRoPE) or ``seq_lengths``; or packs. A few short ones are enough.
-        attention: implementations to try, by the names of Transformers; all of ``IMPLEMENTATIONS`` if None.
-        tolerance: largest relative difference. If None, by dtype for parity, 1e-5 in fp32 and 6e-2 in bf16; and for
-            isolation what right runs measure: nothing, or rounding where experts share a batch.
+        samples: what the collator takes: mappings with ``input_ids`` and perhaps ``labels`` (not
+            shifted), ``position_ids`` (``[rows, n]``, mRoPE) or ``seq_lengths``; or packs. A few
+            short ones are enough.
+        attention: implementations to try, by the names of Transformers; all of ``IMPLEMENTATIONS``
+            if None.
+        tolerance: largest relative difference. If None, by dtype for parity, 1e-5 in fp32 and 6e-2
+            in bf16; and for isolation what right runs measure: nothing, or rounding where experts
+            share a batch.
         gradients: compare gradients as well; takes twice the memory of the model.
-        media_maker: for packs with media, makes the towers' inputs of a sample alone; the collator's own
-            if None and it is a ``PackCollator(media=…)``.
+        media_maker: for packs with media, makes the towers' inputs of a sample alone; the
+            collator's own if None and it is a ``PackCollator(media=…)``.
 
     Raises:
         SettingsError: no samples, no attention implementation, or a model without parameters.
@@ -103,18 +110,27 @@ def verify_packing(
     if not names:
         raise SettingsError("attention is empty: name at least one implementation, such as sdpa")
     media_maker = getattr(collator, "media", None) if media_maker is None else media_maker
-    setup = PackingSetup(model, collator, ReferenceSamples(samples, media_maker), tolerance, gradients)
+    setup = PackingSetup(
+        model, collator, ReferenceSamples(samples, media_maker), tolerance, gradients
+    )
     with preserved(model):
         findings = [check_inputs_unmodified(setup), *check_batch(setup)]
         if setup.batch.layout.certain:
             if not setup.samples.has_media:
-                findings = _with_long_samples(setup, findings, as_packs=isinstance(samples[0], Pack))
+                findings = _with_long_samples(
+                    setup, findings, as_packs=isinstance(samples[0], Pack)
+                )
             for name in names:
                 findings += _check_attention(setup, name, findings)
     # The last implementation that passed is the way out for the ones that cannot run.
-    if supported := [item.attention for item in findings if item.check == "isolation" and item.passed]:
+    if supported := [
+        item.attention for item in findings if item.check == "isolation" and item.passed
+    ]:
         way_out = f"attn_implementation={supported[-1]!r}, which passes here"
-        findings = [replace(item, way_out=way_out) if item.check == "attention" else item for item in findings]
+        findings = [
+            replace(item, way_out=way_out) if item.check == "attention" else item
+            for item in findings
+        ]
     collator_name = getattr(collator, "__name__", None) or type(collator).__name__
     subject = (
         f"{type(model).__name__}, {setup.dtype_name} on {setup.device}; {collator_name}; "
@@ -122,11 +138,17 @@ def verify_packing(
         f"{setup.samples.num_targets:,} targets; torch {torch.__version__}"
     )
     order = list(CHECKS)
-    return VerifyReport(subject, tuple(sorted(findings, key=lambda finding: order.index(finding.check))))
+    return VerifyReport(
+        subject, tuple(sorted(findings, key=lambda finding: order.index(finding.check)))
+    )
 
 
-def _with_long_samples(setup: PackingSetup, findings: list[Finding], *, as_packs: bool) -> list[Finding]:
-    """Repeat the checks of arrays with samples that no model is run on, and insert findings that fail only there."""
+def _with_long_samples(
+    setup: PackingSetup, findings: list[Finding], *, as_packs: bool
+) -> list[Finding]:
+    """Repeat the checks of arrays with samples that no model is run on, and insert findings that
+    fail only there.
+    """
     tokens = [token for segment in setup.samples.segments for token in segment.ids.tolist()]
     long = replace(setup, samples=ReferenceSamples(long_samples(tokens, as_packs=as_packs)))
     try:
@@ -139,13 +161,19 @@ def _with_long_samples(setup: PackingSetup, findings: list[Finding], *, as_packs
         for finding in long_findings
         if finding.failed
     }
-    return [failures.get(finding.check, finding) if finding.passed else finding for finding in findings]
+    return [
+        failures.get(finding.check, finding) if finding.passed else finding for finding in findings
+    ]
 
 
-def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list[Finding]) -> list[Finding]:
+def _check_attention(
+    setup: PackingSetup, attention: str, earlier_findings: list[Finding]
+) -> list[Finding]:
     """Run the checks of one attention implementation."""
     # Another implementation may fail for a reason of its own, which explains nothing here.
-    related_findings = [finding for finding in earlier_findings if finding.attention in ("", attention)]
+    related_findings = [
+        finding for finding in earlier_findings if finding.attention in ("", attention)
+    ]
     findings: list[Finding] = []
     try:
         with using(setup.model, attention):
@@ -156,7 +184,10 @@ def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list
         findings = [finding for finding in findings if finding.failed]
         findings.append(not_supported("attention", str(error), error.way_out))
     findings = [_follow(finding, [*related_findings, *findings]) for finding in findings]
-    return [finding if finding.check == "weights" else replace(finding, attention=attention) for finding in findings]
+    return [
+        finding if finding.check == "weights" else replace(finding, attention=attention)
+        for finding in findings
+    ]
 
 
 def _run_checks(setup: PackingSetup, related_findings: list[Finding]) -> Iterator[Finding]:
@@ -195,7 +226,9 @@ def _run_checks(setup: PackingSetup, related_findings: list[Finding]) -> Iterato
 
 
 def _check_isolation(setup: PackingSetup, check: str, earlier_findings: list[Finding]) -> Finding:
-    """Check isolation in the mode that the model is in; explain a failure unless an earlier finding does."""
+    """Check isolation in the mode that the model is in; explain a failure unless an earlier finding
+    does.
+    """
     with _refusals(setup, "the packed batch"):
         finding, leak = check_isolation(setup)
         finding = _follow(replace(finding, check=check), earlier_findings)
@@ -208,21 +241,31 @@ def _check_isolation(setup: PackingSetup, check: str, earlier_findings: list[Fin
 
 
 def _check_parity(setup: PackingSetup, earlier_findings: list[Finding]) -> list[Finding]:
-    """Check logits, loss, gradients and weights in the mode that the model is in; explain failures likewise."""
+    """Check logits, loss, gradients and weights in the mode that the model is in; explain failures
+    likewise.
+    """
     with _refusals(setup, "a single sample"):
         reference = setup.per_sample_reference()
     with _refusals(setup, "the packed batch"):
         findings, auxiliary = check_parity(setup, reference, setup.batch)
-        # Weights do not depend on the implementation, so the first one that gets here shows them for all.
+        # Weights do not depend on the implementation, so the first one that gets here shows them
+        # for all.
         if not any(finding.check == "weights" for finding in earlier_findings):
             findings.append(check_weights(setup, reference, auxiliary))
         explanations = [*earlier_findings, *(finding for finding in findings if finding.cause)]
         findings = explain_parity(setup, [_follow(finding, explanations) for finding in findings])
-        # A leak in the forward is also one in the backward, which is checked alone only without a forward leak.
-        if any(finding.failed and finding.check in ("isolation", "training") for finding in earlier_findings):
+        # A leak in the forward is also one in the backward, which is checked alone only without a
+        # forward leak.
+        if any(
+            finding.failed and finding.check in ("isolation", "training")
+            for finding in earlier_findings
+        ):
             return findings
         backward = check_backward(setup)
-        return [backward if backward and finding.check == "gradients" else finding for finding in findings]
+        return [
+            backward if backward and finding.check == "gradients" else finding
+            for finding in findings
+        ]
 
 
 @contextlib.contextmanager

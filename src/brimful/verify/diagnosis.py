@@ -1,4 +1,5 @@
-"""Cause of a failure, found by experiment: the change of the batch that makes a leak stop, or a difference vanish.
+"""Cause of a failure, found by experiment: the change of the batch that makes a leak stop, or a
+difference vanish.
 
 ::
 
@@ -43,23 +44,26 @@ _Repair: TypeAlias = Callable[[CollatedBatch], dict[str, Any]]
 """From a batch to the keyword arguments of the model that a repair replaces."""
 
 _IN_ROWS_TOO = Diagnosis(
-    "not the packing: with a row for each sample the numbers also differ from a sample alone (padding, or what the model "
-    "shares in a batch)",
+    "not the packing: with a row for each sample the numbers also differ from a sample alone "
+    "(padding, or what the model shares in a batch)",
     "make the model independent of what else is in the batch",
 )
 
 _IN_PACKS_ONLY = Diagnosis(
-    "unknown: samples are apart, a row for each is right, and in packed rows the numbers differ (another kernel)",
+    "unknown: samples are apart, a row for each is right, and in packed rows the numbers differ "
+    "(another kernel)",
     "another attention implementation",
 )
 
 _NO_ROWS = Diagnosis(
-    "unknown: samples are apart, and a row for each, which would tell packing from the model, is refused",
+    "unknown: samples are apart, and a row for each, which would tell packing from the model, is "
+    "refused",
     "another attention implementation",
 )
 
 _NO_FLOAT32 = Diagnosis(
-    "unknown: samples are apart, and float32, which would tell rounding from a fault, cannot run here",
+    "unknown: samples are apart, and float32, which would tell rounding from a fault, cannot run "
+    "here",
     "verify the same collator with sdpa in float32",
 )
 
@@ -68,12 +72,17 @@ _ROUNDING_FACTOR = 4
 
 
 def diagnose_leak(setup: PackingSetup, leak: Leak) -> Diagnosis:
-    """Find cause and way out of a failed isolation check, in the mode and precision in which it failed."""
+    """Find cause and way out of a failed isolation check, in the mode and precision in which it
+    failed.
+    """
     with in_float32(setup.model) if leak.precise else contextlib.nullcontext():
         repairs = _repairs(setup)
         refusal = ""
-        # Each repair alone first. Only if none is enough, the first two, three, … are tried together.
-        for attempt in [[repair] for repair in repairs] + [repairs[:count] for count in range(2, len(repairs) + 1)]:
+        # Each repair alone first. Only if none is enough, the first two, three, … are tried
+        # together.
+        for attempt in [[repair] for repair in repairs] + [
+            repairs[:count] for count in range(2, len(repairs) + 1)
+        ]:
             try:
                 stops = _stops(setup, leak, [repair for repair, _ in attempt])
             except BrimfulError:
@@ -91,8 +100,8 @@ def way_out_of_refusal(setup: PackingSetup, message: str) -> str:
     """Name the nearest setting that works, if the model refuses the batch with this message."""
     if is_recurrent(setup) or "packed sequences" in message:
         return (
-            f"install causal-conv1d with flash-linear-attention (gated delta nets) or mamba-ssm (Mamba) and run on a "
-            f"GPU, or {_ONE_PER_ROW}"
+            "install causal-conv1d with flash-linear-attention (gated delta nets) or mamba-ssm "
+            f"(Mamba) and run on a GPU, or {_ONE_PER_ROW}"
         )
     return "another attention implementation, or another device"
 
@@ -122,7 +131,9 @@ def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
 
 
 def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
-    """Return the repairs that are worth trying, likeliest first, with the cause if one stops the leak."""
+    """Return the repairs that are worth trying, likeliest first, with the cause if one stops the
+    leak.
+    """
     kwargs = setup.batch.kwargs
     repairs: list[tuple[_Repair, Diagnosis]] = []
     if kwargs.get("attention_mask") is not None:
@@ -133,8 +144,8 @@ def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
         repairs.append((lambda batch: {"attention_mask": None}, diagnosis))
     if setup.accepts("use_cache") and kwargs.get("use_cache") is not False:
         diagnosis = Diagnosis(
-            "cache: with use_cache (the default of most configurations) Transformers makes an empty cache and no "
-            "longer looks for packed samples",
+            "cache: with use_cache (the default of most configurations) Transformers makes an "
+            "empty cache and no longer looks for packed samples",
             "put use_cache=False into the batch, or set model.config.use_cache = False",
         )
         repairs.append((lambda batch: {"use_cache": False}, diagnosis))
@@ -147,7 +158,8 @@ def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
         if _has_mrope(setup):
             diagnosis = Diagnosis(
                 "mRoPE: boundaries are read from a row of text positions, and the batch has none",
-                "position_ids [4, B, T]: text positions first, then time, height and width, each sample's own",
+                "position_ids [4, B, T]: text positions first, then time, height and width, each "
+                "sample's own",
             )
         repairs.append((lambda batch: {"position_ids": _right_positions(setup, batch)}, diagnosis))
     if len(setup.batch.ids) == 1:
@@ -157,10 +169,10 @@ def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
         )
         if is_recurrent(setup):
             diagnosis = Diagnosis(
-                "state leak: recurrent layers carry their state into the next sample, as seq_idx and cu_seq_lens are "
-                "missing or wrong",
-                "emit seq_idx int32[1, T] and cu_seq_lens_q (DataCollatorWithFlattening: return_seq_idx=True, "
-                "return_flash_attn_kwargs=True)",
+                "state leak: recurrent layers carry their state into the next sample, as seq_idx "
+                "and cu_seq_lens are missing or wrong",
+                "emit seq_idx int32[1, T] and cu_seq_lens_q (DataCollatorWithFlattening: "
+                "return_seq_idx=True, return_flash_attn_kwargs=True)",
             )
         repairs.append((lambda batch: _right_boundaries(setup, batch), diagnosis))
     return repairs
@@ -172,21 +184,25 @@ def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagno
     if is_recurrent(setup):
         if refusal:
             return Diagnosis(
-                f"state leak: without seq_idx and cu_seq_lens the recurrent layers run on through the row; given "
-                f"them, the model refuses here: {refusal}",
+                "state leak: without seq_idx and cu_seq_lens the recurrent layers run on through "
+                f"the row; given them, the model refuses here: {refusal}",
                 f"emit seq_idx and cu_seq_lens, and {way_out_of_refusal(setup, refusal)}",
             )
         return Diagnosis(
-            f"state leak: {name} ignores seq_idx and cu_seq_lens here, so its recurrent layers carry their state into the "
-            f"next sample",
+            f"state leak: {name} ignores seq_idx and cu_seq_lens here, so its recurrent layers "
+            "carry their state into the next sample",
             f"{_ONE_PER_ROW}; no batch repairs this here",
         )
-    # A mask of all pairs leaves the model nothing to compute: if it stops the leak, the model's own mask is wrong.
-    if experiment(lambda: _stops(setup, leak, [lambda batch: {"attention_mask": _block_mask(setup, batch)}])):
+    # A mask of all pairs leaves the model nothing to compute: if it stops the leak, the model's own
+    # mask is wrong.
+    if experiment(
+        lambda: _stops(setup, leak, [lambda batch: {"attention_mask": _block_mask(setup, batch)}])
+    ):
         return Diagnosis(
-            f"{name} builds its attention mask without position_ids, so nothing tells it where samples begin",
-            f"flash attention with cu_seq_lens on a GPU; a block-diagonal [B, 1, T, T] attention_mask (which replaces "
-            f"sliding windows, if any); or {_ONE_PER_ROW}",
+            f"{name} builds its attention mask without position_ids, so nothing tells it where "
+            "samples begin",
+            "flash attention with cu_seq_lens on a GPU; a block-diagonal [B, 1, T, T] "
+            f"attention_mask (which replaces sliding windows, if any); or {_ONE_PER_ROW}",
         )
     return Diagnosis(
         f"{name} does not keep samples apart with any batch" + (f" ({refusal})" if refusal else ""),
@@ -195,7 +211,9 @@ def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagno
 
 
 def _block_mask(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
-    """Return a mask by which each token sees only its own sample's earlier tokens: ``[B, 1, T, T]``."""
+    """Return a mask by which each token sees only its own sample's earlier tokens:
+    ``[B, 1, T, T]``.
+    """
     starts = torch.from_numpy(_segment_starts(batch)).to(setup.device)
     is_visible = (starts[:, :, None] == starts[:, None]).tril()
     mask = torch.zeros(is_visible.shape, dtype=setup.dtype, device=setup.device)
@@ -213,7 +231,9 @@ def _segment_starts(batch: CollatedBatch) -> Int64Array:
 
 
 def _has_mrope(setup: PackingSetup) -> bool:
-    """Return true if the batch has several rows of positions, or the model is configured for them."""
+    """Return true if the batch has several rows of positions, or the model is configured for
+    them.
+    """
     rows = position_rows(setup)
     if rows is not None and len(rows) >= 3:
         return True
@@ -223,7 +243,9 @@ def _has_mrope(setup: PackingSetup) -> bool:
 
 
 def _right_positions(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
-    """Return ``position_ids`` that number every sample as if alone: ``[B, T]``, or ``[4, B, T]`` for mRoPE."""
+    """Return ``position_ids`` that number every sample as if alone: ``[B, T]``, or ``[4, B, T]``
+    for mRoPE.
+    """
     text = np.arange(batch.ids.shape[1]) - _segment_starts(batch) + setup.position_start
     if not _has_mrope(setup):
         return torch.from_numpy(text).to(setup.device)
@@ -240,7 +262,9 @@ def _right_boundaries(setup: PackingSetup, batch: CollatedBatch) -> dict[str, An
     """Return the boundaries of a batch of one row, in every form that the model takes."""
     segment_starts = _segment_starts(batch)
     starts = np.unique(segment_starts[0])
-    offsets = torch.from_numpy(np.append(starts, batch.ids.shape[1]).astype(np.int32)).to(setup.device)
+    offsets = torch.from_numpy(np.append(starts, batch.ids.shape[1]).astype(np.int32)).to(
+        setup.device
+    )
     longest = int(offsets.diff().max())
     numbers = np.searchsorted(starts, segment_starts).astype(np.int32)
     boundaries = {
@@ -261,16 +285,19 @@ def is_random(setup: PackingSetup) -> bool:
 
 
 def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding]:
-    """Return logits, loss, gradients and weights with a cause for each failure; passed if only rounding caused it."""
+    """Return logits, loss, gradients and weights with a cause for each failure; passed if only
+    rounding caused it.
+    """
     may_round = setup.tolerance is None and setup.dtype in LOW_PRECISIONS
     if not any(_is_unexplained(finding, may_round=may_round) for finding in findings):
         return findings
     if is_random(setup):
         mode = "in training mode" if setup.model.training else "in eval()"
         diagnosis = Diagnosis(
-            f"randomness: the same batch gives other logits with another seed {mode} (dropout that stays on, or noise), so "
-            f"two runs differ with and without packing",
-            "switch the randomness off where the model is not in training mode (training=self.training)",
+            f"randomness: the same batch gives other logits with another seed {mode} (dropout that "
+            "stays on, or noise), so two runs differ with and without packing",
+            "switch the randomness off where the model is not in training mode "
+            "(training=self.training)",
         )
         return _with_diagnosis(findings, diagnosis)
     parity = experiment(lambda: check_parity(setup, setup.per_sample_reference(), setup.in_rows()))
@@ -287,7 +314,8 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
 def _explain_in_float32(
     setup: PackingSetup, findings: list[Finding], in_rows: list[Finding], diagnosis: Diagnosis
 ) -> list[Finding]:
-    """Tell rounding from a fault: a fault fails in float32 too, and rounding also occurs with a row for each sample.
+    """Tell rounding from a fault: a fault fails in float32 too, and rounding also occurs with a row
+    for each sample.
 
     Args:
         setup: model and samples.
@@ -310,7 +338,8 @@ def _explain_in_float32(
     if any(_is_unexplained(finding, may_round=True) for finding in precise):
         return _with_diagnosis(findings, diagnosis)
     precise_by_check = {finding.check: finding for finding in precise}
-    # Float32 is right, so only the size remains to be explained: rows of their own show the size of rounding.
+    # Float32 is right, so only the size remains to be explained: rows of their own show the size of
+    # rounding.
     rounding_by_check = {finding.check: finding.measured or 0.0 for finding in in_rows}
     rounds_by_groups = movement_in_rows(setup) > 0
     results = []
@@ -320,19 +349,25 @@ def _explain_in_float32(
             results.append(finding)
         elif rounds_by_groups or (finding.measured or 0.0) <= _ROUNDING_FACTOR * rounding:
             remark = (
-                f"told in float32; rounding in {setup.dtype_name} makes {finding.measured:.1e}, and {rounding:.1e} with a "
-                f"row for each"
+                f"told in float32; rounding in {setup.dtype_name} makes {finding.measured:.1e}, "
+                f"and {rounding:.1e} with a row for each"
             )
             precise_finding = precise_by_check[finding.check]
             results.append(replace(precise_finding, detail=joined(precise_finding.detail, remark)))
         else:
             cause = f"a kernel in {setup.dtype_name}: float32 is right, and a row for each sample differs by {rounding:.1e} only"
-            results.append(replace(finding, cause=cause, way_out="another attention implementation, or float32"))
+            results.append(
+                replace(
+                    finding, cause=cause, way_out="another attention implementation, or float32"
+                )
+            )
     return results
 
 
 def _is_unexplained(finding: Finding, *, may_round: bool = False) -> bool:
-    """Return true for a failure without a cause; of micro-batches also with one, if it may be rounding."""
+    """Return true for a failure without a cause; of micro-batches also with one, if it may be
+    rounding.
+    """
     return finding.failed and (not finding.cause or (may_round and finding.check == "weights"))
 
 
@@ -340,5 +375,6 @@ def _with_diagnosis(findings: list[Finding], diagnosis: Diagnosis) -> list[Findi
     """Give the first unexplained failure its cause; the others follow from it."""
     first = next((index for index, finding in enumerate(findings) if _is_unexplained(finding)), -1)
     return [
-        replace(finding, **diagnosis._asdict()) if index == first else finding for index, finding in enumerate(findings)
+        replace(finding, **diagnosis._asdict()) if index == first else finding
+        for index, finding in enumerate(findings)
     ]

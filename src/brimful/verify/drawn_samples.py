@@ -21,14 +21,18 @@ from brimful.media.videos import video_header
 from brimful.store.shards import Pack, assemble_pack
 
 _LENGTHS = (7, 12, 1, 20, 5, 13)
-"""Tokens of each random sample: odd and even, a single one, more than windows and convolutions of tiny models span."""
+"""Tokens of each random sample: odd and even, a single one, more than windows and convolutions of
+tiny models span.
+"""
 
 _NUM_PACKS = 2
 """Number of packs that segments are taken from: two, for two micro-batches."""
 
 
 _LONG_LENGTHS = (16_400, 3, 300)
-"""Tokens of samples that are laid out and not run: more than 14-bit counters and blocks of loops hold."""
+"""Tokens of samples that are laid out and not run: more than 14-bit counters and blocks of loops
+hold.
+"""
 
 
 _NUM_SPECIAL = 3
@@ -58,7 +62,8 @@ def random_samples(vocab: int, *, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def long_samples(tokens: Sequence[int], *, as_packs: bool) -> list[Pack | dict[str, Any]]:
-    """Make three samples of these tokens, one of them longer than a model is run on; every third is not a target.
+    """Make three samples of these tokens, one of them longer than a model is run on; every third is
+    not a target.
 
     >>> [len(sample["input_ids"]) for sample in long_samples([5, 6, 7], as_packs=False)]
     [16400, 3, 300]
@@ -70,15 +75,18 @@ def long_samples(tokens: Sequence[int], *, as_packs: bool) -> list[Pack | dict[s
         if as_packs:
             samples.append(assemble_pack([ids], [mask], [number]))
         else:
-            samples.append({"input_ids": ids.tolist(), "labels": np.where(mask, ids, IGNORE_INDEX).tolist()})
+            samples.append(
+                {"input_ids": ids.tolist(), "labels": np.where(mask, ids, IGNORE_INDEX).tolist()}
+            )
     return samples
 
 
 def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
-    """Take the first segments of the first two packs, within a number of tokens; ids modulo the vocabulary.
+    """Take the first segments of the first two packs, within a number of tokens; ids modulo the
+    vocabulary.
 
-    Each pack gives up to half of the tokens. A segment longer than a fourth of them is cut, to leave room for
-    others.
+    Each pack gives up to half of the tokens. A segment longer than a fourth of them is cut, to
+    leave room for others.
 
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
@@ -101,7 +109,8 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
 
 
 def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
-    """Take whole segments of the first packs, the shortest with media and the shortest without, as two packs.
+    """Take whole segments of the first packs, the shortest with media and the shortest without, as
+    two packs.
 
     Media are not cut, so two samples are taken at any length; others while they fit.
 
@@ -117,7 +126,9 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
     with_media = [part for part in parts if part.media]
     without = [part for part in parts if not part.media]
     # Alternately one with media and one without, starting with media, which are under test.
-    candidates = [part for pair in zip_longest(with_media, without) for part in pair if part is not None]
+    candidates = [
+        part for pair in zip_longest(with_media, without) for part in pair if part is not None
+    ]
     choice = with_media[:2] if len(with_media) > 1 else candidates[:2]
     candidates = [part for part in candidates if part not in choice]
     room = max_tokens - sum(part.length for part in choice)
@@ -142,21 +153,28 @@ class _Part:
         pack, segment = self.pack, self.segment
         # Places are in the pack, of the sample's first token, which a part of it may lack.
         start = int(pack.cu_seqlens[segment]) - int(pack.starts[segment])
-        return [replace(item, start=item.start - start, segment=0) for item in pack.media if item.segment == segment]
+        return [
+            replace(item, start=item.start - start, segment=0)
+            for item in pack.media
+            if item.segment == segment
+        ]
 
 
 def _assembled(packs_of_parts: Sequence[Sequence[_Part]]) -> list[Pack]:
     """Return packs of parts of other packs, with their media."""
     if sum(map(len, packs_of_parts)) < 2:
         raise SettingsError(
-            f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
+            "isolation needs at least two samples, and the packs have fewer: give other "
+            f"{setting('packs')}"
         )
     packs = []
     for parts in packs_of_parts:
         ids, masks, sample_ids, starts = [], [], [], []
         for part in parts:
             pack, segment = part.pack, part.segment
-            tokens = slice(int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment]) + part.length)
+            tokens = slice(
+                int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment]) + part.length
+            )
             ids.append(np.array(pack.input_ids[tokens]))
             masks.append(np.array(pack.loss_mask[tokens]))
             sample_ids.append(int(pack.sample_ids[segment]))
@@ -166,7 +184,8 @@ def _assembled(packs_of_parts: Sequence[Sequence[_Part]]) -> list[Pack]:
 
 
 class SmallPacks(NamedTuple):
-    """Packs whose tokens are renumbered, for a tiny model: a vocabulary of its own takes most of its time.
+    """Packs whose tokens are renumbered, for a tiny model: a vocabulary of its own takes most of
+    its time.
 
     Attributes:
         packs: with tokens from 3 on; padding, BOS and EOS lie below.
@@ -190,27 +209,38 @@ def renumbered(packs: Sequence[Pack]) -> SmallPacks:
     present_ids = np.unique(np.concatenate([pack.input_ids for pack in packs]))
     num_tokens = sum(len(pack) for pack in packs)
     small = [
-        replace(pack, input_ids=(np.searchsorted(present_ids, pack.input_ids) + _NUM_SPECIAL).astype(np.int32))
+        replace(
+            pack,
+            input_ids=(np.searchsorted(present_ids, pack.input_ids) + _NUM_SPECIAL).astype(
+                np.int32
+            ),
+        )
         for pack in packs
     ]
     token_ids = {
-        item.medium.kind: int(pack.input_ids[item.start + item.runs[0]]) for pack in small for item in pack.media
+        item.medium.kind: int(pack.input_ids[item.start + item.runs[0]])
+        for pack in small
+        for item in pack.media
     }
     vocab = _NUM_SPECIAL + len(present_ids) + num_tokens + len(MediaKind)
     return SmallPacks(small, -(-vocab // 64) * 64, token_ids)
 
 
 def other_medium(item: PlacedMedium) -> PlacedMedium | None:
-    """Return another image, video or audio clip of the same size as this one; None if none can be made.
+    """Return another image, video or audio clip of the same size as this one; None if none can be
+    made.
 
-    The negative of an image, frames that grow lighter for a video, audio played backwards and overlaid with a tone.
+    The negative of an image, frames that grow lighter for a video, audio played backwards and
+    overlaid with a tone.
     """
     medium = replace(item.medium, data=item.read())
     try:
         data = _MAKERS[medium.kind](medium)
     except Exception:  # a library that cannot write such a medium may fail in any way: then nothing is shown with it
         return None
-    return replace(item, medium=Medium(medium.kind, f"another {medium.name}"[:200], data=data), fingerprint="")
+    return replace(
+        item, medium=Medium(medium.kind, f"another {medium.name}"[:200], data=data), fingerprint=""
+    )
 
 
 def _other_picture(medium: Medium) -> bytes:
@@ -228,7 +258,9 @@ def _other_sound(medium: Medium) -> bytes:
     wave = load_audio(medium, rate)[::-1]
     tone = 0.25 * np.sin(np.arange(len(wave)) * (2 * np.pi * 440 / rate))
     file = io.BytesIO()
-    soundfile.write(file, (0.5 * wave + tone).astype(np.float32), rate, format="WAV", subtype="FLOAT")
+    soundfile.write(
+        file, (0.5 * wave + tone).astype(np.float32), rate, format="WAV", subtype="FLOAT"
+    )
     return file.getvalue()
 
 
@@ -242,7 +274,9 @@ def _other_video(medium: Medium) -> bytes:
         stream.width, stream.height = header.width, header.height
         stream.pix_fmt = "yuv420p"
         for number in range(header.num_frames):
-            pixels = np.full((header.height, header.width, 3), 40 + number * 7 % 180, dtype=np.uint8)
+            pixels = np.full(
+                (header.height, header.width, 3), 40 + number * 7 % 180, dtype=np.uint8
+            )
             container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
         container.mux(stream.encode())
     return file.getvalue()
@@ -256,10 +290,12 @@ _MAKERS: dict[MediaKind, Callable[[Medium], bytes]] = {
 
 
 def remembered(maker: Callable[[Pack], PackExtras]) -> Callable[[Pack], PackExtras]:
-    """Return a maker of features that keeps them, for a few small packs; training would fill its memory with it.
+    """Return a maker of features that keeps them, for a few small packs; training would fill its
+    memory with it.
 
     Args:
-        maker: such as ``MediaFeatures``: its features depend on the media and the lengths of segments alone.
+        maker: such as ``MediaFeatures``: its features depend on the media and the lengths of
+            segments alone.
 
     >>> from brimful.testing.toys import toy_pack
     >>> calls = []

@@ -1,8 +1,10 @@
-"""Places of samples in a batch that any collator made, found by markers and tokens and not by the collator's claims.
+"""Places of samples in a batch that any collator made, found by markers and tokens and not by the
+collator's claims.
 
-Tokens alone do not always tell: ``a b`` + ``a b`` next to ``a b a b`` can be cut in two ways, a sample of one token may
-stand inside another, and a sample of one repeated token looks like padding. So the collator is also given the same
-samples with a token of its own at every place. A collator that does not look at tokens lays both out alike::
+Tokens alone do not always tell: ``a b`` + ``a b`` next to ``a b a b`` can be cut in two ways, a
+sample of one token may stand inside another, and a sample of one repeated token looks like padding.
+So the collator is also given the same samples with a token of its own at every place. A collator
+that does not look at tokens lays both out alike::
 
     samples    7 7 · 7 7 7        batch     7 7 7 7 7 | 7 7        where is which, and what is padding?
     marked     0 1 · 2 3 4                  0 1 2 3 4 | 7 7        certain
@@ -93,13 +95,16 @@ def lay_out_markers(
         marked_ids.append(ids)
     try:
         rows = collate_ids(samples.copies(Change(dict(enumerate(marked_ids)))))
-    except Exception:  # a collator may refuse foreign tokens in any way it likes; samples are searched then
+    except (
+        Exception
+    ):  # a collator may refuse foreign tokens in any way it likes; samples are searched then
         return None
     places: list[Place | None] = [None] * len(marked_ids)
     repeats: list[int] = []
     is_marker = np.isin(rows, list(owners))
     fragments = is_marker.copy()
-    # A marker occurs once in the samples, so its value alone gives the segment and the place of a token.
+    # A marker occurs once in the samples, so its value alone gives the segment and the place of a
+    # token.
     for row, column in np.argwhere(is_marker).tolist():
         index, offset = owners[int(rows[row, column])]
         start, stop = column - offset, column - offset + len(marked_ids[index])
@@ -117,11 +122,15 @@ def lay_out_markers(
     return SampleLayout(tuple(places), tuple(repeats), fragments, True)
 
 
-def locate_with_markers(rows: Int64Array, segments: Sequence[Segment], markers: SampleLayout | None) -> SampleLayout:
-    """Return the layout that the markers show if the batch agrees with it; else search for the tokens.
+def locate_with_markers(
+    rows: Int64Array, segments: Sequence[Segment], markers: SampleLayout | None
+) -> SampleLayout:
+    """Return the layout that the markers show if the batch agrees with it; else search for the
+    tokens.
 
-    A collator may look at tokens, and then lay markers out in another way. So the markers are believed if every
-    sample is found with its own tokens at its markers' place. If some are missing, a complete layout is preferred.
+    A collator may look at tokens, and then lay markers out in another way. So the markers are
+    believed if every sample is found with its own tokens at its markers' place. If some are
+    missing, a complete layout is preferred.
 
     Args:
         rows: ``int64[B, T]``: tokens of the batch.
@@ -132,7 +141,9 @@ def locate_with_markers(rows: Int64Array, segments: Sequence[Segment], markers: 
     def search() -> SampleLayout:
         # Segments that differ in labels or positions alone are not interchangeable: the batch
         # treats them differently.
-        identities = [(item.ids.tobytes(), item.labels.tobytes(), str(item.positions)) for item in segments]
+        identities = [
+            (item.ids.tobytes(), item.labels.tobytes(), str(item.positions)) for item in segments
+        ]
         return locate(rows, [segment.ids for segment in segments], identities)
 
     if markers is None or markers.fragments.shape != rows.shape:
@@ -146,20 +157,24 @@ def locate_with_markers(rows: Int64Array, segments: Sequence[Segment], markers: 
 
 
 def locate(
-    rows: Int64Array, segment_ids: Sequence[Int64Array], identities: Sequence[Hashable] | None = None
+    rows: Int64Array,
+    segment_ids: Sequence[Int64Array],
+    identities: Sequence[Hashable] | None = None,
 ) -> SampleLayout:
-    """Search for each segment's tokens in the rows, each token claimed once, with one kind of token as the remainder::
+    """Search for each segment's tokens in the rows, each token claimed once, with one kind of token
+    as the remainder::
 
         rows      5 6 7 | 8 9 | 0 0        segments  5 6 7 · 8 9
         places    row 0, 0 to 3 · row 0, 3 to 5      remainder: the two zeros
 
-    Without such a layout, the longest segments are placed first, each nearest to its place in the segments'
-    concatenation.
+    Without such a layout, the longest segments are placed first, each nearest to its place in the
+    segments' concatenation.
 
     Args:
         rows: ``int64[B, T]``.
         segment_ids: ``int64[n]`` of each segment.
-        identities: segments with equal values here may change places, as nothing tells them apart; by tokens if None.
+        identities: segments with equal values here may change places, as nothing tells them apart;
+            by tokens if None.
 
     >>> def describe(layout):
     ...     return [place and (place.start, place.stop) for place in layout.places], layout.certain
@@ -183,7 +198,10 @@ def _occurrences(rows: Int64Array, ids: Int64Array) -> list[Place]:
     if rows.shape[1] < len(ids):
         return []
     windows = np.lib.stride_tricks.sliding_window_view(rows, len(ids), axis=1)
-    return [Place(row, start, start + len(ids)) for row, start in np.argwhere((windows == ids).all(axis=-1)).tolist()]
+    return [
+        Place(row, start, start + len(ids))
+        for row, start in np.argwhere((windows == ids).all(axis=-1)).tolist()
+    ]
 
 
 def _complete_layouts(
@@ -192,12 +210,17 @@ def _complete_layouts(
     identities: Sequence[Hashable],
     candidates: Sequence[list[Place]],
 ) -> list[tuple[Place | None, ...]]:
-    """Return up to two layouts of all segments whose remainder is of one kind; two if the search takes too long."""
+    """Return up to two layouts of all segments whose remainder is of one kind; two if the search
+    takes too long.
+    """
     count = len(segment_ids)
     if count > _MAX_SEARCHED_SAMPLES or not all(candidates):
         return []
-    # The segment with the fewest candidates decides first, which cuts the tree of tries near its root.
-    order = sorted(range(count), key=lambda index: (len(candidates[index]), -len(segment_ids[index]), index))
+    # The segment with the fewest candidates decides first, which cuts the tree of tries near its
+    # root.
+    order = sorted(
+        range(count), key=lambda index: (len(candidates[index]), -len(segment_ids[index]), index)
+    )
     free = np.ones(rows.shape, dtype=bool)
     places: list[Place | None] = [None] * count
     placed_twins: dict[Hashable, list[Place]] = {}
@@ -213,7 +236,8 @@ def _complete_layouts(
         index = order[depth]
         twins = placed_twins.setdefault(identities[index], [])
         for place in candidates[index]:
-            # Interchangeable segments lie in the order of the batch, so exchanging them is not a second layout.
+            # Interchangeable segments lie in the order of the batch, so exchanging them is not a
+            # second layout.
             if twins and (place.row, place.start) < (twins[-1].row, twins[-1].start):
                 continue
             num_tries += 1
@@ -221,7 +245,8 @@ def _complete_layouts(
                 return
             if not free[place.index].all():
                 continue
-            # Undone after the recursion: each try sees the tokens that the segments above it claim, and no others.
+            # Undone after the recursion: each try sees the tokens that the segments above it claim,
+            # and no others.
             free[place.index] = False
             places[index] = place
             twins.append(place)
@@ -237,7 +262,9 @@ def _complete_layouts(
 def _greedy_layout(
     rows: Int64Array, segment_ids: Sequence[Int64Array], candidates: Sequence[list[Place]]
 ) -> SampleLayout:
-    """Place the longest segments first, each at the nearest of the candidates that are still free."""
+    """Place the longest segments first, each at the nearest of the candidates that are still
+    free.
+    """
     free = np.ones(rows.shape, dtype=bool)
     places: list[Place | None] = [None] * len(segment_ids)
     width = rows.shape[1]
@@ -245,13 +272,21 @@ def _greedy_layout(
     for index in sorted(range(len(segment_ids)), key=lambda index: -len(segment_ids[index])):
         free_places = [place for place in candidates[index] if free[place.index].all()]
         if free_places:
-            nearest = min(free_places, key=lambda place: abs(place.row * width + place.start - expected_starts[index]))
+            nearest = min(
+                free_places,
+                key=lambda place: abs(place.row * width + place.start - expected_starts[index]),
+            )
             free[nearest.index] = False
             places[index] = nearest
     # Tokens that no segment claimed keep their value; the others match nothing.
     remainder = np.where(free, rows, np.iinfo(np.int64).min)
-    repeats = tuple(index for index, ids in enumerate(segment_ids) if places[index] and _occurrences(remainder, ids))
-    # A repeat explains why a segment fits in two places; a repeat of one token could as well be padding.
+    repeats = tuple(
+        index
+        for index, ids in enumerate(segment_ids)
+        if places[index] and _occurrences(remainder, ids)
+    )
+    # A repeat explains why a segment fits in two places; a repeat of one token could as well be
+    # padding.
     certain = all(len(options) <= 1 or index in repeats for index, options in enumerate(candidates))
     certain &= not any(len(np.unique(segment_ids[index])) == 1 for index in repeats)
     return SampleLayout(tuple(places), repeats, np.zeros(rows.shape, dtype=bool), certain)
@@ -264,8 +299,9 @@ class CollatedBatch:
     Attributes:
         kwargs: keyword arguments of the model.
         ids: ``int64[B, T]``.
-        targets: ``int64[B, T]``: the token that the logits of each position are trained to predict; None without labels.
-            Labels of ``labels`` are shifted by the model, ``shift_labels`` are shifted already.
+        targets: ``int64[B, T]``: the token that the logits of each position are trained to predict;
+            None without labels. Labels of ``labels`` are shifted by the model, ``shift_labels`` are
+            shifted already.
         layout: places of the samples.
     """
 
@@ -290,11 +326,15 @@ class CollatedBatch:
     @property
     def located(self) -> list[tuple[int, Place]]:
         """Index and place of each segment that is in the batch as a whole."""
-        return [(index, place) for index, place in enumerate(self.layout.places) if place is not None]
+        return [
+            (index, place) for index, place in enumerate(self.layout.places) if place is not None
+        ]
 
     @property
     def padding(self) -> BoolArray:
-        """``bool[B, T]``: tokens of no sample, if all are the same; none otherwise, as that is not padding."""
+        """``bool[B, T]``: tokens of no sample, if all are the same; none otherwise, as that is not
+        padding.
+        """
         remainder = self.free & ~self.layout.fragments
         return remainder if len(np.unique(self.ids[remainder])) <= 1 else np.zeros_like(remainder)
 
@@ -316,7 +356,8 @@ class CollatedBatch:
             name: such as ``position_ids``; one row serves all rows of the batch.
 
         Returns:
-            ``int64[B, T]``, or ``int64[rows, B, T]`` if it has three dimensions; None if the batch does not have it.
+            ``int64[B, T]``, or ``int64[rows, B, T]`` if it has three dimensions; None if the batch
+            does not have it.
 
         Raises:
             CollateError: another shape than ``input_ids``.
@@ -327,7 +368,9 @@ class CollatedBatch:
         try:
             return np.broadcast_to(numbers, (*numbers.shape[:-2], *shape))
         except ValueError:
-            raise CollateError(f"{name} of the batch have the shape {numbers.shape} and input_ids {shape}") from None
+            raise CollateError(
+                f"{name} of the batch have the shape {numbers.shape} and input_ids {shape}"
+            ) from None
 
 
 def as_integers(value: Any) -> Int64Array:

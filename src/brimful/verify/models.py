@@ -1,4 +1,6 @@
-"""Models to verify: a tiny random one of a real architecture, or one from a directory or the hub."""
+"""Models to verify: a tiny random one of a real architecture, or one from a directory or the
+hub.
+"""
 
 import difflib
 import inspect
@@ -16,35 +18,84 @@ from brimful.verify.modes import first_sentence
 
 WITHOUT_SMALL_FORM = {
     "gemma4_assistant": "a draft model: it reads keys and values of the model that it drafts for",
-    "gemma4_unified_assistant": "a draft model: it reads keys and values of the model that it drafts for",
+    "gemma4_unified_assistant": "a draft model: it reads keys and values of the model that it "
+    "drafts for",
     "git": "a caption model: without an image it has no logits to train",
     "musicgen": "the decoder of an audio model: its tokens are codebooks, several for each place",
-    "musicgen_melody": "the decoder of an audio model: its tokens are codebooks, several for each place",
+    "musicgen_melody": "the decoder of an audio model: its tokens are codebooks, several for each "
+    "place",
 }
-"""Causal types of Transformers that no rows of text can be given to, and why; ``docs/verify.md`` lists them."""
+"""Causal types of Transformers that no rows of text can be given to, and why; ``docs/verify.md``
+lists them.
+"""
 
 _MAX_PARAMETERS = 50_000_000
-"""Parameters that a small model may have; more means that its configuration names its sizes in an unknown way."""
+"""Parameters that a small model may have; more means that its configuration names its sizes in an
+unknown way.
+"""
 
 _SIZES_AND_NAMES = (
     (2048, ("max_position_embeddings", "n_positions")),
     (128, ("vocab_size", "vocab_size_per_layer_input")),
     (96, ("intermediate_size", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim")),
-    (64, ("hidden_size", "d_model", "hidden_size_global", "n_embd", "embed_dim", "out_hidden_size")),
+    (
+        64,
+        ("hidden_size", "d_model", "hidden_size_global", "n_embd", "embed_dim", "out_hidden_size"),
+    ),
     (32, ("moe_intermediate_size", "shared_expert_intermediate_size")),
-    (16, ("head_dim", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")),
-    (16, ("linear_key_head_dim", "linear_value_head_dim", "state_size", "mamba_d_state", "mamba_d_head")),
+    (
+        16,
+        (
+            "head_dim",
+            "kv_lora_rank",
+            "q_lora_rank",
+            "qk_rope_head_dim",
+            "qk_nope_head_dim",
+            "v_head_dim",
+        ),
+    ),
+    (
+        16,
+        (
+            "linear_key_head_dim",
+            "linear_value_head_dim",
+            "state_size",
+            "mamba_d_state",
+            "mamba_d_head",
+        ),
+    ),
     (16, ("mamba_chunk_size", "chunk_size")),
     (8, ("hidden_size_per_layer_input", "sliding_window", "rotary_dim", "mamba_n_heads")),
-    (4, ("num_attention_heads", "n_head", "num_heads", "num_experts", "num_local_experts", "n_routed_experts")),
+    (
+        4,
+        (
+            "num_attention_heads",
+            "n_head",
+            "num_heads",
+            "num_experts",
+            "num_local_experts",
+            "n_routed_experts",
+        ),
+    ),
     (4, ("linear_num_value_heads", "encoder_attention_heads", "decoder_attention_heads")),
     (4, ("num_encoder_attention_heads", "num_decoder_attention_heads")),
     (2, ("num_key_value_heads", "num_experts_per_tok", "linear_num_key_heads", "eos_token_id")),
     (2, ("encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")),
-    (1, ("n_group", "topk_group", "first_k_dense_replace", "depth", "mamba_n_groups", "bos_token_id")),
+    (
+        1,
+        (
+            "n_group",
+            "topk_group",
+            "first_k_dense_replace",
+            "depth",
+            "mamba_n_groups",
+            "bos_token_id",
+        ),
+    ),
     (0, ("pad_token_id",)),
 )
-"""Small sizes, and the names that configurations use for them; windows are shorter than the samples made for them.
+"""Small sizes, and the names that configurations use for them; windows are shorter than the samples
+made for them.
 
 The order counts if two names mean one field: the last one wins.
 """
@@ -54,7 +105,9 @@ _SIZES = {name: size for size, names in _SIZES_AND_NAMES for name in names}
 _SET_EVEN_IF_NONE = ("head_dim", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok")
 """Names that are set even if the configuration has None, for models that need them."""
 
-_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
+_MROPE = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+}
 _SPECIAL: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2},
     "deepseek_v2": {"num_experts_per_tok": 2},
@@ -70,7 +123,12 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "gemma4_text": {"global_head_dim": 16},
     "gemma4_unified_text": {"global_head_dim": 16},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "jamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+    },
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
@@ -89,7 +147,12 @@ _SPECIAL: dict[str, dict[str, Any]] = {
         "indexer_budget": 8,
         "indexer_compress_ratio": 2,
     },
-    "reformer": {"is_decoder": True, "axial_pos_embds": False, "attention_head_size": 16, "feed_forward_size": 96},
+    "reformer": {
+        "is_decoder": True,
+        "axial_pos_embds": False,
+        "attention_head_size": 16,
+        "feed_forward_size": 96,
+    },
     "recurrent_gemma": {"num_hidden_layers": 3},
     "xmod": {"default_language": "en_XX"},
     "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
@@ -100,10 +163,14 @@ _SPECIAL: dict[str, dict[str, Any]] = {
 """Further settings of single architectures: head counts that match, every kind of layer."""
 
 
-def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> Any:
-    """Build a random model of an architecture, small enough for any machine: a few layers of each kind, 128 tokens.
+def tiny_model(
+    model_type: str, *, dtype: str = "float32", device: str = "cpu", seed: int = 0
+) -> Any:
+    """Build a random model of an architecture, small enough for any machine: a few layers of each
+    kind, 128 tokens.
 
-    Weights are drawn wider than for training (standard deviation 0.1), so that effects of tokens on each other show.
+    Weights are drawn wider than for training (standard deviation 0.1), so that effects of tokens on
+    each other show.
 
     Args:
         model_type: as in a ``config.json``: qwen2, llama, gemma3, mamba2, …
@@ -124,28 +191,32 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
     try:
         config = _tiny_config(transformers, model_type)
         auto_class = _auto_class(transformers, config.model_type)
-        # On the meta device a model takes no memory, so one that does not shrink is found before it is allocated.
+        # On the meta device a model takes no memory, so one that does not shrink is found before it
+        # is allocated.
         with torch.device("meta"):
             size = auto_class.from_config(config).num_parameters()
         if size > _MAX_PARAMETERS:
             raise SettingsError(
-                f"{setting('model_type', model_type)}: its configuration does not shrink ({size:,} parameters): make a small "
-                f"model of it and give its directory as {setting('model')}"
+                f"{setting('model_type', model_type)}: its configuration does not shrink ({size:,} "
+                "parameters): make a small model of it and give its directory as "
+                f"{setting('model')}"
             )
         model = with_random_weights(lambda: auto_class.from_config(config), dtype, seed)
     except SettingsError:
         raise
     except Exception as error:  # configurations check themselves in any way they like
         raise SettingsError(
-            f"{setting('model_type', model_type)}: no causal language model of it can be made small "
-            f"({type(error).__name__}: {first_sentence(error)}); give the type of its text model, or make one "
-            f"yourself and give its directory as {setting('model')}"
+            f"{setting('model_type', model_type)}: no causal language model of it can be made "
+            f"small ({type(error).__name__}: {first_sentence(error)}); give the type of its text "
+            f"model, or make one yourself and give its directory as {setting('model')}"
         ) from error
     return model.to(torch_device).eval()
 
 
 def with_random_weights(build: Callable[[], Any], dtype: str, seed: int) -> Any:
-    """Build a model, and draw its weights with a standard deviation of 0.1, the same for each seed."""
+    """Build a model, and draw its weights with a standard deviation of 0.1, the same for each
+    seed.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build().to(dtype_named(dtype))
@@ -171,7 +242,9 @@ def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any
         model = auto_class.from_pretrained(path, dtype=dtype_named(dtype))
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise SettingsError(f"{setting('model', path)}: no causal language model could be loaded: {reason}") from error
+        raise SettingsError(
+            f"{setting('model', path)}: no causal language model could be loaded: {reason}"
+        ) from error
     return model.to(torch_device).eval()
 
 
@@ -198,7 +271,8 @@ def device_named(name: str) -> Any:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise SettingsError(
-            f"{setting('device', name)}: {str(error).splitlines()[0]}; use {setting('device', 'cpu')}"
+            f"{setting('device', name)}: {str(error).splitlines()[0]}; use "
+            f"{setting('device', 'cpu')}"
         ) from error
     return device
 
@@ -211,14 +285,22 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
     """
     mapping = transformers.CONFIG_MAPPING
     if model_type not in mapping:
-        similar = difflib.get_close_matches(model_type.lower().replace("-", "_"), list(mapping.keys()), n=4, cutoff=0.5)
-        hint = f"did you mean {', '.join(similar)}?" if similar else "use the model_type of its config.json"
+        similar = difflib.get_close_matches(
+            model_type.lower().replace("-", "_"), list(mapping.keys()), n=4, cutoff=0.5
+        )
+        hint = (
+            f"did you mean {', '.join(similar)}?"
+            if similar
+            else "use the model_type of its config.json"
+        )
         raise SettingsError(
-            f"{setting('model_type', model_type)} is not in Transformers {transformers.__version__}: {hint}"
+            f"{setting('model_type', model_type)} is not in Transformers "
+            f"{transformers.__version__}: {hint}"
         )
     if model_type in WITHOUT_SMALL_FORM:
         raise SettingsError(
-            f"{setting('model_type', model_type)}: {WITHOUT_SMALL_FORM[model_type]}; it cannot be packed"
+            f"{setting('model_type', model_type)}: {WITHOUT_SMALL_FORM[model_type]}; it cannot be "
+            "packed"
         )
     text_type = f"{model_type}_text"
     has_text_model = text_type in mapping and text_type in _auto_names("CAUSAL_LM")
@@ -226,7 +308,9 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
 
 
 def small_config(config_class: Any) -> Any:
-    """Return a configuration of this class with all its sizes made small, and every kind of layer once."""
+    """Return a configuration of this class with all its sizes made small, and every kind of layer
+    once.
+    """
 
     def is_property(name: str) -> bool:
         return isinstance(inspect.getattr_static(config_class, name, None), property)
@@ -237,19 +321,27 @@ def small_config(config_class: Any) -> Any:
     sizes: dict[str, Any] = {
         name: size
         for name, size in _SIZES.items()
-        if (getattr(default, name, None) is not None or (name in _SET_EVEN_IF_NONE and hasattr(default, name)))
+        if (
+            getattr(default, name, None) is not None
+            or (name in _SET_EVEN_IF_NONE and hasattr(default, name))
+        )
         and not is_property(name)
     }
     if hasattr(default, "kv_lora_rank"):  # latent attention has as many key heads as query heads
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     if getattr(default, "pad_token_id", None) is None:
         sizes["pad_token_id"] = 0
-    # Every kind of layer occurs, because each may leak in its own way; two layers if it has one kind.
+    # Every kind of layer occurs, because each may leak in its own way; two layers if it has one
+    # kind.
     num_layers = 2
-    types_name = (getattr(config_class, "attribute_map", None) or {}).get("layer_types", "layer_types")
+    types_name = (getattr(config_class, "attribute_map", None) or {}).get(
+        "layer_types", "layer_types"
+    )
     if (layer_types := getattr(default, "layer_types", None)) and not is_property(types_name):
         kinds = list(dict.fromkeys(layer_types))
-        shares_keys = getattr(default, "num_kv_shared_layers", 0)  # the second half takes keys and values of the first
+        shares_keys = getattr(
+            default, "num_kv_shared_layers", 0
+        )  # the second half takes keys and values of the first
         sizes |= {"num_kv_shared_layers": len(kinds)} if shares_keys else {}
         sizes[types_name] = kinds * (1 if len(kinds) > 1 and not shares_keys else 2)
         num_layers = len(sizes[types_name])
@@ -271,7 +363,9 @@ def _auto_names(task: str) -> Any:
 
 
 def _auto_class(transformers: Any, model_type: str) -> Any:
-    """Return the class that makes causal language models of a type; models with towers have one of their own."""
+    """Return the class that makes causal language models of a type; models with towers have one of
+    their own.
+    """
     if model_type in _auto_names("MULTIMODAL_LM") and model_type not in _auto_names("CAUSAL_LM"):
         return transformers.AutoModelForMultimodalLM
     return transformers.AutoModelForCausalLM
@@ -320,7 +414,8 @@ def tiny_media_model(
     family = str(settings["family"])
     if family not in _MODEL_TYPES:
         raise SettingsError(
-            f"no small model of {family} is built in: name a model of your own by {setting('model', 'DIR')}"
+            f"no small model of {family} is built in: name a model of your own by "
+            f"{setting('model', 'DIR')}"
         )
     torch_device = device_named(device)
     config = small_config(transformers.CONFIG_MAPPING[_MODEL_TYPES[family]])

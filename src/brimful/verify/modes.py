@@ -1,4 +1,6 @@
-"""Temporary settings of a model, and its own again afterwards: a mode without randomness, float32, an attention."""
+"""Temporary settings of a model, and its own again afterwards: a mode without randomness, float32,
+an attention.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -18,7 +20,9 @@ _FLASH_PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flas
 """Package of each flash attention that has one."""
 
 _RATE_WORDS = ("drop", "jitter")
-"""Words in names of random rates: attention_dropout, layerdrop, drop_path_rate, router_jitter_noise."""
+"""Words in names of random rates: attention_dropout, layerdrop, drop_path_rate,
+router_jitter_noise.
+"""
 
 
 @contextlib.contextmanager
@@ -85,7 +89,9 @@ def training(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_float32(model: Any) -> Iterator[None]:
-    """Compute in float32 if weights and buffers have lower precision; the original tensors are restored afterwards."""
+    """Compute in float32 if weights and buffers have lower precision; the original tensors are
+    restored afterwards.
+    """
     slots = _buffer_slots(model)
     originals = [(tensor, tensor.data) for tensor in [*model.parameters(), *model.buffers()]]
     try:
@@ -102,7 +108,9 @@ def in_float32(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _mode_of_every_module(model: Any) -> Iterator[None]:
-    """Put the mode of every module back at the end: ``model.train()`` would also wake frozen parts."""
+    """Put the mode of every module back at the end: ``model.train()`` would also wake frozen
+    parts.
+    """
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -122,7 +130,9 @@ def _buffer_slots(model: Any) -> list[tuple[Any, str, torch.Tensor]]:
 
 
 def _put_back(slots: list[tuple[Any, str, torch.Tensor]]) -> None:
-    """Give each module its own tensors again: a forward may assign new ones, as in ``self.mean = 0.9 * self.mean``."""
+    """Give each module its own tensors again: a forward may assign new ones, as in
+    ``self.mean = 0.9 * self.mean``.
+    """
     for module, name, buffer in slots:
         module._buffers[name] = buffer
 
@@ -130,7 +140,9 @@ def _put_back(slots: list[tuple[Any, str, torch.Tensor]]) -> None:
 def _rate_holders(module: Any) -> list[Any]:
     """Return the objects that may hold a rate: the module, and its configuration with its parts."""
     config = getattr(module, "config", None)
-    parts = [value for name, value in getattr(config, "__dict__", {}).items() if name.endswith("config")]
+    parts = [
+        value for name, value in getattr(config, "__dict__", {}).items() if name.endswith("config")
+    ]
     return [holder for holder in (module, config, *parts) if hasattr(holder, "__dict__")]
 
 
@@ -147,7 +159,8 @@ def _rates(holder: Any) -> list[tuple[str, float]]:
 
 
 def experiment(run: Callable[[], Result]) -> Result | None:
-    """Return the result of a run of the model; None if the model refuses it, in whichever way it likes.
+    """Return the result of a run of the model; None if the model refuses it, in whichever way it
+    likes.
 
     Raises:
         BrimfulError: the samples or the collator are at fault.
@@ -169,7 +182,9 @@ class NotSupported(Exception):
 
 
 def current_implementation(model: Any) -> str:
-    """Return the name of the implementation that the model has now; ``as it is`` if it names none."""
+    """Return the name of the implementation that the model has now; ``as it is`` if it names
+    none.
+    """
     config = getattr(_switchable_module(model), "config", None)
     return str(getattr(config, "_attn_implementation", None) or "as it is")
 
@@ -205,10 +220,16 @@ def _switch(model: Any, name: str) -> None:
     """Set an implementation that the model does not have now."""
     module = _switchable_module(model)
     if module is None:
-        raise NotSupported("the model has no set_attn_implementation", "build the model with this implementation")
-    # Flash attention needs a GPU and its package, and Transformers sees neither before the first forward.
+        raise NotSupported(
+            "the model has no set_attn_implementation", "build the model with this implementation"
+        )
+    # Flash attention needs a GPU and its package, and Transformers sees neither before the first
+    # forward.
     if name.startswith("flash_attention") and next(model.parameters()).device.type == "cpu":
-        raise NotSupported("flash attention needs a GPU and the model is on a CPU", "put the model on a GPU, as cuda")
+        raise NotSupported(
+            "flash attention needs a GPU and the model is on a CPU",
+            "put the model on a GPU, as cuda",
+        )
     package = _FLASH_PACKAGES.get(name)
     if package is not None and find_spec(package) is None:
         raise NotSupported(f"{package} is not installed", "pip install flash-attn")
@@ -218,19 +239,27 @@ def _switch(model: Any, name: str) -> None:
         raise NotSupported(first_sentence(error)) from error
     # Some classes only warn, and keep the implementation that they were built with.
     if current_implementation(model) != name:
-        raise NotSupported(f"{type(module).__name__} cannot switch its attention", "build the model with it")
+        raise NotSupported(
+            f"{type(module).__name__} cannot switch its attention", "build the model with it"
+        )
 
 
 def _switchable_module(model: Any) -> Any:
-    """Return the outermost module that can switch: the model itself, or the one in a wrapper; None if neither can."""
-    return next((module for module in model.modules() if hasattr(module, "set_attn_implementation")), None)
+    """Return the outermost module that can switch: the model itself, or the one in a wrapper; None
+    if neither can.
+    """
+    return next(
+        (module for module in model.modules() if hasattr(module, "set_attn_implementation")), None
+    )
 
 
 @contextlib.contextmanager
 def _dense_flex(model: Any, name: str) -> Iterator[None]:
-    """Run flex attention on a CPU in its dense form while it is checked: the same mask and the same math.
+    """Run flex attention on a CPU in its dense form while it is checked: the same mask and the same
+    math.
 
-    PyTorch refuses the backward there because it would be slow, and compiling takes longer than these checks.
+    PyTorch refuses the backward there because it would be slow, and compiling takes longer than
+    these checks.
     """
     if name != "flex_attention" or next(model.parameters()).device.type != "cpu":
         yield
@@ -248,7 +277,8 @@ def _dense_flex(model: Any, name: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         for module, attribute, replacement in replacements:
-            # Both names are private to their libraries: a release without one of them needs no replacement.
+            # Both names are private to their libraries: a release without one of them needs no
+            # replacement.
             if hasattr(module, attribute):
                 stack.callback(setattr, module, attribute, getattr(module, attribute))
                 setattr(module, attribute, replacement)

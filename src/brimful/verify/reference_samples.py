@@ -71,13 +71,14 @@ UNCHANGED = Change()
 class ReferenceSamples:
     """Features for a collator, with the segments that they hold.
 
-    A feature is a ``Pack``, an ``EncodedSample`` or a plain sample: a mapping with ``input_ids`` and perhaps ``labels``
-    (without: every token is a target), ``seq_lengths`` (several samples in one row) and more of ``read_tokenized``.
-    The features are never handed out, only copies.
+    A feature is a ``Pack``, an ``EncodedSample`` or a plain sample: a mapping with ``input_ids``
+    and perhaps ``labels`` (without: every token is a target), ``seq_lengths`` (several samples in
+    one row) and more of ``read_tokenized``. The features are never handed out, only copies.
 
     Args:
         features: at least one.
-        media_maker: makes the towers' inputs from the media of a pack; None refuses packs with media.
+        media_maker: makes the towers' inputs from the media of a pack; None refuses packs with
+            media.
 
     >>> samples = ReferenceSamples([{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9]}])
     >>> [segment.labels.tolist() for segment in samples.segments]
@@ -88,12 +89,19 @@ class ReferenceSamples:
 
     def __init__(self, features: Sequence[Feature], media_maker: MediaMaker | None = None) -> None:
         if not features:
-            raise SettingsError("nothing to verify: give at least two samples, or one pack of several")
+            raise SettingsError(
+                "nothing to verify: give at least two samples, or one pack of several"
+            )
         self._features = list(features)
         self._media_maker = media_maker
         self._other_media: dict[int, tuple[PlacedMedium, ...] | None] = {}
-        segments = [segment for index, feature in enumerate(self._features) for segment in _read(index, feature)]
-        # If one sample has positions in space, all have: a batch has rows for time, height and width, or none.
+        segments = [
+            segment
+            for index, feature in enumerate(self._features)
+            for segment in _read(index, feature)
+        ]
+        # If one sample has positions in space, all have: a batch has rows for time, height and
+        # width, or none.
         self.segments = list(map(self._with_features, segments)) if self.has_media else segments
 
     def __len__(self) -> int:
@@ -105,11 +113,14 @@ class ReferenceSamples:
         return any(isinstance(feature, Pack) and feature.media for feature in self._features)
 
     def _with_features(self, segment: Segment) -> Segment:
-        """Return a segment with the inputs of its towers, and with positions in space if the model has them."""
+        """Return a segment with the inputs of its towers, and with positions in space if the model
+        has them.
+        """
         if self._media_maker is None:
             raise SettingsError(
-                f"{segment.name} has media: give {setting('media_maker', python='media_maker=MediaFeatures(…)')} with "
-                f"the processor of the model, or a PackCollator with media=MediaFeatures(…)"
+                f"{segment.name} has media: give "
+                f"{setting('media_maker', python='media_maker=MediaFeatures(…)')} with the "
+                "processor of the model, or a PackCollator with media=MediaFeatures(…)"
             )
         ids, mask = segment.ids.astype(np.int32), segment.labels != IGNORE_INDEX
         extras = self._media_maker(assemble_pack([ids], [mask], [0], attachments=[segment.media]))
@@ -118,7 +129,9 @@ class ReferenceSamples:
         return replace(segment, features=arrays, positions=positions)
 
     def other_media(self, index: int) -> tuple[PlacedMedium, ...] | None:
-        """Return other media of the same sizes in place of a segment's; None if none can be made."""
+        """Return other media of the same sizes in place of a segment's; None if none can be
+        made.
+        """
         if index not in self._other_media:
             segment = self.segments[index]
             media = tuple(other_medium(item) or item for item in segment.media)
@@ -142,9 +155,12 @@ class ReferenceSamples:
 
     @property
     def has_labels(self) -> bool:
-        """True if any sample says which tokens to predict; if none does, every token is a target."""
+        """True if any sample says which tokens to predict; if none does, every token is a
+        target.
+        """
         return any(
-            not isinstance(feature, Mapping) or any(feature.get(name) is not None for name in ("labels", *TARGET_MASKS))
+            not isinstance(feature, Mapping)
+            or any(feature.get(name) is not None for name in ("labels", *TARGET_MASKS))
             for feature in self._features
         )
 
@@ -153,10 +169,14 @@ class ReferenceSamples:
         """``int64[K]``: every token that occurs in the samples, once, in rising order."""
         return np.unique(np.concatenate([segment.ids for segment in self.segments]))
 
-    def next_tokens(self, ids: Int64Array, steps: int = 1, *, exclude: Collection[int] = ()) -> Int64Array:
-        """Replace each token by the one that comes ``steps`` later among ``token_ids``; the first follows the last.
+    def next_tokens(
+        self, ids: Int64Array, steps: int = 1, *, exclude: Collection[int] = ()
+    ) -> Int64Array:
+        """Replace each token by the one that comes ``steps`` later among ``token_ids``; the first
+        follows the last.
 
-        Only ids that occur are used, so that no special token comes in that would change more than content.
+        Only ids that occur are used, so that no special token comes in that would change more than
+        content.
 
         Args:
             ids: ``int64[n]``.
@@ -167,7 +187,9 @@ class ReferenceSamples:
         return candidates[(np.searchsorted(candidates, ids) + steps) % len(candidates)]
 
     def changed(self, change: Change, *, with_features: bool = False) -> list[Segment]:
-        """Return the segments with other tokens or media in some; their own features, unless asked for others'."""
+        """Return the segments with other tokens or media in some; their own features, unless asked
+        for others'.
+        """
         segments = []
         for index, original in enumerate(self.segments):
             segment = replace(original, ids=change.ids.get(index, original.ids))
@@ -186,16 +208,24 @@ class ReferenceSamples:
         parts: list[list[Segment]] = [[] for _ in self._features]
         for segment in self.changed(change):
             parts[segment.feature].append(segment)
-        return [_rebuild(feature, segments) for feature, segments in zip(self._features, parts, strict=True)]
+        return [
+            _rebuild(feature, segments)
+            for feature, segments in zip(self._features, parts, strict=True)
+        ]
 
     def modified_fields(self, features: Sequence[Any]) -> list[tuple[int, str]]:
         """Return feature and key of everything that differs from the result of ``copies``."""
         modifications = []
         for index, (original, feature) in enumerate(zip(self._features, features, strict=True)):
             original_fields, fields = _fields(original), _fields(feature)
-            # A key on one side only was added or removed, and counts as modified like a changed value.
+            # A key on one side only was added or removed, and counts as modified like a changed
+            # value.
             keys = sorted({*original_fields, *fields})
-            modifications += [(index, key) for key in keys if not _is_same(original_fields.get(key), fields.get(key))]
+            modifications += [
+                (index, key)
+                for key in keys
+                if not _is_same(original_fields.get(key), fields.get(key))
+            ]
         return modifications
 
 
@@ -203,21 +233,29 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
     """Yield the segments of one feature."""
     if isinstance(feature, Pack):
         names = [f"sample {sample}" for sample in feature.sample_ids.tolist()]
-        ids, labels, bounds = feature.input_ids.astype(np.int64), feature.labels, feature.cu_seqlens.tolist()
+        ids, labels, bounds = (
+            feature.input_ids.astype(np.int64),
+            feature.labels,
+            feature.cu_seqlens.tolist(),
+        )
         positions = None
     else:
-        # The collator reads plain samples by the same function, so both mean the same tokens and targets.
+        # The collator reads plain samples by the same function, so both mean the same tokens and
+        # targets.
         sample = read_tokenized(feature, f"sample {index}")
         if sample.media:
             raise SettingsError(
-                f"sample {index} has features of media, which nothing here can exchange for others: verify packs of its media, "
-                f"with media_maker=MediaFeatures(…)"
+                f"sample {index} has features of media, which nothing here can exchange for "
+                "others: verify packs of its media, with media_maker=MediaFeatures(…)"
             )
         ids, bounds = sample.input_ids.astype(np.int64), sample.cu_seqlens.tolist()
         labels = np.where(sample.loss_mask, ids, IGNORE_INDEX)
         count = len(bounds) - 1
-        names = [f"sample {index}" if count == 1 else f"sample {index}.{part}" for part in range(count)]
-        # Positions that begin at 0 and rise by 1 are the model's own: only others have to be brought.
+        names = [
+            f"sample {index}" if count == 1 else f"sample {index}.{part}" for part in range(count)
+        ]
+        # Positions that begin at 0 and rise by 1 are the model's own: only others have to be
+        # brought.
         has_own_positions = sample.rope_positions is not None or sample.position_start
         positions = sample.positions if has_own_positions else None
     for number, (name, (start, stop)) in enumerate(zip(names, pairwise(bounds), strict=True)):
@@ -225,7 +263,11 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
         segment_labels[0] = IGNORE_INDEX
         segment_positions = None if positions is None else positions[:, start:stop]
         media = feature.media if isinstance(feature, Pack) else ()
-        own = tuple(replace(item, start=item.start - start, segment=0) for item in media if item.segment == number)
+        own = tuple(
+            replace(item, start=item.start - start, segment=0)
+            for item in media
+            if item.segment == number
+        )
         yield Segment(name, ids[start:stop], segment_labels, index, segment_positions, own)
 
 
@@ -245,7 +287,10 @@ def _rebuild(feature: Feature, segments: Sequence[Segment]) -> Any:
         ]
         return replace(feature, **arrays, attachments=tuple(media))
     # Copied with everything in it, so that no collator can write into the original.
-    fields = {key: value.clone() if hasattr(value, "clone") else deepcopy(value) for key, value in feature.items()}
+    fields = {
+        key: value.clone() if hasattr(value, "clone") else deepcopy(value)
+        for key, value in feature.items()
+    }
     row = np.asarray(feature["input_ids"], dtype=np.int64)
     new_row = row.copy()
     new_row[read_tokenized(feature, "the sample").places] = ids  # padding keeps its places

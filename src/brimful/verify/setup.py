@@ -1,4 +1,6 @@
-"""Setup under test: model, collator and samples, and runs of them packed, one by one, and with a row each."""
+"""Setup under test: model, collator and samples, and runs of them packed, one by one, and with a
+row each.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +26,15 @@ from brimful.verify.locate import (
 from brimful.verify.modes import seeded
 from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSamples, Segment
 
-_PARITY_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-"""Relative difference that rounding explains, by dtype: kernels sum packed rows in another order. In bf16, of
-8 bits, one rounding is 4e-3, and they add up."""
+_PARITY_LIMITS = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-5,
+    torch.float16: 1e-2,
+    torch.bfloat16: 6e-2,
+}
+"""Relative difference that rounding explains, by dtype: kernels sum packed rows in another order.
+In bf16, of 8 bits, one rounding is 4e-3, and they add up.
+"""
 
 _LABEL_KEYS = ("labels", "shift_labels", "num_items_in_batch")
 """Keyword arguments that only the loss needs."""
@@ -73,11 +81,12 @@ class PerSampleReference:
 
 @dataclass(frozen=True)
 class PackingSetup:
-    """A model with a collator and samples; attention, mode and dtype are the model's at the time of a call.
+    """A model with a collator and samples; attention, mode and dtype are the model's at the time of
+    a call.
 
     Attributes:
-        tolerance: largest relative difference that the caller allows; None allows parity the rounding of the
-            dtype, and isolation the movement that correct runs measure.
+        tolerance: largest relative difference that the caller allows; None allows parity the
+            rounding of the dtype, and isolation the movement that correct runs measure.
     """
 
     model: Any
@@ -93,7 +102,9 @@ class PackingSetup:
 
     @property
     def parity_limit(self) -> float:
-        """Largest difference of batch and single samples that passes, relative to the largest value (at least 1)."""
+        """Largest difference of batch and single samples that passes, relative to the largest value
+        (at least 1).
+        """
         return parity_limit_of(self.dtype) if self.tolerance is None else self.tolerance
 
     @property
@@ -113,8 +124,12 @@ class PackingSetup:
 
     @property
     def config(self) -> Any:
-        """Configuration of the model, or of the first module in it that has one; None if none has."""
-        return next((module.config for module in self.model.modules() if hasattr(module, "config")), None)
+        """Configuration of the model, or of the first module in it that has one; None if none
+        has.
+        """
+        return next(
+            (module.config for module in self.model.modules() if hasattr(module, "config")), None
+        )
 
     @cached_property
     def position_start(self) -> int:
@@ -124,10 +139,12 @@ class PackingSetup:
         return 0
 
     def collate(self, change: Change = UNCHANGED) -> CollatedBatch:
-        """Call the collator with copies of the samples, with other tokens or media in some, and find them in its batch.
+        """Call the collator with copies of the samples, with other tokens or media in some, and
+        find them in its batch.
 
         Raises:
-            CollateError: the batch is not a mapping, has no ``input_ids``, or has labels of another shape.
+            CollateError: the batch is not a mapping, has no ``input_ids``, or has labels of another
+                shape.
         """
         kwargs, ids = self._call_collator(self.samples.copies(change))
         targets = None
@@ -137,27 +154,36 @@ class PackingSetup:
             # The model compares the logits of each position with the label of the next one.
             targets = np.pad(as_rows(labels)[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORE_INDEX)
         if targets is not None and targets.shape != ids.shape:
-            raise CollateError(f"labels of the batch have the shape {targets.shape} and input_ids {ids.shape}")
+            raise CollateError(
+                f"labels of the batch have the shape {targets.shape} and input_ids {ids.shape}"
+            )
         layout = locate_with_markers(ids, self.samples.changed(change), self._markers)
         return CollatedBatch(kwargs, ids, targets, layout)
 
     def _call_collator(self, features: list[Any]) -> tuple[dict[str, Any], Int64Array]:
-        """Return keyword arguments of the model from the collator, on its device, and their ``input_ids``: ``int64[B, T]``.
+        """Return keyword arguments of the model from the collator, on its device, and their
+        ``input_ids``: ``int64[B, T]``.
 
         Raises:
             CollateError: the batch is not a mapping, or has no tensor of ``input_ids``.
         """
         batch = self.collator(features)
         if not isinstance(batch, Mapping) or "input_ids" not in batch:
-            returned_text = sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
-            raise CollateError(f"the collator must return a mapping with 'input_ids' and returned {returned_text}")
+            returned_text = (
+                sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+            )
+            raise CollateError(
+                f"the collator must return a mapping with 'input_ids' and returned {returned_text}"
+            )
         kwargs: dict[str, Any] = {}
         for key, value in batch.items():
             value = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
             kwargs[str(key)] = value.to(self.device) if isinstance(value, torch.Tensor) else value
         ids = kwargs["input_ids"]
         if not isinstance(ids, torch.Tensor):
-            raise CollateError(f"input_ids of the batch must be a tensor and are a {type(ids).__name__}")
+            raise CollateError(
+                f"input_ids of the batch must be a tensor and are a {type(ids).__name__}"
+            )
         return kwargs, as_rows(ids)
 
     @cached_property
@@ -168,29 +194,43 @@ class PackingSetup:
             return self._call_collator(features)[1]
 
         reserved_tokens = set(tokens_of_config(self.config, "pad", "bos", "eos", "unk", "mask"))
-        reserved_tokens |= {*self.samples.token_ids.tolist(), *np.unique(collate_ids(self.samples.copies())).tolist()}
+        reserved_tokens |= {
+            *self.samples.token_ids.tolist(),
+            *np.unique(collate_ids(self.samples.copies())).tolist(),
+        }
         return lay_out_markers(
-            collate_ids, self.samples, media_ids=media_tokens(self.config), reserved_tokens=reserved_tokens
+            collate_ids,
+            self.samples,
+            media_ids=media_tokens(self.config),
+            reserved_tokens=reserved_tokens,
         )
 
     def in_rows(self, change: Change = UNCHANGED) -> CollatedBatch:
-        """Return the samples with a row each, no collator involved: nothing is packed, and all are in one forward."""
+        """Return the samples with a row each, no collator involved: nothing is packed, and all are
+        in one forward.
+        """
         return self._rows(self.samples.changed(change, with_features=True))
 
     def alone(self, index: int) -> CollatedBatch:
         """Return one sample alone, with its labels, no collator involved.
 
-        With media, a model that can make its own positions from token types does so: the collator's may be wrong.
+        With media, a model that can make its own positions from token types does so: the collator's
+        may be wrong.
         """
         segment = self.samples.segments[index]
         batch = self._rows([segment])
         kwargs = {**batch.kwargs, "labels": torch.from_numpy(segment.labels[None]).to(self.device)}
-        if segment.features and "mm_token_type_ids" in inspect.signature(self.model.forward).parameters:
+        if (
+            segment.features
+            and "mm_token_type_ids" in inspect.signature(self.model.forward).parameters
+        ):
             types = np.zeros(len(segment.ids), dtype=np.int64)
             for item in segment.media:
                 size = item.num_tokens // len(item.runs)
                 for run in item.runs:
-                    types[item.start + run : item.start + run + size] = _TYPES_OF_TOKENS[item.medium.kind]
+                    types[item.start + run : item.start + run + size] = _TYPES_OF_TOKENS[
+                        item.medium.kind
+                    ]
             if kwargs.pop("position_ids", None) is not None:
                 kwargs["mm_token_type_ids"] = torch.from_numpy(types[None]).to(self.device)
         return replace(batch, kwargs=kwargs)
@@ -198,7 +238,8 @@ class PackingSetup:
     def _rows(self, segments: Sequence[Segment]) -> CollatedBatch:
         """Return segments with a row each.
 
-        After a sample, its last token that stands for no medium fills the row; no earlier token sees it.
+        After a sample, its last token that stands for no medium fills the row; no earlier token
+        sees it.
         """
         width = max(len(segment.ids) for segment in segments)
         media = media_tokens(self.config)
@@ -216,8 +257,12 @@ class PackingSetup:
             arrays["position_ids"] = own_positions if len(own_positions) > 1 else own_positions[0]
         # The towers' inputs of the samples, in their order.
         for name in {name: None for segment in segments for name in segment.features}:
-            arrays[name] = np.concatenate([item.features[name] for item in segments if name in item.features])
-        kwargs: dict[str, Any] = {name: torch.tensor(array).to(self.device) for name, array in arrays.items()}
+            arrays[name] = np.concatenate(
+                [item.features[name] for item in segments if name in item.features]
+            )
+        kwargs: dict[str, Any] = {
+            name: torch.tensor(array).to(self.device) for name, array in arrays.items()
+        }
         if self.accepts("use_cache"):
             kwargs["use_cache"] = False
         ids = arrays["input_ids"]
@@ -228,7 +273,9 @@ class PackingSetup:
     def accepts(self, name: str) -> bool:
         """Return true if the model's forward takes this keyword."""
         parameters = inspect.signature(self.model.forward).parameters
-        return name in parameters or any(item.kind is item.VAR_KEYWORD for item in parameters.values())
+        return name in parameters or any(
+            item.kind is item.VAR_KEYWORD for item in parameters.values()
+        )
 
     def logits(self, kwargs: Mapping[str, Any]) -> torch.Tensor:
         """Return ``float32[B, T, V]`` of a batch (float64 stays), without gradients."""
@@ -236,8 +283,12 @@ class PackingSetup:
             return self.forward(kwargs).detach()
 
     def forward(self, kwargs: Mapping[str, Any], seed: int = 0) -> torch.Tensor:
-        """Return the logits of a batch with gradients if they are enabled; the seed is for a random model."""
-        return self.output({key: value for key, value in kwargs.items() if key not in _LABEL_KEYS}, seed).logits
+        """Return the logits of a batch with gradients if they are enabled; the seed is for a random
+        model.
+        """
+        return self.output(
+            {key: value for key, value in kwargs.items() if key not in _LABEL_KEYS}, seed
+        ).logits
 
     def output(self, kwargs: Mapping[str, Any], seed: int = 0) -> ModelOutput:
         """Return logits, loss and the outputs that are called a loss; with gradients if enabled.
@@ -251,12 +302,17 @@ class PackingSetup:
             output = {name: getattr(output, name, None) for name in ("logits", "loss")}
         logits, loss = output.get("logits"), output.get("loss")
         if logits is None:
-            raise SettingsError("the model returns no logits: give a causal language model (AutoModelForCausalLM)")
+            raise SettingsError(
+                "the model returns no logits: give a causal language model (AutoModelForCausalLM)"
+            )
         logits = at_least_float32(logits)
         other_losses = {
             name: float(value.detach())
             for name, value in output.items()
-            if name.endswith("loss") and name != "loss" and isinstance(value, torch.Tensor) and value.numel() == 1
+            if name.endswith("loss")
+            and name != "loss"
+            and isinstance(value, torch.Tensor)
+            and value.numel() == 1
         }
         return ModelOutput(logits if logits.ndim == 3 else logits[None], loss, other_losses)
 
@@ -295,27 +351,41 @@ def parity_limit_of(dtype: Any) -> float:
 
 
 def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:
-    """Return the cross-entropy summed over the targets; a scalar in the precision of fp32 or better."""
+    """Return the cross-entropy summed over the targets; a scalar in the precision of fp32 or
+    better.
+    """
     flat_targets = torch.from_numpy(targets.reshape(-1)).to(logits.device)
     flat_logits = logits.reshape(-1, logits.shape[-1])
-    return torch.nn.functional.cross_entropy(flat_logits, flat_targets, ignore_index=IGNORE_INDEX, reduction="sum")
+    return torch.nn.functional.cross_entropy(
+        flat_logits, flat_targets, ignore_index=IGNORE_INDEX, reduction="sum"
+    )
 
 
 def media_tokens(config: Any) -> list[int]:
-    """Return the tokens that stand for images, videos and audio: they stay when tokens are changed."""
+    """Return the tokens that stand for images, videos and audio: they stay when tokens are
+    changed.
+    """
     return tokens_of_config(config, "image", "video", "audio", "vision_start", "vision_end")
 
 
 def tokens_of_config(config: Any, *names: str) -> list[int]:
-    """Return the tokens that a configuration has under these names: ``pad`` for ``pad_token_id``."""
-    values = [getattr(config, f"{name}_{kind}", None) for name in names for kind in ("token_id", "token_index")]
+    """Return the tokens that a configuration has under these names: ``pad`` for
+    ``pad_token_id``.
+    """
+    values = [
+        getattr(config, f"{name}_{kind}", None)
+        for name in names
+        for kind in ("token_id", "token_index")
+    ]
     return [value for value in values if isinstance(value, int)]
 
 
 def difference(reference: torch.Tensor, actual: torch.Tensor) -> float:
-    """Return max|reference − actual| ÷ max(1, max|reference|); infinite if a difference is not finite.
+    """Return max|reference − actual| ÷ max(1, max|reference|); infinite if a difference is not
+    finite.
 
-    Equal values differ by 0, infinite ones too: some models put -inf at the entries of a padded vocabulary.
+    Equal values differ by 0, infinite ones too: some models put -inf at the entries of a padded
+    vocabulary.
     """
     if reference.numel() == 0 or torch.equal(reference, actual):
         return 0.0

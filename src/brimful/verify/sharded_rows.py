@@ -1,4 +1,6 @@
-"""``verify_context_parallel``: columns, splits over ranks and the way back, checked without a GPU."""
+"""``verify_context_parallel``: columns, splits over ranks and the way back, checked without a
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from brimful.rl.context_parallel_split import (
 from brimful.rl.step_packs import RestoredTokens, restore_tokens
 from brimful.store.shards import Pack
 from brimful.verify.checks.sample_columns import PackWithExtras, check_columns, check_restoring
-from brimful.verify.checks.sequence_shards import Gather, Split, check_gathering, check_simulated, check_split
+from brimful.verify.checks.sequence_shards import (
+    Gather,
+    Split,
+    check_gathering,
+    check_simulated,
+    check_split,
+)
 from brimful.verify.modes import evaluating, preserved
 from brimful.verify.setup import parity_limit_of
 from brimful.verify.verify_report import Finding, VerifyReport
@@ -42,10 +50,14 @@ class ContextParallelReport(VerifyReport):
     def success(self) -> str:
         """Return the verdict if nothing failed."""
         ranks = [finding.attention for finding in self.findings if finding.check == "split"]
-        with_model = any(finding.check == "parallel" and finding.passed for finding in self.findings)
+        with_model = any(
+            finding.check == "parallel" and finding.passed for finding in self.findings
+        )
         remark = "" if with_model else "; NO MODEL: arrays alone were compared"
         sentence = (
-            f"rows over {', '.join(ranks)} hold what the whole row holds" if ranks else "columns lie at their tokens"
+            f"rows over {', '.join(ranks)} hold what the whole row holds"
+            if ranks
+            else "columns lie at their tokens"
         )
         return f"PASS: {sentence}{remark}"
 
@@ -62,7 +74,8 @@ def verify_context_parallel(
     restore: Callable[..., RestoredTokens] = restore_tokens,
     tolerance: float | None = None,
 ) -> ContextParallelReport:
-    """Show that values of tokens stay with their tokens through packing, padding, splitting over ranks and restoring.
+    """Show that values of tokens stay with their tokens through packing, padding, splitting over
+    ranks and restoring.
 
     Each pack is one micro-batch. Unique marks pass through all functions, and must be found again::
 
@@ -72,13 +85,15 @@ def verify_context_parallel(
         restoring    every sample gets its own values back, in the order of arrival
         parallel     with a model: logits and loss as the ranks would compute them, in one process
 
-    The truth is written slice by slice, without the functions under test. The report names each mistake.
+    The truth is written slice by slice, without the functions under test. The report names each
+    mistake.
 
     Args:
         packs: packs with extras, as ``pack_step`` makes them; sample ids that differ.
-        model: a causal language model of attention layers, on a CPU or any device; None compares arrays alone.
-        collator: a ``PackCollator`` of one row, or a function from a list of one pack with extras to a ``PackedBatch``;
-            if None, segments are padded as the largest of ``cp_sizes`` needs.
+        model: a causal language model of attention layers, on a CPU or any device; None compares
+            arrays alone.
+        collator: a ``PackCollator`` of one row, or a function from a list of one pack with extras
+            to a ``PackedBatch``; if None, segments are padded as the largest of ``cp_sizes`` needs.
         cp_sizes: numbers of ranks.
         layout: of the trainer's attention.
         split: ``split_for_context_parallel``, or yours with its arguments.
@@ -103,16 +118,25 @@ def verify_context_parallel(
     batches = [collate([feature]) for feature in features]
     with_weights = getattr(collator, "_loss_weights", None) is None
     rows = list(zip(batches, features, strict=True))
-    findings = [_worst([check_columns(batch, feature, with_weights=with_weights) for batch, feature in rows])]
+    findings = [
+        _worst(
+            [check_columns(batch, feature, with_weights=with_weights) for batch, feature in rows]
+        )
+    ]
     for size in sizes:
         checks = [
             [check_split(batch, size, layout, split) for batch in batches],
             [check_gathering(batch, size, layout, gather) for batch in batches],
         ]
         if model is not None:
-            limit = parity_limit_of(next(model.parameters()).dtype) if tolerance is None else tolerance
+            limit = (
+                parity_limit_of(next(model.parameters()).dtype) if tolerance is None else tolerance
+            )
             with preserved(model), evaluating(model):
-                simulations = [check_simulated(model, batch, size, layout, split, gather, limit) for batch in batches]
+                simulations = [
+                    check_simulated(model, batch, size, layout, split, gather, limit)
+                    for batch in batches
+                ]
             # Logits and loss of each batch, or one refusal.
             checks += [list(several) for several in zip(*simulations, strict=False)]
         findings += [replace(_worst(several), attention=f"{size} ranks") for several in checks]
@@ -135,10 +159,17 @@ def _with_markers(packs: Sequence[Pack | PackWithExtras]) -> list[PackWithExtras
         first += len(pack)
         markers = (
             Column(_TOKEN_MARKER, numbers, fill=-1, place=ColumnPlace.TOKEN),
-            Column(_TARGET_MARKER, np.stack([numbers, -numbers], axis=1), fill=-2, place=ColumnPlace.TARGET),
+            Column(
+                _TARGET_MARKER,
+                np.stack([numbers, -numbers], axis=1),
+                fill=-2,
+                place=ColumnPlace.TARGET,
+            ),
         )
         weights = numbers if extras.loss_weights is None else extras.loss_weights
-        features.append((pack, replace(extras, columns=(*extras.columns, *markers), loss_weights=weights)))
+        features.append(
+            (pack, replace(extras, columns=(*extras.columns, *markers), loss_weights=weights))
+        )
     return features
 
 

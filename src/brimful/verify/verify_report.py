@@ -11,9 +11,11 @@ from brimful.base.wording import counted
 CHECKS = {
     "untouched": "the collator does not modify the samples it was given",
     "complete": "every token of every sample is in the batch once",
-    "labels": "every target is predicted by the token before it, and nothing predicts another sample",
+    "labels": "every target is predicted by the token before it, and nothing predicts another "
+    "sample",
     "positions": "positions start again with every sample",
-    "media": "every image, video and audio clip is present once, with its own features, in the order of its tokens",
+    "media": "every image, video and audio clip is present once, with its own features, in the "
+    "order of its tokens",
     "boundaries": "cu_seqlens and seq_idx say exactly where samples begin and end",
     "padding": "padding has no label, is not a crowd of tiny samples, and its tokens move nothing",
     "attention": "the implementation runs with this model and this batch",
@@ -23,8 +25,10 @@ CHECKS = {
     "loss": "the loss is the mean over all targets, as one by one",
     "gradients": "the gradients equal the samples' gradients one by one",
     "weights": "micro-batches of different target counts add up to the mean over all targets",
-    "columns": "values, weights and fill of every token lie where the token is, after packing and padding",
-    "split": "every rank of context parallelism holds its tokens, with their own targets, positions and columns",
+    "columns": "values, weights and fill of every token lie where the token is, after packing and "
+    "padding",
+    "split": "every rank of context parallelism holds its tokens, with their own targets, "
+    "positions and columns",
     "gathering": "parts of all ranks form the row again",
     "parallel": "logits and loss of the ranks equal the whole row's",
     "restoring": "every sample gets the values of its own tokens back, in the order of arrival",
@@ -65,7 +69,8 @@ class Finding:
         check: a key of ``CHECKS``.
         attention: the attention implementation; empty if none is involved.
         status: result of the check.
-        measured: largest difference, relative to the largest value (at least 1); None if nothing is measured.
+        measured: largest difference, relative to the largest value (at least 1); None if nothing is
+            measured.
         limit: largest ``measured`` that passes.
         detail: the numbers in words.
         cause: the likely cause of a failure.
@@ -104,9 +109,15 @@ class Finding:
             yield f"{row}  {self.detail}".rstrip()
             return
         yield row.rstrip()
-        for title, text in (("", self.detail), ("cause: ", self.cause), ("way out: ", self.way_out)):
+        for title, text in (
+            ("", self.detail),
+            ("cause: ", self.cause),
+            ("way out: ", self.way_out),
+        ):
             if text:
-                yield from textwrap.wrap(f"{title}{text}", _WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 14)
+                yield from textwrap.wrap(
+                    f"{title}{text}", _WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 14
+                )
 
 
 def passed(check: str, detail: str = "") -> Finding:
@@ -125,7 +136,13 @@ def not_supported(check: str, detail: str, way_out: str = "") -> Finding:
 
 
 def compared(
-    check: str, size: float, limit: float, *, passed: str = "", failed: str, diagnosis: Iterable[str] = ()
+    check: str,
+    size: float,
+    limit: float,
+    *,
+    passed: str = "",
+    failed: str,
+    diagnosis: Iterable[str] = (),
 ) -> Finding:
     """Return a finding that passes if the measured size is within its limit.
 
@@ -152,7 +169,8 @@ class VerifyReport:
 
     Attributes:
         subject: model, collator and data in one line.
-        findings: in the order of ``CHECKS``, one for each attention implementation if one is involved.
+        findings: in the order of ``CHECKS``, one for each attention implementation if one is
+            involved.
     """
 
     subject: str
@@ -170,7 +188,9 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing failed and isolation was shown at least once: a refusal alone proves nothing."""
+        """True if nothing failed and isolation was shown at least once: a refusal alone proves
+        nothing.
+        """
         return not self.failures and self.proven
 
     @property
@@ -178,10 +198,13 @@ class VerifyReport:
         """One line: the first failures, or what was shown."""
         if failures := self.failures:
             names = [
-                f"{finding.check} ({finding.attention})" if finding.attention else finding.check for finding in failures
+                f"{finding.check} ({finding.attention})" if finding.attention else finding.check
+                for finding in failures
             ]
             num_unnamed = len(names) - _MAX_NAMED_FAILURES
-            text = ", ".join(names[:_MAX_NAMED_FAILURES]) + (f" and {num_unnamed} more" if num_unnamed > 0 else "")
+            text = ", ".join(names[:_MAX_NAMED_FAILURES]) + (
+                f" and {num_unnamed} more" if num_unnamed > 0 else ""
+            )
             return f"FAIL: {text}"
         return self.success()
 
@@ -189,28 +212,50 @@ class VerifyReport:
         """Return the verdict if nothing failed."""
         attentions = self._passed("isolation")
         if not attentions:
-            refusals = [finding.detail for finding in self.findings if finding.status is Status.NOT_SUPPORTED]
+            refusals = [
+                finding.detail
+                for finding in self.findings
+                if finding.status is Status.NOT_SUPPORTED
+            ]
             reason = refusals[0] if refusals else ""
             return f"NOT PROVEN: isolation was shown with no attention implementation; {reason}"
-        # Samples can be apart in a batch whose loss was not compared: that does not prove that packing is right.
+        # Samples can be apart in a batch whose loss was not compared: that does not prove that
+        # packing is right.
         if not self._passed("loss"):
-            details = [finding.detail for finding in self.findings if finding.check in ("loss", "labels")]
+            details = [
+                finding.detail for finding in self.findings if finding.check in ("loss", "labels")
+            ]
             reason = next(filter(None, details), "")
-            return f"PASS: samples are apart with {', '.join(attentions)}; LOSS NOT CHECKED: {reason}"
+            return (
+                f"PASS: samples are apart with {', '.join(attentions)}; LOSS NOT CHECKED: {reason}"
+            )
         eval_only = [name for name in attentions if name not in self._passed("training")]
-        remark = f"; in training mode this was not shown with {', '.join(eval_only)}" if eval_only else ""
+        remark = (
+            f"; in training mode this was not shown with {', '.join(eval_only)}"
+            if eval_only
+            else ""
+        )
         return f"PASS: packing is right with {', '.join(attentions)}{remark}"
 
     def _passed(self, check: str) -> list[str]:
         """Return the attention implementations with which a check passed."""
         return [
-            finding.attention for finding in self.findings if (finding.check, finding.status) == (check, Status.PASS)
+            finding.attention
+            for finding in self.findings
+            if (finding.check, finding.status) == (check, Status.PASS)
         ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain strings and numbers, for JSON."""
-        findings = [{**asdict(finding), "status": finding.status.value} for finding in self.findings]
-        return {"ok": self.ok, "verdict": self.verdict, "subject": self.subject, "findings": findings}
+        findings = [
+            {**asdict(finding), "status": finding.status.value} for finding in self.findings
+        ]
+        return {
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "subject": self.subject,
+            "findings": findings,
+        }
 
     def __repr__(self) -> str:
         return f"VerifyReport({counted(len(self.findings), 'finding')}, {self.verdict})"
@@ -228,7 +273,10 @@ class VerifyReport:
                     way out: use_cache=False
         FAIL: isolation (sdpa)
         """
-        lines = [self.subject, f"{'check':<12}{'attention':<21}{'result':<14}{'measured':>9}{'limit':>9}"]
+        lines = [
+            self.subject,
+            f"{'check':<12}{'attention':<21}{'result':<14}{'measured':>9}{'limit':>9}",
+        ]
         for finding in self.findings:
             lines += finding.lines()
         return "\n".join([*lines, self.verdict])

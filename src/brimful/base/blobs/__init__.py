@@ -1,8 +1,8 @@
 """Named blobs in a local directory or behind an fsspec URL, published whole or not at all.
 
-Every file that brimful writes appears under its final name complete, or does not appear. Two operations
-carry all protocols: ``put_atomic`` (last writer wins) and ``put_if_absent`` (first writer wins, the
-others get false).
+Every file that brimful writes appears under its final name complete, or does not appear. Two
+operations carry all protocols: ``put_atomic`` (last writer wins) and ``put_if_absent`` (first
+writer wins, the others get false).
 
 >>> import tempfile
 >>> store = open_blob_store(tempfile.mkdtemp())

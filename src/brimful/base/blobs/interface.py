@@ -1,4 +1,6 @@
-"""The interface of a blob store: publish, read, list and delete blobs under keys, alone or as a group of one commit."""
+"""The interface of a blob store: publish, read, list and delete blobs under keys, alone or as a
+group of one commit.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _LATE_PAUSES: tuple[float, ...] = (0.1, 0.4, 1.5, 4.0, 8.0, 16.0)
 
 
 def at_once(function: Callable[[T], object], values: Iterable[T]) -> None:
-    """Call a function with each value, in a thread of its own; raise the first error once all have returned."""
+    """Call a function with each value, in a thread of its own; raise the first error once all have
+    returned.
+    """
     values = list(values)
     if len(values) < 2:
         for value in values:
@@ -56,7 +60,8 @@ class BlobStore(abc.ABC):
 
     @abc.abstractmethod
     def blob(self, title: str) -> AbstractContextManager[Blob]:
-        """Open a blob to be written piece by piece and then published; an unpublished one is removed with the block.
+        """Open a blob to be written piece by piece and then published; an unpublished one is
+        removed with the block.
 
         Args:
             title: name of the content, for messages.
@@ -66,15 +71,16 @@ class BlobStore(abc.ABC):
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         """Publish ``data`` under ``key`` unless the key exists; true if this call published it.
 
-        Over a network the answer to a request may be lost; there a blob of equal bytes counts as this call's. Writers
-        that must know which of them succeeded put something unique into the data.
+        Over a network the answer to a request may be lost; there a blob of equal bytes counts as
+        this call's. Writers that must know which of them succeeded put something unique into the
+        data.
         """
 
     def commit(self, key: str, data: bytes | memoryview, blobs: Mapping[str, Blob]) -> bool:
         """Publish blobs of this store at once, and after them ``data`` as ``put_if_absent`` does.
 
-        A process that sees the key finds the blobs, even after a power cut. They stay even if another writer was first
-        with the key.
+        A process that sees the key finds the blobs, even after a power cut. They stay even if
+        another writer was first with the key.
 
         Args:
             key, data: of the record that promises the blobs.
@@ -98,7 +104,9 @@ class BlobStore(abc.ABC):
         """
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
-        """Return all bytes of several small blobs, in their order; a remote store reads them at once."""
+        """Return all bytes of several small blobs, in their order; a remote store reads them at
+        once.
+        """
         return [self.get(key) for key in keys]
 
     @abc.abstractmethod
@@ -107,7 +115,9 @@ class BlobStore(abc.ABC):
 
     @abc.abstractmethod
     def folders(self, prefix: str) -> list[str]:
-        """Return the names that follow a prefix such as ``acks/`` and have keys below them, sorted: ``["run-1"]``."""
+        """Return the names that follow a prefix such as ``acks/`` and have keys below them, sorted:
+        ``["run-1"]``.
+        """
 
     @abc.abstractmethod
     def list(self, prefix: str) -> list[str]:
@@ -118,17 +128,22 @@ class BlobStore(abc.ABC):
         """Remove a blob, if it exists."""
 
     def local_path(self, key: str) -> str | None:
-        """Return the blob's path in the file system, for mapping into memory; None for a remote store."""
+        """Return the blob's path in the file system, for mapping into memory; None for a remote
+        store.
+        """
         return None
 
     def used(self, *job_folders: str) -> AbstractContextManager[None]:
-        """Mark the store as used by a job until the block ends, then remove leftovers of it and of killed jobs in ``tmp/``.
+        """Mark the store as used by a job until the block ends, then remove leftovers of it and of
+        killed jobs in ``tmp/``.
 
-        Nothing is removed while another job of this or another machine works here: the last of them clears. Nothing is
-        removed either when the block fails, because the same job resumes from it.
+        Nothing is removed while another job of this or another machine works here: the last of them
+        clears. Nothing is removed either when the block fails, because the same job resumes from
+        it.
 
         Args:
-            job_folders: folders in ``tmp/`` of this job alone; only they are removed where the system has no locks.
+            job_folders: folders in ``tmp/`` of this job alone; only they are removed where the
+                system has no locks.
         """
         return contextlib.nullcontext()
 
@@ -137,7 +152,8 @@ class BlobStore(abc.ABC):
 
 
 class PromisedBlobs:
-    """Blobs that a record promises. A mount that caches listings may show them after the record; each is awaited once.
+    """Blobs that a record promises. A mount that caches listings may show them after the record;
+    each is awaited once.
 
     Args:
         store: of the blobs.
@@ -148,7 +164,9 @@ class PromisedBlobs:
         self._lost: set[str] = set()
 
     def size(self, key: str) -> int | None:
-        """Return the number of bytes in a blob, or None if it is still absent after half a minute."""
+        """Return the number of bytes in a blob, or None if it is still absent after half a
+        minute.
+        """
         for seconds in () if key in self._lost else _LATE_PAUSES:
             if (size := self._store.size(key)) is not None:
                 return size
@@ -184,7 +202,9 @@ class Blob(abc.ABC):
         return len(view)
 
     def flush(self) -> None:
-        """Do nothing: part of the file protocol, and nothing has to be on disk before ``publish``."""
+        """Do nothing: part of the file protocol, and nothing has to be on disk before
+        ``publish``.
+        """
         return
 
     @property
@@ -207,7 +227,8 @@ class Blob(abc.ABC):
 
 
 class BlobGroup:
-    """Blobs of one commit: flushed to the device at the same time, and named before the key that commits them.
+    """Blobs of one commit: flushed to the device at the same time, and named before the key that
+    commits them.
 
     Use as a context; unpublished blobs are removed.
 
@@ -257,9 +278,11 @@ class BlobGroup:
         self._blobs[key] = blob
 
     def commit(self, key: str, data: bytes) -> bool:
-        """Publish the blobs and then the key, unless it exists; true if this call published the key.
+        """Publish the blobs and then the key, unless it exists; true if this call published the
+        key.
 
-        Published blobs stay, even if another writer was first with the key; the next commit starts empty.
+        Published blobs stay, even if another writer was first with the key; the next commit starts
+        empty.
         """
         blobs, self._blobs = self._blobs, {}
         return self.store.commit(key, data, blobs)

@@ -1,10 +1,11 @@
 """Blobs as files of a POSIX directory, local or shared.
 
 The bytes go to ``tmp/``, are flushed to the device, and are renamed (``put_atomic``) or hard-linked
-(``put_if_absent``) to their name; then the directory is flushed, so that a power cut cannot undo a write
-that was reported as done. The files of a commit are flushed at the same time, all before a name promises them.
-A failed write leaves no file. A killed one leaves a file, which is removed when the next job finishes in that
-directory (``LocalBlobStore.used``): files in use are locked, and the last job that uses ``tmp/`` clears it.
+(``put_if_absent``) to their name; then the directory is flushed, so that a power cut cannot undo a
+write that was reported as done. The files of a commit are flushed at the same time, all before a
+name promises them. A failed write leaves no file. A killed one leaves a file, which is removed when
+the next job finishes in that directory (``LocalBlobStore.used``): files in use are locked, and the
+last job that uses ``tmp/`` clears it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _MAX_WRITE = 1 << 24
 """Bytes of one write; between two of them the fault tests can end the process."""
 
 _CLAIM_PAUSES = (0.001, 0.01, 0.1, 0.4)
-"""Seconds between checks of an empty file: its name may be claimed, and its bytes about to arrive."""
+"""Seconds between checks of an empty file: its name may be claimed, and its bytes about to
+arrive.
+"""
 
 Seen = TypeVar("Seen")
 
@@ -55,12 +58,15 @@ class FolderUse:
 
 @contextlib.contextmanager
 def use_folder(folder: Path) -> Iterator[FolderUse]:
-    """Use a folder together with other jobs; it stays while one uses it, and the last removes it if it is empty."""
+    """Use a folder together with other jobs; it stays while one uses it, and the last removes it if
+    it is empty.
+    """
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
-            # It existed, and another job removed it before Python checked whether it is a directory.
+            # It existed, and another job removed it before Python checked whether it is a
+            # directory.
             if folder.exists() and not folder.is_dir():
                 raise
             continue
@@ -70,7 +76,8 @@ def use_folder(folder: Path) -> Iterator[FolderUse]:
             continue
         with file:
             use = FolderUse(file, locked=lock(file, shared=True))
-            # The last job removes the file under its own lock, so this lock may be on an unlinked file.
+            # The last job removes the file under its own lock, so this lock may be on an unlinked
+            # file.
             if use.locked and not os.fstat(file.fileno()).st_nlink:
                 continue
             try:
@@ -104,12 +111,16 @@ class LocalBlobStore(BlobStore):
 
     @contextlib.contextmanager
     def blob(self, title: str) -> Iterator[_LocalBlob]:
-        """Open a blob in ``tmp/``; its file in ``tmp/`` is removed when the block ends, published or not."""
+        """Open a blob in ``tmp/``; its file in ``tmp/`` is removed when the block ends, published
+        or not.
+        """
         folder = self.directory / "tmp"
         tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         blobs: list[_LocalBlob] = []
         with (
-            full_device_explained(self.directory / title, lambda: sum(blob.num_written for blob in blobs)),
+            full_device_explained(
+                self.directory / title, lambda: sum(blob.num_written for blob in blobs)
+            ),
             use_folder(folder),
         ):
             try:
@@ -136,7 +147,8 @@ class LocalBlobStore(BlobStore):
             record.flush_pending()
             files = {name: blob for name, blob in blobs.items() if isinstance(blob, _LocalBlob)}
             assert len(files) == len(blobs), "blobs of another store"
-            # One journal commit of the file system covers them all; the record promises nothing before it is named.
+            # One journal commit of the file system covers them all; the record promises nothing
+            # before it is named.
             at_once(_LocalBlob.finish, [*files.values(), record])
             for name, blob in files.items():
                 blob.rename(name)
@@ -155,7 +167,8 @@ class LocalBlobStore(BlobStore):
     def _seen(self, key: str, look: Callable[[Path], Seen]) -> Seen:
         """Return the result of a look at a file; if it is absent, look again.
 
-        An NFS client caches for up to a minute that a name was absent; opening the folder makes it ask the server.
+        An NFS client caches for up to a minute that a name was absent; opening the folder makes it
+        ask the server.
         """
         path = self.directory / key
         try:
@@ -192,7 +205,11 @@ class LocalBlobStore(BlobStore):
         return [entry.name for entry in self._entries(prefix) if entry.is_dir()]
 
     def list(self, prefix: str) -> list[str]:
-        return [f"{prefix.rstrip('/')}/{entry.name}" for entry in self._entries(prefix) if entry.is_file()]
+        return [
+            f"{prefix.rstrip('/')}/{entry.name}"
+            for entry in self._entries(prefix)
+            if entry.is_file()
+        ]
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -211,7 +228,9 @@ class LocalBlobStore(BlobStore):
                     use = stack.enter_context(use_folder(folder))
                 except NotADirectoryError as error:
                     file = next(path for path in folder.parents if path.exists())
-                    raise SettingsError(f"{setting('directory', str(file))} is a file: name a directory") from error
+                    raise SettingsError(
+                        f"{setting('directory', str(file))} is a file: name a directory"
+                    ) from error
             yield
             if use.alone():
                 for name in set(os.listdir(folder)) - {IN_USE}:
@@ -233,7 +252,8 @@ class _LocalBlob(Blob):
 
     def _write(self, view: memoryview) -> None:
         assert self._descriptor is not None
-        # Explained here, where its name is known: otherwise the last of several open blobs would be blamed.
+        # Explained here, where its name is known: otherwise the last of several open blobs would be
+        # blamed.
         with full_device_explained(self._directory / self._title, lambda: self.num_written):
             while view:
                 num_bytes = os.write(self._descriptor, view[:_MAX_WRITE])
@@ -294,9 +314,11 @@ def _exclusive_link(tmp: Path, target: Path) -> bool:
 
 
 def _exclusive_claim(tmp: Path, target: Path) -> bool:
-    """Claim a name with an empty file, and rename a finished file to it; return false if the name exists.
+    """Claim a name with an empty file, and rename a finished file to it; return false if the name
+    exists.
 
-    For file systems without hard links. Readers see no file, an empty one, or all: ``get`` waits for claimed names.
+    For file systems without hard links. Readers see no file, an empty one, or all: ``get`` waits
+    for claimed names.
     """
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))

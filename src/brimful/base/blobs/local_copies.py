@@ -1,4 +1,5 @@
-"""Local copies of blobs of a remote store, shared by the processes of one machine and bounded in bytes.
+"""Local copies of blobs of a remote store, shared by the processes of one machine and bounded in
+bytes.
 
 ::
 
@@ -6,7 +7,8 @@
     <xxh3_128>.part     a download; its writer holds the lock; others that need the blob wait for it
     .lock               held while room is made
 
-The locks are the kernel's: a killed process holds none, so others continue its download and may remove its copies.
+The locks are the kernel's: a killed process holds none, so others continue its download and may
+remove its copies.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ _PART_BYTES = 8 << 20
 """Bytes of one request of a download."""
 
 _REQUESTS_AT_ONCE = 4
-"""Concurrent requests of one download: one alone does not use the full bandwidth of an object store."""
+"""Concurrent requests of one download: one alone does not use the full bandwidth of an object
+store.
+"""
 
 _DOWNLOADS = 3
 """Downloads of one blob before its original counts as damaged."""
@@ -65,13 +69,15 @@ class LocalCopy:
 class LocalCopies:
     """Copies of immutable blobs in a directory that several processes share.
 
-    Each blob is downloaded once for all of them, compared with its size and hash, and appears whole or not at all.
-    Before a download, the least recently used of the unused copies are removed. Copies in use are never
-    removed: if they alone exceed the bound they stay, and a warning says so once.
+    Each blob is downloaded once for all of them, compared with its size and hash, and appears whole
+    or not at all. Before a download, the least recently used of the unused copies are removed.
+    Copies in use are never removed: if they alone exceed the bound they stay, and a warning says so
+    once.
 
     Args:
         store: where blobs come from.
-        directory: on a local disk, the same for all processes that share; ``packs/`` in the cache if None.
+        directory: on a local disk, the same for all processes that share; ``packs/`` in the cache
+            if None.
         max_bytes: limit on the bytes of all files in the directory.
 
     Raises:
@@ -79,10 +85,17 @@ class LocalCopies:
     """
 
     def __init__(
-        self, store: BlobStore, directory: str | os.PathLike[str] | None = None, max_bytes: int | None = None
+        self,
+        store: BlobStore,
+        directory: str | os.PathLike[str] | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self.store = store
-        self.max_bytes = CACHE_BYTES if max_bytes is None else setting_number("cache_bytes", max_bytes, minimum=1)
+        self.max_bytes = (
+            CACHE_BYTES
+            if max_bytes is None
+            else setting_number("cache_bytes", max_bytes, minimum=1)
+        )
         self.directory = default_cache_dir() / "packs" if directory is None else Path(directory)
         self.num_downloads = 0
         self._promised = PromisedBlobs(store)
@@ -92,8 +105,8 @@ class LocalCopies:
             with open(self.directory / ".lock", "ab") as file:
                 if not lock(file, shared=True):
                     raise SettingsError(
-                        f"{setting('cache_dir', str(self.directory))}: this file system has no locks, by which processes "
-                        f"share copies: name a directory on a local disk"
+                        f"{setting('cache_dir', str(self.directory))}: this file system has no "
+                        "locks, by which processes share copies: name a directory on a local disk"
                     )
 
     def open(self, key: str, *, size: int, xxh3_128: str) -> LocalCopy:
@@ -120,7 +133,9 @@ class LocalCopies:
                 return copy
 
     def discard(self, xxh3_128: str) -> bool:
-        """Remove a copy that turned out to be damaged, if it exists; its users keep the parts that they have mapped."""
+        """Remove a copy that turned out to be damaged, if it exists; its users keep the parts that
+        they have mapped.
+        """
         try:
             os.unlink(self.directory / f"{xxh3_128}.arrow")
         except FileNotFoundError:
@@ -147,21 +162,25 @@ class LocalCopies:
         return copy
 
     def _downloaded(self, path: Path, key: str, size: int, xxh3_128: str) -> LocalCopy | None:
-        """Download a blob, or wait until another process has; None if the caller must check again."""
+        """Download a blob, or wait until another process has; None if the caller must check
+        again.
+        """
         part = path.with_suffix(".part")
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
         copy = LocalCopy(path, descriptor)
         with contextlib.ExitStack() as stack:
             stack.callback(copy.close)
             if not try_lock(descriptor):
-                # Its writer holds an exclusive lock. A shared lock succeeds once the writer has finished or died.
+                # Its writer holds an exclusive lock. A shared lock succeeds once the writer has
+                # finished or died.
                 lock(descriptor, shared=True)
                 time.sleep(0 if path.exists() else _WAIT_SECONDS)
                 return None
             if not _is_named(descriptor, part):
                 return None
             if path.exists():
-                # Its writer finished between our check for the copy and our lock: this file is new and not needed.
+                # Its writer finished between our check for the copy and our lock: this file is new
+                # and not needed.
                 os.unlink(part)
                 return None
             try:
@@ -199,8 +218,8 @@ class LocalCopies:
                 view, position = view[num_bytes:], position + num_bytes
         if hasher.hexdigest() != xxh3_128:
             raise CorruptFileError(
-                f"{self.store.url}/{key} has other bytes than were committed: their hash is {hasher.hexdigest()} and was "
-                f"{xxh3_128}: write it again"
+                f"{self.store.url}/{key} has other bytes than were committed: their hash is "
+                f"{hasher.hexdigest()} and was {xxh3_128}: write it again"
             )
 
     def _pieces(self, key: str, size: int) -> Iterator[bytes]:
@@ -209,7 +228,8 @@ class LocalCopies:
         if present_size != size:
             state = "is missing" if present_size is None else f"has {present_size:,} bytes"
             raise CorruptFileError(
-                f"{self.store.url}/{key} {state} and was committed with {size:,} bytes: write it again"
+                f"{self.store.url}/{key} {state} and was committed with {size:,} bytes: write it "
+                "again"
             )
 
         def part(start: int) -> bytes:
@@ -237,7 +257,8 @@ class LocalCopies:
             if excess > 0 and not self._is_warned:
                 self._is_warned = True
                 logging.getLogger("brimful").warning(
-                    "%s: the copies that are in use exceed cache_bytes=%d by %d bytes; give it more, or open fewer at once",
+                    "%s: the copies that are in use exceed cache_bytes=%d by %d bytes; give it "
+                    "more, or open fewer at once",
                     *(self.directory, self.max_bytes, excess),
                 )
             os.ftruncate(part, 0)

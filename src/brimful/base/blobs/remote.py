@@ -9,13 +9,21 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from brimful.base.blobs.interface import Blob, BlobStore
 from brimful.base.blobs.local import LocalBlobStore
 from brimful.base.blobs.retries import Retries, ShortReadError, is_passing
 from brimful.base.checks import path_of
-from brimful.errors import BrimfulError, MissingExtraError, SettingsError, SourceError, SourceNotFoundError, StoreError
+from brimful.errors import (
+    BrimfulError,
+    MissingExtraError,
+    SettingsError,
+    SourceError,
+    SourceNotFoundError,
+    StoreError,
+)
 
 
 def is_remote(path: str) -> bool:
@@ -47,7 +55,9 @@ def filesystem_of(url: str, **options: Any) -> tuple[Any, str]:
     except ImportError as error:
         # fsspec raises its own ImportError; its cause is the ImportError of the missing library.
         package = getattr(error.__cause__, "name", None) or error.name or protocol
-        raise MissingExtraError(f"{url} needs {package}, which is not installed: pip install {package}") from error
+        raise MissingExtraError(
+            f"{url} needs {package}, which is not installed: pip install {package}"
+        ) from error
     except ValueError as error:
         if protocol in fsspec.available_protocols():
             raise SettingsError(f"{url}: {error}") from error
@@ -57,7 +67,8 @@ def filesystem_of(url: str, **options: Any) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def telling(url: str) -> Iterator[None]:
-    """Turn the errors of remote file systems, which have their own classes, into errors of one line.
+    """Turn the errors of remote file systems, which have their own classes, into errors of one
+    line.
 
     Raises:
         SourceNotFoundError: no such file.
@@ -84,8 +95,9 @@ CONDITIONAL = {
     "az": "If-None-Match of Azure (adlfs)",
     "memory": "a lock of this process",
 }
-"""Protocols whose file system creates a name for one of two writers, and how. fsspec's default checks first and then
-writes, so two concurrent writers both succeed."""
+"""Protocols whose file system creates a name for one of two writers, and how. fsspec's default
+checks first and then writes, so two concurrent writers both succeed.
+"""
 
 _PART_BYTES = 8 << 20
 """Maximum bytes of one read request: few requests, and little to repeat after a failure."""
@@ -99,13 +111,14 @@ _memory_lock = threading.Lock()
 class FsspecBlobStore(BlobStore):
     """A prefix of an object store or any other file system that fsspec opens.
 
-    Reading takes any file system. ``put_if_absent`` takes file systems that create a name for only one writer
-    (``CONDITIONAL``), and probes once that the server obeys. Requests that fail for a transient reason are
-    repeated (``Retries``), and the rest of a short answer is requested.
+    Reading takes any file system. ``put_if_absent`` takes file systems that create a name for only
+    one writer (``CONDITIONAL``), and probes once that the server obeys. Requests that fail for a
+    transient reason are repeated (``Retries``), and the rest of a short answer is requested.
 
     Args:
         url: of the prefix.
-        filesystem, root: an open file system of fsspec and the prefix in it; opened from the URL if None.
+        filesystem, root: an open file system of fsspec and the prefix in it; opened from the URL if
+            None.
 
     Attributes:
         retries: repeater of failed requests.
@@ -120,7 +133,9 @@ class FsspecBlobStore(BlobStore):
         self._probed = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FsspecBlobStore, (self.url,)  # a file system is not pickled, but opened in the other process
+        return FsspecBlobStore, (
+            self.url,
+        )  # a file system is not pickled, but opened in the other process
 
     def _open(self) -> tuple[Any, str]:
         # Listings are not cached: other writers add keys, and sizes would come from stale listings.
@@ -166,8 +181,9 @@ class FsspecBlobStore(BlobStore):
     def _create(self, key: str, data: bytes) -> bool:
         """Create a blob; true if this call wrote it, or if it exists with the same bytes.
 
-        A request may succeed and its answer be lost; fsspec's libraries may then repeat it, and learn
-        that the name exists. So a writer that gets this answer reads the blob, and considers equal bytes its own.
+        A request may succeed and its answer be lost; fsspec's libraries may then repeat it, and
+        learn that the name exists. So a writer that gets this answer reads the blob, and considers
+        equal bytes its own.
         """
 
         def create() -> bool:
@@ -176,7 +192,9 @@ class FsspecBlobStore(BlobStore):
                     self._fs.pipe_file(self._path(key), data, mode="create")
             except Exception as error:
                 # Servers may also report an existing name by errors of other classes.
-                content = self._found(key) if isinstance(error, OSError) or is_passing(error) else None
+                content = (
+                    self._found(key) if isinstance(error, OSError) or is_passing(error) else None
+                )
                 if content is not None:
                     return content == data
                 if isinstance(error, FileExistsError):
@@ -198,16 +216,18 @@ class FsspecBlobStore(BlobStore):
         protocol = self.url.partition("://")[0]
         if protocol not in CONDITIONAL:
             raise StoreError(
-                f"{self.url}: {protocol}:// is read only here: two writers could create the same name on it, and packs "
-                f"could be lost. Write to a local directory or to one of {', '.join(CONDITIONAL)}"
+                f"{self.url}: {protocol}:// is read only here: two writers could create the same "
+                "name on it, and packs could be lost. Write to a local directory or to one of "
+                f"{', '.join(CONDITIONAL)}"
             )
         key = f"tmp/probe-{uuid.uuid4().hex}"
         is_first_created, is_second_created = self._create(key, b"1"), self._create(key, b"2")
         self.delete(key)
         if not is_first_created or is_second_created:
             raise StoreError(
-                f"{self.url}: this file system lets two writers create the same name, so packs written by two "
-                f"jobs at once could be lost; it needs {CONDITIONAL[protocol]}, which its server ignores"
+                f"{self.url}: this file system lets two writers create the same name, so packs "
+                f"written by two jobs at once could be lost; it needs {CONDITIONAL[protocol]}, "
+                "which its server ignores"
             )
         self._probed = True
 
@@ -220,7 +240,7 @@ class FsspecBlobStore(BlobStore):
     def get_range(self, key: str, start: int, stop: int) -> bytes:
         data = bytearray()
         while (begin := start + len(data)) < stop:
-            data += self.retries.call(f"read {key}", lambda begin=begin: self._piece(key, begin, stop))  # type: ignore[misc]
+            data += self.retries.call(f"read {key}", partial(self._piece, key, begin, stop))
         return bytes(data)
 
     def _piece(self, key: str, begin: int, stop: int) -> bytes:
@@ -231,7 +251,8 @@ class FsspecBlobStore(BlobStore):
             raise ShortReadError(f"no bytes from {begin:,} on")
         if len(piece) > end - begin:
             raise StoreError(
-                f"{self.url}: this file system gives whole blobs where {end - begin:,} bytes were asked for"
+                f"{self.url}: this file system gives whole blobs where {end - begin:,} bytes were "
+                "asked for"
             )
         return piece
 
@@ -262,7 +283,11 @@ class FsspecBlobStore(BlobStore):
             listing = self.retries.call(f"list {prefix}", entries)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(entry["name"].rstrip("/").rsplit("/", 1)[-1] for entry in listing if entry["type"] == kind)
+        return sorted(
+            entry["name"].rstrip("/").rsplit("/", 1)[-1]
+            for entry in listing
+            if entry["type"] == kind
+        )
 
     def list(self, prefix: str) -> list[str]:
         return [f"{prefix.rstrip('/')}/{name}" for name in self._names(prefix, "file")]

@@ -17,15 +17,37 @@ _ATTEMPTS = 8
 """Attempts of one request before it fails."""
 
 _FIRST_WAIT, _MAX_WAIT = 0.1, 8.0
-"""Seconds before the second attempt, doubled for each further one, and the longest wait: about 20 s in all."""
+"""Seconds before the second attempt, doubled for each further one, and the longest wait: about 20 s
+in all.
+"""
 
 _LASTING_ERRORS = (
     *(FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError),
-    *(BrimfulError, NotImplementedError, ImportError, TypeError, ValueError, AttributeError, MemoryError),
+    *(
+        BrimfulError,
+        NotImplementedError,
+        ImportError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        MemoryError,
+    ),
 )
 _FULL_CODES = {errno.ENOSPC, errno.EDQUOT}
-_LASTING_CODES = {errno.EINVAL, errno.ENOSYS, errno.ENAMETOOLONG, errno.EPERM, errno.ENOENT, *_FULL_CODES}
-_LASTING_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ProfileNotFound"}
+_LASTING_CODES = {
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.ENAMETOOLONG,
+    errno.EPERM,
+    errno.ENOENT,
+    *_FULL_CODES,
+}
+_LASTING_NAMES = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ParamValidationError",
+    "ProfileNotFound",
+}
 
 
 class ShortReadError(ConnectionError):
@@ -33,7 +55,8 @@ class ShortReadError(ConnectionError):
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return true unless a failure is known to be permanent: cloud libraries have errors of their own for the rest.
+    """Return true unless a failure is known to be permanent: cloud libraries have errors of their
+    own for the rest.
 
     >>> is_passing(TimeoutError()), is_passing(PermissionError()), is_passing(OSError(errno.EIO, "5xx"))
     (True, False, True)
@@ -66,7 +89,8 @@ class Retries:
 
         Raises:
             StoreFullError: no space left.
-            StoreError: the last attempt failed, or the reason is permanent; names request and reason.
+            StoreError: the last attempt failed, or the reason is permanent; names request and
+                reason.
             OSError: the blob is absent, or exists already: an answer, not a failure.
         """
         for attempt in range(1, _ATTEMPTS + 1):
@@ -75,7 +99,9 @@ class Retries:
             except (FileNotFoundError, FileExistsError, BrimfulError) as error:
                 if isinstance(error, FileNotFoundError) and error.filename is None:
                     # A missing bucket, reported without its name.
-                    raise FileNotFoundError(errno.ENOENT, error.strerror or str(error), self.url) from error
+                    raise FileNotFoundError(
+                        errno.ENOENT, error.strerror or str(error), self.url
+                    ) from error
                 raise
             except Exception as error:
                 self._note(action, error, attempt)
@@ -86,27 +112,34 @@ class Retries:
 
     def _note(self, action: str, error: Exception, attempt: int) -> None:
         """Count and log a failure; raise the error of one line if it is the last."""
-        self.last_error = f"{type(error).__name__}: {(str(error).strip() or repr(error)).splitlines()[0]}"
+        self.last_error = (
+            f"{type(error).__name__}: {(str(error).strip() or repr(error)).splitlines()[0]}"
+        )
         if isinstance(error, OSError) and error.errno in _FULL_CODES:
             raise StoreFullError(
                 error.errno,
-                f"{self.url}: no space left to {action}: nothing that was committed is lost; free some space "
-                "and run the same command again to resume",
+                f"{self.url}: no space left to {action}: nothing that was committed is lost; free "
+                "some space and run the same command again to resume",
             ) from error
         if not is_passing(error):
             raise StoreError(f"{self.url}: cannot {action}: {self.last_error}") from error
         if attempt == _ATTEMPTS:
             raise StoreError(
-                f"{self.url}: cannot {action}: failed {_ATTEMPTS} times, last with {self.last_error}; nothing that was "
-                f"committed is lost, run the same command again"
+                f"{self.url}: cannot {action}: failed {_ATTEMPTS} times, last with "
+                f"{self.last_error}; nothing that was committed is lost, run the same command again"
             ) from error
         if not self.num_repeated:
-            logging.getLogger("brimful").warning("%s: %s failed and is repeated: %s", self.url, action, self.last_error)
+            logging.getLogger("brimful").warning(
+                "%s: %s failed and is repeated: %s", self.url, action, self.last_error
+            )
         self.num_repeated += 1
 
     def log_total(self) -> None:
         """Log how many requests were repeated, if any."""
         if self.num_repeated:
             logging.getLogger("brimful").warning(
-                "%s: %d requests were repeated, last after %s", self.url, self.num_repeated, self.last_error
+                "%s: %d requests were repeated, last after %s",
+                self.url,
+                self.num_repeated,
+                self.last_error,
             )

@@ -11,4 +11,13 @@ from brimful.base.execute.execution import (
 )
 from brimful.base.execute.run_tasks import run_tasks
 
-__all__ = ["LOCAL", "Engine", "Execution", "ExecutionLike", "Resources", "as_execution", "available_cores", "run_tasks"]
+__all__ = [
+    "LOCAL",
+    "Engine",
+    "Execution",
+    "ExecutionLike",
+    "Resources",
+    "as_execution",
+    "available_cores",
+    "run_tasks",
+]

@@ -1,11 +1,13 @@
-"""The worker of a cluster: it receives a function and its context once, then task after task, and answers each.
+"""The worker of a cluster: it receives a function and its context once, then task after task, and
+answers each.
 
-The class does not depend on a cluster: ``base/execute/ray.py`` turns it into an actor. Orders and answers are pickled as by
-``multiprocessing`` between local processes, so that they can hold the same objects and fail in the same way. They come
-from the job itself, never from data.
+The class does not depend on a cluster: ``base/execute/ray.py`` turns it into an actor. Orders and
+answers are pickled as by ``multiprocessing`` between local processes, so that they can hold the
+same objects and fail in the same way. They come from the job itself, never from data.
 
-Two machines see the same directory if they find the same mark of random digits in it. The same path may be a different
-directory on each machine (``/tmp``, a home on a local disk), and results that are written there would not be found.
+Two machines see the same directory if they find the same mark of random digits in it. The same path
+may be a different directory on each machine (``/tmp``, a home on a local disk), and results that
+are written there would not be found.
 """
 
 import os
@@ -30,7 +32,9 @@ _MARK = "tmp/directory-id"
 
 
 _VARIABLES = ("BRIMFUL_", "HF_", "TOKENIZERS_", "TRANSFORMERS_")
-"""Prefixes of the environment variables that workers take over: caches, and whether hubs may be used."""
+"""Prefixes of the environment variables that workers take over: caches, and whether hubs may be
+used.
+"""
 
 
 def marks_of(directories: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
@@ -44,7 +48,9 @@ def marks_of(directories: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
 
 
 def unshared(marks: Mapping[str, str]) -> str:
-    """Return the first directory that is a different one on this machine; empty if all are the same."""
+    """Return the first directory that is a different one on this machine; empty if all are the
+    same.
+    """
     for directory, mark in marks.items():
         try:
             if LocalBlobStore(directory).get(_MARK).decode() != mark:
@@ -55,11 +61,17 @@ def unshared(marks: Mapping[str, str]) -> str:
 
 
 def _version() -> str:
-    """Return the package's version and the fingerprint of its code: two checkouts may have the same version."""
+    """Return the package's version and the fingerprint of its code: two checkouts may have the same
+    version.
+    """
     package = sys.modules["brimful"]  # imported before any of its modules
     folder = Path(package.__path__[0])
     files = sorted(folder.rglob("*.py"))
-    pieces = (piece for file in files for piece in (os.fsencode(file.relative_to(folder)), file.read_bytes()))
+    pieces = (
+        piece
+        for file in files
+        for piece in (os.fsencode(file.relative_to(folder)), file.read_bytes())
+    )
     return f"{package.__version__} (code {short(fingerprint_stream(pieces))})"
 
 
@@ -82,12 +94,16 @@ class Surroundings:
     @classmethod
     def here(cls, marks: Mapping[str, str]) -> "Surroundings":
         """Return the surroundings of this process."""
-        variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
+        variables = {
+            name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)
+        }
         return cls(_version(), os.getcwd(), variables, marks)
 
 
 class ClusterWorker:
-    """A worker process on some machine, as an actor: ``start`` comes first, then ``do`` for each task."""
+    """A worker process on some machine, as an actor: ``start`` comes first, then ``do`` for each
+    task.
+    """
 
     def start(self, surroundings: Surroundings, order: bytes) -> bytes:
         """Get ready for tasks; return this machine's name as an answer in the form of ``do``.
@@ -120,18 +136,20 @@ def _check(surroundings: Surroundings, machine: str) -> None:
     version = _version()
     if surroundings.version != version:
         raise SettingsError(
-            f"node {machine} has brimful {version} and the job runs {surroundings.version}: install one version on "
-            f"all nodes"
+            f"node {machine} has brimful {version} and the job runs {surroundings.version}: "
+            "install one version on all nodes"
         )
     try:
         os.chdir(surroundings.directory)
     except OSError as error:
         raise SettingsError(
-            f"node {machine} has no {surroundings.directory}, where this job runs: start it in a directory that all nodes see"
+            f"node {machine} has no {surroundings.directory}, where this job runs: start it in a "
+            "directory that all nodes see"
         ) from error
     directory = unshared(surroundings.marks)
     if directory:
         raise SettingsError(
-            f"node {machine} does not see {directory} of the machine that starts the job: workers write their results "
-            f"there. Name a {setting('cache_dir')} and a {setting('directory')} on a file system that all nodes share"
+            f"node {machine} does not see {directory} of the machine that starts the job: workers "
+            f"write their results there. Name a {setting('cache_dir')} and a "
+            f"{setting('directory')} on a file system that all nodes share"
         )

@@ -1,8 +1,9 @@
 """Tasks on a running Ray cluster; the only file that imports Ray.
 
-Workers are actors with one core each. Each gets two tasks at a time, so that no worker waits and a death loses little.
-A worker that dies, alone or with its machine, is replaced, and its tasks are run again: they are safe to run twice.
-Deaths are counted for the task that was running, and a task that kills every worker is reported by name.
+Workers are actors with one core each. Each gets two tasks at a time, so that no worker waits and a
+death loses little. A worker that dies, alone or with its machine, is replaced, and its tasks are
+run again: they are safe to run twice. Deaths are counted for the task that was running, and a task
+that kills every worker is reported by name.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _MAX_DEATHS = 3
 """Deaths of workers after which a task fails the job."""
 
 _MAX_STARTS_IN_VAIN = 8
-"""Consecutive workers that die before they are ready, after which the cluster is taken as unable to run any."""
+"""Consecutive workers that die before they are ready, after which the cluster is taken as unable to
+run any.
+"""
 
 _WAIT_SECONDS = 0.5
 """Seconds of one wait for an answer; Ctrl-C is handled after it."""
@@ -49,7 +52,8 @@ class _Worker:
 
     Attributes:
         actor: Ray's handle.
-        queue: pending answers in order, each with the number of its task; the first answers ``start``, with None.
+        queue: pending answers in order, each with the number of its task; the first answers
+            ``start``, with None.
         machine: name of its machine; empty until it is ready.
     """
 
@@ -65,7 +69,9 @@ def run_on_ray(
     resources: Resources,
     shared: Sequence[str | os.PathLike[str]],
 ) -> Generator[tuple[Any, Any], None, None]:
-    """Run ``function(context, task)`` for every task on the cluster; see ``run_tasks`` for arguments and errors."""
+    """Run ``function(context, task)`` for every task on the cluster; see ``run_tasks`` for
+    arguments and errors.
+    """
     num_proc = resources.num_proc
     if num_proc is not None and num_proc < 1:
         raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
@@ -79,7 +85,9 @@ def run_on_ray(
 
 
 def _connected() -> Any:
-    """Return the library, connected to the cluster that it finds; an existing connection of the caller is kept."""
+    """Return the library, connected to the cluster that it finds; an existing connection of the
+    caller is kept.
+    """
     with optional("ray", "ray", setting("engine", "ray")):
         import ray
     if ray.is_initialized():
@@ -88,14 +96,18 @@ def _connected() -> Any:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         # Output of workers would break the bar, and adds nothing to their errors.
-        ray.init(address="auto", namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            address="auto", namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
+        )
     except (ConnectionError, ValueError) as error:
         raise SettingsError(
-            f"no Ray cluster was found ({_first_line(error)}): start one with `ray start`, or name one in RAY_ADDRESS; for "
-            f"processes of only this machine use {setting('engine', 'local')}"
+            f"no Ray cluster was found ({_first_line(error)}): start one with `ray start`, or name "
+            "one in RAY_ADDRESS; for processes of only this machine use "
+            f"{setting('engine', 'local')}"
         ) from error
     finally:
-        # Ray installs its own handler of SIGTERM; ``brimful.base.stopping`` decides how a program ends.
+        # Ray installs its own handler of SIGTERM; ``brimful.base.stopping`` decides how a program
+        # ends.
         if in_main_thread and handler is not None:
             signal.signal(signal.SIGTERM, handler)
     return ray
@@ -115,7 +127,8 @@ class _Crew:
         cores = int(ray.cluster_resources().get("CPU", 0))
         if resources.num_proc is None and not cores:
             raise SettingsError(
-                f"the Ray cluster has no core for workers: give {setting('num_proc')} if it will have some"
+                f"the Ray cluster has no core for workers: give {setting('num_proc')} if it will "
+                "have some"
             )
         self._num_workers = resources.num_proc or cores
         # Both are stored in the cluster once, and each node takes a copy.
@@ -163,14 +176,14 @@ class _Crew:
             if dead_workers:
                 worker, death = dead_workers[-1]
                 self._say(
-                    f"{counted(len(dead_workers), 'worker')} died, the last on {worker.machine or 'its way'} "
-                    f"({_reason(death)}); their tasks are run again"
+                    f"{counted(len(dead_workers), 'worker')} died, the last on "
+                    f"{worker.machine or 'its way'} ({_reason(death)}); their tasks are run again"
                 )
             if waiting_since is not None and time.monotonic() - waiting_since > _PATIENCE_SECONDS:
                 waiting_since = None
                 self._say(
-                    f"no worker has begun yet: {len(self._workers):,} wait for a core of the cluster, or are still starting "
-                    f"(`ray status` shows the use of cores)"
+                    f"no worker has begun yet: {len(self._workers):,} wait for a core of the "
+                    "cluster, or are still starting (`ray status` shows the use of cores)"
                 )
 
     def _hire(self) -> None:
@@ -196,23 +209,27 @@ class _Crew:
             TaskFailedError: too many workers died at the same task, or before they were ready.
         """
         self._workers.remove(worker)
-        # It may only be unreachable: two workers on one task do no harm, but it would hold the core forever.
+        # It may only be unreachable: two workers on one task do no harm, but it would hold the core
+        # forever.
         self._ray.kill(worker.actor, no_restart=True)
         first, *others = [number for _, number in worker.queue]
         if first is None:
             self._starts_in_vain += 1
-            if self._starts_in_vain >= _MAX_STARTS_IN_VAIN or getattr(error, "actor_init_failed", False):
+            if self._starts_in_vain >= _MAX_STARTS_IN_VAIN or getattr(
+                error, "actor_init_failed", False
+            ):
                 raise TaskFailedError(
-                    f"workers on the Ray cluster die before they are ready ({_reason(error)}): most often brimful or one of "
-                    f"its extras is not installed on a node, or memory ran out"
+                    f"workers on the Ray cluster die before they are ready ({_reason(error)}): "
+                    "most often brimful or one of its extras is not installed on a node, or "
+                    "memory ran out"
                 ) from error
             return []
         self._deaths[first] += 1
         if self._deaths[first] >= _MAX_DEATHS:
             raise TaskFailedError(
-                f"{tasks[first]}: {self._deaths[first]} workers died at this task, the last on {worker.machine} "
-                f"({_reason(error)}): most often memory ran out (try a smaller {setting('num_proc')}); what was finished "
-                f"is kept, run it again"
+                f"{tasks[first]}: {self._deaths[first]} workers died at this task, the last on "
+                f"{worker.machine} ({_reason(error)}): most often memory ran out (try a smaller "
+                f"{setting('num_proc')}); what was finished is kept, run it again"
             ) from error
         return [first, *(number for number in others if number is not None)]
 
@@ -226,7 +243,9 @@ def _reason(error: Exception) -> str:
     """Return the sentence in Ray's message that says why a worker is gone."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # The first lines name the actor; the cause comes after them.
-    causes = [line for line in lines[1:] if ": " not in line[:20]] or lines or [type(error).__name__]
+    causes = (
+        [line for line in lines[1:] if ": " not in line[:20]] or lines or [type(error).__name__]
+    )
     return causes[0].split(". ", 1)[0][:200].rstrip(".")
 
 

@@ -1,8 +1,8 @@
 """Tasks of a job, run by the engine of its execution: in this process, in several, or on a cluster.
 
-Tasks must be independent and safe to run twice: a job that was killed runs its unfinished tasks again. Worker
-processes start fresh (``forkserver``), so threads and GPU contexts of the caller cannot harm them, and end
-when their parent dies, even by SIGKILL.
+Tasks must be independent and safe to run twice: a job that was killed runs its unfinished tasks
+again. Worker processes start fresh (``forkserver``), so threads and GPU contexts of the caller
+cannot harm them, and end when their parent dies, even by SIGKILL.
 """
 
 import contextlib
@@ -29,7 +29,9 @@ Result = TypeVar("Result")
 Hire: TypeAlias = Callable[[], AbstractContextManager[Callable[[Any], Any]]]
 
 _TASKS_AHEAD = 2
-"""Tasks queued per process: enough that no process waits, few enough that an error stops the job soon."""
+"""Tasks queued per process: enough that no process waits, few enough that an error stops the job
+soon.
+"""
 
 _WAIT_SECONDS = 0.5
 """Seconds of one wait for an answer: on some systems (Windows), Ctrl-C does not interrupt locks."""
@@ -48,19 +50,23 @@ def run_tasks(
     preload: Mapping[str, Mapping[str, str]] | None = None,
     shared: Sequence[str | os.PathLike[str]] = (),
 ) -> Generator[tuple[Task, Result], None, None]:
-    """Run ``function(context, task)`` for every task; yield each with its result as it is done, in any order.
+    """Run ``function(context, task)`` for every task; yield each with its result as it is done, in
+    any order.
 
     Args:
         function: importable by name; the first exception it raises is raised here and ends the job.
         tasks: the second argument of each call; ``str(task)`` names it in messages.
         context: the first argument of all calls; sent to each process once.
-        resources: one process runs everything here. Shares are up to the caller, which knows all tasks.
-        threads: with one process, tasks at a time, for tasks that wait for a disk or for code outside Python.
+        resources: one process runs everything here. Shares are up to the caller, which knows all
+            tasks.
+        threads: with one process, tasks at a time, for tasks that wait for a disk or for code
+            outside Python.
         preload: modules that processes need, with the environment variables that each reads.
         shared: directories through which tasks exchange results; every machine must see them.
 
     Raises:
-        TaskFailedError: a worker process died (most often: out of memory); on a cluster, repeatedly at one task.
+        TaskFailedError: a worker process died (most often: out of memory); on a cluster, repeatedly
+            at one task.
         SettingsError: no cluster runs, or one of its machines does not see a shared directory.
     """
     if not resources.execution.is_local:
@@ -76,7 +82,9 @@ def run_tasks(
         workers = Workers(function, context, preload)
         yield from _by_threads(workers.hire, tasks, min(num_proc, len(tasks)), end=workers.end)
     elif threads > 1 and len(tasks) > 1:
-        yield from _by_threads(lambda: nullcontext(partial(function, context)), tasks, min(threads, len(tasks)))
+        yield from _by_threads(
+            lambda: nullcontext(partial(function, context)), tasks, min(threads, len(tasks))
+        )
     else:
         for task in tasks:
             with rare_collections():
@@ -92,7 +100,8 @@ def _by_threads(
 ) -> Generator[tuple[Any, Any], None, None]:
     """Distribute tasks to threads, each of which hires a worker; the caller only waits.
 
-    The threads are not from ``concurrent.futures``, which joins its threads when the interpreter ends, even busy ones.
+    The threads are not from ``concurrent.futures``, which joins its threads when the interpreter
+    ends, even busy ones.
 
     Args:
         hire: entered once in each thread; gives the function that does a task.
@@ -124,7 +133,8 @@ def _by_threads(
                 orders.put((next_task,))
             yield task, result
     finally:
-        # Also reached after an error or a closed generator: queued orders are abandoned, and None wakes idle threads.
+        # Also reached after an error or a closed generator: queued orders are abandoned, and None
+        # wakes idle threads.
         stop_event.set()
         if end is not None:
             end()

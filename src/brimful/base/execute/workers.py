@@ -1,8 +1,8 @@
 """Worker processes, each of which receives its tasks through its own pipe.
 
-A worker is always ended by killing it: when the job is done, when another task failed, when a user presses Ctrl-C.
-Tasks are safe to run twice, so nothing is lost, and no queue, lock or thread of the standard library waits for a worker
-that is busy or still starting.
+A worker is always ended by killing it: when the job is done, when another task failed, when a user
+presses Ctrl-C. Tasks are safe to run twice, so nothing is lost, and no queue, lock or thread of the
+standard library waits for a worker that is busy or still starting.
 """
 
 from __future__ import annotations
@@ -41,9 +41,15 @@ _preparation_data = spawn.get_preparation_data
 
 
 def _without_script(name: str) -> dict[str, Any]:
-    """Return the preparation data of a process, for a worker without the script, which the worker would run."""
+    """Return the preparation data of a process, for a worker without the script, which the worker
+    would run.
+    """
     data = _preparation_data(name)
-    return {key: value for key, value in data.items() if name != _NAME or not key.startswith("init_main")}
+    return {
+        key: value
+        for key, value in data.items()
+        if name != _NAME or not key.startswith("init_main")
+    }
 
 
 spawn.get_preparation_data = _without_script
@@ -55,12 +61,15 @@ class Workers:
     Args:
         function: importable by name; called as ``function(context, task)``.
         context: sent to each process once.
-        preload: modules to import in the server that forks processes, each with the environment variables that it
-            reads; without effect if the server of an earlier job still runs.
+        preload: modules to import in the server that forks processes, each with the environment
+            variables that it reads; without effect if the server of an earlier job still runs.
     """
 
     def __init__(
-        self, function: Callable[[Any, Any], Any], context: Any, preload: Mapping[str, Mapping[str, str]] | None = None
+        self,
+        function: Callable[[Any, Any], Any],
+        context: Any,
+        preload: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self.ended = False
         self._order = order_of(function, context)
@@ -70,17 +79,21 @@ class Workers:
 
     @contextlib.contextmanager
     def hire(self) -> Iterator[Callable[[Any], Any]]:
-        """Start one more process; when it is ready, yield a function that runs a task in it. Thread-safe.
+        """Start one more process; when it is ready, yield a function that runs a task in it.
+        Thread-safe.
 
-        So waiting tasks go to the first process that is ready. The function is for one thread, and returns the result.
+        So waiting tasks go to the first process that is ready. The function is for one thread, and
+        returns the result.
 
         Raises:
             TaskFailedError: the process died; the function raises it too.
-            Exception: from the function: the task's exception, with the worker's traceback as its cause.
+            Exception: from the function: the task's exception, with the worker's traceback as its
+                cause.
         """
         process, pipe = self._start_process()
         try:
-            # The function and its context go first; the answer says that the process is ready for tasks.
+            # The function and its context go first; the answer says that the process is ready for
+            # tasks.
             self._ask(process, pipe, partial(pipe.send_bytes, self._order))
             yield lambda task: self._ask(process, pipe, partial(pipe.send, task))
         finally:
@@ -94,7 +107,9 @@ class Workers:
         with _start_lock, worker_pipe:
             if self.ended:
                 raise TaskFailedError("the job was ended")
-            process = self._context.Process(target=serve, name=_NAME, args=(InterruptShield(), worker_pipe))
+            process = self._context.Process(
+                target=serve, name=_NAME, args=(InterruptShield(), worker_pipe)
+            )
             with _server_shielded():
                 process.start()
             self.processes.add(process)
@@ -118,7 +133,8 @@ class Workers:
 
     def _death(self, process: Any) -> TaskFailedError:
         process.join(_SIGNAL_ROUND_SECONDS)
-        # Most likely this process gets SIGTERM too: let it end before it reports a failure that did not happen.
+        # Most likely this process gets SIGTERM too: let it end before it reports a failure that did
+        # not happen.
         if process.exitcode == -signal.SIGTERM and not self.ended:
             time.sleep(_SIGNAL_ROUND_SECONDS)
         return TaskFailedError(
@@ -127,7 +143,9 @@ class Workers:
         )
 
     def end(self) -> None:
-        """Kill all processes, busy or not; a process that is being started is killed as soon as it exists."""
+        """Kill all processes, busy or not; a process that is being started is killed as soon as it
+        exists.
+        """
         self.ended = True
         try:
             self._kill()
@@ -142,14 +160,20 @@ class Workers:
 
 
 def start_server(preload: Mapping[str, Mapping[str, str]]) -> Any:
-    """Return the context that creates processes; its server starts to import the modules to preload."""
+    """Return the context that creates processes; its server starts to import the modules to
+    preload.
+    """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     from multiprocessing import forkserver
 
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["brimful.base.preloading", "brimful.base.execute.preload", *preload])
-    variables = {name: value for environment in preload.values() for name, value in environment.items()}
+    context.set_forkserver_preload(
+        ["brimful.base.preloading", "brimful.base.execute.preload", *preload]
+    )
+    variables = {
+        name: value for environment in preload.values() for name, value in environment.items()
+    }
     with starting_a_process(), _start_lock, _server_shielded(), _environment(variables):
         forkserver.ensure_running()
     return context
@@ -172,13 +196,16 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _server_shielded() -> Iterator[None]:
-    """Block Ctrl-C in this thread: a server of worker processes that the block starts inherits it for its imports."""
+    """Block Ctrl-C in this thread: a server of worker processes that the block starts inherits it
+    for its imports.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     from multiprocessing import resource_tracker
 
-    # Before the mask is set: starting the server also starts the tracker, which would unblock Ctrl-C.
+    # Before the mask is set: starting the server also starts the tracker, which would unblock
+    # Ctrl-C.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -197,10 +224,13 @@ def _kill_server() -> None:
 
 
 def _end_all() -> None:
-    """Kill all workers and their server at the end of this process; no worker is started afterwards."""
+    """Kill all workers and their server at the end of this process; no worker is started
+    afterwards.
+    """
     for job in list(_jobs):
         job.ended = True
-    # While the server still imports, a start waits for it; without the server, the start fails and frees the lock.
+    # While the server still imports, a start waits for it; without the server, the start fails and
+    # frees the lock.
     while not _start_lock.acquire(timeout=0.05):
         _kill_server()
     processes = [process for job in list(_jobs) for process in list(job.processes)]

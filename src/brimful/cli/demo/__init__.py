@@ -19,7 +19,12 @@ from brimful.cli.program import show_json
 @command()
 @grouped(
     "Output",
-    click.option("-o", "--output", metavar="DIR", help="Directory for the files; kept (default: a temporary one)."),
+    click.option(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="Directory for the files; kept (default: a temporary one).",
+    ),
     click.option("--keep", is_flag=True, help="Keep the temporary directory."),
 )
 @json_option
@@ -34,8 +39,9 @@ from brimful.cli.program import show_json
 def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool) -> None:
     """Pack the docstrings of Python's standard library, report, and inspect a pack.
 
-    With --multimodal, pack chats about drawn images and tones. Run again on the same directory, it continues. It
-    takes half a minute on two cores, needs no network and no GPU, and writes nothing outside its directory.
+    With --multimodal, pack chats about drawn images and tones. Run again on the same directory, it
+    continues. It takes half a minute on two cores, needs no network and no GPU, and writes nothing
+    outside its directory.
     """
     from brimful.cli.demo import steps
 

@@ -1,7 +1,7 @@
 """Chats from the docstrings of Python's standard library: real text that every machine has.
 
-Source files are read with ``ast``; no module is imported, so no code of the library runs. The lengths have the
-heavy tail of real data: most answers are a line, a few are whole manuals.
+Source files are read with ``ast``; no module is imported, so no code of the library runs. The
+lengths have the heavy tail of real data: most answers are a line, a few are whole manuals.
 """
 
 import ast
@@ -23,7 +23,17 @@ Chat: TypeAlias = dict[str, list[dict[str, str]]]
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 _SKIPPED_FOLDERS = frozenset(
-    {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "ensurepip", "lib-dynload"}
+    {
+        "site-packages",
+        "dist-packages",
+        "test",
+        "tests",
+        "idle_test",
+        "idlelib",
+        "lib2to3",
+        "ensurepip",
+        "lib-dynload",
+    }
 )
 """Folders of an installation that hold third-party packages, tests, or no useful text."""
 
@@ -34,7 +44,9 @@ _MIN_CHATS = 500
 """Minimum number of chats that a standard library with its sources gives."""
 
 
-def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | None = None) -> list[Chat]:
+def make_chats(
+    directory: str | os.PathLike[str] | None = None, *, limit: int | None = None
+) -> list[Chat]:
     """Make questions about the standard library, answered by its docstrings.
 
     ==============================  ===========================================================================
@@ -66,8 +78,9 @@ def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | 
     minimum = _MIN_CHATS if directory is None else 1
     if len(chats) < minimum:
         raise SourceNotFoundError(
-            f"{root}: only {len(chats):,} docstrings can be read there, and at least {minimum:,} are needed. This "
-            f"Python seems to be installed without its sources; use another Python, or pack data of your own"
+            f"{root}: only {len(chats):,} docstrings can be read there, and at least {minimum:,} "
+            "are needed. This Python seems to be installed without its sources; use another "
+            "Python, or pack data of your own"
         )
     if limit is None or limit >= len(chats):
         return chats
@@ -103,17 +116,27 @@ def _module_chats(name: str, path: Path) -> Iterator[Chat]:
             yield from _class_chats(f"{name}.{node.name}", node)
         elif _is_documented(node):
             function = f"{name}.{node.name}"
-            yield make_chat((f"What does {function} do?", f"{_signature(function, node)}\n\n{ast.get_docstring(node)}"))
+            yield make_chat(
+                (
+                    f"What does {function} do?",
+                    f"{_signature(function, node)}\n\n{ast.get_docstring(node)}",
+                )
+            )
 
 
 def _class_chats(name: str, node: ast.ClassDef) -> Iterator[Chat]:
-    """Yield one chat about a class with a turn for each of its methods, then one about each method."""
-    # A class without any docstring is skipped; a class with documented methods is described by their names.
+    """Yield one chat about a class with a turn for each of its methods, then one about each
+    method.
+    """
+    # A class without any docstring is skipped; a class with documented methods is described by
+    # their names.
     methods = [member for member in node.body if _is_documented(member)]
     text = (ast.get_docstring(node) or "").strip()
     if not text and not methods:
         return
-    description = text or f"Its documented methods are {', '.join(method.name for method in methods)}."
+    description = (
+        text or f"Its documented methods are {', '.join(method.name for method in methods)}."
+    )
     turns = [(f"What is the class {name} for?", f"{_constructor(name, node)}\n\n{description}")]
     turns += [
         (
@@ -139,12 +162,18 @@ def _is_documented(node: ast.stmt) -> TypeGuard[_Function]:
 def _constructor(name: str, node: ast.ClassDef) -> str:
     """Return the call that makes an object, as written in the source."""
     functions = (member for member in node.body if isinstance(member, ast.FunctionDef))
-    signatures = (_signature(name, function, bound=True) for function in functions if function.name == "__init__")
+    signatures = (
+        _signature(name, function, bound=True)
+        for function in functions
+        if function.name == "__init__"
+    )
     return next(signatures, f"class {name}")
 
 
 def _signature(name: str, node: _Function, *, bound: bool = False) -> str:
-    """Return ``name(arguments) -> result`` as written in the source, without ``self`` if the call has none."""
+    """Return ``name(arguments) -> result`` as written in the source, without ``self`` if the call
+    has none.
+    """
     arguments = deepcopy(node.args)
     decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
     if bound and "staticmethod" not in decorators:
@@ -157,5 +186,8 @@ def make_chat(*turns: tuple[str, str]) -> Chat:
     """Make a chat of turns, each a question and its answer."""
     messages = []
     for question, answer in turns:
-        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        messages += [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+        ]
     return {"messages": messages}

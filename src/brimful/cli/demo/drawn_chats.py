@@ -41,7 +41,9 @@ class MediaChats:
 
 
 class _Scene(NamedTuple):
-    """Content of an image: ``copies`` of a shape in one color, in ``width`` by ``height`` pixels."""
+    """Content of an image: ``copies`` of a shape in one color, in ``width`` by ``height``
+    pixels.
+    """
 
     width: int
     height: int
@@ -54,9 +56,11 @@ class _Scene(NamedTuple):
 
 
 def make_media_chats(*, num_chats: int = 360, num_tones: int = 60, seed: int = 0) -> MediaChats:
-    """Make chats with no, one or several images, and chats with tones; the same seed gives the same chats.
+    """Make chats with no, one or several images, and chats with tones; the same seed gives the same
+    chats.
 
-    Of eight chats three are about one image, two about several, two have several turns on one, and one is text.
+    Of eight chats three are about one image, two about several, two have several turns on one, and
+    one is text.
 
     Args:
         num_chats: rows of images and texts.
@@ -91,7 +95,9 @@ def make_media_chats(*, num_chats: int = 360, num_tones: int = 60, seed: int = 0
         name = f"tones/{number:04d}.wav"
         files[name] = _wav(notes, seconds=_number(draws, 3, 8) / 10)
         count = "one note" if len(notes) == 1 else f"{len(notes)} notes"
-        chat = make_chat(("<audio>Which notes do you hear?", f"I hear {count}: {', '.join(notes)}."))
+        chat = make_chat(
+            ("<audio>Which notes do you hear?", f"I hear {count}: {', '.join(notes)}.")
+        )
         tones.append({**chat, "audios": [name]})
     return MediaChats(chats, tones, files)
 
@@ -107,7 +113,9 @@ def _choice(draws: RandomStream, names: Iterable[str]) -> str:
 
 def _draw_scene(draws: RandomStream) -> _Scene:
     width, height = (_number(draws, *_SIDES) for _ in range(2))
-    return _Scene(width, height, _choice(draws, _SHAPES), _choice(draws, _COLORS), _number(draws, 1, 4))
+    return _Scene(
+        width, height, _choice(draws, _SHAPES), _choice(draws, _COLORS), _number(draws, 1, 4)
+    )
 
 
 def _one_turn(scenes: list[_Scene]) -> list[tuple[str, str]]:
@@ -117,8 +125,14 @@ def _one_turn(scenes: list[_Scene]) -> list[tuple[str, str]]:
 def _several_images(scenes: list[_Scene]) -> list[tuple[str, str]]:
     # The last image is in the second turn, so that several turns of one chat have media.
     return [
-        (f"{'<image>' * (len(scenes) - 1)}\nWhat do you see?", f"I see {', '.join(map(str, scenes[:-1]))}."),
-        ("And with this one: <image> which colors are they?", ", ".join(scene.color for scene in scenes)),
+        (
+            f"{'<image>' * (len(scenes) - 1)}\nWhat do you see?",
+            f"I see {', '.join(map(str, scenes[:-1]))}.",
+        ),
+        (
+            "And with this one: <image> which colors are they?",
+            ", ".join(scene.color for scene in scenes),
+        ),
     ]
 
 
@@ -127,15 +141,24 @@ def _several_turns(scenes: list[_Scene]) -> list[tuple[str, str]]:
     counting = " ".join(f"One more is {number}." for number in range(1, scene.copies + 1))
     return [
         ("Look at this.<image>", f"I see {scene}."),
-        (f"How many {scene.shape}s are there?", f"I count from the left. {counting} So there are {scene.copies}."),
+        (
+            f"How many {scene.shape}s are there?",
+            f"I count from the left. {counting} So there are {scene.copies}.",
+        ),
         ("How large is the picture?", f"It has {scene.width} by {scene.height} pixels."),
     ]
 
 
 def _sum(draws: RandomStream) -> tuple[str, str]:
     numbers = [_number(draws, 2, 99) for _ in range(_number(draws, 2, 23))]
-    lines = [f"Adding {number} makes {sum(numbers[: index + 1])}." for index, number in enumerate(numbers)]
-    return f"What is {' + '.join(map(str, numbers))}?", f"{' '.join(lines)} The sum is {sum(numbers)}."
+    lines = [
+        f"Adding {number} makes {sum(numbers[: index + 1])}."
+        for index, number in enumerate(numbers)
+    ]
+    return (
+        f"What is {' + '.join(map(str, numbers))}?",
+        f"{' '.join(lines)} The sum is {sum(numbers)}.",
+    )
 
 
 def _png(scene: _Scene) -> bytes:
@@ -151,7 +174,9 @@ def _png(scene: _Scene) -> bytes:
         if scene.shape == "circle":
             pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=scene.color)
         else:
-            pen.regular_polygon((x, y, radius), 3 if scene.shape == "triangle" else 4, fill=scene.color)
+            pen.regular_polygon(
+                (x, y, radius), 3 if scene.shape == "triangle" else 4, fill=scene.color
+            )
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
@@ -162,7 +187,10 @@ def _wav(notes: list[str], *, seconds: float) -> bytes:
     with optional("soundfile", "media", "writing tones"):
         import soundfile
     time = np.arange(int(seconds * _SAMPLING_RATE)) / _SAMPLING_RATE
-    waves = [0.6 * np.exp(-3 * time / seconds) * np.sin(2 * np.pi * _NOTES[note] * time) for note in notes]
+    waves = [
+        0.6 * np.exp(-3 * time / seconds) * np.sin(2 * np.pi * _NOTES[note] * time)
+        for note in notes
+    ]
     file = io.BytesIO()
     soundfile.write(file, np.concatenate(waves), _SAMPLING_RATE, format="WAV", subtype="PCM_16")
     return file.getvalue()

@@ -1,4 +1,6 @@
-"""Steps of the demo, in the order shown. Its commands run as printed; a second run resumes a stopped one."""
+"""Steps of the demo, in the order shown. Its commands run as printed; a second run resumes a
+stopped one.
+"""
 
 import importlib.util
 import json
@@ -120,11 +122,16 @@ def run_demo(directory: AnyPath, say: Say = print, *, limit: int | None = None) 
 
     show.title("Inspect: one pack with its boundaries; targets of the loss stand between ⟦ and ⟧")
     packs = open_packs(home / "packs")
-    full = (index for index, pack in enumerate(packs) if len(pack) == packs.capacity and 3 <= pack.num_segments <= 6)
+    full = (
+        index
+        for index, pack in enumerate(packs)
+        if len(pack) == packs.capacity and 3 <= pack.num_segments <= 6
+    )
     show.run("inspect", "packs", "--pack", str(next(full, 0)), max_lines=_MAX_LINES_OF_PACK)
 
     return show.end(
-        "  pack your data     brimful pack chats.jsonl -o packs --tokenizer DIR|ID --max-length 8192 --overflow drop",
+        "  pack your data     brimful pack chats.jsonl -o packs --tokenizer DIR|ID --max-length "
+        "8192 --overflow drop",
         '  train with it      Trainer(model, train_dataset=PackedDataset("packs"), data_collator=collator_for(model))',
         "  prove it           brimful verify --model model packs",
     )
@@ -194,12 +201,15 @@ def run_multimodal_demo(
 
     return show.end(
         "  look at the packs  packs.html and tones.html in a browser",
-        "  pack your data     brimful pack photos.jsonl -o packs --processor DIR --max-length 8192 --max-patches 32768",
+        "  pack your data     brimful pack photos.jsonl -o packs --processor DIR --max-length "
+        "8192 --max-patches 32768",
     )
 
 
 class _Show:
-    """Titles, commands and the directory of a demo, which is new, empty, or of an earlier run of the same demo."""
+    """Titles, commands and the directory of a demo, which is new, empty, or of an earlier run of
+    the same demo.
+    """
 
     def __init__(
         self,
@@ -213,12 +223,18 @@ class _Show:
             if importlib.util.find_spec(package) is None:
                 raise missing_extra(package, extras, "brimful demo")
         self.home = Path(directory).absolute()
-        title, mark_file, text = setting("directory", str(self.home)), self.home / _MARK, json.dumps(mark)
+        title, mark_file, text = (
+            setting("directory", str(self.home)),
+            self.home / _MARK,
+            json.dumps(mark),
+        )
         if self.home.exists() and not self.home.is_dir():
             raise SettingsError(f"{title} is a file: name a new directory for the demo")
         is_used = self.home.exists() and any(self.home.iterdir())
         if is_used and not (mark_file.is_file() and mark_file.read_text(encoding="utf-8") == text):
-            raise SettingsError(f"{title} has files already, and not of this demo; name a new directory")
+            raise SettingsError(
+                f"{title} has files already, and not of this demo; name a new directory"
+            )
         write_file(mark_file, text.encode())
         self._say, self._start, self._number = say, time.monotonic(), 0
         say(f"Everything goes to {self.home}. Nothing is downloaded. Commands run there, after")
@@ -239,7 +255,11 @@ class _Show:
         command = f"brimful {' '.join(arguments)}"
         self._say(f"$ {command}")
         # The cache belongs to the demo too, and no command contacts the hub.
-        settings = {"BRIMFUL_CACHE": str(self.home / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
+        settings = {
+            "BRIMFUL_CACHE": str(self.home / "cache"),
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONUTF8": "1",
+        }
         process = subprocess.run(
             [sys.executable, "-m", "brimful", *arguments],
             cwd=self.home,
@@ -254,7 +274,9 @@ class _Show:
         if max_lines is not None and len(lines) > max_lines:
             self._say(f"(trimmed here: {len(lines) - max_lines:,} more lines)")
         if process.returncode:
-            raise TaskFailedError(f"`{command}` ended with exit code {process.returncode}; see above")
+            raise TaskFailedError(
+                f"`{command}` ended with exit code {process.returncode}; see above"
+            )
 
     def end(self, *next_steps: str) -> dict[str, Any]:
         """Show what to do next, and return the summary of the packs."""
@@ -265,7 +287,9 @@ class _Show:
             "  see every option   brimful pack --help",
         ):
             self._say(line)
-        summary: dict[str, Any] = json.loads((self.home / "packs" / "summary.json").read_text("utf-8"))
+        summary: dict[str, Any] = json.loads(
+            (self.home / "packs" / "summary.json").read_text("utf-8")
+        )
         return summary
 
 

@@ -15,7 +15,9 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
 )
-"""Chat template: turns between ``<|im_start|>role`` and ``<|im_end|>``, the layout that is known as ChatML."""
+"""Chat template: turns between ``<|im_start|>role`` and ``<|im_end|>``, the layout that is known as
+ChatML.
+"""
 
 
 def train_tokenizer(
@@ -26,15 +28,17 @@ def train_tokenizer(
     special_tokens: Sequence[str] = (),
     chat_template: str = CHAT_TEMPLATE,
 ) -> int:
-    """Train a byte-level BPE with a chat template and save it for ``AutoTokenizer.from_pretrained(directory)``.
+    """Train a byte-level BPE with a chat template and save it for
+    ``AutoTokenizer.from_pretrained(directory)``.
 
-    Any text can be encoded and comes back unchanged, because its alphabet is all 256 bytes. The same texts give
-    the same tokenizer.
+    Any text can be encoded and comes back unchanged, because its alphabet is all 256 bytes. The
+    same texts give the same tokenizer.
 
     Args:
         texts: text to learn from.
         directory: output directory; made if absent.
-        vocab_size: largest number of entries, including the special tokens; at least 259. Few texts give fewer.
+        vocab_size: largest number of entries, including the special tokens; at least 259. Few texts
+            give fewer.
         special_tokens: further tokens that are never split, such as placeholders of media.
         chat_template: Jinja template of its chats.
 
@@ -55,7 +59,9 @@ def train_tokenizer(
     # Digits one by one, runs of spaces together: docstrings have many indented examples.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"), behavior="isolated"),
+            pre_tokenizers.Split(
+                Regex(r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"), behavior="isolated"
+            ),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

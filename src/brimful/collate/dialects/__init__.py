@@ -23,13 +23,14 @@ class Dialect:
     Attributes:
         name: its function is ``to_<name>``.
         module: file in this folder that has the function.
-        labels_shifted: labels are shifted left by one inside each segment, so the model must not shift them.
+        labels_shifted: labels are shifted left by one inside each segment, so the model must not
+            shift them.
         row_per_pack: each pack is its own row, ``(B, S)``; otherwise all packs are in one row.
-        row_per_sample: each sample is its own row. The function then takes one batch without padding, and ``length``
-            and ``pad_token_id`` of the rows.
+        row_per_sample: each sample is its own row. The function then takes one batch without
+            padding, and ``length`` and ``pad_token_id`` of the rows.
         spare_tokens: padding tokens of each row beyond ``pad_to``.
-        any_start: positions may begin at a number other than 0; trainers of the other dialects find boundaries by
-            zeros.
+        any_start: positions may begin at a number other than 0; trainers of the other dialects find
+            boundaries by zeros.
     """
 
     name: str
@@ -41,7 +42,8 @@ class Dialect:
     any_start: bool = False
 
     def load(self) -> Callable[..., dict[str, Any]]:
-        """Import the function ``to_<name>``; it takes a list of batches if each pack is a row, otherwise one batch.
+        """Import the function ``to_<name>``; it takes a list of batches if each pack is a row,
+        otherwise one batch.
 
         Raises:
             MissingExtraError: torch is not installed.

@@ -25,8 +25,9 @@ def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
-    A fixed T (``pad_to``) avoids recompilation. In workers of a loader use only ``document_ids``, and make the mask
-    with ``block_mask_of`` on the device: a mask holds a function, which a queue cannot pickle.
+    A fixed T (``pad_to``) avoids recompilation. In workers of a loader use only ``document_ids``,
+    and make the mask with ``block_mask_of`` on the device: a mask holds a function, which a queue
+    cannot pickle.
     """
     documents = torch.from_numpy(batch.segment_index)
     return {
@@ -38,16 +39,23 @@ def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
 
 
 def document_mask_mod(document_ids: torch.Tensor) -> _MaskMod:
-    """Return a ``mask_mod`` with which a token attends to itself and to the earlier tokens of its segment."""
+    """Return a ``mask_mod`` with which a token attends to itself and to the earlier tokens of its
+    segment.
+    """
 
-    def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
+    def mask_mod(
+        b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor
+    ) -> torch.Tensor:
         return (document_ids[q_idx] == document_ids[kv_idx]) & (q_idx >= kv_idx)
 
     return mask_mod
 
 
-def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_size: int = 128) -> BlockMask:
-    """Make the same mask as ``create_block_mask`` from the boundaries, without computing all T² pairs.
+def block_mask_of(
+    cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_size: int = 128
+) -> BlockMask:
+    """Make the same mask as ``create_block_mask`` from the boundaries, without computing all T²
+    pairs.
 
     ::
 
@@ -57,8 +65,9 @@ def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_si
                 2 (4 5)                          p  p  p          p: partial, the mask_mod decides
                 3 (6 7)                                p  p       empty: no pair is visible, the block is skipped
 
-    A row of blocks attends to the blocks from the beginning of the segment of its first token up to the diagonal. A
-    block before the diagonal is full if one segment contains all its keys and all its queries.
+    A row of blocks attends to the blocks from the beginning of the segment of its first token up to
+    the diagonal. A block before the diagonal is full if one segment contains all its keys and all
+    its queries.
 
     Args:
         cu_seqlens: ``int32[S + 1]`` in host memory.
@@ -71,10 +80,18 @@ def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_si
     last_token = np.minimum(first_token + block_size, size) - 1
     segment = np.searchsorted(cu_seqlens, first_token, side="right") - 1
     segment_begin = cu_seqlens[segment].astype(np.int64)
-    # Rows are blocks of queries, columns are blocks of keys. The last block may be shorter, so it is never full.
+    # Rows are blocks of queries, columns are blocks of keys. The last block may be shorter, so it
+    # is never full.
     is_visible = (block >= (segment_begin // block_size)[:, None]) & (block <= block[:, None])
-    in_one_segment = (last_token < cu_seqlens[segment + 1]) & (last_token - first_token == block_size - 1)
-    is_full = is_visible & (block < block[:, None]) & in_one_segment[:, None] & (first_token >= segment_begin[:, None])
+    in_one_segment = (last_token < cu_seqlens[segment + 1]) & (
+        last_token - first_token == block_size - 1
+    )
+    is_full = (
+        is_visible
+        & (block < block[:, None])
+        & in_one_segment[:, None]
+        & (first_token >= segment_begin[:, None])
+    )
     return BlockMask.from_kv_blocks(
         *_block_lists(is_visible & ~is_full, document_ids.device),
         *_block_lists(is_full, document_ids.device),
@@ -85,10 +102,13 @@ def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_si
 
 
 def _block_lists(mask: BoolArray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the number of true blocks of each row, and the blocks of each row with the true ones first.
+    """Return the number of true blocks of each row, and the blocks of each row with the true ones
+    first.
 
     The shapes are ``int32[1, 1, n]`` and ``int32[1, 1, n, n]``.
     """
     counts = mask.sum(axis=1, dtype=np.int32)
     indices = np.argsort(~mask, axis=1, kind="stable").astype(np.int32)
-    return torch.from_numpy(counts).to(device)[None, None], torch.from_numpy(indices).to(device)[None, None]
+    return torch.from_numpy(counts).to(device)[None, None], torch.from_numpy(indices).to(device)[
+        None, None
+    ]

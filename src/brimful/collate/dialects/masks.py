@@ -20,8 +20,8 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
-    The mask takes 64 MiB at T = 8,192, and four times as much at twice the length. Padding attends to padding, because
-    an empty row of the softmax would be NaN.
+    The mask takes 64 MiB at T = 8,192, and four times as much at twice the length. Padding attends
+    to padding, because an empty row of the softmax would be NaN.
     """
     segments = torch.from_numpy(batch.segment_index)
     # True for keys of the query's segment up to the query.
@@ -38,11 +38,13 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
 def to_dense_mask_additive(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch like ``dense_mask``, with ``attention_mask`` as ``float32[1, 1, T, T]``.
 
-    The mask is 0 if the query attends to the key, otherwise the lowest number of ``float32``. Cast it to the dtype of
-    the model with ``clamp``, because the lowest number depends on the dtype.
+    The mask is 0 if the query attends to the key, otherwise the lowest number of ``float32``. Cast
+    it to the dtype of the model with ``clamp``, because the lowest number depends on the dtype.
     """
     tensors = to_dense_mask(batch)
     is_visible = tensors["attention_mask"]
     lowest = torch.finfo(torch.float32).min
-    tensors["attention_mask"] = torch.zeros(is_visible.shape, dtype=torch.float32).masked_fill_(~is_visible, lowest)
+    tensors["attention_mask"] = torch.zeros(is_visible.shape, dtype=torch.float32).masked_fill_(
+        ~is_visible, lowest
+    )
     return tensors

@@ -23,7 +23,8 @@ _Params = TypeVar("_Params")
 
 
 def to_megatron(batch: PackedBatch) -> dict[str, Any]:
-    """Convert a batch to T tokens in one dimension; labels are shifted, and 0 if ``loss_mask`` is 0.
+    """Convert a batch to T tokens in one dimension; labels are shifted, and 0 if ``loss_mask`` is
+    0.
 
     ==========================================  =====================================================
     ``tokens, labels``                          ``int64[T]``
@@ -36,11 +37,14 @@ def to_megatron(batch: PackedBatch) -> dict[str, Any]:
     ``packed_seq_params``                       keyword arguments of ``PackedSeqParams``
     ==========================================  =====================================================
 
-    The padding at the end is a segment that is empty in ``cu_seqlens``. Megatron-Core's reader of such batches,
-    ``get_batch_on_this_rank_for_sequence_packing``, cuts the row for context parallelism, adds the dimension of the
-    batch, and supports text only: media arrays and mRoPE positions need your own reader.
+    The padding at the end is a segment that is empty in ``cu_seqlens``. Megatron-Core's reader of
+    such batches, ``get_batch_on_this_rank_for_sequence_packing``, cuts the row for context
+    parallelism, adds the dimension of the batch, and supports text only: media arrays and mRoPE
+    positions need your own reader.
     """
-    positions = batch.position_ids if batch.rope_positions is None else batch.rope_positions[:, None]
+    positions = (
+        batch.position_ids if batch.rope_positions is None else batch.rope_positions[:, None]
+    )
     return {
         "tokens": torch.from_numpy(batch.input_ids),
         "labels": torch.from_numpy(shifted_labels(batch, ignore_index=0)),
@@ -58,8 +62,9 @@ def to_megatron(batch: PackedBatch) -> dict[str, Any]:
 def packed_seq_params(batch: PackedBatch) -> dict[str, Any]:
     """Return the keyword arguments of ``PackedSeqParams`` that every version has.
 
-    Padding at the end only is an ordinary segment: the boundaries have no gaps, and the fast kernels run. Only padding
-    after segments makes ``cu_seqlens_q`` and ``cu_seqlens_q_padded`` differ; the kernels then need both.
+    Padding at the end only is an ordinary segment: the boundaries have no gaps, and the fast
+    kernels run. Only padding after segments makes ``cu_seqlens_q`` and ``cu_seqlens_q_padded``
+    differ; the kernels then need both.
     """
     params = thd_boundaries(batch)
     if not batch.has_gaps:
@@ -68,10 +73,11 @@ def packed_seq_params(batch: PackedBatch) -> dict[str, Any]:
 
 
 def build_packed_seq_params(batch: PackedBatch, cls: type[_Params]) -> _Params:
-    """Build an instance of Megatron's class, including fields of its version beyond ``packed_seq_params``.
+    """Build an instance of Megatron's class, including fields of its version beyond
+    ``packed_seq_params``.
 
-    Newer versions also take ``total_tokens``, ``seq_idx`` and ``pad_between_seqs``. The class is an argument, so this
-    module does not import Megatron.
+    Newer versions also take ``total_tokens``, ``seq_idx`` and ``pad_between_seqs``. The class is an
+    argument, so this module does not import Megatron.
     """
     field_names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
     newer_fields = {
@@ -79,7 +85,10 @@ def build_packed_seq_params(batch: PackedBatch, cls: type[_Params]) -> _Params:
         "seq_idx": row(batch.segment_index),
         "pad_between_seqs": batch.has_gaps,
     }
-    params = {**packed_seq_params(batch), **{key: newer_fields[key] for key in newer_fields.keys() & field_names}}
+    params = {
+        **packed_seq_params(batch),
+        **{key: newer_fields[key] for key in newer_fields.keys() & field_names},
+    }
     return cls(**params)
 
 
@@ -98,11 +107,14 @@ def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
     ``total_tokens``                            Python integer, T
     ==========================================  =====================================================
 
-    The padding at the end is a segment with tokens, even if the batch has gaps: Bridge refuses empty segments when it
-    makes positions of images (Qwen2.5-VL, GLM-4.5V). It also refuses the empty segments of ``Padding(num_segments=…)``.
+    The padding at the end is a segment with tokens, even if the batch has gaps: Bridge refuses
+    empty segments when it makes positions of images (Qwen2.5-VL, GLM-4.5V). It also refuses the
+    empty segments of ``Padding(num_segments=…)``.
     """
     longest = torch.tensor(batch.max_seqlen, dtype=torch.int32)
-    positions = batch.position_ids[None] if batch.rope_positions is None else batch.rope_positions[:, None]
+    positions = (
+        batch.position_ids[None] if batch.rope_positions is None else batch.rope_positions[:, None]
+    )
     return {
         "input_ids": row(batch.input_ids),
         "labels": row(shifted_labels(batch)),
@@ -153,8 +165,9 @@ def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
     """
     if batch.rope_positions is not None:
         raise CollateError(
-            f"samples {', '.join(map(str, batch.sample_ids[:3].tolist()))}… have mRoPE positions, for which dialect "
-            f"'megatron_bridge_legacy' has no key: choose {setting('dialect', 'megatron_bridge')}"
+            f"samples {', '.join(map(str, batch.sample_ids[:3].tolist()))}… have mRoPE positions, "
+            "for which dialect 'megatron_bridge_legacy' has no key: choose "
+            f"{setting('dialect', 'megatron_bridge')}"
         )
     return {
         "tokens": row(batch.input_ids),

@@ -1,4 +1,6 @@
-"""Dialects in which all packs are one row of T tokens, with its boundaries in the trainer's words."""
+"""Dialects in which all packs are one row of T tokens, with its boundaries in the trainer's
+words.
+"""
 
 from typing import Any
 
@@ -25,9 +27,10 @@ _KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
 def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens with the keys of Transformers 5.
 
-    No ``attention_mask``: its presence would make flash attention ignore the boundaries. No cache either: a model
-    called with ``use_cache`` (the default of most configurations) makes an empty cache, and with a cache Transformers
-    does not look for packed sequences in SDPA, eager and flex attention, so samples would attend to each other.
+    No ``attention_mask``: its presence would make flash attention ignore the boundaries. No cache
+    either: a model called with ``use_cache`` (the default of most configurations) makes an empty
+    cache, and with a cache Transformers does not look for packed sequences in SDPA, eager and flex
+    attention, so samples would attend to each other.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``; labels are not shifted
@@ -42,9 +45,14 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
 
     Media arrays are added under their own names.
     """
-    # Written out, because this is called in each step: another dictionary costs as much as another tensor.
+    # Written out, because this is called in each step: another dictionary costs as much as another
+    # tensor.
     boundaries = torch.from_numpy(batch.cu_seqlens)
-    positions = batch.position_ids[None] if batch.rope_positions is None else batch.position_rows(4)[:, None]
+    positions = (
+        batch.position_ids[None]
+        if batch.rope_positions is None
+        else batch.position_rows(4)[:, None]
+    )
     return {
         "input_ids": row(batch.input_ids),
         "labels": row(batch.labels),
@@ -61,24 +69,31 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
 
 
 def to_trl(batch: PackedBatch) -> dict[str, Any]:
-    """Convert a batch to one row with the keys of TRL's ``DataCollatorForLanguageModeling(padding_free=True)``.
+    """Convert a batch to one row with the keys of TRL's
+    ``DataCollatorForLanguageModeling(padding_free=True)``.
 
-    These are the keys of ``transformers`` without ``use_cache`` and ``num_items_in_batch``, which the trainer sets
-    itself. TRL gives padding tokens position 0, which makes each of them a segment; here the padding is one segment.
+    These are the keys of ``transformers`` without ``use_cache`` and ``num_items_in_batch``, which
+    the trainer sets itself. TRL gives padding tokens position 0, which makes each of them a
+    segment; here the padding is one segment.
     """
-    return {key: value for key, value in to_transformers(batch).items() if key not in _KEYS_OF_THE_TRAINER}
+    return {
+        key: value
+        for key, value in to_transformers(batch).items()
+        if key not in _KEYS_OF_THE_TRAINER
+    }
 
 
 def trl_example(batch: PackedBatch) -> dict[str, list[int]]:
-    """Return the row as an example of TRL's packed data set: ``input_ids``, ``labels``, ``seq_lengths``; no padding.
+    """Return the row as an example of TRL's packed data set: ``input_ids``, ``labels``,
+    ``seq_lengths``; no padding.
 
     Raises:
         CollateError: the batch has columns, for which a data set of TRL has no key.
     """
     if batch.columns:
         raise CollateError(
-            f"the column {batch.columns[0].name!r} has no key in a data set of TRL, which has only tokens and labels: "
-            f"leave it out, or collate with {setting('dialect', 'trl')}"
+            f"the column {batch.columns[0].name!r} has no key in a data set of TRL, which has only "
+            f"tokens and labels: leave it out, or collate with {setting('dialect', 'trl')}"
         )
     is_token = ~batch.padding_mask
     return {
@@ -100,7 +115,8 @@ def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
     ``max_length_q, max_length_k``              Python integers
     ==========================================  =====================================================
 
-    ms-swift itself reads every position 0 as the beginning of a segment, so each token of its own padding is a segment.
+    ms-swift itself reads every position 0 as the beginning of a segment, so each token of its own
+    padding is a segment.
     """
     tensors = {**token_row(batch), **flash_boundaries(batch)}
     if batch.rope_positions is not None:
@@ -124,7 +140,8 @@ def to_veomni(batch: PackedBatch) -> dict[str, Any]:
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
-    VeOmni gives padding tokens position 0; here their positions count from 0. The padding is one segment in both.
+    VeOmni gives padding tokens position 0; here their positions count from 0. The padding is one
+    segment in both.
     """
     boundaries = flash_boundaries(batch)
     ids = row(batch.input_ids)
@@ -132,7 +149,9 @@ def to_veomni(batch: PackedBatch) -> dict[str, Any]:
         "input_ids": ids,
         "labels": row(batch.labels),
         "attention_mask": torch.ones_like(ids),
-        "position_ids": row(batch.position_ids if batch.rope_positions is None else batch.rope_positions),
+        "position_ids": row(
+            batch.position_ids if batch.rope_positions is None else batch.rope_positions
+        ),
         **boundaries,
         "linear_attn_cu_seq_lens_q": boundaries["cu_seq_lens_q"],
     }
@@ -144,7 +163,8 @@ def to_veomni(batch: PackedBatch) -> dict[str, Any]:
 
 
 def to_verl(batch: PackedBatch) -> dict[str, Any]:
-    """Convert a batch to jagged tensors of its B samples, without padding, because verl pads itself.
+    """Convert a batch to jagged tensors of its B samples, without padding, because verl pads
+    itself.
 
     ==========================================  =====================================================
     ``input_ids``                               nested ``int64[B, length]``
@@ -153,7 +173,8 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
     ``batch_num_tokens``                        Python integer: targets in this batch; sum it over ranks
     ==========================================  =====================================================
 
-    Nothing is shifted: verl rolls the labels inside its loss, sample by sample, and divides by ``batch_num_tokens``.
+    Nothing is shifted: verl rolls the labels inside its loss, sample by sample, and divides by
+    ``batch_num_tokens``.
     """
     is_token = ~batch.padding_mask
     offsets = torch.from_numpy(batch.cu_seqlens_real[: batch.num_segments + 1].astype(np.int64))
@@ -167,7 +188,9 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
         # The ragged dimension is the last here, after the four rows of positions.
         rows = torch.from_numpy(batch.position_rows(4)[:, is_token])
         lengths = batch.real_lengths[: batch.num_segments].tolist()
-        positions = torch.nested.as_nested_tensor(list(rows.split(lengths, dim=1)), layout=torch.jagged)
+        positions = torch.nested.as_nested_tensor(
+            list(rows.split(lengths, dim=1)), layout=torch.jagged
+        )
     return {
         "input_ids": jagged(batch.input_ids),
         "position_ids": positions,
@@ -185,12 +208,13 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
     ``input, labels, positions``                ``int64[T]``
     ``mrope_positions``                         ``int64[3, T]``, with mRoPE only
     ``varlen_metadata``                         fields of ``VarlenMetadata``: ``cu_seq_q``, ``cu_seq_k``
-                                                (``int32[S + 1]``), ``max_q``, ``max_k`` (Python integers),
-                                                ``cu_seq_q_host`` (a tuple)
+                                                (``int32[S + 1]``), ``max_q``, ``max_k`` (Python
+                                                integers), ``cu_seq_q_host`` (a tuple)
     ``loss_weights``                            ``float32[T]``, only if the batch has any
     ==========================================  =====================================================
 
-    torchtitan begins a document at every position 0; the positions of the padding count from 0, so it is one document.
+    torchtitan begins a document at every position 0; the positions of the padding count from 0, so
+    it is one document.
     """
     boundaries = torch.from_numpy(batch.cu_seqlens)
     tensors: dict[str, Any] = {
@@ -212,7 +236,8 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
 
 
 def to_transformer_engine(batch: PackedBatch) -> dict[str, Any]:
-    """Convert a batch to T tokens in one dimension, and to keyword arguments of ``DotProductAttention``.
+    """Convert a batch to T tokens in one dimension, and to keyword arguments of
+    ``DotProductAttention``.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[T]``; labels are not shifted

@@ -1,4 +1,6 @@
-"""Dialects in which each pack is a row of S tokens (Axolotl, LLaMA-Factory, NeMo Automodel), or each sample a row."""
+"""Dialects in which each pack is a row of S tokens (Axolotl, LLaMA-Factory, NeMo Automodel), or
+each sample a row.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -46,8 +48,8 @@ def to_llama_factory(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     ``loss_weights``                            ``float32[B, S]``, only if the batch has any
     ==========================================  =====================================================
 
-    Every row ends in at least one token of padding, as in LLaMA-Factory (``cutoff_len + 1``), because some attention
-    implementations drop a mask without zeros. ``pad_to`` is ``cutoff_len``.
+    Every row ends in at least one token of padding, as in LLaMA-Factory (``cutoff_len + 1``),
+    because some attention implementations drop a mask without zeros. ``pad_to`` is ``cutoff_len``.
     """
     return {
         **join_rows(rows, mrope_rows=4),
@@ -60,7 +62,10 @@ def _params(batch: PackedBatch) -> dict[str, Any]:
     owners = {item.kind: item.segments.tolist() for item in batch.media}
     return {
         "sequence_boundaries": batch.cu_seqlens.tolist(),
-        **{f"{kind}_subseq_ids": owners.get(kind) or [_NO_ITEM] for kind in ("image", "video", "audio")},
+        **{
+            f"{kind}_subseq_ids": owners.get(kind) or [_NO_ITEM]
+            for kind in ("image", "video", "audio")
+        },
         "right_padding_length": batch.tail_length,
     }
 
@@ -94,8 +99,11 @@ def _as_table(lengths: Sequence[Int32Array]) -> torch.Tensor:
     return torch.from_numpy(table)
 
 
-def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int = 0) -> dict[str, Any]:
-    """Convert a batch to rows of L tokens for its B samples, padded on the right; labels are not shifted.
+def to_plain(
+    batch: PackedBatch, *, length: int | None = None, pad_token_id: int = 0
+) -> dict[str, Any]:
+    """Convert a batch to rows of L tokens for its B samples, padded on the right; labels are not
+    shifted.
 
     ==========================================  =====================================================
     ``input_ids, labels, position_ids``         ``int64[B, L]``; with mRoPE ``position_ids`` is ``int64[4, B, L]``
@@ -123,13 +131,19 @@ def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int
     tensors = {
         "input_ids": rows(batch.input_ids, pad_token_id),
         "labels": rows(batch.labels, IGNORE_INDEX),
-        "position_ids": rows(batch.position_ids if batch.rope_positions is None else batch.position_rows(4), 0),
+        "position_ids": rows(
+            batch.position_ids if batch.rope_positions is None else batch.position_rows(4), 0
+        ),
         "attention_mask": torch.from_numpy(is_token_of_row.astype(np.int64)),
     }
     if batch.loss_weights is not None:
         tensors["loss_weights"] = rows(batch.target_weights, 0)
     for column in batch.columns:
-        table = np.full((*is_token_of_row.shape, *column.values.shape[1:]), column.fill, dtype=column.values.dtype)
+        table = np.full(
+            (*is_token_of_row.shape, *column.values.shape[1:]),
+            column.fill,
+            dtype=column.values.dtype,
+        )
         table[is_token_of_row] = column.values[is_token]
         tensors[column.name] = torch.from_numpy(table)
     return {**tensors, **divisor_if_no_target(batch), **media_tensors(batch.media)}

@@ -1,4 +1,6 @@
-"""Tensors that share the memory of the arrays of a batch, with the shapes and names of several dialects."""
+"""Tensors that share the memory of the arrays of a batch, with the shapes and names of several
+dialects.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +28,9 @@ def stack(rows: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
 
 
 def shifted_labels(batch: PackedBatch, *, ignore_index: int = IGNORE_INDEX) -> Labels:
-    """Return the label that each token predicts: ``int64[T]``, ``ignore_index`` without a target."""
+    """Return the label that each token predicts: ``int64[T]``, ``ignore_index`` without a
+    target.
+    """
     labels = shift_labels(batch.labels, batch.cu_seqlens)
     if ignore_index != IGNORE_INDEX:
         labels[labels == IGNORE_INDEX] = ignore_index
@@ -41,10 +45,15 @@ def shifted_weights(batch: PackedBatch) -> Float32Array:
 def token_row(batch: PackedBatch) -> dict[str, torch.Tensor]:
     """Return ``input_ids``, ``labels`` and ``position_ids`` of one row for a model of Transformers.
 
-    All are ``int64[1, T]``, except ``position_ids`` with mRoPE: ``int64[4, 1, T]`` (text, time, height, width).
-    Transformers isolates segments by the text row, and only in positions with four rows.
+    All are ``int64[1, T]``, except ``position_ids`` with mRoPE: ``int64[4, 1, T]`` (text, time,
+    height, width). Transformers isolates segments by the text row, and only in positions with four
+    rows.
     """
-    positions = batch.position_ids[None] if batch.rope_positions is None else batch.position_rows(4)[:, None]
+    positions = (
+        batch.position_ids[None]
+        if batch.rope_positions is None
+        else batch.position_rows(4)[:, None]
+    )
     return {
         "input_ids": row(batch.input_ids),
         "labels": row(batch.labels),
@@ -53,7 +62,9 @@ def token_row(batch: PackedBatch) -> dict[str, torch.Tensor]:
 
 
 def flash_boundaries(batch: PackedBatch) -> dict[str, Any]:
-    """Return boundaries and longest segment with the names of Transformers' flash attention arguments."""
+    """Return boundaries and longest segment with the names of Transformers' flash attention
+    arguments.
+    """
     boundaries = torch.from_numpy(batch.cu_seqlens)
     return {
         "cu_seq_lens_q": boundaries,
@@ -66,7 +77,8 @@ def flash_boundaries(batch: PackedBatch) -> dict[str, Any]:
 def thd_boundaries(batch: PackedBatch) -> dict[str, Any]:
     """Return boundaries, without and with gaps, and longest segment with the names of THD kernels.
 
-    A batch without gaps has the same tensor for both; the padding at the end is a segment with tokens.
+    A batch without gaps has the same tensor for both; the padding at the end is a segment with
+    tokens.
     """
     padded = torch.from_numpy(batch.cu_seqlens)
     real = torch.from_numpy(batch.cu_seqlens_real) if batch.has_gaps else padded
@@ -82,7 +94,9 @@ def thd_boundaries(batch: PackedBatch) -> dict[str, Any]:
 
 
 def media_tensors(media: Sequence[Media]) -> dict[str, torch.Tensor]:
-    """Return arrays of images, videos and audio with the model's names; copied, because packs are read-only."""
+    """Return arrays of images, videos and audio with the model's names; copied, because packs are
+    read-only.
+    """
     if not media:
         return {}
     return {name: torch.tensor(array) for item in media for name, array in item.arrays.items()}
@@ -91,28 +105,37 @@ def media_tensors(media: Sequence[Media]) -> dict[str, torch.Tensor]:
 def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
     """Return ``num_items_in_batch`` of 1 for a batch without a target.
 
-    Ranks get such a batch at the tail of an epoch. Models of Transformers then divide an empty sum by 1: the loss is 0
-    instead of the NaN of an empty mean. A ``Trainer`` replaces the value with the number of targets of all ranks.
+    Ranks get such a batch at the tail of an epoch. Models of Transformers then divide an empty sum
+    by 1: the loss is 0 instead of the NaN of an empty mean. A ``Trainer`` replaces the value with
+    the number of targets of all ranks.
     """
     return {} if batch.num_loss_tokens else {"num_items_in_batch": 1}
 
 
-def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: bool = False) -> dict[str, torch.Tensor]:
+def join_rows(
+    rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: bool = False
+) -> dict[str, torch.Tensor]:
     """Stack B packs as rows of S tokens: tokens, labels, positions, weights, columns and media.
 
-    ``input_ids`` and ``labels`` are ``int64[B, S]``, and so is ``position_ids``, or ``int64[mrope_rows, B, S]`` if any
-    row has mRoPE. ``loss_weights`` is ``float32[B, S]`` if any row has weights; columns are ``[B, S, …]``; media arrays
-    are joined on their first axis.
+    ``input_ids`` and ``labels`` are ``int64[B, S]``, and so is ``position_ids``, or
+    ``int64[mrope_rows, B, S]`` if any row has mRoPE. ``loss_weights`` is ``float32[B, S]`` if any
+    row has weights; columns are ``[B, S, …]``; media arrays are joined on their first axis.
     """
     has_mrope = any(batch.rope_positions is not None for batch in rows)
-    positions = np.stack([batch.position_rows(mrope_rows if has_mrope else 1) for batch in rows], axis=1)
+    positions = np.stack(
+        [batch.position_rows(mrope_rows if has_mrope else 1) for batch in rows], axis=1
+    )
     tensors = {
         "input_ids": stack([batch.input_ids for batch in rows]),
-        "labels": stack([shifted_labels(batch) if labels_shifted else batch.labels for batch in rows]),
+        "labels": stack(
+            [shifted_labels(batch) if labels_shifted else batch.labels for batch in rows]
+        ),
         "position_ids": torch.from_numpy(positions if has_mrope else positions[0]),
     }
     if any(batch.loss_weights is not None for batch in rows):
-        weights = [shifted_weights(batch) if labels_shifted else batch.target_weights for batch in rows]
+        weights = [
+            shifted_weights(batch) if labels_shifted else batch.target_weights for batch in rows
+        ]
         tensors["loss_weights"] = stack(weights)
     columns_of_rows = [
         {
@@ -124,7 +147,8 @@ def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: b
     for batch, columns in zip(rows, columns_of_rows, strict=True):
         if columns.keys() != columns_of_rows[0].keys():
             raise CollateError(
-                f"the row with sample {batch.sample_ids[0]} has different columns from the first row: give all or none"
+                f"the row with sample {batch.sample_ids[0]} has different columns from the first "
+                "row: give all or none"
             )
     for name in columns_of_rows[0]:
         tensors[name] = stack([columns[name] for columns in columns_of_rows])
@@ -132,12 +156,16 @@ def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: b
 
 
 def other_tensors(
-    batch: PackedBatch, *, weights: str = "loss_weights", labels_shifted: bool = False, flat: bool = False
+    batch: PackedBatch,
+    *,
+    weights: str = "loss_weights",
+    labels_shifted: bool = False,
+    flat: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Return weights of the loss if any is not 1, columns by name, and media.
 
-    Weights and columns are ``[1, T, …]``, or ``[T, …]`` if the dialect is flat. Weights and columns of
-    targets are shifted with the labels, so that all are at the token that predicts.
+    Weights and columns are ``[1, T, …]``, or ``[T, …]`` if the dialect is flat. Weights and columns
+    of targets are shifted with the labels, so that all are at the token that predicts.
 
     Args:
         batch: the batch.
@@ -148,6 +176,10 @@ def other_tensors(
     if weights and batch.loss_weights is not None:
         arrays[weights] = shifted_weights(batch) if labels_shifted else batch.target_weights
     for column in batch.columns:
-        arrays[column.name] = (column.shifted(batch.cu_seqlens) if labels_shifted else column).values
-    tensors = {name: torch.from_numpy(array) if flat else row(array) for name, array in arrays.items()}
+        arrays[column.name] = (
+            column.shifted(batch.cu_seqlens) if labels_shifted else column
+        ).values
+    tensors = {
+        name: torch.from_numpy(array) if flat else row(array) for name, array in arrays.items()
+    }
     return {**tensors, **media_tensors(batch.media)}

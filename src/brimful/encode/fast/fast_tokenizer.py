@@ -1,7 +1,9 @@
-"""Tokenizing with ``fastokens``: byte-level BPE, tens of times faster than ``tokenizers``, with the same ids.
+"""Tokenizing with ``fastokens``: byte-level BPE, tens of times faster than ``tokenizers``, with the
+same ids.
 
-``docs/adr/0005-fast-libraries-are-checked-against-the-reference.md`` says why this library. ``hard_texts`` are the texts
-on which tokenizers differ, if they differ at all: the fast one is compared with the reference on them.
+``docs/adr/0005-fast-libraries-are-checked-against-the-reference.md`` says why this library.
+``hard_texts`` are the texts on which tokenizers differ, if they differ at all: the fast one is
+compared with the reference on them.
 """
 
 import importlib.metadata
@@ -15,13 +17,31 @@ from brimful.base.optional import version_of
 from brimful.base.preloading import fast_tokenizer
 from brimful.base.tables import Ragged
 
-_MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "</s>", "<s>", "[INST]", "<tool_call>", "<|eot_id|>", "<pad>")
+_MARKS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "</s>",
+    "<s>",
+    "[INST]",
+    "<tool_call>",
+    "<|eot_id|>",
+    "<pad>",
+)
 """Added tokens of well-known tokenizers; for others they are plain text."""
 
 _PIECES = ("", " ", "  ", "\n", "a", "1", "é", "漢", "'", ".")
 
 _FRAGMENTS = (
-    *("'s 'S 't 'RE 'll 'LL don't I'M ſ 'ſ 'K", "a'b''c", "''''", "...?!?!", "_foo_bar", "fooBar", "x=1;y+=2//3"),
+    *(
+        "'s 'S 't 'RE 'll 'LL don't I'M ſ 'ſ 'K",
+        "a'b''c",
+        "''''",
+        "...?!?!",
+        "_foo_bar",
+        "fooBar",
+        "x=1;y+=2//3",
+    ),
     *(
         "\r\n\r\n",
         "\r\r\n\n",
@@ -33,8 +53,20 @@ _FRAGMENTS = (
         "\u2028\u2029\u0085",
         "\x0b\x0c",
     ),
-    *("\x00", "a\x00b\x00\x00", "\x7f\x80\x9f", "\ufeffa\ufeff", "\ufffd\ufffe\uffff", "\U0010ffff"),
-    *("👨\u200d👩\u200d👧\u200d👦", "👍🏽🇩🇪🏴\U000e0067\U000e0062\U000e007f", "1\ufe0f\u20e3", "☺\ufe0e☺\ufe0f"),
+    *(
+        "\x00",
+        "a\x00b\x00\x00",
+        "\x7f\x80\x9f",
+        "\ufeffa\ufeff",
+        "\ufffd\ufffe\uffff",
+        "\U0010ffff",
+    ),
+    *(
+        "👨\u200d👩\u200d👧\u200d👦",
+        "👍🏽🇩🇪🏴\U000e0067\U000e0062\U000e007f",
+        "1\ufe0f\u20e3",
+        "☺\ufe0e☺\ufe0f",
+    ),
     *(
         "e\u0301",
         "\u0301",
@@ -56,19 +88,48 @@ _FRAGMENTS = (
         "中文，标点。",
         "한국어 조사",
     ),
-    *("١٢٣٤٥٦", "１２３", "Ⅻ", "½¾", "²³", "0.1e-10", "1,234,567.89", "0xDEADBEEF", "2024-01-31T12:00:00Z"),
-    *("def f(x):\n    return x  # é\n", "\\frac{a}{b}^{2}", "<div class='a'>&amp;</div>", '{"a": [1, "\\u00e9"]}'),
-    *("https://a.b/c?d=e#f", "ﬁ ﬂ ǅ ß ẞ İ ı", "\u200b\u200c\u200d\u2060", "\xad", "K \u212a", "①②", "𝒜𝓑"),
+    *(
+        "١٢٣٤٥٦",
+        "１２３",
+        "Ⅻ",
+        "½¾",
+        "²³",
+        "0.1e-10",
+        "1,234,567.89",
+        "0xDEADBEEF",
+        "2024-01-31T12:00:00Z",
+    ),
+    *(
+        "def f(x):\n    return x  # é\n",
+        "\\frac{a}{b}^{2}",
+        "<div class='a'>&amp;</div>",
+        '{"a": [1, "\\u00e9"]}',
+    ),
+    *(
+        "https://a.b/c?d=e#f",
+        "ﬁ ﬂ ǅ ß ẞ İ ı",
+        "\u200b\u200c\u200d\u2060",
+        "\xad",
+        "K \u212a",
+        "①②",
+        "𝒜𝓑",
+    ),
 )
 
 
 def hard_texts() -> Iterator[str]:
-    """Yield added tokens inside text, every category of Unicode, runs, line ends, emoji, combining marks, NUL, and more."""
+    """Yield added tokens inside text, every category of Unicode, runs, line ends, emoji, combining
+    marks, NUL, and more.
+    """
     yield ""
     yield from _FRAGMENTS
     yield " ".join(_FRAGMENTS)
-    yield from (prefix + mark + suffix for mark, prefix, suffix in product(_MARKS, _PIECES, _PIECES))
-    yield from (prefix + mark[:-1] + suffix for mark, prefix, suffix in product(_MARKS, _PIECES, ("", "a")))
+    yield from (
+        prefix + mark + suffix for mark, prefix, suffix in product(_MARKS, _PIECES, _PIECES)
+    )
+    yield from (
+        prefix + mark[:-1] + suffix for mark, prefix, suffix in product(_MARKS, _PIECES, ("", "a"))
+    )
     yield from (first + second for first, second in product(_MARKS, _MARKS))
     yield from _runs()
     yield from _categories()
@@ -79,12 +140,16 @@ def hard_texts() -> Iterator[str]:
 def _runs() -> Iterator[str]:
     """Yield long runs of one kind: spaces, digits, letters, punctuation."""
     for character in (" ", "\n", "\t", "1", "a", "é", "漢", ".", "-", "\u3000", "\u0301"):
-        yield from (character * count for count in (2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 64, 129, 1000))
+        yield from (
+            character * count for count in (2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 64, 129, 1000)
+        )
         yield f"x{character * 9}y {character * 4}\n{character * 6}"
 
 
 def _categories() -> Iterator[str]:
-    """Yield characters of every category of Unicode, alone and next to letters, spaces, digits and apostrophes."""
+    """Yield characters of every category of Unicode, alone and next to letters, spaces, digits and
+    apostrophes.
+    """
     members: dict[str, list[str]] = {}
     for code in range(0x110000):
         # Every character at the beginning of the first plane, and a share of the others.

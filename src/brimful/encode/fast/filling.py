@@ -29,19 +29,25 @@ _HARD_SHAPES = 32
 _HARD_CALL = {"name": HARD_CONTENT, "arguments": {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}}
 _HARD_TOOL = {HARD_CONTENT: [HARD_CONTENT, 1.5, None, {"": {}}]}
 
-_OPEN, _TEXT, _OBJECT = "\ue010", "\ue011", "\ue012"  # private-use characters that no template looks for
+_OPEN, _TEXT, _OBJECT = (
+    "\ue010",
+    "\ue011",
+    "\ue012",
+)  # private-use characters that no template looks for
 
 
 class Filling:
     """Text of conversations, filled in shape by shape if possible.
 
-    The conversation is rendered once with short marks for its texts. The text between the marks is the template's own:
-    headers, ends of turns. This skeleton depends on the shape alone, so it is kept.
+    The conversation is rendered once with short marks for its texts. The text between the marks is
+    the template's own: headers, ends of turns. This skeleton depends on the shape alone, so it is
+    kept.
 
-    A shape is filled in without rendering if ``proved_text`` proves that the template examines none of its texts, and
-    if the filled text equals the one that Jinja gives for the first conversation of the shape. The first shapes are
-    also tested with a text of hard characters, which would show a fault in the proof itself. Other conversations are
-    rendered; if the filled skeleton equals the result, it shows where the turns are.
+    A shape is filled in without rendering if ``proved_text`` proves that the template examines none
+    of its texts, and if the filled text equals the one that Jinja gives for the first conversation
+    of the shape. The first shapes are also tested with a text of hard characters, which would show
+    a fault in the proof itself. Other conversations are rendered; if the filled skeleton equals the
+    result, it shows where the turns are.
 
     Args:
         template: chat template.
@@ -81,14 +87,22 @@ class Filling:
             shape: from ``open_shape_of``.
             messages, tools: of the conversation, as they are given to the template.
         """
-        return _filled(examined(self._proved, shape, lambda: self._prove(messages, tools)), messages, tools)
+        return _filled(
+            examined(self._proved, shape, lambda: self._prove(messages, tools)), messages, tools
+        )
 
     def fill_together(self, samples: Sequence[Sample]) -> Mapping[int, RenderedText]:
-        """Return the texts of the conversations whose shape is already known, by their index in a batch."""
+        """Return the texts of the conversations whose shape is already known, by their index in a
+        batch.
+        """
         texts = {}
         for index, sample in enumerate(samples):
             messages, tools = sample.messages or (), sample.tools
-            if type(messages) not in _READ_MESSAGES or sample.media or sample.completion is not None:
+            if (
+                type(messages) not in _READ_MESSAGES
+                or sample.media
+                or sample.completion is not None
+            ):
                 continue
             text = _filled(self._proved.get(open_shape_of(messages, tools)), messages, tools)
             if text is not None:
@@ -96,7 +110,9 @@ class Filling:
         return texts
 
     def _prove(self, messages: Sequence[Message], tools: Any) -> Skeleton | None:
-        """Return the skeleton of a shape that can be filled in: proved, and confirmed on this conversation."""
+        """Return the skeleton of a shape that can be filled in: proved, and confirmed on this
+        conversation.
+        """
         text = self._template.proved_text(messages, tools)
         if text is None or verbatim_texts(messages, tools) is None:
             return None
@@ -109,7 +125,9 @@ class Filling:
             return skeleton
         hard_messages = [
             replace_texts(
-                message, message.get("content") and HARD_CONTENT, [_HARD_CALL] * len(message.get("tool_calls") or ())
+                message,
+                message.get("content") and HARD_CONTENT,
+                [_HARD_CALL] * len(message.get("tool_calls") or ()),
             )
             for message in messages
         ]
@@ -122,7 +140,8 @@ class Filling:
     def _make_skeleton(
         self, messages: Sequence[Message], tools: Any, tool_marks: Sequence[str] = ()
     ) -> Skeleton | None:
-        """Return the skeleton of messages; None if the template does not write each of their texts once and in order.
+        """Return the skeleton of messages; None if the template does not write each of their texts
+        once and in order.
 
         Args:
             messages: of a conversation.
@@ -138,7 +157,8 @@ class Filling:
         spans, tool_spans = _spans_of_marks(marks, text), _spans_of_marks(tool_marks, text)
         if spans is None or tool_spans is None:
             return None
-        # Templates write tools into the first turn or before it: their slots are among the messages' slots.
+        # Templates write tools into the first turn or before it: their slots are among the
+        # messages' slots.
         value_spans = [*spans, *tool_spans]
         order = sorted(range(len(value_spans)), key=value_spans.__getitem__)
         slots = [value_spans[index] for index in order]
@@ -146,7 +166,8 @@ class Filling:
         edges = [0, *(edge for slot in slots for edge in slot), len(text)]
         literals = [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
         places = {index: place for place, index in enumerate(order)}
-        # Each turn is stored by its distances from its outer slots, which stay the same for values of other lengths.
+        # Each turn is stored by its distances from its outer slots, which stay the same for values
+        # of other lengths.
         turns: list[Turn] = []
         turn_spans: list[list[Span]] = []
         num_texts = 0
@@ -156,8 +177,8 @@ class Filling:
                 continue
             first, last = places[begin_text], places[num_texts - 1]
             begin, end = slots[first][0], slots[last][1]
-            # The template's own text around a turn decides how much of it belongs to the turn: equal texts, equal
-            # edges. Tools between two messages are part of that text.
+            # The template's own text around a turn decides how much of it belongs to the turn:
+            # equal texts, equal edges. Tools between two messages are part of that text.
             text_start = spans[begin_text - 1][1] if begin_text else 0
             text_end = spans[num_texts][0] if num_texts < len(spans) else len(text)
             around = text[text_start:begin], text[end:text_end]
@@ -176,10 +197,14 @@ class Filling:
             if tool_spans and (head > len(literals[first]) or tail > len(literals[last + 1])):
                 return None
             turns.append(Turn(first, last, head, tail))
-        return Skeleton(tuple(literals), tuple(turns), None if order == sorted(order) else tuple(order))
+        return Skeleton(
+            tuple(literals), tuple(turns), None if order == sorted(order) else tuple(order)
+        )
 
 
-def _filled(skeleton: Skeleton | None, messages: Sequence[Message], tools: Any = None) -> RenderedText | None:
+def _filled(
+    skeleton: Skeleton | None, messages: Sequence[Message], tools: Any = None
+) -> RenderedText | None:
     """Return a skeleton with the texts of a conversation; None if they have no slots."""
     values = None if skeleton is None else verbatim_texts(messages, tools)
     if skeleton is None or values is None or len(skeleton.literals) != len(values) + 1:
@@ -205,7 +230,9 @@ def _spans_of_marks(marks: Sequence[str], text: str) -> list[Span] | None:
 
 
 def _with_marks(message: Message, marks: list[str]) -> Message:
-    """Return the message with a mark in place of each verbatim text; the marks are appended to ``marks``."""
+    """Return the message with a mark in place of each verbatim text; the marks are appended to
+    ``marks``.
+    """
 
     def new_mark(end: str) -> str:
         marks.append(f"{_OPEN}{len(marks)}{end}")
@@ -213,5 +240,10 @@ def _with_marks(message: Message, marks: list[str]) -> Message:
 
     content = new_mark(_TEXT) if message.get("content") else None
     calls = message.get("tool_calls") or ()
-    ends = [_TEXT if isinstance(call.get("function", call).get("arguments"), str) else _OBJECT for call in calls]
-    return replace_texts(message, content, [{"name": new_mark(_TEXT), "arguments": new_mark(end)} for end in ends])
+    ends = [
+        _TEXT if isinstance(call.get("function", call).get("arguments"), str) else _OBJECT
+        for call in calls
+    ]
+    return replace_texts(
+        message, content, [{"name": new_mark(_TEXT), "arguments": new_mark(end)} for end in ends]
+    )

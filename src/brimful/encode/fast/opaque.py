@@ -1,10 +1,11 @@
 """Proof that a template writes the texts of messages as they are, without examining any of them.
 
-Except for these texts, such a template's text is the same for all conversations of a shape: it need not be rendered,
-only filled in. The proof is a rendering by Jinja with texts that refuse every operation but a few. A template may write
-a content or the name of a call, join it to other texts, and test whether it is empty (which belongs to the shape). It
-may write the arguments of a call and a tool as JSON. It may not even write other parts of a message, such as the number
-of a call. Steps that would lose track of a text (``~``, macros, ``in`` a text, methods) are not proved.
+Except for these texts, such a template's text is the same for all conversations of a shape: it need
+not be rendered, only filled in. The proof is a rendering by Jinja with texts that refuse every
+operation but a few. A template may write a content or the name of a call, join it to other texts,
+and test whether it is empty (which belongs to the shape). It may write the arguments of a call and
+a tool as JSON. It may not even write other parts of a message, such as the number of a call. Steps
+that would lose track of a text (``~``, macros, ``in`` a text, methods) are not proved.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,8 +17,24 @@ from brimful.sources.sample import Message
 
 _KEPT = frozenset(
     (
-        *("__new__", "__init__", "__class__", "__getattribute__", "__setattr__", "__delattr__", "__doc__", "__dir__"),
-        *("__init_subclass__", "__subclasshook__", "__reduce__", "__reduce_ex__", "__getstate__", "__sizeof__"),
+        *(
+            "__new__",
+            "__init__",
+            "__class__",
+            "__getattribute__",
+            "__setattr__",
+            "__delattr__",
+            "__doc__",
+            "__dir__",
+        ),
+        *(
+            "__init_subclass__",
+            "__subclasshook__",
+            "__reduce__",
+            "__reduce_ex__",
+            "__getstate__",
+            "__sizeof__",
+        ),
     )
 )
 """Attributes of ``str`` that reveal nothing about a text, or that Python needs."""
@@ -26,7 +43,19 @@ _CONTAINER_FILTERS = frozenset(("length", "count", "first", "last", "list", "def
 """Filters of a list of messages that do not look into them."""
 
 _TYPE_TESTS = frozenset(
-    ("defined", "undefined", "none", "string", "mapping", "boolean", "number", "integer", "float", "true", "false")
+    (
+        "defined",
+        "undefined",
+        "none",
+        "string",
+        "mapping",
+        "boolean",
+        "number",
+        "integer",
+        "float",
+        "true",
+        "false",
+    )
 )
 """Tests with the same result for all texts."""
 
@@ -41,7 +70,9 @@ class OpaqueError(Exception):
 
 
 class _Opaque(str):
-    """A nonempty text that may be written and joined to others; every other operation is refused."""
+    """A nonempty text that may be written and joined to others; every other operation is
+    refused.
+    """
 
     def __str__(self) -> str:
         return str.__str__(self)
@@ -57,7 +88,9 @@ class _Opaque(str):
 
 
 class _OpaqueObject(dict[str, Any]):
-    """A tool, or the arguments of a call: may be written as JSON; every other operation is refused."""
+    """A tool, or the arguments of a call: may be written as JSON; every other operation is
+    refused.
+    """
 
     __slots__ = ("_value",)  # the sandbox shows no template a name that begins with an underscore
 
@@ -85,9 +118,13 @@ _VEILS = (_Opaque, _OpaqueObject, _Hidden)
 
 
 def proved_text(
-    source: str, variables: Mapping[str, Any], messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
+    source: str,
+    variables: Mapping[str, Any],
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]] | None,
 ) -> str | None:
-    """Return the text of a conversation from Jinja if the template writes its texts without examining them; else None.
+    """Return the text of a conversation from Jinja if the template writes its texts without
+    examining them; else None.
 
     Then it does so for every conversation of its shape (``open_shape_of``).
 
@@ -133,7 +170,10 @@ def _veiled(message: Message) -> dict[str, Any]:
 
 def _veiled_call(call: Mapping[str, Any]) -> dict[str, Any]:
     if "function" in call:
-        return {key: _veiled_call(value) if key == "function" else _Hidden() for key, value in call.items()}
+        return {
+            key: _veiled_call(value) if key == "function" else _Hidden()
+            for key, value in call.items()
+        }
     if type(call["name"]) is not str or not call["name"] or type(call["arguments"]) is not dict:
         raise OpaqueError
     veils = {"name": _Opaque(call["name"]), "arguments": _OpaqueObject(call["arguments"])}
@@ -142,10 +182,17 @@ def _veiled_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _guarded_template(source: str) -> Any:
-    """Compile a template whose filters and tests refuse contents; None if it has steps that lose track of one."""
+    """Compile a template whose filters and tests refuse contents; None if it has steps that lose
+    track of one.
+    """
     guarded = environment().overlay()
-    guarded.filters = {name: _guarded(name, function, _CONTAINER_FILTERS) for name, function in guarded.filters.items()}
-    guarded.tests = {name: _guarded(name, function, _TYPE_TESTS) for name, function in guarded.tests.items()}
+    guarded.filters = {
+        name: _guarded(name, function, _CONTAINER_FILTERS)
+        for name, function in guarded.filters.items()
+    }
+    guarded.tests = {
+        name: _guarded(name, function, _TYPE_TESTS) for name, function in guarded.tests.items()
+    }
     return guarded.from_string(source) if _keeps_track(guarded.parse(source)) else None
 
 
@@ -154,16 +201,28 @@ def _keeps_track(tree: Any) -> bool:
     from jinja2 import nodes
 
     if any(
-        tree.find_all((nodes.Concat, nodes.Mod, nodes.AssignBlock, nodes.FilterBlock, nodes.Macro, nodes.CallBlock))
+        tree.find_all(
+            (
+                nodes.Concat,
+                nodes.Mod,
+                nodes.AssignBlock,
+                nodes.FilterBlock,
+                nodes.Macro,
+                nodes.CallBlock,
+            )
+        )
     ):
         return False
     for call in tree.find_all(nodes.Call):
         if not isinstance(call.node, nodes.Name) or call.node.name not in _FUNCTIONS:
             return False
-    # A text can search itself for another text unseen by the latter: only roles and constants may be searched for.
+    # A text can search itself for another text unseen by the latter: only roles and constants may
+    # be searched for.
     for comparison in tree.find_all(nodes.Compare):
         is_search = any(operand.op in ("in", "notin") for operand in comparison.ops)
-        if is_search and not (isinstance(comparison.expr, nodes.Const) or _is_role(comparison.expr)):
+        if is_search and not (
+            isinstance(comparison.expr, nodes.Const) or _is_role(comparison.expr)
+        ):
             return False
     return True
 
@@ -180,8 +239,12 @@ def _is_role(expression: Any) -> bool:
     )
 
 
-def _guarded(name: str, function: Callable[..., Any], harmless: Iterable[str]) -> Callable[..., Any]:
-    """Return a filter or test that refuses contents and values that hold one, unless it is harmless."""
+def _guarded(
+    name: str, function: Callable[..., Any], harmless: Iterable[str]
+) -> Callable[..., Any]:
+    """Return a filter or test that refuses contents and values that hold one, unless it is
+    harmless.
+    """
     is_harmless = name in harmless
 
     def guard(*arguments: Any, **options: Any) -> Any:
@@ -190,7 +253,8 @@ def _guarded(name: str, function: Callable[..., Any], harmless: Iterable[str]) -
         for argument in (*arguments, *options.values()):
             if isinstance(argument, _Hidden) and name not in _PRESENCE_TESTS:
                 raise OpaqueError
-            # A harmless filter learns nothing from a text itself either: the text refuses its length, for example.
+            # A harmless filter learns nothing from a text itself either: the text refuses its
+            # length, for example.
             if not is_harmless and _holds_opaque(argument):
                 raise OpaqueError
         return function(*arguments, **options)

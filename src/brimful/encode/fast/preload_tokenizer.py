@@ -8,8 +8,9 @@ from brimful.encode.chat import ChatEncoder
 from brimful.encode.rendering import TOKENIZER
 
 if os.environ.get(TOKENIZER):
-    # No process is forked until all threads have ended, so a fork never inherits a lock held here. A tokenizer that
-    # cannot be loaded, or has no template, is not an error here: the job reports it.
+    # No process is forked until all threads have ended, so a fork never inherits a lock held here.
+    # A tokenizer that cannot be loaded, or has no template, is not an error here: the job reports
+    # it.
     with contextlib.suppress(Exception):
         ChatEncoder(os.environ[TOKENIZER]).engine.load()
     if loading_thread.ident is not None:

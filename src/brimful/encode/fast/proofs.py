@@ -1,7 +1,8 @@
-"""Memory of comparisons: what equaled its reference is not compared again, what differed is not trusted again.
+"""Memory of comparisons: what equaled its reference is not compared again, what differed is not
+trusted again.
 
-One small file in the cache for each tokenizer or template, named by its content and by the versions compared. What was
-compared at the release is listed here.
+One small file in the cache for each tokenizer or template, named by its content and by the versions
+compared. What was compared at the release is listed here.
 """
 
 import importlib.util
@@ -15,7 +16,11 @@ from brimful.base.cache import cache_dir
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 
 _FILES = (
-    *("models/auto/tokenization_auto.py", "models/qwen2/tokenization_qwen2.py", "tokenization_utils_base.py"),
+    *(
+        "models/auto/tokenization_auto.py",
+        "models/qwen2/tokenization_qwen2.py",
+        "tokenization_utils_base.py",
+    ),
     *("tokenization_utils_tokenizers.py", "utils/chat_template_utils.py"),
 )
 """Files of Transformers that load a tokenizer and render a conversation."""
@@ -31,20 +36,26 @@ _TRANSFORMERS = {
 RELEASED_PROOFS = {
     "99f3ca8dec726038ba7fabfb7d11569e": "Qwen2.5, fastokens 0.3.5, tokenizers 0.23.3",
 }
-"""Tokenizers for which the fast library was found equal to the reference, by the fingerprint of what was compared.
+"""Tokenizers for which the fast library was found equal to the reference, by the fingerprint of
+what was compared.
 
-The fingerprint is the one in ``proofs``: of the tokenizer's state and the versions of both libraries.
+The fingerprint is the one in ``proofs``: of the tokenizer's state and the versions of both
+libraries.
 """
 
 
 @cache
 def transformers_digest() -> str:
-    """Return the fingerprint of the installed Transformers' files, without importing it; empty if a file is missing."""
+    """Return the fingerprint of the installed Transformers' files, without importing it; empty if a
+    file is missing.
+    """
     spec = importlib.util.find_spec("transformers")
     if spec is None or spec.origin is None:
         return ""
     try:
-        return fingerprint_of([fingerprint_bytes((Path(spec.origin).parent / name).read_bytes()) for name in _FILES])
+        return fingerprint_of(
+            [fingerprint_bytes((Path(spec.origin).parent / name).read_bytes()) for name in _FILES]
+        )
     except OSError:
         return ""
 
@@ -52,7 +63,8 @@ def transformers_digest() -> str:
 def knows_transformers() -> bool:
     """Return true if the installed Transformers is one that was compared.
 
-    It reads ``tokenizer.json`` as ``tokenizer_files`` does, and gives templates the variables that ``jinja_templates`` gives.
+    It reads ``tokenizer.json`` as ``tokenizer_files`` does, and gives templates the variables that
+    ``jinja_templates`` gives.
     """
     return transformers_digest() in _TRANSFORMERS
 

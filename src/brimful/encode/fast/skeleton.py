@@ -1,4 +1,6 @@
-"""Shapes of conversations, and the text of a template around the texts of a shape: its skeleton, and its turns."""
+"""Shapes of conversations, and the text of a template around the texts of a shape: its skeleton,
+and its turns.
+"""
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
@@ -17,7 +19,9 @@ from brimful.encode.token_places import Span, TextSpans
 from brimful.sources.sample import Message, MixedMessages, PlainMessages
 
 Shape: TypeAlias = tuple[tuple[Hashable, ...], str | int | None]
-"""Turns, each a role alone or with its keys and the kinds of their values, and the fingerprint or number of tools."""
+"""Turns, each a role alone or with its keys and the kinds of their values, and the fingerprint or
+number of tools.
+"""
 
 
 def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
@@ -26,11 +30,14 @@ def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
     >>> shape_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "name": "b"}], None)
     (('user', ('assistant', ('content', ''), 'name')), None)
     """
-    return _turns(messages), fingerprint_bytes(json.dumps(tools, default=repr).encode()) if tools else None
+    return _turns(messages), fingerprint_bytes(
+        json.dumps(tools, default=repr).encode()
+    ) if tools else None
 
 
 def open_shape_of(messages: Sequence[Message], tools: Any) -> Shape:
-    """Return the shape for a template that writes each tool as JSON unexamined: only the number of tools matters.
+    """Return the shape for a template that writes each tool as JSON unexamined: only the number of
+    tools matters.
 
     >>> open_shape_of([{"role": "user", "content": "a"}], [{"name": "f"}, {"name": "g"}])
     (('user',), 2)
@@ -62,7 +69,10 @@ def _kind(key: str, value: Any) -> Hashable:
     if type(value) is str:
         return key if value else (key, "")
     if key == "tool_calls" and type(value) is list:
-        return (key, *[_kinds(call) if type(call) is dict else type(call).__name__ for call in value])
+        return (
+            key,
+            *[_kinds(call) if type(call) is dict else type(call).__name__ for call in value],
+        )
     if key == "function" and type(value) is dict:
         return (key, _kinds(value))
     return (key, type(value).__name__, bool(value))
@@ -77,7 +87,8 @@ _encode_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Turn(NamedTuple):
-    """One assistant turn of a skeleton: its slots, and the characters around them that belong to it.
+    """One assistant turn of a skeleton: its slots, and the characters around them that belong to
+    it.
 
     Attributes:
         first: index of its first slot.
@@ -94,12 +105,14 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Skeleton:
-    """The template's own text around slots for values: ``literals[0] v0 literals[1] v1 … literals[n]``.
+    """The template's own text around slots for values:
+    ``literals[0] v0 literals[1] v1 … literals[n]``.
 
     Attributes:
         literals: texts around the slots, one more than slots.
         turns: turns of the assistant.
-        order: index of each slot's value among the values of messages and tools; None if they are in that order.
+        order: index of each slot's value among the values of messages and tools; None if they are
+            in that order.
     """
 
     literals: tuple[str, ...]
@@ -108,7 +121,9 @@ class Skeleton:
 
     @cached_property
     def places(self) -> Int64Array:
-        """``int64[num_turns, 4]``: piece before a turn's first slot, piece of its last slot, head, tail."""
+        """``int64[num_turns, 4]``: piece before a turn's first slot, piece of its last slot, head,
+        tail.
+        """
         places = [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
         return np.array(places, dtype=np.int64).reshape(-1, 4)
 
@@ -118,7 +133,9 @@ class Skeleton:
         return [*chain.from_iterable(zip(self.literals, repeat(""), strict=False))][:-1]
 
     def filled(self, values: Sequence[str]) -> "RenderedText":
-        """Return the text with a value in every slot; ``values`` has the messages' values, then the tools'."""
+        """Return the text with a value in every slot; ``values`` has the messages' values, then the
+        tools'.
+        """
         pieces = self._blank.copy()
         pieces[1::2] = values if self.order is None else [values[index] for index in self.order]
         return RenderedText("".join(pieces), pieces, self)
@@ -144,7 +161,9 @@ class RenderedText(NamedTuple):
         return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def spans_of_turns(rows: Sequence[int], texts: Sequence[RenderedText], *, last_only: bool = False) -> TextSpans:
+def spans_of_turns(
+    rows: Sequence[int], texts: Sequence[RenderedText], *, last_only: bool = False
+) -> TextSpans:
     """Return the spans of the assistant's turns in several filled skeletons.
 
     Args:
@@ -157,17 +176,27 @@ def spans_of_turns(rows: Sequence[int], texts: Sequence[RenderedText], *, last_o
     sizes = np.fromiter(map(len, chain.from_iterable(pieces)), dtype=np.int64)
     # All texts are concatenated: piece i has the characters edges[i] … edges[i + 1].
     edges = offsets_of(sizes)
-    places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in texts if one.skeleton]
+    places = [
+        one.skeleton.places[-1:] if last_only else one.skeleton.places
+        for one in texts
+        if one.skeleton
+    ]
     owners = np.repeat(np.arange(len(texts)), np.fromiter(map(len, places), dtype=np.int64))
-    start_pieces, end_pieces, heads, tails = np.concatenate([np.empty((0, 4), dtype=np.int64), *places]).T
+    start_pieces, end_pieces, heads, tails = np.concatenate(
+        [np.empty((0, 4), dtype=np.int64), *places]
+    ).T
     bases, text_starts = first_pieces[owners] + 1, edges[first_pieces[owners]]
     starts = edges[bases + start_pieces] - heads - text_starts
     ends = edges[bases + end_pieces] + tails - text_starts
     return TextSpans(np.asarray(rows, dtype=np.int64)[owners], starts, ends)
 
 
-def verbatim_texts(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[str] | None:
-    """Return the texts of all messages, and each tool as JSON; None if one of them has no text that stays unchanged."""
+def verbatim_texts(
+    messages: Sequence[Message], tools: Sequence[Any] | None = None
+) -> list[str] | None:
+    """Return the texts of all messages, and each tool as JSON; None if one of them has no text that
+    stays unchanged.
+    """
     if tools:
         texts = verbatim_texts(messages)
         if texts is None or any(type(tool) is not dict for tool in tools):
@@ -175,7 +204,9 @@ def verbatim_texts(messages: Sequence[Message], tools: Sequence[Any] | None = No
         return [*texts, *map(json_text, tools)]
     if type(messages) is PlainMessages:
         return messages.texts
-    indices: Sequence[int] = messages.others if type(messages) is MixedMessages else range(len(messages))
+    indices: Sequence[int] = (
+        messages.others if type(messages) is MixedMessages else range(len(messages))
+    )
     values: list[Any] = [message.get("content") for message in messages]
     # From the last one, so that earlier places stay valid.
     for index in reversed(indices):
@@ -196,12 +227,16 @@ def message_texts(message: Message) -> list[str]:
         if not arguments and not isinstance(arguments, Mapping):
             return []
         # Templates write text arguments as they are, or quote them: then the filled text differs.
-        texts += [function["name"], arguments if isinstance(arguments, str) else json_text(arguments)]
+        texts += [
+            function["name"],
+            arguments if isinstance(arguments, str) else json_text(arguments),
+        ]
     return texts
 
 
 def json_text(value: Any) -> str:
-    """Return ``json.dumps(value, ensure_ascii=False)``, in a third of its time for an object of texts, as most are.
+    """Return ``json.dumps(value, ensure_ascii=False)``, in a third of its time for an object of
+    texts, as most are.
 
     >>> json_text({"city": "Köln", "note": "a \\"b\\""})
     '{"city": "Köln", "note": "a \\\\"b\\\\""}'
@@ -209,7 +244,5 @@ def json_text(value: Any) -> str:
     '{"day": 3}'
     """
     if type(value) is dict and value and {*map(type, value), *map(type, value.values())} == {str}:
-        return (
-            f"{{{', '.join([f'{encode_basestring(key)}: {encode_basestring(text)}' for key, text in value.items()])}}}"
-        )
+        return f"{{{', '.join([f'{encode_basestring(key)}: {encode_basestring(text)}' for key, text in value.items()])}}}"
     return _encode_json(value)

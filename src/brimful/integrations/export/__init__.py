@@ -1,4 +1,6 @@
-"""Packs in the layouts of other projects: ``export_packs`` writes them, ``check_export`` reads them back."""
+"""Packs in the layouts of other projects: ``export_packs`` writes them, ``check_export`` reads them
+back.
+"""
 
 from brimful.integrations.export.energon import energon_mix, select_samples_to_pack
 from brimful.integrations.export.export_check import ExportCheck, check_export

@@ -7,8 +7,8 @@
     task_encoder.py       segments of a pack as tensors, for training; needs nothing of brimful
     .nv-meta/             what `energon prepare` would write
 
-Media are members called ``000.image``, ``000.video`` or ``000.audio``: Energon leaves these endings undecoded, as the
-model's processor needs the bytes.
+Media are members called ``000.image``, ``000.video`` or ``000.audio``: Energon leaves these endings
+undecoded, as the model's processor needs the bytes.
 """
 
 import json
@@ -49,7 +49,9 @@ __class__: CrudeWebdataset
 subflavors:
   brimful: packs
 """
-"""Contents of ``dataset.yaml``: samples are dictionaries of members, which a cooker of the task encoder takes."""
+"""Contents of ``dataset.yaml``: samples are dictionaries of members, which a cooker of the task
+encoder takes.
+"""
 
 
 class EnergonLayout(Layout):
@@ -63,7 +65,9 @@ class EnergonLayout(Layout):
     def write_shard(self, shard: Shard) -> ShardOutcome:
         return write_pack_tar(shard, kinds_as_endings=True)
 
-    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+    def finish(
+        self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore
+    ) -> list[str]:
         files = write_metadata([outcome.packs for outcome in outcomes], "packs", store, DATASET)
         task_encoder = Path(__file__).with_name("energon_task_encoder.py")
         store.put_atomic("task_encoder.py", task_encoder.read_bytes())
@@ -71,8 +75,8 @@ class EnergonLayout(Layout):
 
     def advice(self, directory: str) -> str:
         return (
-            f"get_train_dataset({directory!r}, batch_size=1, task_encoder=PackTaskEncoder(), …), of "
-            f"{directory}/task_encoder.py"
+            f"get_train_dataset({directory!r}, batch_size=1, task_encoder=PackTaskEncoder(), …), "
+            f"of {directory}/task_encoder.py"
         )
 
     def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
@@ -82,7 +86,11 @@ class EnergonLayout(Layout):
 
         workers = WorkerConfig(rank=0, world_size=1, num_workers=0)
         dataset = get_val_dataset(
-            directory, split_part="train", worker_config=workers, batch_size=1, task_encoder=PackTaskEncoder()
+            directory,
+            split_part="train",
+            worker_config=workers,
+            batch_size=1,
+            task_encoder=PackTaskEncoder(),
         )
         for batch in get_loader(dataset):
             yield ReadPack(
@@ -96,7 +104,8 @@ class EnergonLayout(Layout):
 
 
 def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset: str) -> list[str]:
-    """Write ``.nv-meta`` for tars of one prefix, all of them for training; return the keys of its files.
+    """Write ``.nv-meta`` for tars of one prefix, all of them for training; return the keys of its
+    files.
 
     Args:
         counts: samples in each tar.
@@ -109,7 +118,8 @@ def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset
     # Version 5 reads one and version 7 the other. JSON is valid YAML, but version 5 expects lines.
     files: dict[str, str] = {
         ".info.json": json.dumps({"shard_counts": shard_counts}, indent=2) + "\n",
-        ".info.yaml": "shard_counts:\n" + "".join(f"  {name}: {count}\n" for name, count in shard_counts.items()),
+        ".info.yaml": "shard_counts:\n"
+        + "".join(f"  {name}: {count}\n" for name, count in shard_counts.items()),
         "split.yaml": _split(len(counts), prefix),
         "dataset.yaml": dataset,
     }
@@ -153,7 +163,8 @@ CREATE INDEX idx_sample_parts_full ON sample_parts(tar_file_id, sample_index, pa
 def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
     """Write the index of some tars, reading only their headers; return its key.
 
-    A remote store gets none: Energon needs it only to read single samples by their keys, not to train.
+    A remote store gets none: Energon needs it only to read single samples by their keys, not to
+    train.
 
     Args:
         tars: keys of the tars, in the order of the data set.
@@ -173,7 +184,8 @@ def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
                 for index, (sample_key, begin, end, parts) in enumerate(_samples(tar)):
                     samples.append((number, sample_key, index, begin, end - begin))
                     connection.executemany(
-                        "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", ((number, index, *part) for part in parts)
+                        "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
+                        ((number, index, *part) for part in parts),
                     )
                 connection.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", samples)
                 connection.commit()
@@ -184,11 +196,16 @@ def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
 
 
 def _samples(path: str) -> Iterator[tuple[str, int, int, list[tuple[str, int, int]]]]:
-    """Yield key, first and last byte of each sample, and name, first byte and size of each of its parts."""
+    """Yield key, first and last byte of each sample, and name, first byte and size of each of its
+    parts.
+    """
     with tarfile.open(path, "r:") as tar:
         for key, group in groupby(_members(tar), key=lambda member: member.name.partition(".")[0]):
             members = list(group)
-            parts = [(member.name.partition(".")[2], member.offset_data, member.size) for member in members]
+            parts = [
+                (member.name.partition(".")[2], member.offset_data, member.size)
+                for member in members
+            ]
             last = members[-1]
             yield (
                 key,
@@ -235,8 +252,16 @@ def energon_mix(weights: Mapping[str, float], path: str | Path, *, split: str = 
     """
     bad_weights = {name: weight for name, weight in weights.items() if not weight > 0}
     if not weights or bad_weights:
-        raise SettingsError(f"a mix needs data sets with weights above 0 and has {bad_weights or 'none'}")
-    lines = ["__module__: megatron.energon", "__class__: Metadataset", "splits:", f"  {split}:", "    datasets:"]
+        raise SettingsError(
+            f"a mix needs data sets with weights above 0 and has {bad_weights or 'none'}"
+        )
+    lines = [
+        "__module__: megatron.energon",
+        "__class__: Metadataset",
+        "splits:",
+        f"  {split}:",
+        "    datasets:",
+    ]
     for name, weight in weights.items():
         # A JSON string is also a YAML string: names may hold any character.
         lines += [f"    - path: {json.dumps(str(name))}", f"      weight: {float(weight)!r}"]
@@ -252,7 +277,8 @@ def select_samples_to_pack(
     budgets: Mapping[str, tuple[int, Callable[[Any], int]]] | None = None,
     seed: int = 0,
 ) -> list[list[Any]]:
-    """Return groups of samples that share a pack, for ``select_samples_to_pack`` of an Energon task encoder.
+    """Return groups of samples that share a pack, for ``select_samples_to_pack`` of an Energon task
+    encoder.
 
     ::
 
@@ -268,7 +294,8 @@ def select_samples_to_pack(
         seed: of the order of equally long samples.
 
     Raises:
-        OversizedSampleError: a sample is longer than a pack: refuse it in ``encode_sample`` (``SkipSample``).
+        OversizedSampleError: a sample is longer than a pack: refuse it in ``encode_sample``
+            (``SkipSample``).
 
     >>> packs = select_samples_to_pack(["aaa", "bbb", "ccccc", "dddddd", "e", "f"], capacity=7, length_of=len)
     >>> sorted(packs, key=len)
@@ -290,4 +317,7 @@ def select_samples_to_pack(
         seed=seed,
     )
     ids = plan.sample_ids.tolist()
-    return [[samples[number] for number in ids[begin:end]] for begin, end in pairwise(plan.offsets.tolist())]
+    return [
+        [samples[number] for number in ids[begin:end]]
+        for begin, end in pairwise(plan.offsets.tolist())
+    ]

@@ -1,7 +1,8 @@
-"""Task encoder of Megatron-Energon, versions 5 to 7, for data sets that ``brimful export --to energon`` wrote.
+"""Task encoder of Megatron-Energon, versions 5 to 7, for data sets that
+``brimful export --to energon`` wrote.
 
-The file is complete: every export includes a copy. One sample of Energon is one pack; a batch is one row with
-the segments of its packs one after the other.
+The file is complete: every export includes a copy. One sample of Energon is one pack; a batch is
+one row with the segments of its packs one after the other.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ class PackSample(Sample):
 
     Attributes:
         tokens: ``int64[1, T]``.
-        labels: ``int64[1, T]``, shifted: label i is the token that token i predicts in its segment; else -100.
+        labels: ``int64[1, T]``, shifted: label i is the token that token i predicts in its segment;
+            else -100.
         loss_mask: ``float32[1, T]``, 1 at labels.
         is_target: ``bool[1, T]``, not shifted: true for tokens that are learned.
         position_ids: ``int64[1, T]``, from 0 in each segment.
@@ -35,8 +37,9 @@ class PackSample(Sample):
         max_lengths: ``int32[1]``, tokens of the longest segment.
         sample_ids: ``int64[S]``.
         starts: ``int64[S]``, first token of the sample in the segment.
-        media: of each image, video and audio clip its bytes (``data``), ``kind``, ``name``, ``segment``, ``start`` and
-            ``length`` among the tokens of the row, and its numbers from packing (``grid``, …).
+        media: of each image, video and audio clip its bytes (``data``), ``kind``, ``name``,
+            ``segment``, ``start`` and ``length`` among the tokens of the row, and its numbers from
+            packing (``grid``, …).
     """
 
     tokens: torch.Tensor
@@ -79,7 +82,9 @@ def cook_pack(sample: dict[str, Any]) -> PackSample:
 
 
 class PackTaskEncoder(TaskEncoder):
-    """Task encoder of packs: derive from it, and make ``pixel_values`` of ``media`` in ``encode_batch``."""
+    """Task encoder of packs: derive from it, and make ``pixel_values`` of ``media`` in
+    ``encode_batch``.
+    """
 
     cookers = [Cooker(cook_pack, has_subflavors={"brimful": "packs"})]
 
@@ -92,18 +97,29 @@ class PackTaskEncoder(TaskEncoder):
         for sample in samples:
             edges.append(sample.cu_lengths[:, 1:] + num_tokens)
             media += [
-                {**item, "segment": item["segment"] + num_segments, "start": item["start"] + num_tokens}
+                {
+                    **item,
+                    "segment": item["segment"] + num_segments,
+                    "start": item["start"] + num_tokens,
+                }
                 for item in sample.media
             ]
             num_tokens += sample.tokens.shape[1]
             num_segments += len(sample.sample_ids)
         rows = ("tokens", "labels", "loss_mask", "is_target", "position_ids")
-        names = {name: getattr(first, name) for name in ("__subflavor__", "__subflavors__") if hasattr(first, name)}
+        names = {
+            name: getattr(first, name)
+            for name in ("__subflavor__", "__subflavors__")
+            if hasattr(first, name)
+        }
         return PackSample(
             __key__=",".join(sample.__key__ for sample in samples),
             __restore_key__=(),  # Energon sets it
             **names,
-            **{name: torch.cat([getattr(sample, name) for sample in samples], dim=1) for name in rows},
+            **{
+                name: torch.cat([getattr(sample, name) for sample in samples], dim=1)
+                for name in rows
+            },
             cu_lengths=torch.cat(edges, dim=1),
             max_lengths=torch.cat([sample.max_lengths for sample in samples]).max()[None],
             sample_ids=torch.cat([sample.sample_ids for sample in samples]),

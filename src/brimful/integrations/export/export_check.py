@@ -74,29 +74,40 @@ def check_export(
     samples = source_of_packs(source, packs) if layout.takes_source else None
     fields: list[str] = []
     with progress.stage("check", total=len(packs), unit="packs"):
-        for index, exported_pack in zip_longest(range(len(packs)), layout.read(str(directory), num_shards)):
+        for index, exported_pack in zip_longest(
+            range(len(packs)), layout.read(str(directory), num_shards)
+        ):
             if index is None or exported_pack is None:
                 raise CorruptFileError(
-                    f"{records.store.url}: {len(packs):,} packs are due, but it has a different number"
+                    f"{records.store.url}: {len(packs):,} packs are due, but it has a different "
+                    "number"
                 )
             pack = packs[index]
-            parts = {name: values for name, values in vars(exported_pack).items() if values is not None}
+            parts = {
+                name: values for name, values in vars(exported_pack).items() if values is not None
+            }
             own_parts = _parts_of(pack, index, list(parts), samples)
             for name, values in parts.items():
                 if list(values) != own_parts[name]:
                     raise CorruptFileError(
-                        f"{records.store.url}: pack {index} has other {name} than the {'source' if samples else 'store'}: "
-                        f"delete it and export again"
+                        f"{records.store.url}: pack {index} has other {name} than the "
+                        f"{'source' if samples else 'store'}: delete it and export again"
                     )
             fields = list(parts)
             progress.advance(1, tokens=len(pack))
     return ExportCheck(layout.name, len(packs), tuple(fields), layout.reader[1])
 
 
-def _parts_of(pack: Pack, index: int, names: Sequence[str], samples: Source | None) -> dict[str, list[Any]]:
-    """Return parts of a pack as lists; of the samples that it was packed from, if they are given."""
+def _parts_of(
+    pack: Pack, index: int, names: Sequence[str], samples: Source | None
+) -> dict[str, list[Any]]:
+    """Return parts of a pack as lists; of the samples that it was packed from, if they are
+    given.
+    """
     if samples is not None:
-        messages, media = zip(*(comparable(samples[number]) for number in pack.sample_ids.tolist()), strict=True)
+        messages, media = zip(
+            *(comparable(samples[number]) for number in pack.sample_ids.tolist()), strict=True
+        )
         return {"messages": list(messages), "media": list(media)}
     return {
         name: [read_medium(pack, index, item) for item in pack.media]

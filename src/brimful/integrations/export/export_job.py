@@ -1,4 +1,6 @@
-"""Export of packs: the table of layouts, and the job that writes shard by shard, each whole or not at all."""
+"""Export of packs: the table of layouts, and the job that writes shard by shard, each whole or not
+at all.
+"""
 
 import os
 from collections.abc import Iterator
@@ -91,8 +93,8 @@ class ExportSummary:
         media = f", media: {self.media:,}" if self.media else ""
         return [
             f"{self.directory}: {counted(self.packs, 'pack')}, {self.tokens:,} tokens, "
-            f"{counted(self.segments, 'segment')}{media}, in {counted(self.shards, 'shard')} as {self.layout}; "
-            f"{self.shards_written:,} written now",
+            f"{counted(self.segments, 'segment')}{media}, in {counted(self.shards, 'shard')} as "
+            f"{self.layout}; {self.shards_written:,} written now",
             self.advice,
         ]
 
@@ -127,18 +129,20 @@ def export_packs(
 ) -> ExportSummary:
     """Write packs in the layout of another project.
 
-    Files appear whole or not at all. Killed at any point, the same call writes missing files; on a finished export it
-    does nothing. The same packs give the same bytes. Memory does not grow with the number of packs.
+    Files appear whole or not at all. Killed at any point, the same call writes missing files; on a
+    finished export it does nothing. The same packs give the same bytes. Memory does not grow with
+    the number of packs.
 
     Args:
         packs: a pack store or its path, or packs that are encoded on the fly (``PackedDataset``).
         to: name of the layout, a key of ``LAYOUTS``.
         directory: of the export; a path or a URL.
-        source: the samples, or anything that ``open_source`` takes, for the layouts that hold texts.
+        source: the samples, or anything that ``open_source`` takes, for the layouts that hold
+            texts.
         packs_per_shard: packs in one file; 64 MiB of tokens if None.
         num_proc: processes; all cores if None, one for small exports. Never changes a byte.
-        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. Both paths must exist where
-            all machines see them.
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. Both
+            paths must exist where all machines see them.
         progress: reports packs and tokens a second and the time left.
 
     Raises:
@@ -178,9 +182,13 @@ def export_packs(
         outcomes = records.outcomes(trusts_records=was_finished and layout.joins_shards)
         shards = execution.share([_ShardTask(number) for number in range(plan.num_shards)])
         pending_shards = [shard for shard in shards if shard not in outcomes]
-        num_tokens = getattr(packs, "num_tokens", plan.num_packs * (plan.capacity or _USUAL_CAPACITY))
+        num_tokens = getattr(
+            packs, "num_tokens", plan.num_packs * (plan.capacity or _USUAL_CAPACITY)
+        )
         context = _Context(packs, layout.name, plan, str(directory))
-        num_packs, num_pending = (sum(len(plan.packs_of(shard)) for shard in part) for part in (shards, pending_shards))
+        num_packs, num_pending = (
+            sum(len(plan.packs_of(shard)) for shard in part) for part in (shards, pending_shards)
+        )
         with progress.stage("export", total=num_packs, unit="packs"):
             progress.advance(num_packs - num_pending, resumed=True)
             tasks = run_tasks(
@@ -195,7 +203,8 @@ def export_packs(
                     outcomes[shard] = outcome
                     progress.advance(outcome.packs, tokens=outcome.tokens)
         if execution.is_share and len(outcomes) < plan.num_shards:
-            # Other calls may have ended since this call began; the last one removed the parts that it joined.
+            # Other calls may have ended since this call began; the last one removed the parts that
+            # it joined.
             outcomes = records.outcomes()
             if layout.joins_shards and records.is_finished():
                 outcomes = records.outcomes(trusts_records=True)
@@ -207,12 +216,14 @@ def export_packs(
                 crash_points.reach("before-export-end")
                 records.end({key: store.size(key) or 0 for key in files})
             except FileNotFoundError:
-                # Meanwhile another call joined the same parts and removed them: it wrote this export.
+                # Meanwhile another call joined the same parts and removed them: it wrote this
+                # export.
                 if not records.is_finished():
                     raise
         layout.clear(in_order, store)
     totals = {
-        name: sum(getattr(outcome, name) for outcome in in_order) for name in ("packs", "tokens", "segments", "media")
+        name: sum(getattr(outcome, name) for outcome in in_order)
+        for name in ("packs", "tokens", "segments", "media")
     }
     return ExportSummary(
         directory=str(directory),
@@ -224,7 +235,9 @@ def export_packs(
     )
 
 
-def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shard: int | None) -> ExportPlan:
+def _plan(
+    packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shard: int | None
+) -> ExportPlan:
     """Return the facts of the export; refuse packs that the layout cannot hold."""
     num_packs = len(packs)
     if num_packs == 0:
@@ -232,8 +245,8 @@ def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shar
     if layout.takes_source:
         if source is None:
             raise SettingsError(
-                f"{layout.name} holds the texts of samples, and packs hold tokens: give the data that they were packed "
-                f"from as {setting('source')}"
+                f"{layout.name} holds the texts of samples, and packs hold tokens: give the data "
+                f"that they were packed from as {setting('source')}"
             )
         from brimful.integrations.export.packed_pairs import source_of_packs
 
@@ -246,8 +259,12 @@ def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shar
     if packs_per_shard is None:
         packs_per_shard = max(1, _SHARD_BYTES // (4 * (capacity or _USUAL_CAPACITY)))
     elif packs_per_shard < 1:
-        raise SettingsError(f"{setting('packs_per_shard')} must be at least 1 and is {packs_per_shard}")
-    return ExportPlan(packs.fingerprint, capacity, num_packs, min(packs_per_shard, num_packs), source)
+        raise SettingsError(
+            f"{setting('packs_per_shard')} must be at least 1 and is {packs_per_shard}"
+        )
+    return ExportPlan(
+        packs.fingerprint, capacity, num_packs, min(packs_per_shard, num_packs), source
+    )
 
 
 def _write_shard(context: _Context, shard: int) -> ShardOutcome:
@@ -272,14 +289,17 @@ def _write_shard(context: _Context, shard: int) -> ShardOutcome:
 def _refuse_media(packs: FingerprintedPacks, layout: Layout, index: int, pack: Pack) -> None:
     if pack.media and getattr(packs, "media_features", None) is not None:
         raise SettingsError(
-            f"{_title(packs)}: pack {index} has media as features, and an export needs their bytes: pack with "
-            f"{setting('media_storage', 'bytes')} or {setting('media_storage', 'references')}"
+            f"{_title(packs)}: pack {index} has media as features, and an export needs their "
+            f"bytes: pack with {setting('media_storage', 'bytes')} or "
+            f"{setting('media_storage', 'references')}"
         )
     if pack.media and not layout.takes_media:
-        first, *other_items = [name for name, other_item in LAYOUTS.items() if other_item.takes_media]
+        first, *other_items = [
+            name for name, other_item in LAYOUTS.items() if other_item.takes_media
+        ]
         raise SettingsError(
-            f"{_title(packs)}: pack {index} has media, which {layout.name} has no place for: choose "
-            f"{setting('to', first)}, or {', '.join(other_items)}"
+            f"{_title(packs)}: pack {index} has media, which {layout.name} has no place for: "
+            f"choose {setting('to', first)}, or {', '.join(other_items)}"
         )
 
 

@@ -81,20 +81,27 @@ class Shard:
         number: of the shard.
         plan: of the export.
         store: the directory.
-        counts: packs, tokens, segments and media so far; a layout that holds other media than the packs corrects these.
+        counts: packs, tokens, segments and media so far; a layout that holds other media than the
+            packs corrects these.
     """
 
-    def __init__(self, number: int, plan: ExportPlan, store: BlobStore, packs: Iterable[tuple[int, Pack]]) -> None:
+    def __init__(
+        self, number: int, plan: ExportPlan, store: BlobStore, packs: Iterable[tuple[int, Pack]]
+    ) -> None:
         self.number, self.plan, self.store = number, plan, store
         self._packs = packs
         self.counts: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[tuple[int, Pack]]:
         for index, pack in self._packs:
-            self.counts.update(packs=1, tokens=len(pack), segments=pack.num_segments, media=len(pack.media))
+            self.counts.update(
+                packs=1, tokens=len(pack), segments=pack.num_segments, media=len(pack.media)
+            )
             yield index, pack
 
-    def outcome(self, files: Mapping[str, int], facts: Mapping[str, Any] | None = None) -> ShardOutcome:
+    def outcome(
+        self, files: Mapping[str, int], facts: Mapping[str, Any] | None = None
+    ) -> ShardOutcome:
         """Return the outcome of the finished shard."""
         return ShardOutcome(files, **self.counts, facts=facts or {})
 
@@ -117,7 +124,8 @@ def chunks_of_file(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class ReadPack:
-    """One pack as the reader of another project gives it; None for parts that its layout does not hold.
+    """One pack as the reader of another project gives it; None for parts that its layout does not
+    hold.
 
     Attributes:
         input_ids, loss_mask, cu_seqlens, sample_ids, starts: see ``Pack``.
@@ -135,7 +143,9 @@ class ReadPack:
 
 
 class Layout(abc.ABC):
-    """One layout: a writer of shards and of the files next to them, and the reader of its project."""
+    """One layout: a writer of shards and of the files next to them, and the reader of its
+    project.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -152,8 +162,12 @@ class Layout(abc.ABC):
     def write_shard(self, shard: Shard) -> ShardOutcome:
         """Write one shard; safe to run twice."""
 
-    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
-        """Write the files next to the shards, after the last shard; return their keys. Safe to run twice."""
+    def finish(
+        self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore
+    ) -> list[str]:
+        """Write the files next to the shards, after the last shard; return their keys. Safe to run
+        twice.
+        """
         return []
 
     def clear(self, outcomes: Sequence[ShardOutcome], store: BlobStore) -> None:
@@ -175,8 +189,8 @@ class Layout(abc.ABC):
             import_module(module)
         except ImportError as error:
             raise MissingExtraError(
-                f"the check of an export to {self.name} reads it by {package}, which cannot be imported "
-                f"({error}): pip install {package}"
+                f"the check of an export to {self.name} reads it by {package}, which cannot be "
+                f"imported ({error}): pip install {package}"
             ) from error
 
 

@@ -1,7 +1,8 @@
 """Indexed data set of Megatron-Core: tokens in ``packs.bin``, their offsets in ``packs.idx``.
 
-One sequence is one segment, and one document is one pack: ``document_indices`` are the boundaries of packs, and
-``sequence_lengths`` are the lengths of segments, so that nothing of a plan is lost. The format has no place for target
+One sequence is one segment, and one document is one pack: ``document_indices`` are the boundaries
+of packs, and ``sequence_lengths`` are the lengths of segments, so that nothing of a plan is lost.
+The format has no place for target
 masks: ``packs_loss_mask.bin`` and ``.idx`` hold them, as a data set of ``uint8`` of the same shape.
 """
 
@@ -62,7 +63,9 @@ class MegatronLayout(Layout):
             sizes[name] = write_blob(store, keys[name], [values.astype("<i4").tobytes()])
         return shard.outcome({keys[name]: size for name, size in sizes.items()})
 
-    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+    def finish(
+        self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore
+    ) -> list[str]:
         files = []
         for name, kind in FILES.items():
             values = (_chunks(store, _part(name, shard)) for shard in range(len(outcomes)))
@@ -82,7 +85,10 @@ class MegatronLayout(Layout):
     def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         from megatron.core.datasets.indexed_dataset import IndexedDataset
 
-        tokens, masks = IndexedDataset(f"{directory}/packs"), IndexedDataset(f"{directory}/packs_loss_mask")
+        tokens, masks = (
+            IndexedDataset(f"{directory}/packs"),
+            IndexedDataset(f"{directory}/packs_loss_mask"),
+        )
         edges = tokens.document_indices
         for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             segments = tokens[begin:end]
@@ -99,18 +105,25 @@ def header(kind: str, num_sequences: int, num_documents: int) -> bytes:
     Args:
         kind: type of the values.
         num_sequences: that follow: their lengths (``int32``), then their first bytes (``int64``).
-        num_documents: after the sequences, the first sequence of each and the end (``int64[num_documents + 1]``).
+        num_documents: after the sequences, the first sequence of each and the end
+            (``int64[num_documents + 1]``).
 
     >>> len(header("int32", 3, 2)), header("int32", 3, 2)[:9]
     (34, b'MMIDIDX\\x00\\x00')
     """
-    return b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, _CODES[kind], num_sequences, num_documents + 1)
+    return b"MMIDIDX\x00\x00" + struct.pack(
+        "<QBQQ", 1, _CODES[kind], num_sequences, num_documents + 1
+    )
 
 
 def _index(outcomes: Sequence[ShardOutcome], store: BlobStore, kind: str) -> Iterator[bytes]:
     """Yield an index in pieces of one shard each, so that it is never in memory."""
     shards = range(len(outcomes))
-    yield header(kind, sum(outcome.segments for outcome in outcomes), sum(outcome.packs for outcome in outcomes))
+    yield header(
+        kind,
+        sum(outcome.segments for outcome in outcomes),
+        sum(outcome.packs for outcome in outcomes),
+    )
     for shard in shards:
         yield store.get(_part("lengths", shard))
     first_byte, size = 0, np.dtype(kind).itemsize

@@ -1,7 +1,9 @@
-"""The layouts after packing of LLaVA-OneVision-1.5: images by their position in the pack, questions and answers.
+"""The layouts after packing of LLaVA-OneVision-1.5: images by their position in the pack, questions
+and answers.
 
-A tar is a WebDataset whose members are the files of the layout; unpacked, they lie in one directory as its tools expect
-them. ``.nv-meta`` names the classes of its trainer, so that its loader takes the directory as it is.
+A tar is a WebDataset whose members are the files of the layout; unpacked, they lie in one directory
+as its tools expect them. ``.nv-meta`` names the classes of its trainer, so that its loader takes
+the directory as it is.
 """
 
 import json
@@ -12,7 +14,14 @@ from brimful.base.blobs import BlobStore
 from brimful.base.wording import setting
 from brimful.errors import BadSampleError, SettingsError, StoreMismatchError
 from brimful.integrations.export.energon import META, write_metadata
-from brimful.integrations.export.export_layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome, suffix_of
+from brimful.integrations.export.export_layout import (
+    ExportPlan,
+    Layout,
+    ReadPack,
+    Shard,
+    ShardOutcome,
+    suffix_of,
+)
 from brimful.integrations.export.webdataset import read_tars, shard_name, write_tar
 from brimful.integrations.packed_layouts.packed_folders import samples_of
 from brimful.media import BadMediumError, MediaKind, Medium
@@ -83,20 +92,25 @@ class PackedChatsLayout(Layout):
         name = shard_name(shard.number)
         return shard.outcome(write_tar(samples(), name, shard.store, with_index=True))
 
-    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+    def finish(
+        self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore
+    ) -> list[str]:
         files = write_metadata([outcome.packs for outcome in outcomes], "packs", store, DATASET)
         store.put_atomic(f"{META}/sample_loader.py", SAMPLE_LOADER.encode())
         return [*files, f"{META}/sample_loader.py"]
 
     def advice(self, directory: str) -> str:
         variable = "VQA" if self.is_flat else "BMR"
-        # Both on one line without `&`: the first export of `export A=1 & export B=1` runs in another shell.
+        # Both on one line without `&`: the first export of `export A=1 & export B=1` runs in
+        # another shell.
         return f"export OFFLINE_PACKED_DATA=1 OFFLINE_PACKING_{variable}=1"
 
     def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         for sample in read_tars(directory, num_shards):
             rows = [_comparable_row(row) for row in samples_of(json.loads(sample["json"]), sample)]
-            yield ReadPack(messages=[turns for turns, _ in rows], media=[images for _, images in rows])
+            yield ReadPack(
+                messages=[turns for turns, _ in rows], media=[images for _, images in rows]
+            )
 
     def _members(self, samples: Sequence[Sample]) -> list[tuple[str, bytes]]:
         """Return ending and content of each member of a pack."""
@@ -129,7 +143,8 @@ class PackedCaptionsLayout(PackedChatsLayout):
 
 
 def turns_of(sample: Sample) -> tuple[list[str], list[str]]:
-    """Return questions and answers of a chat; marks ``<image>`` stay in them except at the very beginning.
+    """Return questions and answers of a chat; marks ``<image>`` stay in them except at the very
+    beginning.
 
     Raises:
         BadSampleError: the layout has no place for something in the sample.
@@ -141,13 +156,22 @@ def turns_of(sample: Sample) -> tuple[list[str], list[str]]:
     """
     messages = sample.messages or ()
     roles = [message.get("role") for message in messages]
-    extra_keys = {key for message in messages for key, value in message.items() if value} - {"role", "content"}
-    if not messages or roles != ["user", "assistant"] * (len(roles) // 2) or extra_keys or sample.tools:
+    extra_keys = {key for message in messages for key, value in message.items() if value} - {
+        "role",
+        "content",
+    }
+    if (
+        not messages
+        or roles != ["user", "assistant"] * (len(roles) // 2)
+        or extra_keys
+        or sample.tools
+    ):
         reason = ", ".join(sorted(extra_keys)) or (
             "tools" if sample.tools else "turns of " + ", ".join(map(str, roles))
         )
         raise BadSampleError(
-            f"has {reason if messages else 'no turns'}, and the layout holds only alternating questions and answers",
+            f"has {reason if messages else 'no turns'}, and the layout holds only alternating "
+            "questions and answers",
             sample_id=sample.sample_id,
         )
     texts = [_text(message.get("content"), sample) for message in messages]
@@ -165,7 +189,9 @@ def _text(content: Any, sample: Sample) -> str:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
     for part in parts:
         if part["type"] not in ("text", "image"):
-            raise BadSampleError(f"has {part['type']}, and the layout holds images", sample_id=sample.sample_id)
+            raise BadSampleError(
+                f"has {part['type']}, and the layout holds images", sample_id=sample.sample_id
+            )
         if mark := MARK.search(part.get("text") or ""):
             raise BadSampleError(
                 f"has {mark[0]} as plain text, which would be read as an image",
@@ -176,7 +202,9 @@ def _text(content: Any, sample: Sample) -> str:
 
 def _name(position: int, number: int, sample: Sample, medium: Medium) -> str:
     if medium.kind is not MediaKind.IMAGE:
-        raise BadSampleError(f"has {medium.kind.value}, and the layout holds images", sample_id=sample.sample_id)
+        raise BadSampleError(
+            f"has {medium.kind.value}, and the layout holds images", sample_id=sample.sample_id
+        )
     ending = suffix_of(medium.name, "jpg")
     sub = f"_sub{number:03d}" if len(sample.media) > 1 else ""
     return f"img{position:03d}{sub}.{ending}"
@@ -186,12 +214,19 @@ def _read(sample: Sample, medium: Medium) -> bytes:
     try:
         return medium.read()
     except BadMediumError as error:
-        raise BadSampleError(f"image {medium.name[:200]!r} {error}", sample_id=sample.sample_id) from error
+        raise BadSampleError(
+            f"image {medium.name[:200]!r} {error}", sample_id=sample.sample_id
+        ) from error
 
 
 def comparable(sample: Sample) -> tuple[Any, list[bytes]]:
-    """Return what the layout keeps of a sample: roles and texts with marks, and the bytes of its images."""
-    turns = [(message["role"], _text(message.get("content"), sample)) for message in sample.messages or ()]
+    """Return what the layout keeps of a sample: roles and texts with marks, and the bytes of its
+    images.
+    """
+    turns = [
+        (message["role"], _text(message.get("content"), sample))
+        for message in sample.messages or ()
+    ]
     return turns, [medium.read() for medium in sample.media]
 
 
@@ -221,20 +256,21 @@ def source_of_packs(source: Any, packs: FingerprintedPacks) -> Source:
     if identity is not None:
         if identity["source"] != samples.fingerprint:
             raise StoreMismatchError(
-                f"{samples.title} is not the data that was packed, or was changed since: name that as {setting('source')}, "
-                "several in the order in which they were packed"
+                f"{samples.title} is not the data that was packed, or was changed since: name that "
+                f"as {setting('source')}, several in the order in which they were packed"
             )
         overflow = identity.get("settings", {}).get("overflow")
         if overflow in _CUTS:
             raise SettingsError(
-                f"the packs were planned with {setting('overflow', overflow)}, and a text cannot be cut at a token: "
-                f"pack again with {setting('overflow', 'drop')}"
+                f"the packs were planned with {setting('overflow', overflow)}, and a text cannot "
+                f"be cut at a token: pack again with {setting('overflow', 'drop')}"
             )
     return samples
 
 
 def open_as_packed(data: Any, packs: FingerprintedPacks, **options: Any) -> Source:
-    """Open data as it was opened for packing: with its media, or without them if the packs were packed so.
+    """Open data as it was opened for packing: with its media, or without them if the packs were
+    packed so.
 
     Args:
         data: anything that ``open_source`` takes.
@@ -243,7 +279,11 @@ def open_as_packed(data: Any, packs: FingerprintedPacks, **options: Any) -> Sour
     """
     samples = open_source(data, media=True, **options)
     identity = getattr(packs, "identity", None)
-    if identity is not None and identity["source"] != samples.fingerprint and options.get("media_dir") is None:
+    if (
+        identity is not None
+        and identity["source"] != samples.fingerprint
+        and options.get("media_dir") is None
+    ):
         plain_samples = open_source(data, **options)
         if identity["source"] == plain_samples.fingerprint:
             return plain_samples
@@ -259,6 +299,6 @@ def check_whole(pack: Pack, index: int) -> None:
     if pack.starts.any():
         sample_id = int(pack.sample_ids[pack.starts.argmax()])
         raise SettingsError(
-            f"pack {index} holds a part of sample {sample_id}, and a text cannot be cut at a token: pack again with "
-            f"{setting('overflow', 'drop')}"
+            f"pack {index} holds a part of sample {sample_id}, and a text cannot be cut at a "
+            f"token: pack again with {setting('overflow', 'drop')}"
         )

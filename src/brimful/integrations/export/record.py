@@ -16,7 +16,12 @@ from typing import Any, TypeVar
 from brimful.base.blobs import BlobStore
 from brimful.base.fingerprint import differing_keys
 from brimful.base.wording import setting
-from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError, UnfinishedStoreError
+from brimful.errors import (
+    CorruptFileError,
+    NotAPackStoreError,
+    StoreMismatchError,
+    UnfinishedStoreError,
+)
 from brimful.integrations.export.export_layout import ShardOutcome
 
 Value = TypeVar("Value")
@@ -46,10 +51,13 @@ class ExportRecords:
         known_identity = self.identity()
         keys = differing_keys(known_identity, identity)
         if keys:
-            text = ", ".join(f"{key} ({known_identity.get(key)!r} there, {identity.get(key)!r} now)" for key in keys)
+            text = ", ".join(
+                f"{key} ({known_identity.get(key)!r} there, {identity.get(key)!r} now)"
+                for key in keys
+            )
             raise StoreMismatchError(
-                f"{self.store.url} already holds another export: {text}. Choose another {setting('directory')}, or "
-                f"delete that one"
+                f"{self.store.url} already holds another export: {text}. Choose another "
+                f"{setting('directory')}, or delete that one"
             )
 
     def identity(self) -> dict[str, Any]:
@@ -68,20 +76,26 @@ class ExportRecords:
         try:
             return self._read(_HEADER, parse)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotAPackStoreError(f"{self.store.url} holds no export of brimful: {_HEADER} is missing") from error
+            raise NotAPackStoreError(
+                f"{self.store.url} holds no export of brimful: {_HEADER} is missing"
+            ) from error
 
     def _read(self, key: str, parse: Callable[[dict[str, Any]], Value]) -> Value:
         try:
             return parse(json.loads(self.store.get(key)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFileError(f"{self.store.url}/{key} cannot be read: delete it ({error})") from error
+            raise CorruptFileError(
+                f"{self.store.url}/{key} cannot be read: delete it ({error})"
+            ) from error
 
     def commit(self, shard: int, outcome: ShardOutcome) -> None:
         """Record a shard whose files are published."""
         self.store.put_atomic(_key(shard), _json(asdict(outcome)))
 
     def outcomes(self, *, trusts_records: bool = False) -> dict[int, ShardOutcome]:
-        """Return the finished shards: all whose files still have their recorded sizes, or all with a record."""
+        """Return the finished shards: all whose files still have their recorded sizes, or all with
+        a record.
+        """
         outcomes = {}
         for key in self.store.list(f"{_FOLDER}/"):
             if match := _RECORD.fullmatch(key):
@@ -112,7 +126,8 @@ class ExportRecords:
         outcomes = self.outcomes(trusts_records=trusts_records) if self.is_finished() else {}
         if len(outcomes) != num_shards:
             raise UnfinishedStoreError(
-                f"{self.store.url} is not a finished export: run the command that writes it again to resume"
+                f"{self.store.url} is not a finished export: run the command that writes it again "
+                "to resume"
             )
 
 

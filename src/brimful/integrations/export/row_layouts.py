@@ -1,4 +1,6 @@
-"""Packs as rows: Parquet for ``datasets`` and TRL, packed Parquet of Megatron-Bridge, and JSON lines of ms-swift."""
+"""Packs as rows: Parquet for ``datasets`` and TRL, packed Parquet of Megatron-Bridge, and JSON
+lines of ms-swift.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +28,9 @@ from brimful.integrations.export.export_layout import (
 from brimful.store.shards import Pack
 
 _GROUP_ROWS = 64
-"""Packs of a row group: readers fetch a whole group for one of its rows, so it should be a few megabytes."""
+"""Packs of a row group: readers fetch a whole group for one of its rows, so it should be a few
+megabytes.
+"""
 
 
 _PLACES = {"sample_ids": "int64", "starts": "int32"}
@@ -41,14 +45,17 @@ def _write_parquet(
     Args:
         shard: to write.
         key: of the file.
-        kinds: Arrow's name of the type of each column; all but ``string`` are of the elements of lists.
+        kinds: Arrow's name of the type of each column; all but ``string`` are of the elements of
+            lists.
         row: function from index and pack to a value for each column.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     types = {name: pa.type_for_alias(kind) for name, kind in kinds.items()}
-    schema = pa.schema({name: kind if kind == pa.string() else pa.list_(kind) for name, kind in types.items()})
+    schema = pa.schema(
+        {name: kind if kind == pa.string() else pa.list_(kind) for name, kind in types.items()}
+    )
     with shard.store.blob(key) as blob:
         sink = pa.PythonFile(blob, mode="w")
         with closing(pq.ParquetWriter(sink, schema, compression="zstd")) as writer:
@@ -75,7 +82,9 @@ class HuggingFaceLayout(Layout):
     """
 
     name = "huggingface"
-    summary = "datasets and TRL: a directory of Parquet with input_ids, labels, seq_lengths, and media"
+    summary = (
+        "datasets and TRL: a directory of Parquet with input_ids, labels, seq_lengths, and media"
+    )
     takes_media = True
     reader = ("datasets", "datasets")
 
@@ -102,9 +111,18 @@ class HuggingFaceLayout(Layout):
             yield _read_row(row, row["seq_lengths"], media)
 
 
-def _read_row(row: dict[str, Any], lengths: list[int], media: list[bytes] | None = None) -> ReadPack:
+def _read_row(
+    row: dict[str, Any], lengths: list[int], media: list[bytes] | None = None
+) -> ReadPack:
     mask = [label != IGNORE_INDEX for label in row["labels"]]
-    return ReadPack(row["input_ids"], mask, offsets_of(lengths).tolist(), row["sample_ids"], row["starts"], media)
+    return ReadPack(
+        row["input_ids"],
+        mask,
+        offsets_of(lengths).tolist(),
+        row["sample_ids"],
+        row["starts"],
+        media,
+    )
 
 
 def _row_of_datasets(index: int, pack: Pack) -> dict[str, Any]:
@@ -129,12 +147,14 @@ METADATA = "packing_metadata.json"
 
 
 class BridgeLayout(Layout):
-    """Parquet with ``input_ids``, ``seq_start_id`` and ``loss_mask``; also ``sample_ids`` and ``starts``.
+    """Parquet with ``input_ids``, ``seq_start_id`` and ``loss_mask``; also ``sample_ids`` and
+    ``starts``.
 
-    Bridge, whose ``GPTSFTPackedParquetDataset`` reads it, shifts labels itself: a segment's last token is not an input and
-    its first not a label. Its ``loss_mask`` is of labels: entry i says whether token i + 1 of the segment is a target. So
-    it is written one to the left of ours, and the last entry of each segment is 0. A row of Bridge has one token less for
-    each segment than the pack.
+    Bridge, whose ``GPTSFTPackedParquetDataset`` reads it, shifts labels itself: a segment's last
+    token is not an input and its first not a label. Its ``loss_mask`` is of labels: entry i says
+    whether token i + 1 of the segment is a target. So it is written one to the left of ours, and
+    the last entry of each segment is 0. A row of Bridge has one token less for each segment than
+    the pack.
     """
 
     name = "bridge"
@@ -167,7 +187,9 @@ class BridgeLayout(Layout):
         }
         return shard.outcome(files, facts)
 
-    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+    def finish(
+        self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore
+    ) -> list[str]:
         num_packs, num_segments = plan.num_packs, sum(outcome.segments for outcome in outcomes)
         inputs = sum(outcome.tokens for outcome in outcomes) - num_segments
         capacity = plan.capacity or max(outcome.facts["longest_pack"] for outcome in outcomes)
@@ -198,11 +220,14 @@ class BridgeLayout(Layout):
                         raise CorruptFileError(f"{path}: a row breaks the rules of Megatron-Bridge")
                     mask = np.array(row["loss_mask"], dtype=bool)
                     mask = np.concatenate([[False], mask[:-1]]) if len(mask) else mask
-                    yield ReadPack(row["input_ids"], mask.tolist(), edges, row["sample_ids"], row["starts"])
+                    yield ReadPack(
+                        row["input_ids"], mask.tolist(), edges, row["sample_ids"], row["starts"]
+                    )
 
 
 def mask_of_labels(loss_mask: LossMask) -> LossMask:
-    """Return the mask of labels: entry i belongs to token i + 1; the first of a segment is never a target.
+    """Return the mask of labels: entry i belongs to token i + 1; the first of a segment is never a
+    target.
 
     >>> mask_of_labels(np.array([False, True, True, False, True])).astype(int).tolist()
     [1, 1, 0, 1, 0]
@@ -219,8 +244,9 @@ def _name_of_parquet(shard: int) -> str:
 class JsonLinesLayout(Layout):
     """One object a line, ``packs_per_shard`` lines a chunk.
 
-    ``input_ids``, ``labels`` (-100 if not a target, not shifted), ``position_ids`` (from 0 in each segment),
-    ``lengths`` of segments, ``pack_length``, ``num_samples``; and ``sample_ids`` and ``starts``.
+    ``input_ids``, ``labels`` (-100 if not a target, not shifted), ``position_ids`` (from 0 in each
+    segment), ``lengths`` of segments, ``pack_length``, ``num_samples``; and ``sample_ids`` and
+    ``starts``.
     """
 
     name = "jsonl"
@@ -228,7 +254,10 @@ class JsonLinesLayout(Layout):
     reader = ("json", "json")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
-        lines = (json.dumps(_row_of_json(pack), separators=(",", ":")).encode() + b"\n" for _, pack in shard)
+        lines = (
+            json.dumps(_row_of_json(pack), separators=(",", ":")).encode() + b"\n"
+            for _, pack in shard
+        )
         key = _name_of_chunk(shard.number)
         return shard.outcome({key: write_blob(shard.store, key, lines)})
 

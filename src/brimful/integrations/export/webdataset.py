@@ -68,7 +68,9 @@ def write_pack_tar(shard: Shard, *, kinds_as_endings: bool) -> ShardOutcome:
         kinds_as_endings: media end in ``.image``, which no reader decodes; else as their files do,
             without an index.
     """
-    samples = ((shard.plan.key(index), _members(pack, index, kinds_as_endings)) for index, pack in shard)
+    samples = (
+        (shard.plan.key(index), _members(pack, index, kinds_as_endings)) for index, pack in shard
+    )
     name = shard_name(shard.number)
     return shard.outcome(write_tar(samples, name, shard.store, with_index=kinds_as_endings))
 
@@ -155,7 +157,8 @@ def write_tar(
         for key, members in samples:
             offset = offsets[-1]
             for ending, content in members:
-                # Date, owner and group are 0 and nameless by default, so equal members give equal bytes.
+                # Date, owner and group are 0 and nameless by default, so equal members give equal
+                # bytes.
                 member = tarfile.TarInfo(f"{key}.{ending}")
                 member.size = len(content)
                 header = member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")

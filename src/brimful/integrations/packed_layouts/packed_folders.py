@@ -1,4 +1,5 @@
-"""Samples in LLaVA-OneVision-1.5's layout after packing: packs ``ps_00000000`` of images, questions and answers.
+"""Samples in LLaVA-OneVision-1.5's layout after packing: packs ``ps_00000000`` of images, questions
+and answers.
 
 ::
 
@@ -7,9 +8,10 @@
      "prompts":  [["what is it"], ["hi"], ["who?", "and this?"]],
      "captions": [["a cat"], ["hello"], ["Ann", "Bob"]]}
 
-Entry ``i`` of each list belongs to sample ``i`` of the pack, and the number of an image is that position. Lists of
-captions and of single questions are flat. ``prompt`` is read as ``prompts``. Packs are files in a directory, or members
-of tars. Images without a mark ``<image>`` in the text are placed before the first question.
+Entry ``i`` of each list belongs to sample ``i`` of the pack, and the number of an image is that
+position. Lists of captions and of single questions are flat. ``prompt`` is read as ``prompts``.
+Packs are files in a directory, or members of tars. Images without a mark ``<image>`` in the text
+are placed before the first question.
 """
 
 import io
@@ -30,7 +32,9 @@ from brimful.sources.sample import MalformedRowError, exchange
 from brimful.sources.stamp import Stamp, changed, require_file
 
 _IMAGE_NAME = re.compile(r"img(\d+)(?:_(?:sub)?(\d+))?\.\w+")
-"""Names of images, with or without leading zeros: sample in the pack, and index among its images."""
+"""Names of images, with or without leading zeros: sample in the pack, and index among its
+images.
+"""
 
 _KEY = re.compile(r"ps_\d+")
 
@@ -40,7 +44,9 @@ ImageValue: TypeAlias = Callable[[int, int, str], Any]
 
 
 class _Place(NamedTuple):
-    """Place of a pack: a tar, the first byte of the pack and the byte after its last; or its JSON file alone."""
+    """Place of a pack: a tar, the first byte of the pack and the byte after its last; or its JSON
+    file alone.
+    """
 
     path: str
     begin: int = 0
@@ -50,7 +56,8 @@ class _Place(NamedTuple):
 class PackedPairs(PackedRows):
     """Rows of packs of images, questions and answers.
 
-    Opening reads the JSON of every pack once, for the number of its samples; fingerprints read everything.
+    Opening reads the JSON of every pack once, for the number of its samples; fingerprints read
+    everything.
 
     Args:
         path: of a directory of ``ps_….json`` with their images, or of tars; or of one tar.
@@ -72,7 +79,9 @@ class PackedPairs(PackedRows):
             # A pack that cannot be read counts as one malformed row.
             counts.append(1 if isinstance(pack, MalformedRowError) else len(pack["captions"]))
         if not counts:
-            raise SourceNotFoundError(f"{title} holds no packs: neither ps_00000000.json nor tars with them")
+            raise SourceNotFoundError(
+                f"{title} holds no packs: neither ps_00000000.json nor tars with them"
+            )
         super().__init__(title, counts)
 
     @property
@@ -86,7 +95,8 @@ class PackedPairs(PackedRows):
                 rows = list(rows_of_pack(*_read(place)))
             except (OSError, tarfile.TarError) as error:
                 raise changed(place.path) from error
-            # Checked after the read: the bytes come from the file that was counted and fingerprinted.
+            # Checked after the read: the bytes come from the file that was counted and
+            # fingerprinted.
             self._stamps[place.path].check(place.path)
             yield rows
 
@@ -94,7 +104,10 @@ class PackedPairs(PackedRows):
         return f"{self._places[pack].path}: pack {pack}"
 
     def _content(self, row: dict[str, Any]) -> dict[str, Any]:
-        images = [image if isinstance(image, Mapping) else self._bytes(image) for image in row.get("images", ())]
+        images = [
+            image if isinstance(image, Mapping) else self._bytes(image)
+            for image in row.get("images", ())
+        ]
         return {**row, "images": images}
 
     def _bytes(self, image: str) -> bytes | str:
@@ -112,13 +125,16 @@ def open_rows(path: str, cache: Path | None) -> PackedPairs | None:
 
 
 def holds_packed_pairs(path: AnyPath) -> bool:
-    """Return true for a directory of packs or of tars with packs, and for such a tar, judged by the first name in it.
+    """Return true for a directory of packs or of tars with packs, and for such a tar, judged by the
+    first name in it.
 
     >>> holds_packed_pairs(os.devnull)
     False
     """
     if not os.path.isdir(path):
-        return str(path).lower().endswith(".tar") and os.path.isfile(path) and _is_tar_of_packs(path)
+        return (
+            str(path).lower().endswith(".tar") and os.path.isfile(path) and _is_tar_of_packs(path)
+        )
     with os.scandir(path) as entries:
         for entry in entries:
             if _KEY.fullmatch(entry.name.removesuffix(".json")) and entry.name.endswith(".json"):
@@ -162,9 +178,17 @@ def rows_of_pack(pack: Any, image_value: ImageValue) -> Iterator[Any]:
 
 
 def _row(position: int, images: Any, prompts: Any, captions: Any, image_value: ImageValue) -> Any:
-    questions, answers, names = _as_list(prompts), _as_list(captions), [name for name in _as_list(images) if name]
-    if len(questions) != len(answers) or not all(isinstance(text, str) for text in (*questions, *answers, *names)):
-        raise MalformedRowError(f"it has {len(questions):,} prompts and {len(answers):,} captions: each needs one text")
+    questions, answers, names = (
+        _as_list(prompts),
+        _as_list(captions),
+        [name for name in _as_list(images) if name],
+    )
+    if len(questions) != len(answers) or not all(
+        isinstance(text, str) for text in (*questions, *answers, *names)
+    ):
+        raise MalformedRowError(
+            f"it has {len(questions):,} prompts and {len(answers):,} captions: each needs one text"
+        )
     if names and questions and not any(MARK.search(text) for text in (*questions, *answers)):
         marks = "<image>" * len(names)
         questions[0] = f"{marks}\n{questions[0]}" if questions[0] else marks
@@ -203,8 +227,14 @@ def _packs_of(file: Path) -> Iterator[tuple[_Place, bytes]]:
                 members = list(group)
                 last = members[-1]
                 end = last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-                facts = next((tar.extractfile(member) for member in members if member.name == f"{key}.json"), None)
-                yield _Place(str(file), members[0].offset, end), b"" if facts is None else facts.read()
+                facts = next(
+                    (tar.extractfile(member) for member in members if member.name == f"{key}.json"),
+                    None,
+                )
+                yield (
+                    _Place(str(file), members[0].offset, end),
+                    b"" if facts is None else facts.read(),
+                )
 
 
 def _headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -233,7 +263,11 @@ def _parsed(text: bytes) -> Any:
         pack = json.loads(text)
     except ValueError as error:
         return MalformedRowError(f"the JSON of its pack cannot be read: {error}")
-    keys = ("images", "prompts" if isinstance(pack, dict) and "prompts" in pack else "prompt", "captions")
+    keys = (
+        "images",
+        "prompts" if isinstance(pack, dict) and "prompts" in pack else "prompt",
+        "captions",
+    )
     lists = [pack.get(key) for key in keys] if isinstance(pack, dict) else [None]
     sizes = {len(values) if isinstance(values, list) else -1 for values in lists}
     if len(sizes) != 1 or sizes == {-1}:
@@ -256,7 +290,8 @@ def _images_among(members: Mapping[str, bytes]) -> ImageValue:
     names = {_position(name): name for name in members}
 
     def image_value(sample: int, number: int, name: str) -> dict[str, Any]:
-        # Writers disagree on zeros in names, and some keep the original path: then the position decides.
+        # Writers disagree on zeros in names, and some keep the original path: then the position
+        # decides.
         member = name if name in members else names.get(_position(name) or (sample, number))
         if member is None:
             raise MalformedRowError(f"its image {name!r} is not a member of its pack")
@@ -272,5 +307,7 @@ def _position(name: str) -> tuple[int, int] | None:
 
 
 def samples_of(pack: Mapping[str, Any], members: Mapping[str, bytes]) -> Sequence[Any]:
-    """Return the rows of one pack read elsewhere, given its JSON and its members, whose names lack the pack's key."""
+    """Return the rows of one pack read elsewhere, given its JSON and its members, whose names lack
+    the pack's key.
+    """
     return list(rows_of_pack(pack, _images_among(members)))

@@ -1,12 +1,13 @@
-"""Rows of packs that another project wrote, and packs as ms-swift's sharded loader reads them, one a line.
+"""Rows of packs that another project wrote, and packs as ms-swift's sharded loader reads them, one
+a line.
 
 ::
 
     chunk_00000.jsonl
     {"input_ids": [ … ], "labels": [ … ], "position_ids": [0, 1, 2, 0, 1], "lengths": [3, 2], "pack_length": 5}
 
-Each of ``lengths`` becomes a separate row here: if the line were taken for one sample, its samples would attend to each
-other.
+Each of ``lengths`` becomes a separate row here: if the line were taken for one sample, its samples
+would attend to each other.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class PackedRows(UniformBlockRows):
 
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
         rows = [
-            str(row) if isinstance(row, MalformedRowError) else self._content(row) for row in self.read(start, stop)
+            str(row) if isinstance(row, MalformedRowError) else self._content(row)
+            for row in self.read(start, stop)
         ]
         return fingerprint_bytes(canonical_json(rows))
 
@@ -106,7 +108,8 @@ class PackedChunk(PackedRows):
 
 
 def open_rows(path: str, cache: Path | None) -> PackedChunk | None:
-    """Return the rows of a chunk: a file with its name whose first line is a pack; None for another path.
+    """Return the rows of a chunk: a file with its name whose first line is a pack; None for another
+    path.
 
     >>> open_rows("chunk_0.json", None) is None
     True
@@ -118,12 +121,17 @@ def open_rows(path: str, cache: Path | None) -> PackedChunk | None:
 
 
 def rows_of_line(name: str, row: Any) -> list[Any] | None:
-    """Return the rows of the pack in one line of a chunk that is still arriving; None for another line.
+    """Return the rows of the pack in one line of a chunk that is still arriving; None for another
+    line.
 
     >>> rows_of_line("in/chunk_00000.jsonl", {"text": "a"}) is None
     True
     """
-    is_pack = isinstance(row, Mapping) and "pack_length" in row and CHUNK_NAME.fullmatch(os.path.basename(name))
+    is_pack = (
+        isinstance(row, Mapping)
+        and "pack_length" in row
+        and CHUNK_NAME.fullmatch(os.path.basename(name))
+    )
     return rows_of_pack(row) if is_pack else None
 
 
@@ -142,7 +150,10 @@ def rows_of_pack(pack: Any) -> list[Any]:
         reason = f"is not a packed row ({error!r}): `brimful produce` packs raw rows"
     if reason:
         return [MalformedRowError(reason)]
-    return [{"input_ids": ids[a:b], "labels": labels[a:b]} for a, b in pairwise(accumulate(lengths, initial=0))]
+    return [
+        {"input_ids": ids[a:b], "labels": labels[a:b]}
+        for a, b in pairwise(accumulate(lengths, initial=0))
+    ]
 
 
 def _contradiction(pack: Mapping[str, Any], ids: Any, labels: Any, lengths: Any) -> str:
@@ -150,10 +161,16 @@ def _contradiction(pack: Mapping[str, Any], ids: Any, labels: Any, lengths: Any)
     if not lengths or min(lengths) < 1:
         return "its lengths are not sample lengths: each must be at least 1"
     num_tokens = sum(lengths)
-    for name, number in (("input_ids", len(ids)), ("labels", len(labels)), ("pack_length", pack.get("pack_length"))):
+    for name, number in (
+        ("input_ids", len(ids)),
+        ("labels", len(labels)),
+        ("pack_length", pack.get("pack_length")),
+    ):
         if number != num_tokens:
             return f"its lengths are {num_tokens:,} tokens, but {name} gives {number!r}"
     positions = pack.get("position_ids")
-    if positions is not None and positions != [place for length in lengths for place in range(length)]:
+    if positions is not None and positions != [
+        place for length in lengths for place in range(length)
+    ]:
         return "its position_ids do not restart where its lengths say that a sample begins"
     return ""

@@ -1,7 +1,8 @@
-"""Packs for each trainer: attention that isolates samples, settings to refuse, loaders that the trainer resumes.
+"""Packs for each trainer: attention that isolates samples, settings to refuse, loaders that the
+trainer resumes.
 
-Plain PyTorch, Transformers and VeOmni take ``PackedDataset`` and ``PackCollator`` unchanged; everything else for a
-trainer is in the file named after it. Pages: ``docs/trainers``.
+Plain PyTorch, Transformers and VeOmni take ``PackedDataset`` and ``PackCollator`` unchanged;
+everything else for a trainer is in the file named after it. Pages: ``docs/trainers``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from brimful.integrations.trainers.attention import AttentionChoice, choose_attention, collator_for
+    from brimful.integrations.trainers.attention import (
+        AttentionChoice,
+        choose_attention,
+        collator_for,
+    )
     from brimful.integrations.trainers.evaluation import SampleLosses, evaluate_samples, one_by_one
     from brimful.integrations.trainers.lightning import packed_for_lightning
     from brimful.integrations.trainers.refused_settings import check_arguments

@@ -1,4 +1,6 @@
-"""Choice of an attention that isolates packed samples for a model on a machine, and of the matching collator."""
+"""Choice of an attention that isolates packed samples for a model on a machine, and of the matching
+collator.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,17 @@ from brimful.integrations.trainers.model_facts import ModelFacts, facts_of
 
 __all__ = ["AttentionChoice", "Machine", "choose_attention", "collator_for"]
 
-_RECURRENT_KERNELS = {"causal_conv1d": "causal-conv1d", "fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm"}
+_RECURRENT_KERNELS = {
+    "causal_conv1d": "causal-conv1d",
+    "fla": "flash-linear-attention",
+    "mamba_ssm": "mamba-ssm",
+}
 """Packages with kernels that isolate samples in recurrent layers, and their names for pip."""
 _PACKAGES = ("flash_attn", "flash_attn_interface", "torch_npu", "triton", *_RECURRENT_KERNELS)
 _MEAN_LOSSES = {"qwen2_audio"}
-"""Types of models of Transformers 5.23 whose loss is always a mean over the targets of each micro-batch."""
+"""Types of models of Transformers 5.23 whose loss is always a mean over the targets of each
+micro-batch.
+"""
 
 _ONE_PER_ROW = "PackCollator(dialect='plain'), which gives each sample a row of its own"
 
@@ -34,7 +42,8 @@ class Machine:
 
     Attributes:
         device: ``cuda``, ``npu``, ``mps``, ``cpu``, or another type of torch.
-        capability: of a CUDA device, such as ``(7, 0)`` for V100 and ``(7, 5)`` for T4; None elsewhere.
+        capability: of a CUDA device, such as ``(7, 0)`` for V100 and ``(7, 5)`` for T4; None
+            elsewhere.
         packages: importable packages with kernels.
     """
 
@@ -52,8 +61,13 @@ class Machine:
         torch_device = torch.device(device) if device is not None else _accelerator()
         has_cuda = torch_device.type == "cuda" and torch.cuda.is_available()
         capability = torch.cuda.get_device_capability(torch_device) if has_cuda else None
-        # Packages are searched, not imported: importing kernels takes seconds, and may fail on another device.
-        return cls(torch_device.type, capability, frozenset(name for name in _PACKAGES if find_spec(name) is not None))
+        # Packages are searched, not imported: importing kernels takes seconds, and may fail on
+        # another device.
+        return cls(
+            torch_device.type,
+            capability,
+            frozenset(name for name in _PACKAGES if find_spec(name) is not None),
+        )
 
     @property
     def modern(self) -> bool:
@@ -75,7 +89,8 @@ class AttentionChoice:
         name: Transformers' name, for ``attn_implementation`` and ``set_attn_implementation``.
         dialect: of ``PackCollator``.
         reason: the reason, in one line.
-        position_start: of the collator: 0, or 2 for models whose positions begin after the padding's position.
+        position_start: of the collator: 0, or 2 for models whose positions begin after the
+            padding's position.
         mrope: of the collator: the model isolates samples only with four rows of positions.
     """
 
@@ -96,7 +111,8 @@ def choose_attention(
     attention: str | None = None,
     machine: Machine | None = None,
 ) -> AttentionChoice:
-    """Choose the fastest attention that isolates packed samples on this machine. It needs no extra packages.
+    """Choose the fastest attention that isolates packed samples on this machine. It needs no extra
+    packages.
 
     ::
 
@@ -105,8 +121,9 @@ def choose_attention(
         sdpa              anywhere: V100, T4, MPS, NPU, CPU; a mask of T² booleans
         eager             if the model supports nothing else
 
-    If ``attention`` or the configuration requests flash, flex or eager attention, the request is obeyed or refused,
-    never replaced. (``sdpa`` in a configuration is Transformers' own default, not a request.)
+    If ``attention`` or the configuration requests flash, flex or eager attention, the request is
+    obeyed or refused, never replaced. (``sdpa`` in a configuration is Transformers' own default,
+    not a request.)
 
     Args:
         model: a model of Transformers, or its configuration.
@@ -115,8 +132,8 @@ def choose_attention(
         machine: choose for this machine instead of the current one.
 
     Raises:
-        SettingsError: packed samples would see each other with this model, or the attention cannot run here; names the
-            nearest setting that works.
+        SettingsError: packed samples would see each other with this model, or the attention cannot
+            run here; names the nearest setting that works.
 
     >>> from transformers import LlamaConfig
     >>> choice = choose_attention(LlamaConfig(), machine=Machine("cuda", (7, 0)))
@@ -133,8 +150,9 @@ def choose_attention(
         obstacle = _obstacle(request, facts, machine)
         if obstacle is not None:
             raise SettingsError(
-                f"attn_implementation={request!r} cannot run here: {obstacle}; leave attn_implementation out, and sdpa "
-                f"or flex attention is chosen, with the same results"
+                f"attn_implementation={request!r} cannot run here: {obstacle}; leave "
+                "attn_implementation out, and sdpa or flex attention is chosen, with the same "
+                "results"
             )
         return _choice(request, facts, "as requested")
     # From the fastest to the slowest: the first without an obstacle is the choice.
@@ -142,7 +160,9 @@ def choose_attention(
     for name in ("flash_attention_3", "flash_attention_2", "flex_attention"):
         obstacle = _obstacle(name, facts, machine)
         if obstacle is None:
-            return _choice(name, facts, "no mask is needed" if name.startswith("flash") else "a block mask")
+            return _choice(
+                name, facts, "no mask is needed" if name.startswith("flash") else "a block mask"
+            )
         obstacles[name] = obstacle
     if machine.modern or machine.device == "npu":
         # Only the obstacle of flash attention 2 is reported: flash attention 3 is only for Hopper.
@@ -165,8 +185,9 @@ def collator_for(
 ) -> PackCollator:
     """Switch a model to an attention that isolates samples, and return its ``PackCollator``.
 
-    For a model whose own loss ignores ``num_items_in_batch`` (Qwen2-Audio), the loss is replaced by the sum over
-    targets divided by this number. A batch without targets then gives 0 instead of NaN.
+    For a model whose own loss ignores ``num_items_in_batch`` (Qwen2-Audio), the loss is replaced by
+    the sum over targets divided by this number. A batch without targets then gives 0 instead of
+    NaN.
 
     It prints the choice and its reason in one line on stderr, once, on the first rank.
 
@@ -174,7 +195,8 @@ def collator_for(
         model: a model of Transformers.
         device, attention: as in ``choose_attention``.
         quiet: print nothing.
-        **options: ``pad_to``, ``padding``, ``pad_token_id``, ``loss_weights`` and ``media``, as in ``PackCollator``.
+        **options: ``pad_to``, ``padding``, ``pad_token_id``, ``loss_weights`` and ``media``, as in
+            ``PackCollator``.
 
     Raises:
         SettingsError: as in ``choose_attention``.
@@ -202,7 +224,8 @@ def _loss_as_asked(model: Any, args: Any, kwargs: dict[str, Any], output: Any) -
     """Replace the loss in the output of a model that ignores ``num_items_in_batch``."""
     labels, divisor = kwargs.get("labels"), kwargs.get("num_items_in_batch")
     if labels is not None and divisor is not None:
-        # Rows are joined into one: the last token of a row does not predict the first token of the next.
+        # Rows are joined into one: the last token of a row does not predict the first token of the
+        # next.
         targets = labels.clone()
         targets[:, 0] = IGNORE_INDEX
         output.loss = packed_loss_sum(output.logits.flatten(0, 1), targets.flatten()) / divisor
@@ -221,7 +244,9 @@ def _obstacle(name: str, facts: ModelFacts, machine: Machine) -> str | None:
         if not machine.modern:
             return f"flash attention needs CUDA 8.0 and this is {machine.title}"
         is_third = name == "flash_attention_3"
-        package, pip_name = ("flash_attn_interface", "flash-attn 3") if is_third else ("flash_attn", "flash-attn")
+        package, pip_name = (
+            ("flash_attn_interface", "flash-attn 3") if is_third else ("flash_attn", "flash-attn")
+        )
         if package not in machine.packages:
             return f"{pip_name} is not installed"
         if is_third and (machine.capability or (0, 0))[0] != 9:
@@ -249,19 +274,23 @@ def _choice(name: str, facts: ModelFacts, reason: str) -> AttentionChoice:
         if facts.blind and name in ("sdpa", "eager"):
             dialect = "dense_mask" if name == "sdpa" else "dense_mask_additive"
             reason = f"{reason}; {facts.name} {facts.blind}, so the batch holds the mask"
-    return AttentionChoice(name, dialect, reason, facts.position_start, facts.mrope and dialect == "transformers")
+    return AttentionChoice(
+        name, dialect, reason, facts.position_start, facts.mrope and dialect == "transformers"
+    )
 
 
 def _refuse_mask_leaks(name: str, facts: ModelFacts) -> None:
     """Refuse a model whose masks cannot isolate samples."""
     if facts.bidirectional:
         raise SettingsError(
-            f"{facts.name} attends in both directions and its {name} mask ignores packs: use flash attention on a GPU (pip install "
-            f"flash-attn), or {_ONE_PER_ROW}"
+            f"{facts.name} attends in both directions and its {name} mask ignores packs: use flash "
+            f"attention on a GPU (pip install flash-attn), or {_ONE_PER_ROW}"
         )
     if facts.blind and (facts.has_windows or not facts.takes_a_mask):
         reason = (
-            "a mask of the batch would replace its windows" if facts.has_windows else "its biases need a mask of rows"
+            "a mask of the batch would replace its windows"
+            if facts.has_windows
+            else "its biases need a mask of rows"
         )
         has_flash = "flash_attention_2" in facts.supported
         flash = "flash attention on a GPU (pip install flash-attn), or " if has_flash else ""
@@ -269,11 +298,13 @@ def _refuse_mask_leaks(name: str, facts: ModelFacts) -> None:
 
 
 def _refuse_recurrent_leaks(facts: ModelFacts, machine: Machine) -> None:
-    """Refuse a model whose recurrent state passes from sample to sample in a row; no attention prevents that."""
+    """Refuse a model whose recurrent state passes from sample to sample in a row; no attention
+    prevents that.
+    """
     if facts.drops_boundaries:
         raise SettingsError(
-            f"{facts.name} carries the state of its recurrent layers from one sample into the next with any "
-            f"batch: use {_ONE_PER_ROW}"
+            f"{facts.name} carries the state of its recurrent layers from one sample into the next "
+            f"with any batch: use {_ONE_PER_ROW}"
         )
     absent = sorted(facts.kernels - machine.packages)
     if facts.kernels and (absent or machine.device != "cuda"):
@@ -281,8 +312,8 @@ def _refuse_recurrent_leaks(facts: ModelFacts, machine: Machine) -> None:
         absent_names = " and ".join(_RECURRENT_KERNELS[package] for package in absent)
         reason = f"{absent_names} not installed" if absent else "not on this device"
         raise SettingsError(
-            f"{facts.name} keeps the state of its recurrent layers apart only with kernels ({reason}): pip install "
-            f"{pip_names} and run on CUDA, or use {_ONE_PER_ROW}"
+            f"{facts.name} keeps the state of its recurrent layers apart only with kernels "
+            f"({reason}): pip install {pip_names} and run on CUDA, or use {_ONE_PER_ROW}"
         )
 
 
@@ -300,7 +331,9 @@ def _accelerator() -> torch.device:
 def _accelerator_of(model: Any) -> torch.device | None:
     """Return the device of a model; None on the CPU, since its trainer may still move it."""
     parameter = next(model.parameters(), None) if hasattr(model, "parameters") else None
-    return None if parameter is None or parameter.device.type in ("cpu", "meta") else parameter.device
+    return (
+        None if parameter is None or parameter.device.type in ("cpu", "meta") else parameter.device
+    )
 
 
 @cache

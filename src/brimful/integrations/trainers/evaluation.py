@@ -1,4 +1,6 @@
-"""Losses of single samples, packed or not: an evaluation must not depend on how samples share rows."""
+"""Losses of single samples, packed or not: an evaluation must not depend on how samples share
+rows.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
 
 
 class SampleLosses(NamedTuple):
-    """Losses of each segment, in the order of the packs; a sample that was split has several segments.
+    """Losses of each segment, in the order of the packs; a sample that was split has several
+    segments.
 
     Attributes:
         sample_ids: ``int64[n]``.
@@ -64,8 +67,8 @@ class SampleLosses(NamedTuple):
         """Return the losses of each source that has samples here, by source name.
 
         Args:
-            parts: name and number of samples of each source, in order: ``source.rows.members``, the entry ``parts`` of
-                ``LengthTable.provenance``, a mapping, or a plan with a mixture.
+            parts: name and number of samples of each source, in order: ``source.rows.members``, the
+                entry ``parts`` of ``LengthTable.provenance``, a mapping, or a plan with a mixture.
 
         Raises:
             SettingsError: a sample after the end of the last source.
@@ -102,17 +105,20 @@ def evaluate_samples(
     dp_world_size: int = 1,
     group: Any = None,
 ) -> SampleLosses:
-    """Compute the loss of every sample, with the same result for packs and for ``one_by_one`` of the packs.
+    """Compute the loss of every sample, with the same result for packs and for ``one_by_one`` of
+    the packs.
 
-    A trainer's own ``eval_loss`` is a mean over batches of means over targets, so it depends on which samples share a
-    batch; this loss does not. Batch ``b`` belongs to rank ``b % dp_world_size``. Every rank runs the model equally
-    often, even with fewer packs than ranks: a rank without a pack repeats the first pack and counts nothing. If
-    ``torch.distributed`` is initialized, every rank gets the losses of all ranks.
+    A trainer's own ``eval_loss`` is a mean over batches of means over targets, so it depends on
+    which samples share a batch; this loss does not. Batch ``b`` belongs to rank
+    ``b % dp_world_size``. Every rank runs the model equally often, even with fewer packs than
+    ranks: a rank without a pack repeats the first pack and counts nothing. If ``torch.distributed``
+    is initialized, every rank gets the losses of all ranks.
 
     Args:
         model: called with the batch without its labels; returns ``logits``, or the logits.
         packs: a ``PackedDataset``, ``PackStore`` or list of packs.
-        collator: of a dialect with one row for all packs of a batch (not ``llama_factory``, ``axolotl``, ``plain``).
+        collator: of a dialect with one row for all packs of a batch (not ``llama_factory``,
+            ``axolotl``, ``plain``).
         packs_per_batch: packs per forward pass.
         device: device of the batch; the model's device if None.
         dp_rank, dp_world_size: this data-parallel rank and their number.
@@ -122,13 +128,22 @@ def evaluate_samples(
         SettingsError: a dialect with several rows or for models with other arguments; or no packs.
     """
     check_type(
-        "model", model, torch.nn.Module, "a torch module", "the call is evaluate_samples(model, packs, collator)"
+        "model",
+        model,
+        torch.nn.Module,
+        "a torch module",
+        "the call is evaluate_samples(model, packs, collator)",
     )
     check_type("collator", collator, PackCollator, "a PackCollator")
-    if collator.dialect.row_per_pack or collator.dialect.labels_shifted or collator.dialect.name in ("plain", "verl"):
+    if (
+        collator.dialect.row_per_pack
+        or collator.dialect.labels_shifted
+        or collator.dialect.name in ("plain", "verl")
+    ):
         raise SettingsError(
-            f"evaluate_samples calls a model of Transformers with one row for all packs, and dialect "
-            f"{collator.dialect.name!r} does not fit: use PackCollator(), or collator_for(model)"
+            "evaluate_samples calls a model of Transformers with one row for all packs, and "
+            f"dialect {collator.dialect.name!r} does not fit: use PackCollator(), or "
+            "collator_for(model)"
         )
     dp_world_size = setting_number("dp_world_size", dp_world_size, minimum=1)
     dp_rank = setting_number("dp_rank", dp_rank, minimum=0, maximum=dp_world_size - 1)
@@ -140,7 +155,8 @@ def evaluate_samples(
     parts = [SampleLosses(no_counts, np.empty(0, dtype=np.float64), no_counts, no_counts)]
     try:
         with torch.no_grad():
-            # Sharded models gather their weights in each forward pass, so all ranks must run equally many.
+            # Sharded models gather their weights in each forward pass, so all ranks must run
+            # equally many.
             stride = packs_per_batch * dp_world_size
             for first in range(0, len(packs), stride):
                 start = first + dp_rank * packs_per_batch
@@ -173,7 +189,8 @@ def evaluate_samples(
 
 
 def one_by_one(packs: PackSequence) -> _OneByOne:
-    """Return a data set with one pack for each sample of the packs, for an evaluation without packing.
+    """Return a data set with one pack for each sample of the packs, for an evaluation without
+    packing.
 
     ::
 
@@ -199,7 +216,9 @@ class _OneByOne(IndexedPacks):
 
     def __init__(self, packs: PackSequence) -> None:
         self._packs = packs
-        self._ends = np.cumsum([packs[index].num_segments for index in range(len(packs))], dtype=np.int64)
+        self._ends = np.cumsum(
+            [packs[index].num_segments for index in range(len(packs))], dtype=np.int64
+        )
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -210,7 +229,8 @@ class _OneByOne(IndexedPacks):
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def _pack(self, index: int) -> Pack:
-        # Sample ``index`` is in the first pack whose end exceeds it; counted from the pack's end it is negative.
+        # Sample ``index`` is in the first pack whose end exceeds it; counted from the pack's end it
+        # is negative.
         pack_index = int(np.searchsorted(self._ends, index, side="right"))
         pack = self._packs[pack_index]
         segment = index - int(self._ends[pack_index]) + pack.num_segments

@@ -12,7 +12,18 @@ from brimful.base.checks import check_type
 __all__ = ["ModelFacts", "facts_of"]
 
 _DROP_BOUNDARIES = frozenset(
-    {"mamba", "mamba2", "falcon_mamba", "jamba", "zamba", "rwkv", "recurrent_gemma", "lfm3", "minimax", "xlstm"}
+    {
+        "mamba",
+        "mamba2",
+        "falcon_mamba",
+        "jamba",
+        "zamba",
+        "rwkv",
+        "recurrent_gemma",
+        "lfm3",
+        "minimax",
+        "xlstm",
+    }
 )
 """Types whose recurrent layers never get the boundaries of samples (Transformers 5.23)."""
 _KERNELS = frozenset({"causal_conv1d", "fla", "mamba_ssm"})
@@ -20,12 +31,25 @@ _KERNELS = frozenset({"causal_conv1d", "fla", "mamba_ssm"})
 
 Without them such a model is refused."""
 _BEHIND_PADDING = frozenset(
-    {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text", "xmod"}
+    {
+        "roberta",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "camembert",
+        "roberta-prelayernorm",
+        "data2vec-text",
+        "xmod",
+    }
 )
 """Types whose positions begin at ``pad_token_id + 1``."""
 _BIASED = frozenset({"bloom", "mpt", "falcon"})
 """Types that compute ALiBi from a two-dimensional mask."""
-_TWO_WAYS = ("ForMaskedLM", "ForTokenClassification", "ForSequenceClassification", "ForQuestionAnswering")
+_TWO_WAYS = (
+    "ForMaskedLM",
+    "ForTokenClassification",
+    "ForSequenceClassification",
+    "ForQuestionAnswering",
+)
 """Endings of class names of encoders, whose tokens see later tokens."""
 _MASK_ARGUMENTS = {"config", "attention_mask"}
 _EMBEDDINGS = {"inputs_embeds", "input_embeds"}
@@ -44,9 +68,12 @@ class ModelFacts:
     Attributes:
         name: class name, for messages.
         supported: attention implementations of the class, by Transformers' names.
-        wish: the implementation that its configuration requests; None for Transformers' own default.
-        blind: the reason why eager, SDPA and flex attention do not detect packs from position ids; empty if they do.
-        has_windows: some layers have sliding or chunked windows, so that one mask does not fit all layers.
+        wish: the implementation that its configuration requests; None for Transformers' own
+            default.
+        blind: the reason why eager, SDPA and flex attention do not detect packs from position ids;
+            empty if they do.
+        has_windows: some layers have sliding or chunked windows, so that one mask does not fit all
+            layers.
         takes_a_mask: the model uses a mask of all token pairs unchanged.
         bidirectional: tokens see later tokens.
         kernels: packages that isolate samples in its recurrent layers; empty without such layers.
@@ -77,14 +104,20 @@ def facts_of(model: Any) -> ModelFacts:
     kind = type(_unwrapped(model)) if hasattr(model, "parameters") else _class_of(config)
     module = getattr(kind, "__module__", "")
     source_names = _names_in(module)
-    # With towers around a language model of another module, that module makes the masks that isolate samples.
+    # With towers around a language model of another module, that module makes the masks that
+    # isolate samples.
     inner = None if text is config or "create_causal_mask" in source_names else _class_of(text)
     mask_module = getattr(inner, "__module__", module)
     types = {str(getattr(config, "model_type", "")), str(getattr(text, "model_type", ""))}
     name = getattr(kind, "__name__", "") or str(getattr(config, "model_type", "the model"))
     supported = {
         "eager",
-        *(name for flag, names in _SUPPORT_FLAGS.items() if getattr(kind, flag, False) for name in names),
+        *(
+            name
+            for flag, names in _SUPPORT_FLAGS.items()
+            if getattr(kind, flag, False)
+            for name in names
+        ),
     }
     wish = getattr(config, "_attn_implementation", None)
     # Transformers writes its default into every configuration, so that value is not a request.
@@ -104,7 +137,9 @@ def facts_of(model: Any) -> ModelFacts:
         bidirectional=_looks_both_ways(config, name, _names_in(mask_module)),
         kernels=_KERNELS & source_names,
         drops_boundaries=bool(types & _DROP_BOUNDARIES),
-        position_start=(1 if padding is None else int(padding)) + 1 if types & _BEHIND_PADDING else 0,
+        position_start=(1 if padding is None else int(padding)) + 1
+        if types & _BEHIND_PADDING
+        else 0,
         mrope="mrope_section" in (getattr(text, "rope_parameters", None) or {}),
     )
 
@@ -117,7 +152,9 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _class_of(config: Any) -> Any:
-    """Return the class that the configuration names or, without one, the causal language model of its type."""
+    """Return the class that the configuration names or, without one, the causal language model of
+    its type.
+    """
     import transformers
 
     for name in getattr(config, "architectures", None) or ():
@@ -137,7 +174,9 @@ def _has_windows(text: Any) -> bool:
     if layers:
         return "sliding" in layers or "chunked" in layers
     # Without layer types in the configuration, a window applies to every layer (Mistral).
-    return getattr(text, "sliding_window", None) is not None and bool(getattr(text, "use_sliding_window", True))
+    return getattr(text, "sliding_window", None) is not None and bool(
+        getattr(text, "use_sliding_window", True)
+    )
 
 
 def _looks_both_ways(config: Any, name: str, source_names: set[str]) -> bool:
@@ -151,17 +190,23 @@ def _looks_both_ways(config: Any, name: str, source_names: set[str]) -> bool:
 def _masks_see_positions(module: str) -> bool:
     """Return true if the module's source passes ``position_ids`` in every call that makes a mask.
 
-    A call (or a dictionary of arguments for several calls) makes a mask if it has a configuration, embeddings and a
-    mask.
+    A call (or a dictionary of arguments for several calls) makes a mask if it has a configuration,
+    embeddings and a mask.
     """
-    calls = [arguments for node in ast.walk(_source(module)) if (arguments := _mask_arguments(node))]
+    calls = [
+        arguments for node in ast.walk(_source(module)) if (arguments := _mask_arguments(node))
+    ]
     return bool(calls) and all("position_ids" in arguments for arguments in calls)
 
 
 def _names_in(module: str) -> set[str]:
     """Return the strings and names in the module's source."""
     nodes = list(ast.walk(_source(module)))
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     return texts | {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
@@ -175,9 +220,12 @@ def _source(module: str) -> ast.Module:
 
 
 def _mask_arguments(node: ast.AST) -> set[str]:
-    """Return the names of arguments that are not None if the node makes a causal mask, otherwise an empty set."""
+    """Return the names of arguments that are not None if the node makes a causal mask, otherwise an
+    empty set.
+    """
     if isinstance(node, ast.Call):
-        # A bidirectional mask never separates packs; ``ModelFacts.bidirectional`` lets such models be refused.
+        # A bidirectional mask never separates packs; ``ModelFacts.bidirectional`` lets such models
+        # be refused.
         if "bidirectional" in ast.unparse(node.func):
             return set()
         pairs = [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
@@ -190,5 +238,9 @@ def _mask_arguments(node: ast.AST) -> set[str]:
     else:
         return set()
     # ``position_ids=None`` passes no positions, so it counts as absent.
-    names = {name for name, value in pairs if not (isinstance(value, ast.Constant) and value.value is None)}
+    names = {
+        name
+        for name, value in pairs
+        if not (isinstance(value, ast.Constant) and value.value is None)
+    }
     return names if names >= _MASK_ARGUMENTS and names & _EMBEDDINGS else set()

@@ -1,8 +1,9 @@
-"""Streams of packs in ms-swift: ``--sharded_lazy true --sharded_lazy_pre_packed true`` with ``--dataset STREAM``.
+"""Streams of packs in ms-swift: ``--sharded_lazy true --sharded_lazy_pre_packed true`` with
+``--dataset STREAM``.
 
-ms-swift does not know these flags. It imports plugins while it builds its arguments, and then refuses flags that it
-could not read. So the plugin reads these flags from the command line at that point, and refuses the other unknown flags
-itself.
+ms-swift does not know these flags. It imports plugins while it builds its arguments, and then
+refuses flags that it could not read. So the plugin reads these flags from the command line at that
+point, and refuses the other unknown flags itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ from brimful.stream.chunks import ChunkPacks
 
 __all__ = ["SwiftStream", "install_stream_flags", "take_flags"]
 
-SEE_PACKS = ("sdpa", "eager", "flex_attention", "flash_attn", *(f"flash_attention_{version}" for version in (2, 3, 4)))
+SEE_PACKS = (
+    "sdpa",
+    "eager",
+    "flex_attention",
+    "flash_attn",
+    *(f"flash_attention_{version}" for version in (2, 3, 4)),
+)
 """Values of ``--attn_impl`` that detect packs from position ids."""
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -65,7 +72,8 @@ class SwiftStream:
 
 
 class SwiftRows:
-    """Raw rows of ``chunk_00000.jsonl``, … by global number, encoded when read; reading waits for unwritten rows.
+    """Raw rows of ``chunk_00000.jsonl``, … by global number, encoded when read; reading waits for
+    unwritten rows.
 
     Each rank opens its own chunks: chunk ``c`` is read by rank ``c % ranks``.
 
@@ -84,7 +92,9 @@ class SwiftRows:
     ['A', 'C', 'B', 'D']
     """
 
-    def __init__(self, directory: str, encode: Callable[[Any], Any], *, num_rows: int, ranks: int, batch: int) -> None:
+    def __init__(
+        self, directory: str, encode: Callable[[Any], Any], *, num_rows: int, ranks: int, batch: int
+    ) -> None:
         self._num_rows, self._ranks, self._batch = num_rows, ranks, batch
 
         def convert(row: Any, _: int) -> Any:
@@ -110,9 +120,11 @@ class SwiftRows:
 
 
 class MediaCollator:
-    """Collator for packs with media, instead of the template's collator, which drops the features of packed samples.
+    """Collator for packs with media, instead of the template's collator, which drops the features
+    of packed samples.
 
-    Batches have the dialect of Transformers, whose position ids isolate samples with every attention.
+    Batches have the dialect of Transformers, whose position ids isolate samples with every
+    attention.
 
     Args:
         packs: the stream, which records how its media were encoded.
@@ -122,7 +134,9 @@ class MediaCollator:
     def __init__(self, packs: LazyShardedDataset, model: str) -> None:
         self._collate = PackCollator(media=MediaFeatures.of_packs(packs, model))
 
-    def __call__(self, rows: Sequence[dict[str, Any]], *, padding_to: int | None = None) -> dict[str, Any]:
+    def __call__(
+        self, rows: Sequence[dict[str, Any]], *, padding_to: int | None = None
+    ) -> dict[str, Any]:
         return self._collate([row["pack"] for row in rows])
 
 
@@ -148,8 +162,12 @@ def take_flags(argv: Sequence[str]) -> tuple[dict[str, bool], list[str]]:
     names = ("sharded_lazy", "sharded_lazy_pre_packed")
     for name in names:
         # As in ms-swift, the flag without a value is true.
-        parser.add_argument(f"--{name}", nargs="?", const="true", default="false", type=str.lower, choices=_BOOLEANS)
-    parser.add_argument("--sharded_lazy_samples_per_chunk")  # unused: shards record their number of packs
+        parser.add_argument(
+            f"--{name}", nargs="?", const="true", default="false", type=str.lower, choices=_BOOLEANS
+        )
+    parser.add_argument(
+        "--sharded_lazy_samples_per_chunk"
+    )  # unused: shards record their number of packs
     values, others = parser.parse_known_args(list(argv))
     return {name: _BOOLEANS[getattr(values, name)] for name in names}, others
 
@@ -213,17 +231,22 @@ def _refuse_contradictions(args: Any, flags: dict[str, bool]) -> None:
         raise SettingsError("--sharded_lazy_pre_packed true goes with --sharded_lazy true")
     if args.packing:
         raise SettingsError(
-            "--packing true does not go with --sharded_lazy true, which does not change rows: set --packing false"
+            "--packing true does not go with --sharded_lazy true, which does not change rows: set "
+            "--packing false"
         )
     if args.streaming:
         raise SettingsError("--streaming true reads everything on rank 0: set --streaming false")
     if getattr(args, "rlhf_type", None):
         raise SettingsError("--sharded_lazy true is for `swift sft`, `swift pt` and `megatron sft`")
     if len(args.dataset) != 1 or args.val_dataset or args.cached_dataset:
-        raise SettingsError("--sharded_lazy true reads one stream: --dataset STREAM, without data sets to evaluate on")
+        raise SettingsError(
+            "--sharded_lazy true reads one stream: --dataset STREAM, without data sets to "
+            "evaluate on"
+        )
     if getattr(args, "attn_impl", None) not in (None, *SEE_PACKS):
         raise SettingsError(
-            f"--attn_impl {args.attn_impl} does not see packs: use sdpa, flex_attention or flash_attention_2"
+            f"--attn_impl {args.attn_impl} does not see packs: use sdpa, flex_attention or "
+            "flash_attention_2"
         )
 
 
@@ -235,17 +258,21 @@ def _take_media(template: Any, packs: LazyShardedDataset, args: Any) -> None:
     """
     if getattr(template, "use_megatron", False) or getattr(args, "sequence_parallel_size", 1) > 1:
         raise SettingsError(
-            f"{packs.directory} holds media, which `swift sft` and `swift pt` take, with --sequence_parallel_size 1"
+            f"{packs.directory} holds media, which `swift sft` and `swift pt` take, with "
+            "--sequence_parallel_size 1"
         )
     template.data_collator = MediaCollator(packs, args.model_dir)
-    # A rank whose pack has no media computes no gradient for its towers, and DDP would wait for it forever.
+    # A rank whose pack has no media computes no gradient for its towers, and DDP would wait for it
+    # forever.
     args.training_args.ddp_find_unused_parameters = True
 
 
 def _loss_of_targets(compute: Callable[..., Any], model: Any, inputs: Any, **options: Any) -> Any:
-    """Compute the loss like ms-swift's template, but return 0 for a batch without targets, as at the end of a stream.
+    """Compute the loss like ms-swift's template, but return 0 for a batch without targets, as at
+    the end of a stream.
 
-    The mean of such a batch is NaN, which Trainer's logs replace by the loss of the earlier batches.
+    The mean of such a batch is NaN, which Trainer's logs replace by the loss of the earlier
+    batches.
     """
     outputs = compute(model, inputs, **options)
     if "labels" in inputs:
@@ -257,10 +284,12 @@ def _loss_of_targets(compute: Callable[..., Any], model: Any, inputs: Any, **opt
 def _stream_of(args: Any) -> SwiftStream:
     """Open the stream for the steps and batches of a run.
 
-    Declared steps also apply to a stream that has ended in the meantime, so that a resumed run continues in it.
+    Declared steps also apply to a stream that has ended in the meantime, so that a resumed run
+    continues in it.
 
     Raises:
-        SettingsError: the stream grows, and the run declares no length or uses a sampler that needs the end.
+        SettingsError: the stream grows, and the run declares no length or uses a sampler that needs
+            the end.
     """
     batch = _global_batch(args)
     directory = args.dataset[0]
@@ -279,7 +308,8 @@ def _end_with(packs: LazyShardedDataset, training_args: Any) -> None:
 
     class EndOfStream(swift.TrainerCallback):  # type: ignore[misc, name-defined]  # of ms-swift, which is not typed here
         def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-            # The packs of this step were read, so all ranks know, and agree, whether the stream had any.
+            # The packs of this step were read, so all ranks know, and agree, whether the stream had
+            # any.
             if not packs.packs.has_micro_batch(state.global_step * packs.lanes):
                 state.max_steps = state.global_step + 1
 
@@ -293,7 +323,9 @@ def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
     Raises:
         SettingsError: see ``_steps``.
     """
-    is_megatron = getattr(args, "global_batch_size", None) is not None  # its ranks divide a batch differently
+    is_megatron = (
+        getattr(args, "global_batch_size", None) is not None
+    )  # its ranks divide a batch differently
     return SwiftRows(
         args.dataset[0],
         partial(encode, return_length=True),
@@ -321,11 +353,13 @@ def _steps(args: Any) -> int:
     steps = _declared_steps(args)
     name = "train_iters" if hasattr(args, "train_iters") else "max_steps"
     if steps < 1:
-        raise SettingsError(f"{args.dataset[0]} still grows, so its length is unknown: set --{name}")
+        raise SettingsError(
+            f"{args.dataset[0]} still grows, so its length is unknown: set --{name}"
+        )
     if args.train_dataloader_shuffle:
         raise SettingsError(
-            f"{args.dataset[0]} still grows, and a sampler that shuffles would wait for its end: set "
-            f"--train_dataloader_shuffle false"
+            f"{args.dataset[0]} still grows, and a sampler that shuffles would wait for its end: "
+            "set --train_dataloader_shuffle false"
         )
     return steps
 

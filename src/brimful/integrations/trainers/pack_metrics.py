@@ -1,4 +1,6 @@
-"""Packing metrics in the logs of Transformers' ``Trainer``, for all sources together and, on request, for each."""
+"""Packing metrics in the logs of Transformers' ``Trainer``, for all sources together and, on
+request, for each.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _ALL = "all targets"
 """Name of the only source if sources are not distinguished."""
 
 
-def log_packing(trainer: Any, *, by_source: SourceParts | None = None, token_acc: bool = False) -> PackMetrics:
+def log_packing(
+    trainer: Any, *, by_source: SourceParts | None = None, token_acc: bool = False
+) -> PackMetrics:
     """Add packing metrics to the logs of a ``Trainer`` or a trainer built on it.
 
     ==========================  ====================================================================================
@@ -35,32 +39,36 @@ def log_packing(trainer: Any, *, by_source: SourceParts | None = None, token_acc
     ``token_acc/NAME``          share of these targets that the model finds most likely; with ``by_source``
     ==========================  ====================================================================================
 
-    They are logged with ``loss``: console, TensorBoard, W&B, ``trainer.state.log_history``. Each log takes one
-    collective of five numbers, and one of three numbers per source; nothing waits for the device between logs.
+    They are logged with ``loss``: console, TensorBoard, W&B, ``trainer.state.log_history``. Each
+    log takes one collective of five numbers, and one of three numbers per source; nothing waits for
+    the device between logs.
 
     Args:
         trainer: the finished trainer, with a ``PackCollator``.
-        by_source: names and numbers of samples of the sources, in their order, for a loss of each: a mapping,
-            ``source.rows.members``, or a plan with a mixture; None for no such losses. They take one more pass over
-            the logits of each micro-batch. A log leaves out sources without a target since the last log.
+        by_source: names and numbers of samples of the sources, in their order, for a loss of each:
+            a mapping, ``source.rows.members``, or a plan with a mixture; None for no such losses.
+            They take one more pass over the logits of each micro-batch. A log leaves out sources
+            without a target since the last log.
         token_acc: log the accuracy over all targets, without sources; it also takes this pass.
 
     Raises:
-        SettingsError: the trainer's collator is not a ``PackCollator``, its settings are wrong with packs, or it makes
-            no logits from which losses of sources could be computed.
+        SettingsError: the trainer's collator is not a ``PackCollator``, its settings are wrong with
+            packs, or it makes no logits from which losses of sources could be computed.
     """
     collator = trainer.data_collator
     if not isinstance(collator, PackCollator):
         raise SettingsError(
-            f"log_packing counts what PackCollator lays out, and the trainer has {type(collator).__name__}: pass "
-            f"data_collator=PackCollator(), or collator_for(model)"
+            "log_packing counts what PackCollator lays out, and the trainer has "
+            f"{type(collator).__name__}: pass data_collator=PackCollator(), or collator_for(model)"
         )
     check_arguments(trainer.args, collator)
     parts = by_source if by_source is not None else {_ALL: 2**62} if token_acc else None
     losses = None if parts is None else SourceLosses(parts)
     if losses is not None:
         _check_has_losses(trainer)
-    metrics = PackMetrics(trainer.accelerator, losses, labels_shifted=collator.dialect.labels_shifted)
+    metrics = PackMetrics(
+        trainer.accelerator, losses, labels_shifted=collator.dialect.labels_shifted
+    )
     trainer.data_collator = _Counting(collator, None if losses is None else losses.names)
     trainer.compute_loss = metrics.counted(trainer.compute_loss)
     # It comes first, so that the callbacks that report have the numbers.
@@ -75,20 +83,24 @@ def _check_has_losses(trainer: Any) -> None:
     parallelism = getattr(trainer.accelerator, "parallelism_config", None)
     for name in ("cp_size", "sp_size"):
         if int(getattr(parallelism, name, 1) or 1) > 1:
-            raise _no_losses(f"{name}={getattr(parallelism, name)} gives each rank a part of the row")
+            raise _no_losses(
+                f"{name}={getattr(parallelism, name)} gives each rank a part of the row"
+            )
 
 
 def _no_losses(reason: str) -> SettingsError:
     return SettingsError(
-        f"{setting('by_source')} needs the loss of each token, and {reason}: leave it out, and call "
-        f"evaluate_samples(…).by_source for the losses of sources"
+        f"{setting('by_source')} needs the loss of each token, and {reason}: leave it out, and "
+        "call evaluate_samples(…).by_source for the losses of sources"
     )
 
 
 class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
     """Callback that counts between logs; ``log_packing`` creates it."""
 
-    def __init__(self, accelerator: Any, losses: SourceLosses | None = None, *, labels_shifted: bool = False) -> None:
+    def __init__(
+        self, accelerator: Any, losses: SourceLosses | None = None, *, labels_shifted: bool = False
+    ) -> None:
         self._accelerator = accelerator
         self._losses, self._labels_shifted = losses, labels_shifted
         self._since = time.monotonic()
@@ -99,10 +111,16 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         self._totals, self._steps, self._seconds = torch.zeros(5, dtype=torch.int64), 0, 0.0
 
     def counted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``compute_loss`` to take the counts out of the batch; counts of evaluation are discarded."""
+        """Wrap ``compute_loss`` to take the counts out of the batch; counts of evaluation are
+        discarded.
+        """
 
         def wrapped(
-            model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **options: Any
+            model: Any,
+            inputs: dict[str, Any],
+            return_outputs: bool = False,
+            *args: Any,
+            **options: Any,
         ) -> Any:
             counts, source_ids = inputs.pop(_COUNTS, None), inputs.pop(SOURCE_IDS, None)
             is_training = counts is not None and model.training
@@ -123,11 +141,14 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         if logits is not None and logits.shape[:-1].numel() == labels.numel():
             losses.add(logits, labels, source_ids, labels_shifted=self._labels_shifted)
             return
-        # TRL computes each token's loss without keeping logits, for every label except the first of the row.
+        # TRL computes each token's loss without keeping logits, for every label except the first of
+        # the row.
         log_probs = getattr(outputs, "log_probs", None)
         if log_probs is None or log_probs.shape != labels[..., 1:].shape:
             raise _no_losses("the model gives no logits for each of its tokens")
-        losses.add_tokens(-log_probs.detach(), outputs.label_mask, outputs.is_top1, source_ids[..., 1:])
+        losses.add_tokens(
+            -log_probs.detach(), outputs.label_mask, outputs.is_top1, source_ids[..., 1:]
+        )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         self._since = time.monotonic()
@@ -145,7 +166,9 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
             return
         # Every rank logs at the same steps, so all ranks reach the collective.
         totals = self._totals.to(self._accelerator.device)
-        tokens, positions, targets, samples, bad = self._accelerator.reduce(totals, reduction="sum").tolist()
+        tokens, positions, targets, samples, bad = self._accelerator.reduce(
+            totals, reduction="sum"
+        ).tolist()
         self._without_loss += bad
         numbers = {
             "useful_tokens_per_s": tokens / self._seconds if self._seconds else 0.0,
@@ -157,9 +180,16 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         if self._losses is not None:
             sums = self._losses.take()
             sums = self._accelerator.reduce(sums, reduction="sum")
-            means = {**self._losses.means_of(sums), **means_by_name(sums.sum(dim=1, keepdim=True), [""])}
+            means = {
+                **self._losses.means_of(sums),
+                **means_by_name(sums.sum(dim=1, keepdim=True), [""]),
+            }
             # Trainer logs the loss itself.
-            numbers |= {name: mean for name, mean in means.items() if name != "loss" and not name.endswith(f"/{_ALL}")}
+            numbers |= {
+                name: mean
+                for name, mean in means.items()
+                if name != "loss" and not name.endswith(f"/{_ALL}")
+            }
         logs.update(numbers)
         # Trainer appends a copy of the logs to the history before this callback.
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
@@ -168,7 +198,9 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
 
 
 class _Counting:
-    """Collator that adds the counts of tokens, positions, targets and samples to each batch, also in workers."""
+    """Collator that adds the counts of tokens, positions, targets and samples to each batch, also
+    in workers.
+    """
 
     def __init__(self, collator: PackCollator, sources: SourceNames | None) -> None:
         self._collator, self._sources = collator, sources
@@ -176,11 +208,14 @@ class _Counting:
     def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
         rows = self._collator.rows(features)
         inputs = self._collator.speak(rows if self._sources is None else self._sources.marked(rows))
-        # With rows of single samples, the dialect changes the shape of the batch: its padding differs.
+        # With rows of single samples, the dialect changes the shape of the batch: its padding
+        # differs.
         samples_are_rows = self._collator.dialect.row_per_sample
         counts = (
             sum(batch.num_tokens for batch in rows),
-            inputs["input_ids"].numel() if samples_are_rows else sum(len(batch.input_ids) for batch in rows),
+            inputs["input_ids"].numel()
+            if samples_are_rows
+            else sum(len(batch.input_ids) for batch in rows),
             sum(batch.num_loss_tokens for batch in rows),
             sum(batch.num_segments for batch in rows),
             sum(len(batch.no_loss) for batch in rows),

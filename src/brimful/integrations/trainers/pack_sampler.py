@@ -1,4 +1,6 @@
-"""Schedule of packs as a sampler, for trainers that assign a sampler's batches to ranks: Accelerate, Transformers."""
+"""Schedule of packs as a sampler, for trainers that assign a sampler's batches to ranks:
+Accelerate, Transformers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ __all__ = ["PackSampler", "ServedPacks"]
 
 
 class ServedPacks:
-    """Packs, followed by the same packs without loss: ``n + i`` is pack ``i`` without loss, to fill empty places.
+    """Packs, followed by the same packs without loss: ``n + i`` is pack ``i`` without loss, to fill
+    empty places.
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.
@@ -53,16 +56,18 @@ class ServedPacks:
 
 
 class PackSampler(torch.utils.data.Sampler[int]):
-    """The schedule of ``PackLoader`` in the order of Accelerate, which gives batch ``b`` to rank ``b % ranks``.
+    """The schedule of ``PackLoader`` in the order of Accelerate, which gives batch ``b`` to rank
+    ``b % ranks``.
 
     ::
 
         2 ranks, 2 micro-batches of 1 pack     rank 0: 4 7 | 2 -       rank 1: 1 5 | 0 -
         the sampler gives                      4 1 7 5 | 2 0 8+2 8+2       of 8 packs; 8+2: pack 2 without loss
 
-    Every epoch is a multiple of the packs of a step on all ranks: Accelerate repeats and drops nothing, and costs stay
-    balanced over its ranks. Use it in ``DataLoader(ServedPacks(packs), batch_size=packs_per_micro_batch, sampler=…)``,
-    which ``accelerator.prepare`` then divides.
+    Every epoch is a multiple of the packs of a step on all ranks: Accelerate repeats and drops
+    nothing, and costs stay balanced over its ranks. Use it in
+    ``DataLoader(ServedPacks(packs), batch_size=packs_per_micro_batch, sampler=…)``, which
+    ``accelerator.prepare`` then divides.
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.
@@ -96,7 +101,8 @@ class PackSampler(torch.utils.data.Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         schedule = self._order.schedule()
-        # From [steps, ranks, micro-batches, packs] to the order of batches: the ranks of a micro-batch are adjacent.
+        # From [steps, ranks, micro-batches, packs] to the order of batches: the ranks of a
+        # micro-batch are adjacent.
         places = schedule.transpose(0, 2, 1, 3).reshape(-1)
         first = int(places[0]) if len(places) else 0
         places = np.where(places < 0, len(self._packs) + first, places)
@@ -106,7 +112,9 @@ class PackSampler(torch.utils.data.Sampler[int]):
         yield from places.tolist()
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """Return the state after ``step`` optimizer steps of the whole run; ``PackLoader`` takes it too."""
+        """Return the state after ``step`` optimizer steps of the whole run; ``PackLoader`` takes it
+        too.
+        """
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         order = self._order.fork()
         # If the number of ranks changed during an epoch, the next epoch starts from another state.
@@ -125,7 +133,8 @@ class PackSampler(torch.utils.data.Sampler[int]):
             saved_size = int(np.prod(shapes[-1][1:]))
             if saved_size != self._step_size:
                 raise StateError(
-                    f"the checkpoint has steps of {counted(saved_size, 'pack')} and these settings {self._step_size}: change "
-                    f"the accumulation so that ranks × batch size × accumulation is {saved_size}"
+                    f"the checkpoint has steps of {counted(saved_size, 'pack')} and these settings "
+                    f"{self._step_size}: change the accumulation so that ranks × batch size × "
+                    f"accumulation is {saved_size}"
                 )
         self._order.load_state_dict(state)

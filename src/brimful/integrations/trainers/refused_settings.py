@@ -1,4 +1,6 @@
-"""Settings of trainers that are wrong with packs: refused by name, with the nearest setting that works."""
+"""Settings of trainers that are wrong with packs: refused by name, with the nearest setting that
+works.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +20,10 @@ class Refusal:
         value: the wrong value; None if every true value is wrong.
         reason: the consequence.
         way_out: the nearest setting that works.
-        trainer: the only trainer that it is wrong for; empty for Transformers and all trainers built on it.
-        wrong: function of ``(arguments, collator)``, true if they are wrong; None to compare values.
+        trainer: the only trainer that it is wrong for; empty for Transformers and all trainers
+            built on it.
+        wrong: function of ``(arguments, collator)``, true if they are wrong; None to compare
+            values.
     """
 
     name: str
@@ -79,7 +83,8 @@ REFUSALS = (
         "assistant_only_loss",
         True,
         "TRL looks for conversations, and packs hold tokens",
-        "leave it out; only answers of packed samples are targets, unless train_on said otherwise when packing",
+        "leave it out; only answers of packed samples are targets, unless train_on said otherwise "
+        "when packing",
         "trl",
     ),
     Refusal(
@@ -156,7 +161,9 @@ REFUSALS = (
         "average_tokens_across_devices=True, the default",
     ),
 )
-"""Refusals for ``TrainingArguments`` and ``SFTConfig``; listed with refusals of models in ``docs/trainers/README.md``."""
+"""Refusals for ``TrainingArguments`` and ``SFTConfig``; listed with refusals of models in
+``docs/trainers/README.md``.
+"""
 
 
 def check_arguments(args: Any, collator: Any = None, *, trainer: str = "transformers") -> None:
@@ -179,7 +186,10 @@ def check_arguments(args: Any, collator: Any = None, *, trainer: str = "transfor
     """
     for refusal in REFUSALS:
         if refusal.trainer in ("", trainer) and refusal.refuses(args, collator):
-            way_out = refusal.way_out if refusal.way_out.startswith("leave") else f"use {refusal.way_out}"
+            way_out = (
+                refusal.way_out if refusal.way_out.startswith("leave") else f"use {refusal.way_out}"
+            )
             raise SettingsError(
-                f"{refusal.setting} does not go with packs: {refusal.reason}. {way_out[0].upper()}{way_out[1:]}"
+                f"{refusal.setting} does not go with packs: {refusal.reason}. "
+                f"{way_out[0].upper()}{way_out[1:]}"
             )

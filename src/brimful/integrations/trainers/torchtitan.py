@@ -1,4 +1,6 @@
-"""torchtitan: a loader for its trainer, with one-dimensional batches of a fixed number of tokens."""
+"""torchtitan: a loader for its trainer, with one-dimensional batches of a fixed number of
+tokens.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,19 +22,24 @@ class TorchtitanLoader:
 
         {"input": int64[T], "positions": int64[T]}, labels int64[T]     T is always num_tokens_per_batch
 
-    Labels are shifted within samples. torchtitan begins a document wherever ``positions`` is 0; the padding at the end
-    is a separate document, or several if it is longer than the context, so that no position exceeds the RoPE table.
+    Labels are shifted within samples. torchtitan begins a document wherever ``positions`` is 0; the
+    padding at the end is a separate document, or several if it is longer than the context, so that
+    no position exceeds the RoPE table.
 
-    The state is the same on all ranks: the epoch and the step in it. A state with other packs or another seed is
-    refused with the differences; with another number of ranks, the run continues by pack index, as in ``PackLoader``.
+    The state is the same on all ranks: the epoch and the step in it. A state with other packs or
+    another seed is refused with the differences; with another number of ranks, the run continues by
+    pack index, as in ``PackLoader``.
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.
         num_tokens_per_batch: T, the tokens of one forward pass on one data-parallel rank.
         max_context_length: the longest position plus 1; T if None.
-        packs_per_batch: packs per forward pass; n packs of capacity T / n fill a row as well as one of capacity T.
-        repeat: continue with the next epoch, in another order. False: torchtitan ends the run after one epoch.
-        **order: torchtitan's ``dp_rank`` and ``dp_world_size``, ``seed``, ``tail`` and ``costs``, as in ``PackLoader``.
+        packs_per_batch: packs per forward pass; n packs of capacity T / n fill a row as well as one
+            of capacity T.
+        repeat: continue with the next epoch, in another order. False: torchtitan ends the run after
+            one epoch.
+        **order: torchtitan's ``dp_rank`` and ``dp_world_size``, ``seed``, ``tail`` and ``costs``,
+            as in ``PackLoader``.
 
     Raises:
         SettingsError: as in ``PackLoader``.
@@ -57,7 +64,9 @@ class TorchtitanLoader:
         if self._context < 1:
             raise SettingsError(f"max_context_length must be at least 1 and is {self._context}")
         self._collator = PackCollator(dialect="torchtitan", pad_to=num_tokens_per_batch)
-        self._loader = PackLoader(packs, self._collate, packs_per_micro_batch=packs_per_batch, **order)
+        self._loader = PackLoader(
+            packs, self._collate, packs_per_micro_batch=packs_per_batch, **order
+        )
         self._repeat = repeat
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
@@ -91,12 +100,14 @@ class TorchtitanLoader:
         longest = int(batch.real_lengths.max())
         if longest > self._context:
             raise SettingsError(
-                f"a sample has {longest:,} tokens and max_context_length is {self._context:,}: plan with "
-                f"overflow='split' or 'drop' and a capacity of {self._context:,}, or raise it"
+                f"a sample has {longest:,} tokens and max_context_length is {self._context:,}: "
+                f"plan with overflow='split' or 'drop' and a capacity of {self._context:,}, or "
+                "raise it"
             )
         tensors = self._collator.speak([batch])
         positions = tensors["positions"]
-        # Positions of a longer tail restart at 0, and torchtitan takes each round as a separate document.
+        # Positions of a longer tail restart at 0, and torchtitan takes each round as a separate
+        # document.
         if batch.tail_length > self._context:
             positions = positions.clone()
             positions[-batch.tail_length :] %= self._context

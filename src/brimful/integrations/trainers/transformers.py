@@ -1,4 +1,5 @@
-"""``Trainer`` of Transformers and trainers built on it: packing metrics, schedules, and acknowledgment of streams.
+"""``Trainer`` of Transformers and trainers built on it: packing metrics, schedules, and
+acknowledgment of streams.
 
 For packing itself, Trainer needs only a ``PackedDataset`` and a ``PackCollator``.
 """
@@ -33,7 +34,13 @@ _SCHEDULE = "brimful_schedule"
 
 
 def packed_for_transformers(
-    model: Any, tokenizer: Any, source: Any, args: transformers.TrainingArguments, *, max_length: int, **options: Any
+    model: Any,
+    tokenizer: Any,
+    source: Any,
+    args: transformers.TrainingArguments,
+    *,
+    max_length: int,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return the arguments of ``Trainer`` that train a model on the packed rows of a file.
 
@@ -42,7 +49,8 @@ def packed_for_transformers(
         Trainer(**packed_for_transformers(model, tokenizer, "chats.jsonl", TrainingArguments("out"), max_length=4096))
 
     Args:
-        model: of Transformers, loaded; it is switched to an attention that isolates samples (``collator_for``).
+        model: of Transformers, loaded; it is switched to an attention that isolates samples
+            (``collator_for``).
         tokenizer: of the model.
         source: anything that ``open_source`` takes.
         args: the trainer's arguments.
@@ -67,9 +75,11 @@ def packed_for_transformers(
 
 
 def follow_epochs(trainer: Any) -> None:
-    """Let a ``SharedPackedDataset`` switch to the plan of each epoch of a ``Trainer``, also in a resumed run.
+    """Let a ``SharedPackedDataset`` switch to the plan of each epoch of a ``Trainer``, also in a
+    resumed run.
 
-    Trainer passes the epoch to samplers, but to data sets only with some settings; this passes it with all settings.
+    Trainer passes the epoch to samplers, but to data sets only with some settings; this passes it
+    with all settings.
 
     Raises:
         SettingsError: the trainer's data set has one plan for all epochs.
@@ -77,8 +87,8 @@ def follow_epochs(trainer: Any) -> None:
     dataset = trainer.train_dataset
     if not hasattr(dataset, "set_epoch"):
         raise SettingsError(
-            f"follow_epochs needs a data set that changes with the epoch, and the trainer has {type(dataset).__name__}: "
-            f"pass train_dataset=shared_plan(…).dataset()"
+            "follow_epochs needs a data set that changes with the epoch, and the trainer has "
+            f"{type(dataset).__name__}: pass train_dataset=shared_plan(…).dataset()"
         )
     trainer.callback_handler.callbacks.insert(0, _Epochs(dataset))
 
@@ -96,11 +106,13 @@ class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]  # transforme
 
 
 def follow_schedule(trainer: Any, **order: Any) -> PackSampler:
-    """Let a ``Trainer`` serve its packs in the order of ``PackLoader``, with costs balanced over its ranks.
+    """Let a ``Trainer`` serve its packs in the order of ``PackLoader``, with costs balanced over
+    its ranks.
 
-    Trainer's own sampler assigns packs at random, so that a step waits for the slowest rank. Here the ranks of each
-    forward pass have nearly equal work, no pack is repeated or left out to balance them, and ``resume_from_checkpoint``
-    continues with the same global batches, also on another number of ranks if the accumulation makes up for it.
+    Trainer's own sampler assigns packs at random, so that a step waits for the slowest rank. Here
+    the ranks of each forward pass have nearly equal work, no pack is repeated or left out to
+    balance them, and ``resume_from_checkpoint`` continues with the same global batches, also on
+    another number of ranks if the accumulation makes up for it.
 
     Args:
         trainer: with packs as its data set; call it before ``train``.
@@ -118,7 +130,10 @@ def follow_schedule(trainer: Any, **order: Any) -> PackSampler:
     per_batch = args.train_batch_size
     if accelerator.split_batches:
         if per_batch % dp_world_size:
-            raise SettingsError(f"split_batches shares {per_batch} packs among {dp_world_size} ranks: give a multiple")
+            raise SettingsError(
+                f"split_batches shares {per_batch} packs among {dp_world_size} ranks: give a "
+                "multiple"
+            )
         per_batch //= dp_world_size
     sampler = PackSampler(
         packs,
@@ -141,38 +156,47 @@ class _Schedule(_Epochs):
         self._sampler, self._packs_together = sampler, packs_together
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        packs_together = getattr(objects.get("train_dataloader"), "total_batch_size", self._packs_together)
+        packs_together = getattr(
+            objects.get("train_dataloader"), "total_batch_size", self._packs_together
+        )
         if packs_together != self._packs_together:
             raise SettingsError(
-                f"follow_schedule was called for {self._packs_together} packs in a forward of all ranks, and the trainer "
-                f"takes {packs_together}: call it after the settings are final"
+                f"follow_schedule was called for {self._packs_together} packs in a forward of all "
+                f"ranks, and the trainer takes {packs_together}: call it after the settings are "
+                "final"
             )
         if not state.global_step:
             return
         saved = state.stateful_callbacks.get(_SCHEDULE)
         if saved is None:
             raise StateError(
-                f"the checkpoint of step {state.global_step} was trained in the trainer's own order of packs: leave out "
-                f"follow_schedule to continue from it"
+                f"the checkpoint of step {state.global_step} was trained in the trainer's own "
+                "order of packs: leave out follow_schedule to continue from it"
             )
         self._sampler.load_state_dict({**saved["attributes"]})
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         # Trainer saves this entry with its own state.
-        state.stateful_callbacks[_SCHEDULE] = {"args": {}, "attributes": self._sampler.state_at(state.global_step)}
+        state.stateful_callbacks[_SCHEDULE] = {
+            "args": {},
+            "attributes": self._sampler.state_at(state.global_step),
+        }
 
 
 class AckCheckpoints(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
     """Callback that acknowledges the packs of a stream once a checkpoint trained on them is saved.
 
-    ``Trainer`` calls it after each checkpoint. One rank acknowledges, after all ranks have written their parts. Shards
-    below the acknowledged position may be removed (``remove_acknowledged``) only if the run reads packs in order and
-    once: ``train_sampling_strategy="sequential"``, and no more steps than the data set has.
+    ``Trainer`` calls it after each checkpoint. One rank acknowledges, after all ranks have written
+    their parts. Shards below the acknowledged position may be removed (``remove_acknowledged``)
+    only if the run reads packs in order and once: ``train_sampling_strategy="sequential"``, and no
+    more steps than the data set has.
 
     Args:
-        dataset: the trainer's data set; its ``lanes`` are the packs of one optimizer step on all ranks.
+        dataset: the trainer's data set; its ``lanes`` are the packs of one optimizer step on all
+            ranks.
         group: name of this run; use the same name to resume it.
-        completed_files: also write ``.completed`` files next to the shards, for runs that are the stream's only reader.
+        completed_files: also write ``.completed`` files next to the shards, for runs that are the
+            stream's only reader.
 
     >>> import tempfile
     >>> from brimful.testing.toys import toy_stream
@@ -180,11 +204,14 @@ class AckCheckpoints(transformers.TrainerCallback):  # type: ignore[misc]  # tra
     >>> callback = AckCheckpoints(dataset, "run-1")  # trainer.add_callback(callback)
     """
 
-    def __init__(self, dataset: LazyShardedDataset, group: str, *, completed_files: bool = False) -> None:
+    def __init__(
+        self, dataset: LazyShardedDataset, group: str, *, completed_files: bool = False
+    ) -> None:
         self._dataset, self._group, self._completed_files = dataset, group, completed_files
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        # Tensor-parallel ranks share their packs: the loader knows the packs of all data-parallel ranks.
+        # Tensor-parallel ranks share their packs: the loader knows the packs of all data-parallel
+        # ranks.
         per_forward = getattr(objects.get("train_dataloader"), "total_batch_size", None)
         if per_forward is None:
             per_forward = args.train_batch_size * args.world_size
@@ -192,7 +219,8 @@ class AckCheckpoints(transformers.TrainerCallback):  # type: ignore[misc]  # tra
         if packs_per_step != self._dataset.lanes:
             raise SettingsError(
                 f"one step of this run takes {packs_per_step} packs and the data set counts "
-                f"{setting('lanes', self._dataset.lanes)} of them: open it with LazyShardedDataset(…, lanes={packs_per_step})"
+                f"{setting('lanes', self._dataset.lanes)} of them: open it with "
+                f"LazyShardedDataset(…, lanes={packs_per_step})"
             )
 
     def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:

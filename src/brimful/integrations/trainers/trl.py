@@ -24,10 +24,11 @@ _Arguments = TypeVar("_Arguments")
 class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed here
     """Data set of packs for ``SFTTrainer``: a ``datasets.Dataset`` that holds no tokens itself.
 
-    TRL takes no other class, and reads the keys of the first sample to tell conversations and images from tokens.
-    Iterating gives rows as in TRL's own packed data set, with ``seq_lengths``; indexing, as in training, gives the
-    packs. ``PackCollator`` takes both. The results of ``select`` or ``shuffle`` are not data sets of packs, and
-    ``PackCollator`` refuses them; ``map``, which TRL calls to tokenize or pack, is refused.
+    TRL takes no other class, and reads the keys of the first sample to tell conversations and
+    images from tokens. Iterating gives rows as in TRL's own packed data set, with ``seq_lengths``;
+    indexing, as in training, gives the packs. ``PackCollator`` takes both. The results of
+    ``select`` or ``shuffle`` are not data sets of packs, and ``PackCollator`` refuses them;
+    ``map``, which TRL calls to tokenize or pack, is refused.
 
     Args:
         packs: a ``PackedDataset``, a ``PackStore``, or ``one_by_one`` of either.
@@ -54,7 +55,11 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
     def __getitems__(self, keys: Sequence[int]) -> list[Pack]:
         # Packs that are encoded on the fly are encoded together.
         get_items = getattr(self._packs, "__getitems__", None)
-        return [self[key] for key in keys] if get_items is None else list(get_items([int(key) for key in keys]))
+        return (
+            [self[key] for key in keys]
+            if get_items is None
+            else list(get_items([int(key) for key in keys]))
+        )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for index in range(len(self)):
@@ -67,14 +72,17 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
 
     def map(self, *arguments: Any, **options: Any) -> Any:
         raise SettingsError(
-            "SFTTrainer prepares its data set, and SFTPacks are prepared: pass the SFTConfig through for_packs(args)"
+            "SFTTrainer prepares its data set, and SFTPacks are prepared: pass the SFTConfig "
+            "through for_packs(args)"
         )
 
     def __repr__(self) -> str:
         return f"SFTPacks({self._packs!r})"
 
 
-def packed_for_trl(model: Any, tokenizer: Any, source: Any, args: Any, **options: Any) -> dict[str, Any]:
+def packed_for_trl(
+    model: Any, tokenizer: Any, source: Any, args: Any, **options: Any
+) -> dict[str, Any]:
     """Return the arguments of ``SFTTrainer`` that train a model on the packed rows of a file.
 
     ::
@@ -82,24 +90,27 @@ def packed_for_trl(model: Any, tokenizer: Any, source: Any, args: Any, **options
         SFTTrainer(**packed_for_trl(model, tokenizer, "chats.jsonl", SFTConfig("out", max_length=4096)))
 
     Args:
-        model: of Transformers, loaded; it is switched to an attention that isolates samples (``collator_for``).
+        model: of Transformers, loaded; it is switched to an attention that isolates samples
+            (``collator_for``).
         tokenizer: of the model.
         source: anything that ``open_source`` takes.
-        args: an ``SFTConfig``, which ``for_packs`` changes. Its ``max_length`` is the capacity of the packs, and its
-            ``dataset_num_proc`` the number of processes that measure.
+        args: an ``SFTConfig``, which ``for_packs`` changes. Its ``max_length`` is the capacity of
+            the packs, and its ``dataset_num_proc`` the number of processes that measure.
         **options: ``train_on``, ``overflow``, ``no_target``, see ``packs_of_file``.
 
     Returns:
         ``model``, ``args``, ``train_dataset``, ``data_collator`` and ``processing_class``.
 
     Raises:
-        SettingsError: an ``SFTConfig`` without ``max_length``, or a setting that is wrong with packs
-            (``check_arguments``).
+        SettingsError: an ``SFTConfig`` without ``max_length``, or a setting that is wrong with
+            packs (``check_arguments``).
         BrimfulError: see ``packs_of_file``.
     """
     args = for_packs(args)
     if args.max_length is None:
-        raise SettingsError(f"{setting('max_length')} of the SFTConfig is None: set it to the tokens of a pack")
+        raise SettingsError(
+            f"{setting('max_length')} of the SFTConfig is None: set it to the tokens of a pack"
+        )
     options = {"max_length": args.max_length, "num_proc": args.dataset_num_proc, **options}
     return {
         "model": model,
@@ -113,8 +124,9 @@ def packed_for_trl(model: Any, tokenizer: Any, source: Any, args: Any, **options
 def for_packs(args: _Arguments) -> _Arguments:
     """Change an ``SFTConfig`` so that TRL does not change packs, and return it.
 
-    It sets ``dataset_kwargs["skip_prepare_dataset"]`` and ``remove_unused_columns=False``; ``max_length`` then has no
-    effect, because the capacity of the packs is the length of a row. ``per_device_train_batch_size`` counts packs.
+    It sets ``dataset_kwargs["skip_prepare_dataset"]`` and ``remove_unused_columns=False``;
+    ``max_length`` then has no effect, because the capacity of the packs is the length of a row.
+    ``per_device_train_batch_size`` counts packs.
 
     Raises:
         SettingsError: a setting that is wrong with packs (``check_arguments``).

@@ -18,10 +18,11 @@ __all__ = ["SlicingCollator", "VeomniPacks"]
 
 
 class VeomniPacks:
-    """Map-style data set for ``build_dataloader`` of VeOmni with ``dyn_bsz=False``: each item is a list of one pack.
+    """Map-style data set for ``build_dataloader`` of VeOmni with ``dyn_bsz=False``: each item is a
+    list of one pack.
 
-    VeOmni's transforms may turn one sample into several, so its ``MakeMicroBatchCollator`` takes the first of each
-    item.
+    VeOmni's transforms may turn one sample into several, so its ``MakeMicroBatchCollator`` takes
+    the first of each item.
 
     >>> from brimful.testing.toys import toy_packs
     >>> packs = VeomniPacks(toy_packs(3))
@@ -43,7 +44,8 @@ class VeomniPacks:
 
 
 class SlicingCollator:
-    """``PackCollator`` and VeOmni's ``SequenceParallelCollator`` as the one function that ``build_dataloader`` takes.
+    """``PackCollator`` and VeOmni's ``SequenceParallelCollator`` as the one function that
+    ``build_dataloader`` takes.
 
     ::
 
@@ -51,12 +53,14 @@ class SlicingCollator:
         rank 0                a a a b             labels and loss_weights shifted by one, then cut
         rank 1                          b . . .   boundaries of the uncut row, on both
 
-    VeOmni's collator shifts the labels and cuts tokens and positions. It ignores ``loss_weights``, which are shifted
-    and cut here. It finds boundaries at positions of 0, and counts padding that it did not make as a sample unless the
-    row is a multiple of the ranks; other rows are refused here.
+    VeOmni's collator shifts the labels and cuts tokens and positions. It ignores ``loss_weights``,
+    which are shifted and cut here. It finds boundaries at positions of 0, and counts padding that
+    it did not make as a sample unless the row is a multiple of the ranks; other rows are refused
+    here.
 
     Args:
-        collator: with dialect ``veomni`` and rows that are a multiple of the ranks: ``Padding(multiple_of=sp)``.
+        collator: with dialect ``veomni`` and rows that are a multiple of the ranks:
+            ``Padding(multiple_of=sp)``.
         slices: VeOmni's ``SequenceParallelCollator()``, made after its parallel state.
 
     Raises:
@@ -66,14 +70,14 @@ class SlicingCollator:
     def __init__(self, collator: PackCollator, slices: Any) -> None:
         if collator.dialect.name != "veomni":
             raise SettingsError(
-                f"VeOmni cuts rows of its own kind, and the collator makes {collator.dialect.name!r}: choose "
-                f"{setting('dialect', 'veomni')}"
+                "VeOmni cuts rows of its own kind, and the collator makes "
+                f"{collator.dialect.name!r}: choose {setting('dialect', 'veomni')}"
             )
         unit = collator.padding.to or collator.padding.unit
         if unit % slices.sp_size:
             raise SettingsError(
-                f"rows are cut for {slices.sp_size} ranks and their tokens are a multiple of {unit:,}: choose "
-                f"padding=Padding({setting('multiple_of', slices.sp_size)})"
+                f"rows are cut for {slices.sp_size} ranks and their tokens are a multiple of "
+                f"{unit:,}: choose padding=Padding({setting('multiple_of', slices.sp_size)})"
             )
         self._collator, self._slices = collator, slices
 
@@ -84,9 +88,12 @@ class SlicingCollator:
         weights = batch.pop("loss_weights", None)
         part = {**self._slices(batch), **boundaries}
         if weights is not None:
-            # The first token of a sample has no label and so no weight: the shift moves no weight into another sample.
+            # The first token of a sample has no label and so no weight: the shift moves no weight
+            # into another sample.
             next_weights = torch.nn.functional.pad(weights[:, 1:], (0, 1))
-            part["loss_weights"] = next_weights.chunk(self._slices.sp_size, dim=1)[self._slices.sp_rank]
+            part["loss_weights"] = next_weights.chunk(self._slices.sp_size, dim=1)[
+                self._slices.sp_rank
+            ]
         return part
 
 

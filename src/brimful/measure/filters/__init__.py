@@ -33,7 +33,8 @@ __all__ = [
 ]
 
 FILTERS: dict[str, type[Filter]] = {
-    filter_class.name: filter_class for filter_class in (Refusals, Repetition, Characters, Words, Duplicates)
+    filter_class.name: filter_class
+    for filter_class in (Refusals, Repetition, Characters, Words, Duplicates)
 }
 """All filters, in the order in which they run: cheap ones first."""
 
@@ -68,14 +69,17 @@ def as_filters(filters: Sequence[Filter | str] | Filter | str | None) -> tuple[F
         raise SettingsError(f"{setting('filters', [twin])} is given twice: give one of that name")
     order = list(FILTERS)
     # A user's own filter comes last.
-    return tuple(sorted(made, key=lambda item: order.index(item.name) if item.name in order else len(order)))
+    return tuple(
+        sorted(made, key=lambda item: order.index(item.name) if item.name in order else len(order))
+    )
 
 
 def _parsed(text: Any) -> Filter:
     forms = ", ".join(filter_class.form for filter_class in FILTERS.values())
     if not isinstance(text, str):
         raise SettingsError(
-            f"{setting('filters')} must hold filters, or texts, and holds {type(text).__name__}: {forms}"
+            f"{setting('filters')} must hold filters, or texts, and holds {type(text).__name__}: "
+            f"{forms}"
         )
     name, _, value = text.partition("=")
     filter_class = FILTERS.get(name.strip().replace("_", "-"))
@@ -90,7 +94,8 @@ def _parsed(text: Any) -> Filter:
 
 
 def rejection(filters: Sequence[Filter], sample: Sample) -> tuple[str, str] | None:
-    """Return the name of the first filter that leaves a sample out, and its reason; None if all keep it.
+    """Return the name of the first filter that leaves a sample out, and its reason; None if all
+    keep it.
 
     >>> rejection([Words(most=1)], Sample(0, text="two words"))
     ('words', 'its text has 2 words, more than 1')

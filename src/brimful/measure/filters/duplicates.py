@@ -1,8 +1,9 @@
 """Filter of samples with the content of an earlier one.
 
-A sample is a duplicate if one with a smaller ``sample_id`` has the same content and was not rejected: the order of
-work and the number of processes do not matter. Contents are compared by fingerprints of 128 bits,
-which are measured with the lengths, block by block, and compared when all are complete.
+A sample is a duplicate if one with a smaller ``sample_id`` has the same content and was not
+rejected: the order of work and the number of processes do not matter. Contents are compared by
+fingerprints of 128 bits, which are measured with the lengths, block by block, and compared when all
+are complete.
 """
 
 import json
@@ -42,7 +43,8 @@ class Duplicates(Filter):
 
 
 def content_of(sample: Sample) -> tuple[int, int]:
-    """Return the fingerprint of a sample's content as two numbers of 64 bits; zeros if a medium cannot be read.
+    """Return the fingerprint of a sample's content as two numbers of 64 bits; zeros if a medium
+    cannot be read.
 
     >>> content_of(Sample(0, text="a")) == content_of(Sample(7, text="a", unread=("id",)))
     True
@@ -51,9 +53,13 @@ def content_of(sample: Sample) -> tuple[int, int]:
         media = [[medium.kind.value, medium.fingerprint()] for medium in sample.media]
     except BadAttachmentError:
         return 0, 0
-    tokens = [None if values is None else list(map(int, values)) for values in (sample.input_ids, sample.labels)]
+    tokens = [
+        None if values is None else list(map(int, values))
+        for values in (sample.input_ids, sample.labels)
+    ]
     messages = None if sample.messages is None else list(sample.messages)
-    # Values that JSON does not support (dates of a table, bytes) are compared by their representation.
+    # Values that JSON does not support (dates of a table, bytes) are compared by their
+    # representation.
     content = [messages, sample.text, sample.tools, tokens, media]
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=repr)
     digest = fingerprint_bytes(text.encode("utf-8", "surrogatepass"))

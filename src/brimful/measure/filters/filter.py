@@ -40,15 +40,21 @@ class Filter(abc.ABC):
     def settings(self) -> dict[str, Any]:
         """Settings that decide which samples it removes."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
 
     def refuse(self, problem: str) -> SettingsError:
         """Return the error of an impossible setting of this filter."""
-        return SettingsError(f"{setting('filters', self.name, python=f'filter {self.name}')}: {problem}")
+        return SettingsError(
+            f"{setting('filters', self.name, python=f'filter {self.name}')}: {problem}"
+        )
 
 
 def answers(sample: Sample) -> list[str]:
-    """Return the texts that a sample teaches: the answers of a chat, or the document; empty for tokens.
+    """Return the texts that a sample teaches: the answers of a chat, or the document; empty for
+    tokens.
 
     >>> answers(Sample(0, messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]))
     ['ho']

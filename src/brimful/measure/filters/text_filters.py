@@ -10,7 +10,15 @@ from brimful.sources.sample import Sample
 _Bounds = TypeVar("_Bounds", bound="TextLength")
 
 
-PHRASES = ("i'm sorry", "i am sorry", "i cannot", "i can't", "i'm unable to", "i am unable to", "as an ai")
+PHRASES = (
+    "i'm sorry",
+    "i am sorry",
+    "i cannot",
+    "i can't",
+    "i'm unable to",
+    "i am unable to",
+    "as an ai",
+)
 """Beginnings of refusals, in lowercase, with straight apostrophes."""
 
 _STRAIGHT = str.maketrans({"’": "'", "‘": "'", "ʼ": "'"})
@@ -32,7 +40,9 @@ class TextLength(Filter):
 
     def __post_init__(self) -> None:
         if self.least < 0 or (self.most is not None and self.most < max(1, self.least)):
-            raise self.refuse(f"bounds must be a range of numbers and are {self.least} and {self.most}")
+            raise self.refuse(
+                f"bounds must be a range of numbers and are {self.least} and {self.most}"
+            )
 
     @classmethod
     def parse(cls: type[_Bounds], text: str) -> _Bounds:
@@ -93,7 +103,8 @@ class Words(TextLength):
 
 @dataclass(frozen=True)
 class Repetition(Filter):
-    """Filter of samples with an answer that repeats one word ``words`` times in a row; 8 as in LLaVA-OneVision-1.5.
+    """Filter of samples with an answer that repeats one word ``words`` times in a row; 8 as in
+    LLaVA-OneVision-1.5.
 
     Words are separated by white space; case is ignored.
 
@@ -128,7 +139,8 @@ class Repetition(Filter):
 
 @dataclass(frozen=True)
 class Refusals(Filter):
-    """Filter of samples with an answer that begins with a phrase; case and form of apostrophes are ignored.
+    """Filter of samples with an answer that begins with a phrase; case and form of apostrophes are
+    ignored.
 
     >>> chat = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I’m sorry, I cannot say."}]
     >>> Refusals().reason(Sample(0, messages=chat))
@@ -142,7 +154,11 @@ class Refusals(Filter):
     phrases: tuple[str, ...] = PHRASES
 
     def __post_init__(self) -> None:
-        if isinstance(self.phrases, str) or not self.phrases or not all(map(str.strip, self.phrases)):
+        if (
+            isinstance(self.phrases, str)
+            or not self.phrases
+            or not all(map(str.strip, self.phrases))
+        ):
             raise self.refuse(f"phrases must be texts and are {self.phrases!r}")
         object.__setattr__(self, "phrases", tuple(map(_plain, self.phrases)))
 

@@ -26,16 +26,20 @@ _TEMPLATE_OF_MODEL = f"name the template of the model with {setting('chat_templa
 
 
 class MediaChatEncoder(ChatEncoder):
-    """The tokens that a model's processor gives for chats with media, one for one, from the headers of media alone.
+    """The tokens that a model's processor gives for chats with media, one for one, from the headers
+    of media alone.
 
-    A chat template writes one placeholder for a medium, and the processor replaces it by as many tokens as the medium
-    has features. Here the placeholder is written into the text, which then is a chat like any other; after tokenizing,
-    the tokens of the medium replace the placeholder's token. Tokens of media are not targets.
+    A chat template writes one placeholder for a medium, and the processor replaces it by as many
+    tokens as the medium has features. Here the placeholder is written into the text, which then is
+    a chat like any other; after tokenizing, the tokens of the medium replace the placeholder's
+    token. Tokens of media are not targets.
 
     Args:
         tokenizer: see ``ChatEncoder``.
-        family: maps sizes of media to tokens, as the model's processor does (``media.families.open_family``).
-        compare_media: compare a share of the samples of a job with the model's own processor, if the family has one.
+        family: maps sizes of media to tokens, as the model's processor does
+            (``media.families.open_family``).
+        compare_media: compare a share of the samples of a job with the model's own processor, if
+            the family has one.
         settings: further arguments of ``ChatEncoder``.
 
     Raises:
@@ -54,7 +58,12 @@ class MediaChatEncoder(ChatEncoder):
     takes_media = True
 
     def __init__(
-        self, tokenizer: str | os.PathLike[str] | Any, family: Family, *, compare_media: bool = True, **settings: Any
+        self,
+        tokenizer: str | os.PathLike[str] | Any,
+        family: Family,
+        *,
+        compare_media: bool = True,
+        **settings: Any,
     ) -> None:
         super().__init__(tokenizer, **settings)
         self.tokenizer: Tokenizer
@@ -93,20 +102,29 @@ class MediaChatEncoder(ChatEncoder):
             return prepared
         messages = self._with_placeholders(prepared)
         return Sample(
-            sample.sample_id, messages=messages, tools=prepared.tools, media=sample.media, unread=sample.unread
+            sample.sample_id,
+            messages=messages,
+            tools=prepared.tools,
+            media=sample.media,
+            unread=sample.unread,
         )
 
     def _with_placeholders(self, sample: Sample) -> list[Message]:
-        """Return messages whose contents are texts, with the placeholders that the template writes for media."""
+        """Return messages whose contents are texts, with the placeholders that the template writes
+        for media.
+        """
         messages = sample.messages or ()
         for kind in {medium.kind for medium in sample.media} - self.family.placeholders.keys():
             known_kinds = ", ".join(placeholder.value for placeholder in self.family.placeholders)
             raise BadSampleError(
-                f"holds {kind.value}, which {self.family.name} does not know (it knows {known_kinds})",
+                f"holds {kind.value}, which {self.family.name} does not know (it knows "
+                f"{known_kinds})",
                 sample_id=sample.sample_id,
             )
         shape = tuple((message["role"], _kinds_of_parts(message)) for message in messages)
-        texts: list[str] = examined(self._written, shape, lambda: self._write_placeholders(messages, sample.tools))
+        texts: list[str] = examined(
+            self._written, shape, lambda: self._write_placeholders(messages, sample.tools)
+        )
         placeholder_texts = iter(texts)
         return [_as_text(message, placeholder_texts) for message in messages]
 
@@ -123,25 +141,33 @@ class MediaChatEncoder(ChatEncoder):
         """
         render = self._chat_template.render
         marks: list[str] = []
-        marked_items = [{**message, "content": _between_marks(message, marks)} for message in messages]
+        marked_items = [
+            {**message, "content": _between_marks(message, marks)} for message in messages
+        ]
         try:
             text = render(marked_items, tools)
             placeholder_texts = [
-                _between(text, before, behind) for before, behind in zip(marks[::2], marks[1::2], strict=True)
+                _between(text, before, behind)
+                for before, behind in zip(marks[::2], marks[1::2], strict=True)
             ]
             texts = iter(placeholder_texts)
-            is_same = render([_as_text(message, texts) for message in messages], tools) == render(messages, tools)
+            is_same = render([_as_text(message, texts) for message in messages], tools) == render(
+                messages, tools
+            )
         except Exception as error:  # templates raise exceptions of any class
-            raise SettingsError(f"the chat template cannot write media ({error}): {_TEMPLATE_OF_MODEL}") from error
+            raise SettingsError(
+                f"the chat template cannot write media ({error}): {_TEMPLATE_OF_MODEL}"
+            ) from error
         tokens = [placeholder.token for placeholder in self.family.placeholders.values()]
         if any(sum(map(text.count, tokens)) != 1 for text in placeholder_texts):
             raise SettingsError(
-                f"the chat template does not write {' or '.join(tokens)} for a medium: {_TEMPLATE_OF_MODEL}"
+                f"the chat template does not write {' or '.join(tokens)} for a medium: "
+                f"{_TEMPLATE_OF_MODEL}"
             )
         if not is_same:
             raise SettingsError(
-                "the chat template changes texts next to media, so that it is unclear what it writes: "
-                f"{_TEMPLATE_OF_MODEL}"
+                "the chat template changes texts next to media, so that it is unclear what it "
+                f"writes: {_TEMPLATE_OF_MODEL}"
             )
         return placeholder_texts
 
@@ -153,7 +179,8 @@ class MediaChatEncoder(ChatEncoder):
             tokens = self.tokenizer.ids([placeholder.token])[0]
             if len(tokens) != 1:
                 raise SettingsError(
-                    f"{self.tokenizer} has no token {placeholder.token}: it is not the tokenizer of {self.family.name}"
+                    f"{self.tokenizer} has no token {placeholder.token}: it is not the tokenizer "
+                    f"of {self.family.name}"
                 )
             ids[tokens[0]] = kind
         return ids
@@ -184,7 +211,9 @@ class MediaChatEncoder(ChatEncoder):
             rows.append(ids)
             masks.append(mask)
         offsets = offsets_of([len(row) for row in rows])
-        return EncodedBatch(Ragged(np.concatenate(rows), offsets), np.concatenate(masks), errors, media)
+        return EncodedBatch(
+            Ragged(np.concatenate(rows), offsets), np.concatenate(masks), errors, media
+        )
 
     def _with_media(
         self, sample: Sample, ids: TokenIds, mask: LossMask
@@ -218,22 +247,30 @@ class MediaChatEncoder(ChatEncoder):
             )
             num_tokens += len(tokens)
             begin = place + 1
-        return np.concatenate([*pieces, ids[begin:]]), np.concatenate([*masks, mask[begin:]]), tuple(media)
+        return (
+            np.concatenate([*pieces, ids[begin:]]),
+            np.concatenate([*masks, mask[begin:]]),
+            tuple(media),
+        )
 
     def _places(self, sample: Sample, ids: TokenIds) -> AnyIntArray:
-        """Return the places of the placeholder tokens; refuse a sample whose placeholders do not match its media."""
+        """Return the places of the placeholder tokens; refuse a sample whose placeholders do not
+        match its media.
+        """
         places = np.flatnonzero(np.isin(ids, list(self._token_ids)))
         kinds = [self._token_ids[token] for token in ids[places].tolist()]
         if kinds != [medium.kind for medium in sample.media]:
             raise BadSampleError(
-                f"has {len(sample.media)} media and {len(kinds)} placeholders in its text", sample_id=sample.sample_id
+                f"has {len(sample.media)} media and {len(kinds)} placeholders in its text",
+                sample_id=sample.sample_id,
             )
         return places
 
     def _expand(self, medium: Medium, sample: Sample) -> tuple[int, Expansion]:
         """Return the state of a medium's file and what its header says.
 
-        The state is noted first, so that a change between the two is detected when packs are written.
+        The state is noted first, so that a change between the two is detected when packs are
+        written.
         """
         try:
             return medium.stamp(), self.family.expand(medium)
@@ -243,10 +280,16 @@ class MediaChatEncoder(ChatEncoder):
             ) from error
 
     def _ids_of(self, expansion: Expansion, token: str) -> tuple[TokenIds, tuple[int, ...]]:
-        """Return the tokens of a medium, and the start of each run of its placeholder's token in them."""
+        """Return the tokens of a medium, and the start of each run of its placeholder's token in
+        them.
+        """
         parts = [self._ids_of_piece(piece) for piece in expansion.pieces]
         starts = offsets_of([len(part) for part in parts]).tolist()
-        runs = [start for start, piece in zip(starts, expansion.pieces, strict=False) if piece.text == token]
+        runs = [
+            start
+            for start, piece in zip(starts, expansion.pieces, strict=False)
+            if piece.text == token
+        ]
         return np.concatenate(parts), tuple(runs)
 
     def _ids_of_piece(self, piece: Piece) -> TokenIds:
@@ -273,7 +316,9 @@ def _kinds_of_parts(message: Message) -> tuple[str, ...] | None:
 
 
 def _as_text(message: Message, written: Iterator[str]) -> Message:
-    """Return a message whose content is a text, with the next written placeholders in place of its media."""
+    """Return a message whose content is a text, with the next written placeholders in place of its
+    media.
+    """
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -282,7 +327,9 @@ def _as_text(message: Message, written: Iterator[str]) -> Message:
 
 
 def _between_marks(message: Message, marks: list[str]) -> Any:
-    """Return a content with a mark on each side of every medium; the marks are appended to ``marks``."""
+    """Return a content with a mark on each side of every medium; the marks are appended to
+    ``marks``.
+    """
     content = message.get("content")
     if not isinstance(content, list):
         return content

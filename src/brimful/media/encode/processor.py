@@ -1,7 +1,8 @@
 """The model's own processor, with which an encoder of media is compared while a job runs.
 
-A model family computes tokens from the sizes in a header. Here the same sample is fully processed: the template on the
-conversation as it is, decoded pixels and waveforms, and ``processor(text=…, images=…)`` of Transformers.
+A model family computes tokens from the sizes in a header. Here the same sample is fully processed:
+the template on the conversation as it is, decoded pixels and waveforms, and
+``processor(text=…, images=…)`` of Transformers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from brimful.media.videos import load_frames, video_header
 from brimful.sources.sample import Message, Sample
 
 _MAX_FRAME_BYTES = 1 << 28
-"""Maximum bytes of video frames to decode for a comparison; of a longer video, only the text around it is compared."""
+"""Maximum bytes of video frames to decode for a comparison; of a longer video, only the text around
+it is compared.
+"""
 
 
 @dataclass
@@ -50,12 +53,14 @@ class ProcessorOutput:
 
 
 class ProcessorReference:
-    """The processor of Transformers for a family, made from the files in its directory and the encoder's tokenizer.
+    """The processor of Transformers for a family, made from the files in its directory and the
+    encoder's tokenizer.
 
     Args:
         family: family of the encoder, with a ``directory`` and a ``processor_class``.
         tokenizer: of the encoder.
-        prepare: returns a sample with the messages that the template gets, before placeholders are written into them.
+        prepare: returns a sample with the messages that the template gets, before placeholders are
+            written into them.
         render: returns the text of a conversation from Transformers, as the template writes it.
         encode: returns the encoder's tokens and media of a sample.
     """
@@ -83,7 +88,9 @@ class ProcessorReference:
         files = sorted(Path(self._family.directory or "").glob("*processor*.json"))
         contents = {path.name: fingerprint_bytes(path.read_bytes()) for path in files}
         versions = {name: version(name) for name in ("transformers", "pillow")}
-        return fingerprint_of([self._family.processor_class, self._family.settings, contents, versions])
+        return fingerprint_of(
+            [self._family.processor_class, self._family.settings, contents, versions]
+        )
 
     @cached_property
     def obstacle(self) -> str:
@@ -96,14 +103,16 @@ class ProcessorReference:
             return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
     def difference(self, sample: Sample, length: int) -> str | None:
-        """Describe the difference between an encoded sample and the processor's output; empty if they are equal.
+        """Describe the difference between an encoded sample and the processor's output; empty if
+        they are equal.
 
         Args:
             sample: as given to the encoder.
             length: number of tokens that was measured.
 
         Returns:
-            None if a library to decode a medium of the sample is missing, so that nothing can be compared.
+            None if a library to decode a medium of the sample is missing, so that nothing can be
+            compared.
 
         Raises:
             BadSampleError: a medium cannot be decoded, though its header could be read.
@@ -114,9 +123,7 @@ class ProcessorReference:
         except MissingExtraError:
             return None
         except BadMediumError as error:
-            reason = (
-                f"one of its media cannot be decoded, though its header can be read ({error}): training fails on it"
-            )
+            reason = f"one of its media cannot be decoded, though its header can be read ({error}): training fails on it"
             raise BadSampleError(reason, sample_id=sample.sample_id) from error
         except Exception as error:  # processors raise exceptions of any class
             return f"{self.name} refuses it ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
@@ -130,8 +137,14 @@ class ProcessorReference:
             return ""
         if len(ids) != len(output.ids):
             return f"it has {len(ids):,} tokens, and {len(output.ids):,} by {self.name}"
-        place = next(place for place, (ours, theirs) in enumerate(zip(ids, output.ids, strict=True)) if ours != theirs)
-        ours, theirs = (self._tokenizer.decode(tokens[place : place + 8]) for tokens in (ids, output.ids))
+        place = next(
+            place
+            for place, (ours, theirs) in enumerate(zip(ids, output.ids, strict=True))
+            if ours != theirs
+        )
+        ours, theirs = (
+            self._tokenizer.decode(tokens[place : place + 8]) for tokens in (ids, output.ids)
+        )
         return f"token {place:,} begins {ours!r}, and {theirs!r} by {self.name}"
 
     def _difference_of_media(self, media: Sequence[PlacedMedium], output: ProcessorOutput) -> str:
@@ -145,12 +158,14 @@ class ProcessorReference:
                 num_columns = next(columns, None)
                 if num_columns != item.num_mel_frames:
                     return (
-                        f"{item.title} has {item.num_mel_frames:,} columns of its spectrogram by its header, and "
-                        f"{num_columns:,} by {self.name}"
+                        f"{item.title} has {item.num_mel_frames:,} columns of its spectrogram by "
+                        f"its header, and {num_columns:,} by {self.name}"
                     )
         return ""
 
-    def _output(self, messages: Sequence[Message], tools: Any, media: Sequence[PlacedMedium]) -> ProcessorOutput:
+    def _output(
+        self, messages: Sequence[Message], tools: Any, media: Sequence[PlacedMedium]
+    ) -> ProcessorOutput:
         """Return the processor's output for a sample.
 
         Raises:
@@ -179,7 +194,10 @@ class ProcessorReference:
             np.asarray(output["input_ids"][0]).tolist(),
             {
                 kind: [tuple(grid) for grid in np.asarray(output[name]).tolist()]
-                for kind, name in ((MediaKind.IMAGE, "image_grid_thw"), (MediaKind.VIDEO, "video_grid_thw"))
+                for kind, name in (
+                    (MediaKind.IMAGE, "image_grid_thw"),
+                    (MediaKind.VIDEO, "video_grid_thw"),
+                )
                 if name in output
             },
             _mel_frames(output),
@@ -191,7 +209,9 @@ class ProcessorReference:
         if "images" in arguments:
             output = self._parts["image_processor"](images=arguments["images"], return_tensors="np")
             if "image_grid_thw" in output:
-                result.grids[MediaKind.IMAGE] = [tuple(grid) for grid in np.asarray(output["image_grid_thw"]).tolist()]
+                result.grids[MediaKind.IMAGE] = [
+                    tuple(grid) for grid in np.asarray(output["image_grid_thw"]).tolist()
+                ]
         if "audio" in arguments:
             output = self._parts["feature_extractor"](
                 arguments["audio"],
@@ -204,7 +224,9 @@ class ProcessorReference:
         return result
 
     def _videos(self, items: Sequence[PlacedMedium]) -> dict[str, Any]:
-        """Return the frames that the family takes from videos, with the metadata for the processor's timestamps."""
+        """Return the frames that the family takes from videos, with the metadata for the
+        processor's timestamps.
+        """
         from transformers.video_utils import VideoMetadata
 
         videos, facts = [], []
@@ -212,7 +234,11 @@ class ProcessorReference:
             header = video_header(item.medium)
             indices = self._family.frame_indices(header)
             videos.append(load_frames(item.medium, indices))
-            facts.append(VideoMetadata(total_num_frames=header.num_frames, fps=header.fps, frames_indices=indices))
+            facts.append(
+                VideoMetadata(
+                    total_num_frames=header.num_frames, fps=header.fps, frames_indices=indices
+                )
+            )
         return {"videos": videos, "video_metadata": facts, "do_sample_frames": False}
 
     @cached_property
@@ -236,12 +262,18 @@ class ProcessorReference:
             limits = {name: settings[name] for name in ("min_pixels", "max_pixels")}
             size = {"shortest_edge": limits["min_pixels"], "longest_edge": limits["max_pixels"]}
             return AutoVideoProcessor.from_pretrained(self._family.directory, size=size)
-        except (ImportError, OSError, ValueError):  # it needs torchvision, and a file that names its class
+        except (
+            ImportError,
+            OSError,
+            ValueError,
+        ):  # it needs torchvision, and a file that names its class
             return None
 
     @cached_property
     def _processor(self) -> Any:
-        """The processor made from its parts; None if that fails, and then only the parts are compared."""
+        """The processor made from its parts; None if that fails, and then only the parts are
+        compared.
+        """
         import transformers
 
         try:
@@ -250,7 +282,9 @@ class ProcessorReference:
             names = inspect.signature(kind.__init__).parameters
             settings = {name: files.processor[name] for name in names if name in files.processor}
             parts = {
-                name: self._parts.get(name) for name in names if name in self._parts or name.endswith("_processor")
+                name: self._parts.get(name)
+                for name in names
+                if name in self._parts or name.endswith("_processor")
             }
             return _lenient(kind)(**settings | parts)
         except Exception:  # the tokenizer lacks names that some processors need, or another version
@@ -258,11 +292,17 @@ class ProcessorReference:
 
 
 def _lenient(kind: type) -> type:
-    """Return a processor class that accepts None for parts that a sample does not need (videos without torchvision)."""
+    """Return a processor class that accepts None for parts that a sample does not need (videos
+    without torchvision).
+    """
 
     class Lenient(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-            return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+            return (
+                None
+                if argument is None
+                else super().check_argument_for_proper_class(argument_name, argument)
+            )
 
     Lenient.__name__ = kind.__name__
     return Lenient
@@ -272,13 +312,15 @@ def _are_decodable(items: Sequence[PlacedMedium]) -> bool:
     """Return whether the frames of videos fit in the memory that a comparison may use."""
     headers = [video_header(item.medium) for item in items]
     num_bytes = sum(
-        3 * item.num_frames * header.width * header.height for item, header in zip(items, headers, strict=True)
+        3 * item.num_frames * header.width * header.height
+        for item, header in zip(items, headers, strict=True)
     )
     return num_bytes <= _MAX_FRAME_BYTES
 
 
 def _check_frames(items: Sequence[PlacedMedium], family: Family) -> None:
-    """Decode the last frame that is taken from each video: a header may promise frames that do not exist.
+    """Decode the last frame that is taken from each video: a header may promise frames that do not
+    exist.
 
     Raises:
         BadMediumError: the frame is missing.

@@ -1,4 +1,6 @@
-"""Model families: tokens of images, videos and audio from their headers, as the processor makes them."""
+"""Model families: tokens of images, videos and audio from their headers, as the processor makes
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from typing import Any
 from brimful.base.arguments import option
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.media.families.family import Expansion, Family, Piece, Placeholder, read_processor_files
+from brimful.media.families.family import (
+    Expansion,
+    Family,
+    Piece,
+    Placeholder,
+    read_processor_files,
+)
 from brimful.media.families.llava import InternVL, Llava
 from brimful.media.families.qwen_audio import Qwen2Audio, Qwen25Omni
 from brimful.media.families.qwen_vl import Qwen2VL, Qwen3VL, Qwen25VL
@@ -28,7 +36,8 @@ __all__ = [
 ]
 
 FAMILIES: dict[str, type[Family]] = {
-    family.name: family for family in (Qwen2VL, Qwen25VL, Qwen3VL, Qwen2Audio, Qwen25Omni, Llava, InternVL)
+    family.name: family
+    for family in (Qwen2VL, Qwen25VL, Qwen3VL, Qwen2Audio, Qwen25Omni, Llava, InternVL)
 }
 """Every family by its name."""
 
@@ -38,8 +47,10 @@ def open_family(name: str, directory: str | Path | None = None, **overrides: Any
 
     Args:
         name: a name in ``FAMILIES``.
-        directory: folder of the model's processor, whose files are read; None uses the settings of the published model.
-        overrides: settings that override the files, such as ``max_pixels`` or ``fps``; None leaves a setting unchanged.
+        directory: folder of the model's processor, whose files are read; None uses the settings of
+            the published model.
+        overrides: settings that override the files, such as ``max_pixels`` or ``fps``; None leaves
+            a setting unchanged.
 
     Raises:
         SettingsError: an unknown family or setting, a missing file, or an impossible value.
@@ -63,15 +74,16 @@ _CHOSEN = {
 def family_of_settings(settings: Mapping[str, Any], directory: str | Path | None = None) -> Family:
     """Return the family that has these settings: the inverse of ``Family.settings``.
 
-    What a job may choose, such as ``max_pixels``, is taken from the settings; what belongs to the model has to equal
-    the processor's files.
+    What a job may choose, such as ``max_pixels``, is taken from the settings; what belongs to the
+    model has to equal the processor's files.
 
     Args:
         settings: as ``Family.settings`` had them, also after JSON.
         directory: folder of the model's processor; None trusts all of the settings.
 
     Raises:
-        SettingsError: no such family or setting, or a processor of another model; names the first difference.
+        SettingsError: no such family or setting, or a processor of another model; names the first
+            difference.
 
     >>> family = open_family("qwen2-vl", max_pixels=28 * 28 * 100)
     >>> family_of_settings(family.settings).settings == family.settings
@@ -85,11 +97,13 @@ def family_of_settings(settings: Mapping[str, Any], directory: str | Path | None
         own = {field.name: getattr(part, field.name) for field in fields(part)}
         for key, value in values.items():
             if key not in own:
-                raise SettingsError(f"the family {name} has no setting {key!r} of {part.kind}s: update brimful")
+                raise SettingsError(
+                    f"the family {name} has no setting {key!r} of {part.kind}s: update brimful"
+                )
             if directory is not None and key not in _CHOSEN and value != own[key]:
                 raise SettingsError(
-                    f"{directory} has {key}={own[key]!r} for {part.kind}s and the packs were made with {value!r}: give "
-                    f"the processor that they were made with"
+                    f"{directory} has {key}={own[key]!r} for {part.kind}s and the packs were made "
+                    f"with {value!r}: give the processor that they were made with"
                 )
         parts.append(replace(part, **values))
     return type(family)(*parts)
@@ -110,8 +124,8 @@ def family_of_processor(directory: str | Path) -> str:
         if name in FAMILIES:
             return name
     raise SettingsError(
-        f"{directory} does not say which family its processor is of: name it with {setting('family')}, one of "
-        f"{', '.join(FAMILIES)}"
+        f"{directory} does not say which family its processor is of: name it with "
+        f"{setting('family')}, one of {', '.join(FAMILIES)}"
     )
 
 
@@ -121,7 +135,8 @@ class MediaSettings:
 
     processor: str | None = option(
         None,
-        "Directory of the model's processor (preprocessor_config.json): packs images, videos and audio too.",
+        "Directory of the model's processor (preprocessor_config.json): packs images, videos and "
+        "audio too.",
         "DIR",
     )
     family: str | None = option(
@@ -130,15 +145,25 @@ class MediaSettings:
         "FAMILY",
         "--encoder",
     )
-    min_pixels: int | None = option(None, "Fewest pixels of an image, instead of the processor's.", "N")
-    max_pixels: int | None = option(None, "Most pixels of an image, instead of the processor's.", "N")
+    min_pixels: int | None = option(
+        None, "Fewest pixels of an image, instead of the processor's.", "N"
+    )
+    max_pixels: int | None = option(
+        None, "Most pixels of an image, instead of the processor's.", "N"
+    )
     fps: float | None = option(None, "Frames taken per second of video.", "RATE")
     num_frames: int | None = option(None, "Frames taken per video, of any duration.", "N")
     min_frames: int | None = option(None, "Fewest frames that --fps takes.", "N")
     max_frames: int | None = option(None, "Most frames that --fps takes.", "N")
-    video_min_pixels: int | None = option(None, "Fewest pixels of a video frame; for Qwen3-VL, of all frames.", "N")
-    video_max_pixels: int | None = option(None, "Most pixels of a video frame; for Qwen3-VL, of all frames.", "N")
-    sampling_rate: int | None = option(None, "Audio samples per second, instead of the processor's.", "HERTZ")
+    video_min_pixels: int | None = option(
+        None, "Fewest pixels of a video frame; for Qwen3-VL, of all frames.", "N"
+    )
+    video_max_pixels: int | None = option(
+        None, "Most pixels of a video frame; for Qwen3-VL, of all frames.", "N"
+    )
+    sampling_rate: int | None = option(
+        None, "Audio samples per second, instead of the processor's.", "HERTZ"
+    )
 
     def open(self) -> Family | None:
         """Open the family; None if no media are requested.
@@ -151,8 +176,8 @@ class MediaSettings:
         if name is None and processor is None:
             if overrides:
                 raise SettingsError(
-                    f"{setting(next(iter(overrides)))} is for images, videos and audio: name the model's "
-                    f"{setting('processor')}, or leave it out"
+                    f"{setting(next(iter(overrides)))} is for images, videos and audio: name the "
+                    f"model's {setting('processor')}, or leave it out"
                 )
             return None
         return open_family(name or family_of_processor(processor), processor, **overrides)

@@ -1,4 +1,6 @@
-"""A model family: what its processor, of which the files are read, makes of the placeholder of a medium."""
+"""A model family: what its processor, of which the files are read, makes of the placeholder of a
+medium.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from brimful.media.videos import VideoHeader, video_header
 
 @dataclass(frozen=True)
 class ProcessorFiles:
-    """Settings of one processor and its parts, each as the dictionary that Transformers would choose.
+    """Settings of one processor and its parts, each as the dictionary that Transformers would
+    choose.
 
     Attributes:
         processor: of the processor itself: ``processor_config.json``.
@@ -33,9 +36,11 @@ class ProcessorFiles:
 
 
 def read_processor_files(directory: str | Path) -> ProcessorFiles:
-    """Return the settings of a processor: nested in ``processor_config.json``, or in separate files.
+    """Return the settings of a processor: nested in ``processor_config.json``, or in separate
+    files.
 
-    A video processor without a file uses the image processor's, and so does a feature extractor, as in Transformers.
+    A video processor without a file uses the image processor's, and so does a feature extractor, as
+    in Transformers.
 
     Raises:
         SettingsError: none of the files exists, or one is not a JSON object.
@@ -49,8 +54,8 @@ def read_processor_files(directory: str | Path) -> ProcessorFiles:
     video = read_json_object(directory / "video_preprocessor_config.json")
     if processor is None and image is None and video is None:
         raise SettingsError(
-            f"{setting('processor', str(directory))}: {directory} has no preprocessor_config.json and no "
-            f"processor_config.json, which come with a model"
+            f"{setting('processor', str(directory))}: {directory} has no preprocessor_config.json "
+            "and no processor_config.json, which come with a model"
         )
     processor, image = processor or {}, image or {}
     return ProcessorFiles(
@@ -62,7 +67,9 @@ def read_processor_files(directory: str | Path) -> ProcessorFiles:
 
 
 def read_json_object(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file, None if there is no file; ``SettingsError`` for anything else."""
+    """Return the JSON object in a file, None if there is no file; ``SettingsError`` for anything
+    else.
+    """
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -111,7 +118,8 @@ class Expansion:
         grid: patches along time, height and width, if the family has such a grid.
         num_frames: frames that are taken from a video; 1 for an image.
         num_mel_frames: columns of the spectrogram of an audio clip, without padding.
-        seconds_per_grid: seconds from one grid of a video to the next, if the model's positions follow them.
+        seconds_per_grid: seconds from one grid of a video to the next, if the model's positions
+            follow them.
 
     >>> Expansion((Piece("<a>"), Piece("<b>", 3)), num_tokens=3).text
     '<a><b><b><b>'
@@ -132,14 +140,17 @@ class Expansion:
 
 
 class Family(ABC):
-    """Sizes of media to tokens, patches and texts, as the processor of a family of models makes them.
+    """Sizes of media to tokens, patches and texts, as the processor of a family of models makes
+    them.
 
     An instance has its settings, which are read from the processor's own files: ``open_family``.
     """
 
     name: ClassVar[str]
     processor_class: ClassVar[str] = ""
-    """Name of its processor in Transformers, with which jobs compare a share of their samples; empty without one."""
+    """Name of its processor in Transformers, with which jobs compare a share of their samples;
+    empty without one.
+    """
 
     directory: Path | None = None
     """Folder of the processor whose files it was read from; not part of its settings."""
@@ -147,34 +158,43 @@ class Family(ABC):
     placeholders: ClassVar[Mapping[MediaKind, Placeholder]]
 
     remedies: ClassVar[Mapping[MediaKind, tuple[str, ...]]] = {}
-    """Settings that make fewer tokens of a medium; empty for a kind whose number of tokens is fixed."""
+    """Settings that make fewer tokens of a medium; empty for a kind whose number of tokens is
+    fixed.
+    """
 
     needs_full_spectrograms: ClassVar[bool] = True
-    """True for an audio tower that takes only spectrograms of the longest length; false for one that reads only the
-    columns that ``feature_attention_mask`` names."""
+    """True for an audio tower that takes only spectrograms of the longest length; false for one
+    that reads only the columns that ``feature_attention_mask`` names.
+    """
 
     @classmethod
     def open(cls, directory: str | Path | None, **overrides: Any) -> Family:
         """Return the family with the settings of a processor's folder; see ``open_family``."""
         files = None if directory is None else read_processor_files(directory)
-        family = cls.from_files(files, {name: value for name, value in overrides.items() if value is not None})
+        family = cls.from_files(
+            files, {name: value for name, value in overrides.items() if value is not None}
+        )
         family.directory = None if directory is None else Path(directory)
         return family
 
     @classmethod
     @abstractmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Family:
-        """Return the family with the settings of a processor, or of the published model if ``files`` is None.
+        """Return the family with the settings of a processor, or of the published model if
+        ``files`` is None.
 
         Raises:
-            SettingsError: a setting of the processor or an override that the family does not know or cannot have.
+            SettingsError: a setting of the processor or an override that the family does not know
+                or cannot have.
         """
 
     @classmethod
     def _check_known(cls, overrides: Mapping[str, Any], known: Collection[str]) -> None:
         """Reject an override that would change nothing."""
         if unknown := [setting(name) for name in sorted(overrides.keys() - set(known))]:
-            raise SettingsError(f"the family {cls.name} has no setting {', '.join(unknown)}: leave it out")
+            raise SettingsError(
+                f"the family {cls.name} has no setting {', '.join(unknown)}: leave it out"
+            )
 
     @property
     @abstractmethod
@@ -202,15 +222,21 @@ class Family(ABC):
         expansion = self.audio(header)
         # The processor makes no token of it.
         if expansion.num_tokens < 1:
-            raise BadMediumError(f"is too short for a token: {counted(header.num_frames, 'sample')}")
+            raise BadMediumError(
+                f"is too short for a token: {counted(header.num_frames, 'sample')}"
+            )
         return expansion
 
     def image(self, size: ImageSize) -> Expansion:
-        """Return the expansion of an image of this size; ``BadMediumError`` if the processor rejects it."""
+        """Return the expansion of an image of this size; ``BadMediumError`` if the processor
+        rejects it.
+        """
         raise self._unknown(MediaKind.IMAGE)
 
     def video(self, header: VideoHeader) -> Expansion:
-        """Return the expansion of a video of this header; ``BadMediumError`` if the processor rejects it."""
+        """Return the expansion of a video of this header; ``BadMediumError`` if the processor
+        rejects it.
+        """
         raise self._unknown(MediaKind.VIDEO)
 
     def frame_indices(self, header: VideoHeader) -> list[int]:
@@ -218,11 +244,16 @@ class Family(ABC):
         raise self._unknown(MediaKind.VIDEO)
 
     def audio(self, header: AudioHeader) -> Expansion:
-        """Return the expansion of an audio clip of this header; ``BadMediumError`` if the processor rejects it."""
+        """Return the expansion of an audio clip of this header; ``BadMediumError`` if the processor
+        rejects it.
+        """
         raise self._unknown(MediaKind.AUDIO)
 
-    def attention_groups(self, num_patches: int, grid: tuple[int, int, int] | None) -> tuple[int, int]:
-        """Return the number and the size of the groups of patches of a medium that attend to each other.
+    def attention_groups(
+        self, num_patches: int, grid: tuple[int, int, int] | None
+    ) -> tuple[int, int]:
+        """Return the number and the size of the groups of patches of a medium that attend to each
+        other.
 
         Each image and each frame, or pair of frames, is a group; in ``InternVL`` each tile is one.
         """
@@ -230,4 +261,6 @@ class Family(ABC):
 
     def _unknown(self, kind: MediaKind) -> SettingsError:
         kinds = ", ".join(known.value for known in self.placeholders)
-        return SettingsError(f"the family {self.name} has no placeholder for {kind.value}: it knows {kinds}")
+        return SettingsError(
+            f"the family {self.name} has no placeholder for {kind.value}: it knows {kinds}"
+        )

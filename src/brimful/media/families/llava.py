@@ -1,4 +1,6 @@
-"""LLaVA 1.5, whose images all have the same number of tokens, and InternVL, which cuts an image into tiles."""
+"""LLaVA 1.5, whose images all have the same number of tokens, and InternVL, which cuts an image
+into tiles.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ class LlavaSettings:
     Attributes:
         width, height: pixels after resizing and cropping.
         patch_size: width and height of a patch in pixels.
-        num_additional_image_tokens: tokens of the encoder that are not patches, such as the class token.
+        num_additional_image_tokens: tokens of the encoder that are not patches, such as the class
+            token.
         vision_feature_select_strategy: ``default`` drops the first token, ``full`` keeps it.
     """
 
@@ -48,14 +51,17 @@ class Llava(Family):
         """Return the family with its settings, which cannot be overridden.
 
         Raises:
-            SettingsError: an override, no ``patch_size`` in the files, or images without a fixed size.
+            SettingsError: an override, no ``patch_size`` in the files, or images without a fixed
+                size.
         """
         cls._check_known(overrides, ())
         if files is None:
             return cls(LlavaSettings())
         patch_size = files.processor.get("patch_size")
         if not patch_size:
-            raise SettingsError("processor_config.json has no patch_size, without which no token is counted")
+            raise SettingsError(
+                "processor_config.json has no patch_size, without which no token is counted"
+            )
         width, height = _fixed_size(files.image)
         return cls(
             LlavaSettings(
@@ -101,11 +107,15 @@ def _fixed_size(values: Mapping[str, Any]) -> tuple[int, int]:
         return size, size
     if isinstance(size, Mapping) and "width" in size and "height" in size:
         return size["width"], size["height"]
-    raise SettingsError("the processor gives images no fixed size: neither crop_size nor size has width and height")
+    raise SettingsError(
+        "the processor gives images no fixed size: neither crop_size nor size has width and height"
+    )
 
 
 _PATCHES_OF_TOKEN = 4
-"""Patches that become one token: published models halve both sides, which no processor file states."""
+"""Patches that become one token: published models halve both sides, which no processor file
+states.
+"""
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,9 @@ class InternVLSettings:
 
 
 class InternVL(Family):
-    """InternVL 2.5 and 3 with the processor of Transformers: images. Videos are not measured yet."""
+    """InternVL 2.5 and 3 with the processor of Transformers: images. Videos are not measured
+    yet.
+    """
 
     name = "internvl"
     processor_class = "InternVLProcessor"
@@ -139,7 +151,9 @@ class InternVL(Family):
 
     @classmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> InternVL:
-        """Return the family with its settings; the override is ``max_patches``, the maximum number of tiles."""
+        """Return the family with its settings; the override is ``max_patches``, the maximum number
+        of tiles.
+        """
         cls._check_known(overrides, ("max_patches",))
         settings: dict[str, Any] = {}
         if files is not None:
@@ -175,10 +189,18 @@ class InternVL(Family):
             # One tile is the whole already.
             num_tiles = columns * rows + (columns * rows > 1)
         num_tokens = num_tiles * settings.image_seq_length
-        pieces = (Piece("<img>"), Piece(self.placeholders[MediaKind.IMAGE].token, num_tokens), Piece("</img>"))
-        return Expansion(pieces, num_tokens, num_patches=num_tokens * _PATCHES_OF_TOKEN, num_frames=1)
+        pieces = (
+            Piece("<img>"),
+            Piece(self.placeholders[MediaKind.IMAGE].token, num_tokens),
+            Piece("</img>"),
+        )
+        return Expansion(
+            pieces, num_tokens, num_patches=num_tokens * _PATCHES_OF_TOKEN, num_frames=1
+        )
 
-    def attention_groups(self, num_patches: int, grid: tuple[int, int, int] | None) -> tuple[int, int]:
+    def attention_groups(
+        self, num_patches: int, grid: tuple[int, int, int] | None
+    ) -> tuple[int, int]:
         """Return the number of tiles, and the patches of each.
 
         >>> from brimful.media.families import open_family
@@ -192,9 +214,11 @@ class InternVL(Family):
 def tiles(size: ImageSize, settings: InternVLSettings) -> tuple[int, int]:
     """Return the columns and rows of tiles whose shape is nearest to the image's.
 
-    If two are equally near, the one with more tiles, unless the tiles have more than twice the image's pixels.
+    If two are equally near, the one with more tiles, unless the tiles have more than twice the
+    image's pixels.
 
-    Source: ``get_optimal_tiled_canvas`` of Transformers, ``models/got_ocr2``, to the last bit of its floats.
+    Source: ``get_optimal_tiled_canvas`` of Transformers, ``models/got_ocr2``, to the last bit of
+    its floats.
 
     >>> tiles(ImageSize(1600, 800), InternVLSettings())
     (4, 2)
@@ -205,7 +229,10 @@ def tiles(size: ImageSize, settings: InternVLSettings) -> tuple[int, int]:
         difference = abs(ratio - columns / rows)
         if difference < smallest_difference:
             best, smallest_difference = (columns, rows), difference
-        elif difference == smallest_difference and area > 0.5 * settings.height * settings.width * columns * rows:
+        elif (
+            difference == smallest_difference
+            and area > 0.5 * settings.height * settings.width * columns * rows
+        ):
             best = (columns, rows)
     return best
 
@@ -214,5 +241,10 @@ def tiles(size: ImageSize, settings: InternVLSettings) -> tuple[int, int]:
 def _arrangements(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]:
     """Return columns and rows of every allowed number of tiles, few tiles first."""
     sides = range(1, max_tiles + 1)
-    pairs = [(columns, rows) for columns in sides for rows in sides if min_tiles <= columns * rows <= max_tiles]
+    pairs = [
+        (columns, rows)
+        for columns in sides
+        for rows in sides
+        if min_tiles <= columns * rows <= max_tiles
+    ]
     return tuple(sorted(pairs, key=lambda pair: pair[0] * pair[1]))

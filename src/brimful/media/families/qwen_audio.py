@@ -34,7 +34,9 @@ class SpectrogramSettings:
         for name in ("sampling_rate", "hop_length", "chunk_length"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingsError(f"{name} of audio has to be a positive whole number and is {value!r}")
+                raise SettingsError(
+                    f"{name} of audio has to be a positive whole number and is {value!r}"
+                )
 
     def num_columns(self, header: AudioHeader) -> int:
         """Return the columns of a clip's spectrogram, without padding.
@@ -44,19 +46,24 @@ class SpectrogramSettings:
         """
         longest = self.chunk_length * self.sampling_rate
         num_samples = min(num_samples_after_resampling(header, self.sampling_rate), longest)
-        # A column begins at each hop; the one after the last whole hop of the longest clip is not made.
+        # A column begins at each hop; the one after the last whole hop of the longest clip is not
+        # made.
         return min(-(-num_samples // self.hop_length), longest // self.hop_length)
 
 
 def spectrogram_settings(
     published: SpectrogramSettings, files: ProcessorFiles | None, overrides: Mapping[str, Any]
 ) -> SpectrogramSettings:
-    """Return the settings of a processor's file, or the published ones without files; overrides replace both."""
+    """Return the settings of a processor's file, or the published ones without files; overrides
+    replace both.
+    """
     defaults = published if files is None else SpectrogramSettings()
     values: Mapping[str, Any] = {} if files is None else files.audio
     names = ("sampling_rate", "hop_length", "chunk_length")
     settings = {name: values.get(name, getattr(defaults, name)) for name in names}
-    return SpectrogramSettings(**settings | {name: overrides[name] for name in names if name in overrides})
+    return SpectrogramSettings(
+        **settings | {name: overrides[name] for name in names if name in overrides}
+    )
 
 
 def sound_tokens(num_columns: int) -> int:
@@ -65,7 +72,9 @@ def sound_tokens(num_columns: int) -> int:
 
 
 def expand_sound(header: AudioHeader, settings: SpectrogramSettings, token: str) -> Expansion:
-    """Return the expansion of an audio clip: two layers of the encoder each keep every other column."""
+    """Return the expansion of an audio clip: two layers of the encoder each keep every other
+    column.
+    """
     num_columns = settings.num_columns(header)
     num_tokens = sound_tokens(num_columns)
     return Expansion((Piece(token, num_tokens),), num_tokens, num_mel_frames=num_columns)
@@ -76,7 +85,9 @@ class Qwen2Audio(Family):
 
     name = "qwen2-audio"
     processor_class = "Qwen2AudioProcessor"
-    placeholders = {MediaKind.AUDIO: Placeholder("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>")}
+    placeholders = {
+        MediaKind.AUDIO: Placeholder("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>")
+    }
 
     def __init__(self, audio: SpectrogramSettings) -> None:
         self._audio = audio
@@ -103,7 +114,9 @@ class Qwen2Audio(Family):
 
 
 class Qwen25Omni(Family):
-    """Qwen2.5-Omni: audio and images. Videos, whose audio is interleaved with their frames, are not measured yet."""
+    """Qwen2.5-Omni: audio and images. Videos, whose audio is interleaved with their frames, are not
+    measured yet.
+    """
 
     name = "qwen2.5-omni"
     processor_class = "Qwen2_5OmniProcessor"
@@ -120,10 +133,14 @@ class Qwen25Omni(Family):
 
     @classmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen25Omni:
-        """Return the family with its settings; overrides are ``min_pixels``, ``max_pixels`` and ``sampling_rate``."""
+        """Return the family with its settings; overrides are ``min_pixels``, ``max_pixels`` and
+        ``sampling_rate``.
+        """
         cls._check_known(overrides, ("min_pixels", "max_pixels", "sampling_rate"))
         published = PatchSettings(max_pixels=12_845_056)
-        limits = {name: overrides[name] for name in ("min_pixels", "max_pixels") if name in overrides}
+        limits = {
+            name: overrides[name] for name in ("min_pixels", "max_pixels") if name in overrides
+        }
         return cls(
             patch_settings(published, {}, limits)
             if files is None

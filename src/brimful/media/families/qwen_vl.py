@@ -48,7 +48,9 @@ class PatchSettings:
                 title = name
                 if name.endswith("_pixels"):
                     title = setting(f"video_{name}" if self.kind == "video" else name)
-                raise SettingsError(f"{title} of {self.kind}s has to be a positive whole number and is {value!r}")
+                raise SettingsError(
+                    f"{title} of {self.kind}s has to be a positive whole number and is {value!r}"
+                )
 
     @property
     def factor(self) -> int:
@@ -56,17 +58,22 @@ class PatchSettings:
         return self.patch_size * self.merge_size
 
 
-def patch_settings(defaults: Settings, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
-    """Return settings with the values of a processor's file, which overrides that are not None replace.
+def patch_settings(
+    defaults: Settings, values: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> Settings:
+    """Return settings with the values of a processor's file, which overrides that are not None
+    replace.
 
-    The limits of pixels are ``shortest_edge`` and ``longest_edge`` of ``size``, or ``min_pixels`` and ``max_pixels``,
-    which take precedence, as in the processor.
+    The limits of pixels are ``shortest_edge`` and ``longest_edge`` of ``size``, or ``min_pixels``
+    and ``max_pixels``, which take precedence, as in the processor.
 
     Raises:
         SettingsError: the processor does not resize, or has a size without both limits.
     """
     if not values.get("do_resize", True):
-        raise SettingsError("do_resize of the processor is false: only images that are resized are measured")
+        raise SettingsError(
+            "do_resize of the processor is false: only images that are resized are measured"
+        )
     names = [field.name for field in fields(defaults)]
     settings = {name: values[name] for name in names if values.get(name) is not None}
     size = values.get("size")
@@ -89,13 +96,26 @@ def expand_image(size: ImageSize, settings: PatchSettings, token: str) -> Expans
     width, height = smart_resize(*size, settings.factor, settings.min_pixels, settings.max_pixels)
     grid = (1, height // settings.patch_size, width // settings.patch_size)
     num_tokens = math.prod(grid) // settings.merge_size**2
-    return Expansion((Piece(token, num_tokens),), num_tokens, num_patches=math.prod(grid), grid=grid, num_frames=1)
+    return Expansion(
+        (Piece(token, num_tokens),),
+        num_tokens,
+        num_patches=math.prod(grid),
+        grid=grid,
+        num_frames=1,
+    )
 
 
 def smart_resize(
-    width: int, height: int, factor: int, min_pixels: int, max_pixels: int, num_frames: int = 1, pair: int = 1
+    width: int,
+    height: int,
+    factor: int,
+    min_pixels: int,
+    max_pixels: int,
+    num_frames: int = 1,
+    pair: int = 1,
 ) -> tuple[int, int]:
-    """Return width and height that are multiples of ``factor``, of about the same shape, within limits of pixels.
+    """Return width and height that are multiples of ``factor``, of about the same shape, within
+    limits of pixels.
 
     Args:
         width, height: of an image or of each frame.
@@ -107,14 +127,15 @@ def smart_resize(
     Raises:
         BadMediumError: one side is more than 200 times as long as the other.
 
-    Source: ``smart_resize`` of Transformers, ``models/qwen2_vl`` and, with frames, ``models/qwen3_vl``, to the last bit
-    of their floats.
+    Source: ``smart_resize`` of Transformers, ``models/qwen2_vl`` and, with frames,
+    ``models/qwen3_vl``, to the last bit of their floats.
 
     >>> smart_resize(1000, 500, factor=28, min_pixels=56 * 56, max_pixels=28 * 28 * 100)
     (392, 196)
     """
     check_aspect_ratio(width, height)
-    # Python's round goes to the even neighbor: 42 is 1.5 times 28 and becomes 56, 70 is 2.5 times 28 and becomes 56.
+    # Python's round goes to the even neighbor: 42 is 1.5 times 28 and becomes 56, 70 is 2.5 times
+    # 28 and becomes 56.
     new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
     pixels = round(num_frames / pair) * pair * new_height * new_width
     if pixels > max_pixels:
@@ -133,7 +154,8 @@ def check_aspect_ratio(width: int, height: int) -> None:
     ratio = max(width, height) / min(width, height)
     if ratio > MAX_ASPECT_RATIO:
         raise BadMediumError(
-            f"is {width} x {height}: one side is {ratio:.0f} times the other, {MAX_ASPECT_RATIO} at most"
+            f"is {width} x {height}: one side is {ratio:.0f} times the other, {MAX_ASPECT_RATIO} "
+            "at most"
         )
 
 
@@ -146,8 +168,10 @@ class VideoSettings(PatchSettings):
         fps: frames taken of each second.
         num_frames: frames taken, however long the video is.
         min_frames, max_frames: bounds of the frames that ``fps`` takes.
-        cap_pixels_per_frame: long videos have smaller frames, so that they share ``max_video_tokens``.
-        max_video_tokens: tokens of this bound: of the whole video in Qwen2-VL, of one frame in Qwen3-VL.
+        cap_pixels_per_frame: long videos have smaller frames, so that they share
+            ``max_video_tokens``.
+        max_video_tokens: tokens of this bound: of the whole video in Qwen2-VL, of one frame in
+            Qwen3-VL.
     """
 
     kind: ClassVar[str] = "video"
@@ -168,13 +192,17 @@ class VideoSettings(PatchSettings):
             raise SettingsError(f"{setting('fps')} of videos has to be above 0 and is {self.fps}")
         if min(self.min_frames, self.max_frames) < 1:
             raise SettingsError(
-                f"{setting('min_frames')} and {setting('max_frames')} have to be positive: {self.min_frames}, {self.max_frames}"
+                f"{setting('min_frames')} and {setting('max_frames')} have to be positive: "
+                f"{self.min_frames}, {self.max_frames}"
             )
         if self.num_frames is not None and self.num_frames < 1:
-            raise SettingsError(f"{setting('num_frames')} of videos has to be positive and is {self.num_frames}")
+            raise SettingsError(
+                f"{setting('num_frames')} of videos has to be positive and is {self.num_frames}"
+            )
         if self.do_sample_frames and self.fps is not None and self.num_frames is not None:
             raise SettingsError(
-                f"{setting('fps')} and {setting('num_frames')} of videos contradict each other: keep one"
+                f"{setting('fps')} and {setting('num_frames')} of videos contradict each other: "
+                "keep one"
             )
 
 
@@ -184,11 +212,18 @@ class Qwen2VL(Family):
     name = "qwen2-vl"
     processor_class = "Qwen2VLProcessor"
     placeholders = {
-        MediaKind.IMAGE: Placeholder("<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"),
-        MediaKind.VIDEO: Placeholder("<|vision_start|><|video_pad|><|vision_end|>", "<|video_pad|>"),
+        MediaKind.IMAGE: Placeholder(
+            "<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"
+        ),
+        MediaKind.VIDEO: Placeholder(
+            "<|vision_start|><|video_pad|><|vision_end|>", "<|video_pad|>"
+        ),
     }
     # Not ``num_frames``: a video with fewer frames is rejected.
-    remedies = {MediaKind.IMAGE: ("max_pixels",), MediaKind.VIDEO: ("fps", "max_frames", "video_max_pixels")}
+    remedies = {
+        MediaKind.IMAGE: ("max_pixels",),
+        MediaKind.VIDEO: ("fps", "max_frames", "video_max_pixels"),
+    }
 
     published_image: ClassVar[PatchSettings] = PatchSettings(max_pixels=12_845_056)
     """Settings of the published model, for a family without a processor's files."""
@@ -206,9 +241,10 @@ class Qwen2VL(Family):
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen2VL:
         """Return the family with its settings.
 
-        Overrides are ``min_pixels`` and ``max_pixels`` of images, ``video_min_pixels`` and ``video_max_pixels``, and
-        ``fps``, ``num_frames``, ``min_frames``, ``max_frames`` and ``cap_pixels_per_frame`` of videos. ``fps`` and
-        ``num_frames`` make the processor sample frames.
+        Overrides are ``min_pixels`` and ``max_pixels`` of images, ``video_min_pixels`` and
+        ``video_max_pixels``, and ``fps``, ``num_frames``, ``min_frames``, ``max_frames`` and
+        ``cap_pixels_per_frame`` of videos. ``fps`` and ``num_frames`` make the processor sample
+        frames.
         """
         image = {name: overrides.get(name) for name in ("min_pixels", "max_pixels")}
         video = {name: overrides.get(f"video_{name}") for name in ("min_pixels", "max_pixels")}
@@ -227,12 +263,18 @@ class Qwen2VL(Family):
         else:
             image_file, video_file = files.image, files.video
         video_settings = patch_settings(default_video, video_file, video)
-        # A processor that takes all frames, the default of Qwen2-VL, would ignore a bound of their number.
-        bounds = [setting(name, video[name]) for name in ("min_frames", "max_frames") if video[name] is not None]
+        # A processor that takes all frames, the default of Qwen2-VL, would ignore a bound of their
+        # number.
+        bounds = [
+            setting(name, video[name])
+            for name in ("min_frames", "max_frames")
+            if video[name] is not None
+        ]
         if bounds and not (video_settings.do_sample_frames and video_settings.num_frames is None):
             raise SettingsError(
-                f"{' and '.join(bounds)}: a bound of the frames that {setting('fps')} takes, and this processor takes "
-                f"others: add {setting('fps', 2)}, or name their number with {setting('num_frames')}"
+                f"{' and '.join(bounds)}: a bound of the frames that {setting('fps')} takes, and "
+                f"this processor takes others: add {setting('fps', 2)}, or name their number with "
+                f"{setting('num_frames')}"
             )
         return cls(patch_settings(default_image, image_file, image), video_settings)
 
@@ -260,11 +302,20 @@ class Qwen2VL(Family):
         grid = self._video_grid(len(indices), header.width, header.height)
         num_tokens = math.prod(grid) // self._video.merge_size**2
         pieces = self._video_pieces(header, indices, grid)
-        return Expansion(pieces, num_tokens, num_patches=math.prod(grid), grid=grid, num_frames=len(indices))
+        return Expansion(
+            pieces, num_tokens, num_patches=math.prod(grid), grid=grid, num_frames=len(indices)
+        )
 
-    def _video_pieces(self, header: VideoHeader, indices: list[int], grid: tuple[int, int, int]) -> tuple[Piece, ...]:
+    def _video_pieces(
+        self, header: VideoHeader, indices: list[int], grid: tuple[int, int, int]
+    ) -> tuple[Piece, ...]:
         """Return what replaces the placeholder's token."""
-        return (Piece(self.placeholders[MediaKind.VIDEO].token, math.prod(grid) // self._video.merge_size**2),)
+        return (
+            Piece(
+                self.placeholders[MediaKind.VIDEO].token,
+                math.prod(grid) // self._video.merge_size**2,
+            ),
+        )
 
     def frame_indices(self, header: VideoHeader) -> list[int]:
         """Return the numbers of the frames that the processor takes from a video, ascending.
@@ -281,16 +332,19 @@ class Qwen2VL(Family):
             num_frames = round(settings.num_frames / pair) * pair
         elif settings.fps is not None:
             max_frames = math.floor(min(settings.max_frames, total) / pair) * pair
-            wish = min(max(total / header.fps * settings.fps, settings.min_frames), max_frames, total)
+            wish = min(
+                max(total / header.fps * settings.fps, settings.min_frames), max_frames, total
+            )
             num_frames = math.floor(wish / pair) * pair
         else:
             raise SettingsError(
-                f"do_sample_frames of the processor is true: choose {setting('fps')} or {setting('num_frames')}"
+                f"do_sample_frames of the processor is true: choose {setting('fps')} or "
+                f"{setting('num_frames')}"
             )
         if not 0 < num_frames <= total:
             raise BadMediumError(f"has {total} frames, and {num_frames} are to be taken")
-        # As ``torch.arange`` of two integers and a float: float32, then truncated; it can have one more number than
-        # asked.
+        # As ``torch.arange`` of two integers and a float: float32, then truncated; it can have one
+        # more number than asked.
         step = total / num_frames
         steps = np.arange(math.ceil(total / step), dtype=np.float64)
         return [int(index) for index in (steps * step).astype(np.float32)]
@@ -303,7 +357,9 @@ class Qwen2VL(Family):
             total_pixels = int(settings.max_video_tokens * settings.factor * settings.factor * 0.9)
             share = total_pixels * settings.temporal_patch_size // num_frames
             max_pixels = max(min(max_pixels, share), int(settings.min_pixels * 1.05))
-        width, height = smart_resize(width, height, settings.factor, settings.min_pixels, max_pixels)
+        width, height = smart_resize(
+            width, height, settings.factor, settings.min_pixels, max_pixels
+        )
         # The last frame is repeated until the last patch is full.
         num_pairs = -(-num_frames // settings.temporal_patch_size)
         return num_pairs, height // settings.patch_size, width // settings.patch_size
@@ -323,7 +379,8 @@ class Qwen25VL(Qwen2VL):
         1.0
         """
         expansion = super().video(header)
-        # Source: ``VideoMetadata.sampled_fps`` and ``Qwen2_5_VLProcessor``, in the order of their floats.
+        # Source: ``VideoMetadata.sampled_fps`` and ``Qwen2_5_VLProcessor``, in the order of their
+        # floats.
         sampled_fps = expansion.num_frames / header.num_frames * header.fps
         return replace(expansion, seconds_per_grid=self._video.temporal_patch_size / sampled_fps)
 
@@ -364,10 +421,13 @@ class Qwen3VL(Qwen2VL):
         # If a video has fewer frames than asked, some are taken twice.
         return [int(index) for index in np.linspace(0, total - 1, num_frames).round()]
 
-    def _video_pieces(self, header: VideoHeader, indices: list[int], grid: tuple[int, int, int]) -> tuple[Piece, ...]:
+    def _video_pieces(
+        self, header: VideoHeader, indices: list[int], grid: tuple[int, int, int]
+    ) -> tuple[Piece, ...]:
         num_tokens = grid[1] * grid[2] // self._video.merge_size**2
         size = self._video.temporal_patch_size
-        # A partial last group repeats its last frame; the time of a group is midway between its first and last frame.
+        # A partial last group repeats its last frame; the time of a group is midway between its
+        # first and last frame.
         times = [index / header.fps for index in indices + indices[-1:] * (-len(indices) % size)]
         pieces = []
         for start in range(0, len(times), size):
@@ -393,6 +453,8 @@ class Qwen3VL(Qwen2VL):
         if min(width, height) < factor:
             scale = max(factor / height, factor / width)
             width, height = int(width * scale), int(height * scale)
-        width, height = smart_resize(width, height, factor, settings.min_pixels, max_pixels, num_frames, pair)
+        width, height = smart_resize(
+            width, height, factor, settings.min_pixels, max_pixels, num_frames, pair
+        )
         num_groups = -(-num_frames // pair)
         return num_groups, height // settings.patch_size, width // settings.patch_size

@@ -1,4 +1,6 @@
-"""Media of jobs that write packs: surveyed, laid out in containers, written; and the media of a producer as they arrive."""
+"""Media of jobs that write packs: surveyed, laid out in containers, written; and the media of a
+producer as they arrive.
+"""
 
 from brimful.media.job.media_job import job_of
 from brimful.media.job.producer import ArrivedMedia, CarriedMedia, ShardContainer

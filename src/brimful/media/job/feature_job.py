@@ -21,7 +21,9 @@ from brimful.media.job.media_layout import MediaLayout
 from brimful.media.rope_positions import rope_rule
 
 _TASK_MEDIA = 4096
-"""Media that one task measures: enough to outweigh the start of a task, few enough to show progress."""
+"""Media that one task measures: enough to outweigh the start of a task, few enough to show
+progress.
+"""
 
 
 def feature_maker(encoder: Encoder, storage: AttachmentStorage) -> FeatureMaker | None:
@@ -35,16 +37,21 @@ def feature_maker(encoder: Encoder, storage: AttachmentStorage) -> FeatureMaker 
     family = encoder.family if isinstance(encoder, MediaChatEncoder) else None
     if family is None or family.directory is None:
         raise SettingsError(
-            f"{setting('media_storage', 'features')} needs {setting('processor')}, the directory of the model's processor, "
-            f"which makes them"
+            f"{setting('media_storage', 'features')} needs {setting('processor')}, the directory "
+            "of the model's processor, which makes them"
         )
     return FeatureMaker(family.directory, family)
 
 
 def feature_facts(maker: FeatureMaker) -> dict[str, Any]:
-    """Return facts on features for a store: ``settings``, a fingerprint, and ``tokens_per_second`` for positions."""
+    """Return facts on features for a store: ``settings``, a fingerprint, and ``tokens_per_second``
+    for positions.
+    """
     rule = rope_rule(maker.family, maker.directory)
-    return {"settings": maker.fingerprint, "tokens_per_second": None if rule is None else rule.tokens_per_second}
+    return {
+        "settings": maker.fingerprint,
+        "tokens_per_second": None if rule is None else rule.tokens_per_second,
+    }
 
 
 def with_features(
@@ -82,7 +89,9 @@ def with_features(
 
 @dataclass(frozen=True)
 class _SizeTask:
-    """Some distinct media: their places in the layout, their samples, and their numbers in these samples."""
+    """Some distinct media: their places in the layout, their samples, and their numbers in these
+    samples.
+    """
 
     places: Int64Array
     sample_ids: Int64Array
@@ -92,10 +101,14 @@ class _SizeTask:
         return f"sizes of features of samples {self.sample_ids[0]} … {self.sample_ids[-1]}"
 
 
-def _sizes_of(context: tuple[FeatureMaker, EncodedSamples | StoredSamples], task: _SizeTask) -> list[int]:
+def _sizes_of(
+    context: tuple[FeatureMaker, EncodedSamples | StoredSamples], task: _SizeTask
+) -> list[int]:
     """Return the bytes of the blocks of some media, in any process."""
     maker, samples = context
     ids: Sequence[int] = np.unique(task.sample_ids).tolist()
-    media = {sample_id: sample.media for sample_id, sample in zip(ids, samples.read(ids), strict=True)}
+    media = {
+        sample_id: sample.media for sample_id, sample in zip(ids, samples.read(ids), strict=True)
+    }
     places = zip(task.sample_ids.tolist(), task.indices.tolist(), strict=True)
     return [maker.block_bytes(media[sample_id][index]) for sample_id, index in places]

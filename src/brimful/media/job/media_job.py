@@ -1,4 +1,6 @@
-"""Media of a job that writes packs: measured against a pack, surveyed, laid out, and announced before they are written."""
+"""Media of a job that writes packs: measured against a pack, surveyed, laid out, and announced
+before they are written.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,15 @@ _REMEDIES = {
 """Words for each setting of a family that makes fewer tokens of a medium (``Family.remedies``)."""
 
 
-def check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, encoder: Encoder) -> None:
-    """Reject a sample with media that exceeds a pack in tokens or another budget, unless such samples are dropped.
+def check_media_fit(
+    table: LengthTable, settings: PlanSettings, source: Source, encoder: Encoder
+) -> None:
+    """Reject a sample with media that exceeds a pack in tokens or another budget, unless such
+    samples are dropped.
 
     Raises:
-        OversizedSampleError: names the largest of them, its largest medium, and the settings that make it smaller.
+        OversizedSampleError: names the largest of them, its largest medium, and the settings that
+            make it smaller.
     """
     if not encoder.takes_media or settings.overflow_policy is Overflow.DROP:
         return
@@ -59,23 +65,41 @@ def check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, 
     limits = {"tokens": settings.usable, **(settings.budgets or {})}
     for name, limit in limits.items():
         # Budgets that follow from lengths have no columns; planning itself checks them.
-        too_large = np.flatnonzero(has_media & (table.budgets[name] > limit)) if name in table.budgets else ()
+        too_large = (
+            np.flatnonzero(has_media & (table.budgets[name] > limit))
+            if name in table.budgets
+            else ()
+        )
         if len(too_large):
             sample_id = int(too_large[np.argmax(table.budgets[name][too_large])])
             size = int(table.budgets[name][sample_id])
-            way_out = setting("capacity", size) if name == "tokens" else setting("budgets", {name: size})
+            way_out = (
+                setting("capacity", size) if name == "tokens" else setting("budgets", {name: size})
+            )
             item = _largest_medium(source, encoder, sample_id)
-            share = "" if item is None or name != "tokens" else f", {item.length:,} of them of its {item.title}"
-            others = f" (and {counted(len(too_large) - 1, 'more sample')} with media)" if len(too_large) > 1 else ""
+            share = (
+                ""
+                if item is None or name != "tokens"
+                else f", {item.length:,} of them of its {item.title}"
+            )
+            others = (
+                f" (and {counted(len(too_large) - 1, 'more sample')} with media)"
+                if len(too_large) > 1
+                else ""
+            )
             raise OversizedSampleError(
-                f"{source.where(sample_id)} (sample {sample_id}){others} has {size:,} {name.replace('_', ' ')}{share}, and "
-                f"a pack holds {limit:,}: samples with media are not cut. Choose "
-                f"{remedy_of(source, encoder, sample_id)}{setting('overflow', 'drop')}, or {way_out}"
+                f"{source.where(sample_id)} (sample {sample_id}){others} has {size:,} "
+                f"{name.replace('_', ' ')}{share}, and a pack holds {limit:,}: samples with media "
+                "are not cut. Choose "
+                f"{remedy_of(source, encoder, sample_id)}{setting('overflow', 'drop')}, or "
+                f"{way_out}"
             )
 
 
 def remedy_of(source: Source, encoder: Encoder, sample_id: int) -> str:
-    """Return settings that shorten the largest medium of a sample, each with a comma after it; empty without any."""
+    """Return settings that shorten the largest medium of a sample, each with a comma after it;
+    empty without any.
+    """
     item = _largest_medium(source, encoder, sample_id)
     if item is None or not isinstance(encoder, MediaChatEncoder):
         return ""
@@ -84,7 +108,9 @@ def remedy_of(source: Source, encoder: Encoder, sample_id: int) -> str:
 
 
 def _largest_medium(source: Source, encoder: Encoder, sample_id: int) -> PlacedMedium | None:
-    """Return the medium with the largest number of tokens; a table has only sums, so the sample is encoded again."""
+    """Return the medium with the largest number of tokens; a table has only sums, so the sample is
+    encoded again.
+    """
     try:
         media = encoder.encode(source[sample_id]).media
     except BrimfulError:
@@ -130,13 +156,15 @@ class MediaJob:
     @staticmethod
     @contextmanager
     def explained(*, is_measured_now: bool) -> Iterator[None]:
-        """Add the remedy to errors of media that cannot be read any more, or differ from the measured ones.
+        """Add the remedy to errors of media that cannot be read any more, or differ from the
+        measured ones.
 
-        Measuring again finds the change: lengths are stored with the sizes and times of their files.
+        Measuring again finds the change: lengths are stored with the sizes and times of their
+        files.
 
         Args:
-            is_measured_now: true if the packing job also measures, and would again; false for lengths from
-                elsewhere.
+            is_measured_now: true if the packing job also measures, and would again; false for
+                lengths from elsewhere.
 
         >>> with MediaJob.explained(is_measured_now=True):
         ...     raise BadSampleError("image 'a.png': is empty", sample_id=3, where="a.jsonl:4")
@@ -157,19 +185,26 @@ bring it back, or run the job again, with another directory if this one holds pa
             raise BadSampleError(reason, sample_id=error.sample_id, where=error.where) from error
         except LengthChangedError as error:
             raise LengthChangedError(
-                f"{error.message}. If an image or audio file was changed: bring it back, or {way_out}"
+                f"{error.message}. If an image or audio file was changed: bring it back, or "
+                f"{way_out}"
             ) from error
 
     def survey(self, is_wanted: BoolArray) -> None:
         """Read the sizes and fingerprints of the media of some samples (``bool[num_samples]``)."""
         cache_dir = self._job.settings.cache_dir
-        self._survey = survey_media(self._job.source, is_wanted, cache_dir=cache_dir, resources=self._job.resources)
+        self._survey = survey_media(
+            self._job.source, is_wanted, cache_dir=cache_dir, resources=self._job.resources
+        )
 
     def lay_out(self, plan: Plan, encoded: StoredSamples | None) -> None:
-        """Decide the places of the media of a plan, and of their features if the packs hold them."""
+        """Decide the places of the media of a plan, and of their features if the packs hold
+        them.
+        """
         assert self._survey is not None, "media are surveyed before they are laid out"
         layout = MediaLayout.of(plan, self._survey, self._storage)
-        self.layout = with_features(layout, self.maker, self._job.samples, encoded, self._job.resources)
+        self.layout = with_features(
+            layout, self.maker, self._job.samples, encoded, self._job.resources
+        )
 
     def packs_per_shard(self, limit: int, num_packs: int) -> int:
         """Return the packs of each shard: ``limit``, or fewer if its media are large."""
@@ -191,7 +226,9 @@ bring it back, or run the job again, with another directory if this one holds pa
         }
 
     def expected(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the ``identity`` that a store must have whose media are not read; given the recorded one."""
+        """Return the ``identity`` that a store must have whose media are not read; given the
+        recorded one.
+        """
         features = {} if self.maker is None else {"features": feature_facts(self.maker)}
         return {**recorded, "storage": self._storage.value, **features}
 
@@ -202,7 +239,8 @@ bring it back, or run the job again, with another directory if this one holds pa
         return root_note(self._job.store, self.root) if self.layout.num_references else {}
 
     def check_notes(self, recorded: Mapping[str, Any]) -> None:
-        """Compare the notes with the ones of the job that began the store, which may have been moved with its media.
+        """Compare the notes with the ones of the job that began the store, which may have been
+        moved with its media.
 
         Raises:
             StoreMismatchError: its media are in another directory.
@@ -211,8 +249,9 @@ bring it back, or run the job again, with another directory if this one holds pa
             known = recorded.get(name, {})
             if not set(root.items()) & set(known.items()):
                 raise StoreMismatchError(
-                    f"{self._job.store.url} names media in {known.get('path')!r} and the job has them in "
-                    f"{root['path']!r}: choose another {setting('directory')}, or {setting('media_dir')} as before"
+                    f"{self._job.store.url} names media in {known.get('path')!r} and the job has "
+                    f"them in {root['path']!r}: choose another {setting('directory')}, or "
+                    f"{setting('media_dir')} as before"
                 )
 
     def census(self, records: Sequence[ShardRecord]) -> MediaCensus:
@@ -243,10 +282,18 @@ bring it back, or run the job again, with another directory if this one holds pa
             form, factor = "stored", ""
             if layout.features is not None:
                 source_bytes = int(layout.survey.sizes[layout.first_uses].sum())
-                form, factor = "stored as features", f" ({layout.stored_bytes / source_bytes:.1f} × their bytes)"
-            parts.append(f"{layout.num_stored:,} distinct ones {form}, {size_of(layout.stored_bytes)} on disk{factor}")
+                form, factor = (
+                    "stored as features",
+                    f" ({layout.stored_bytes / source_bytes:.1f} × their bytes)",
+                )
+            parts.append(
+                f"{layout.num_stored:,} distinct ones {form}, {size_of(layout.stored_bytes)} on "
+                f"disk{factor}"
+            )
         if layout.num_references:
-            parts.append(f"{layout.num_references:,} referenced" + (f" in {self.root}" if self.root else ""))
+            parts.append(
+                f"{layout.num_references:,} referenced" + (f" in {self.root}" if self.root else "")
+            )
         self._job.resources.progress.say(f"media: {'; '.join(parts)}")
         _check_space(self._job.store, plan, layout, pending)
 
@@ -263,7 +310,9 @@ def job_of(job: Any) -> MediaJob | None:
 
 
 def media_root_of(source: Source) -> str:
-    """Return the common directory of all media of a source, as its rows are placed; empty if it is only the root."""
+    """Return the common directory of all media of a source, as its rows are placed; empty if it is
+    only the root.
+    """
     try:
         root = os.path.commonpath(source.media_directories)
     except ValueError:  # none, or on several drives
@@ -298,6 +347,6 @@ def _check_space(store: BlobStore, plan: Plan, layout: MediaLayout, pending: Seq
         )
         raise StoreFullError(
             errno.ENOSPC,
-            f"{store.url} needs {size_of(num_bytes)}, most of them for media, and {size_of(free)} are free: "
-            f"free some space{way_out}",
+            f"{store.url} needs {size_of(num_bytes)}, most of them for media, and {size_of(free)} "
+            f"are free: free some space{way_out}",
         )

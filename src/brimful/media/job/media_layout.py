@@ -1,7 +1,8 @@
-"""Layout of the bytes of media: in the container of the shard that uses them first, or in their files. Pure: no I/O.
+"""Layout of the bytes of media: in the container of the shard that uses them first, or in their
+files. Pure: no I/O.
 
-Everything follows from the plan and from the fingerprints of the media, so shards are equal in any order of writing,
-by any process, and when written twice.
+Everything follows from the plan and from the fingerprints of the media, so shards are equal in any
+order of writing, by any process, and when written twice.
 """
 
 from collections.abc import Mapping
@@ -29,14 +30,18 @@ class MediaLayout:
         survey: sizes and fingerprints.
         storage: the chosen one.
         is_used: ``bool[num_media]``, true for media of samples that are in a pack.
-        first_uses: ``int64[num_stored]``, for each distinct stored medium, its first occurrence in the survey, ordered
-            by first use in packs.
-        stored_index: ``int64[num_media]``, index into ``first_uses`` of the medium with the same bytes; -1 for references.
+        first_uses: ``int64[num_stored]``, for each distinct stored medium, its first occurrence in
+            the survey, ordered by first use in packs.
+        stored_index: ``int64[num_media]``, index into ``first_uses`` of the medium with the same
+            bytes; -1 for references.
         first_packs: ``int64[num_stored]``, pack that uses each first.
-        first_use_packs: ``int64[num_media]``, pack of a medium that is the first use, in the order of packs, of its
-            content as its kind; -1 for all others. The entries that are not -1 count distinct media, stored or not.
-        stored_sizes: ``int64[num_stored]``, bytes of each in its container, without header and padding.
-        features: if features are stored, the facts that decide them (``feature_sizes.feature_facts``).
+        first_use_packs: ``int64[num_media]``, pack of a medium that is the first use, in the order
+            of packs, of its content as its kind; -1 for all others. The entries that are not -1
+            count distinct media, stored or not.
+        stored_sizes: ``int64[num_stored]``, bytes of each in its container, without header and
+            padding.
+        features: if features are stored, the facts that decide them
+            (``feature_sizes.feature_facts``).
         packs_of_shard: packs of each shard but the last; 0 until it is decided.
     """
 
@@ -68,11 +73,14 @@ class MediaLayout:
         first_segments[sample_ids[::-1]] = np.arange(num_segments - 1, -1, -1)
         segments = np.repeat(first_segments, np.diff(survey.offsets))
         is_used = segments >= 0
-        is_stored = is_used & survey.is_in_row if storage is AttachmentStorage.REFERENCES else is_used
+        is_stored = (
+            is_used & survey.is_in_row if storage is AttachmentStorage.REFERENCES else is_used
+        )
         # Uses in the order of packs: a stable sort keeps the order of media within a sample.
         rows = np.flatnonzero(is_used)
         rows = rows[np.argsort(segments[rows], kind="stable")]
-        # Equal fingerprints are adjacent, the first use first; so they are in every selection from this order.
+        # Equal fingerprints are adjacent, the first use first; so they are in every selection from
+        # this order.
         order = np.lexsort((survey.digests[rows, 1], survey.digests[rows, 0]))
         ordered_digests = rows[order]
         packs = np.searchsorted(plan.offsets, segments, side="right") - 1
@@ -83,10 +91,12 @@ class MediaLayout:
             first_use_packs[firsts] = packs[firsts]
         contents = survey.digests
         if storage is AttachmentStorage.FEATURES:
-            # A film used as both video and audio has different features: equal contents are distinguished by their
-            # kind.
+            # A film used as both video and audio has different features: equal contents are
+            # distinguished by their kind.
             contents = np.column_stack([survey.digests, survey.kinds.astype(np.uint64)])
-            order = np.lexsort((survey.kinds[rows], survey.digests[rows, 1], survey.digests[rows, 0]))
+            order = np.lexsort(
+                (survey.kinds[rows], survey.digests[rows, 1], survey.digests[rows, 0])
+            )
             ordered_digests = rows[order]
         order = order[is_stored[ordered_digests]]
         is_first = _is_first_of_group(contents[rows[order]])
@@ -100,7 +110,16 @@ class MediaLayout:
         stored_index[rows[order]] = group_rank[groups]
         first_uses = rows[first_of_group[by_use]]
         sizes = survey.sizes[first_uses]
-        return cls(survey, storage, is_used, first_uses, stored_index, packs[first_uses], first_use_packs, sizes)
+        return cls(
+            survey,
+            storage,
+            is_used,
+            first_uses,
+            stored_index,
+            packs[first_uses],
+            first_use_packs,
+            sizes,
+        )
 
     @property
     def num_stored(self) -> int:
@@ -124,7 +143,9 @@ class MediaLayout:
         return fingerprint_of([fingerprint_array(digests), self.storage.value])
 
     def packs_per_shard(self, limit: int, num_packs: int) -> int:
-        """Return the packs per shard: ``limit``, or fewer if new media would exceed ``CONTAINER_BYTES`` on average."""
+        """Return the packs per shard: ``limit``, or fewer if new media would exceed
+        ``CONTAINER_BYTES`` on average.
+        """
         if not self.stored_bytes:
             return limit
         return max(1, min(limit, num_packs * CONTAINER_BYTES // self.stored_bytes))
@@ -174,7 +195,9 @@ class MediaLayout:
 
 
 def _is_first_of_group(digests: Digests) -> BoolArray:
-    """Return ``bool[len(digests)]``, true where another fingerprint begins; equal ones are adjacent."""
+    """Return ``bool[len(digests)]``, true where another fingerprint begins; equal ones are
+    adjacent.
+    """
     is_first = np.ones(len(digests), dtype=bool)
     is_first[1:] = (digests[1:] != digests[:-1]).any(axis=1)
     return is_first
@@ -220,8 +243,12 @@ class ShardMedia:
         return fingerprint_of_digest(self.digests[row].tolist())
 
     def stored(self, row: int, item: PlacedMedium) -> PlacedMedium:
-        """Return a placed medium with its fingerprint, and its place in the store or the size of its file."""
+        """Return a placed medium with its fingerprint, and its place in the store or the size of
+        its file.
+        """
         container, size = int(self.containers[row]), int(self.stored_sizes[row])
-        place: dict[str, Any] = {} if container < 0 else {"path": "", "offset": int(self.positions[row])}
+        place: dict[str, Any] = (
+            {} if container < 0 else {"path": "", "offset": int(self.positions[row])}
+        )
         medium = replace(item.medium, size=size, data=None, **place)
         return replace(item, medium=medium, fingerprint=self.fingerprint(row), shard=container)

@@ -1,4 +1,6 @@
-"""Media of a producer: fingerprinted as they arrive, carried over, and written to the container of a shard."""
+"""Media of a producer: fingerprinted as they arrive, carried over, and written to the container of
+a shard.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,14 @@ from brimful.sources.sample import Sample
 from brimful.store.shards import ShardRecord
 
 _THREADS = 8
-"""Files that are read at a time: a network disk has high latency, and serves many requests at once."""
+"""Files that are read at a time: a network disk has high latency, and serves many requests at
+once.
+"""
 
 
 class ArrivedMedia:
-    """Intake of the media of one feed, with a comparison of a share of its samples with the model's own processor.
+    """Intake of the media of one feed, with a comparison of a share of its samples with the model's
+    own processor.
 
     Args:
         encoder: of the samples.
@@ -39,7 +44,8 @@ class ArrivedMedia:
     def fingerprinted(
         self, samples: Sequence[Sample], results: Sequence[EncodedSample | BadSampleError]
     ) -> list[EncodedSample | BadSampleError]:
-        """Return encoded samples whose media have size and fingerprint; an error for a sample that changed meanwhile.
+        """Return encoded samples whose media have size and fingerprint; an error for a sample that
+        changed meanwhile.
 
         Args:
             samples, results: inputs and outputs of the encoder.
@@ -52,10 +58,13 @@ class ArrivedMedia:
                 for sample, result in zip(samples, results, strict=True)
             ]
             return [
-                result if future is None else future.result() for result, future in zip(results, pending, strict=True)
+                result if future is None else future.result()
+                for result, future in zip(results, pending, strict=True)
             ]
 
-    def compare(self, samples: Sequence[Sample], results: Sequence[EncodedSample | BadSampleError]) -> None:
+    def compare(
+        self, samples: Sequence[Sample], results: Sequence[EncodedSample | BadSampleError]
+    ) -> None:
         """Compare the first sample of each kind, and then a share, with the processor of the model.
 
         Raises:
@@ -72,7 +81,8 @@ class ArrivedMedia:
             self._kinds_seen.add(kinds)
             if self._reference.obstacle:
                 logging.getLogger("brimful").warning(
-                    "media are not compared with the processor of the model, which cannot be loaded (%s)",
+                    "media are not compared with the processor of the model, which cannot be "
+                    "loaded (%s)",
                     self._reference.obstacle,
                 )
                 self._reference = None
@@ -84,10 +94,11 @@ class ArrivedMedia:
                 continue
             if difference:
                 raise ProcessorDiffersError(
-                    f"{self._title} (sample {sample.sample_id}): {difference}. Nothing is packed with such lengths: name "
-                    f"the processor of the model with {setting('processor')}, or its chat template with "
-                    f"{setting('chat_template')}; leave the sample out; or go on without the comparison by "
-                    f"{setting('compare_media', False)}"
+                    f"{self._title} (sample {sample.sample_id}): {difference}. Nothing is packed "
+                    "with such lengths: name the processor of the model with "
+                    f"{setting('processor')}, or its chat template with "
+                    f"{setting('chat_template')}; leave the sample out; or go on without the "
+                    f"comparison by {setting('compare_media', False)}"
                 )
 
 
@@ -103,7 +114,8 @@ def read_again(item: PlacedMedium, sample_id: int) -> bytes:
         place = f" at {item.medium.path!r}" if item.medium.path else ""
         reason = str(error).partition(":")[0]
         raise BadSampleError(
-            f"{item.title}{place} {reason}; it is in no shard yet: bring it back as it was, and the same command goes on",
+            f"{item.title}{place} {reason}; it is in no shard yet: bring it back as it was, and "
+            "the same command goes on",
             sample_id=sample_id,
         ) from error
 
@@ -144,7 +156,10 @@ class ShardContainer:
         """
         media = []
         for item in pack.media:
-            sample_id, content_of_kind = int(pack.sample_ids[item.segment]), (item.medium.kind.value, item.fingerprint)
+            sample_id, content_of_kind = (
+                int(pack.sample_ids[item.segment]),
+                (item.medium.kind.value, item.fingerprint),
+            )
             place = self._places.get(item.fingerprint)
             if place is None:
                 content = read_again(item, sample_id)
@@ -157,7 +172,9 @@ class ShardContainer:
         return media
 
     def close(self) -> dict[str, Any] | None:
-        """Add the container to the commit, and return the log entry on the media of the shard; None without media."""
+        """Add the container to the commit, and return the log entry on the media of the shard; None
+        without media.
+        """
         return self._container.close(self._files.add)
 
 
@@ -204,9 +221,13 @@ class CarriedMedia:
             self._store_new(files, prefix, new)
         keys = sorted({place.container for place in self._places.values()})
         self._containers = {key: self._containers[key] for key in keys}
-        return [[self._placed(item, keys) for item in row] for row in rows], list(self._containers.values())
+        return [[self._placed(item, keys) for item in row] for row in rows], list(
+            self._containers.values()
+        )
 
-    def _store_new(self, files: BlobGroup, prefix: str, media: dict[Fingerprint, PlacedMedium]) -> None:
+    def _store_new(
+        self, files: BlobGroup, prefix: str, media: dict[Fingerprint, PlacedMedium]
+    ) -> None:
         offsets: dict[Fingerprint, int] = {}
         blob = files.blob(prefix)
         container = ContainerWriter(blob)
@@ -229,11 +250,15 @@ class CarriedMedia:
         """Return the media files that a record names."""
         self._containers = {facts["file"]: dict(facts) for facts in containers}
         # A container is found by the number of its record, like the containers of shards.
-        records = [ShardRecord(seq, "", 0, "", 0, 0, 0, 0, "", media=facts) for seq, facts in enumerate(containers)]
+        records = [
+            ShardRecord(seq, "", 0, "", 0, 0, 0, 0, "", media=facts)
+            for seq, facts in enumerate(containers)
+        ]
         return MediaFiles(self._store, records, "")
 
     def loaded(self, media: Sequence[PlacedMedium]) -> tuple[PlacedMedium, ...]:
-        """Return media with the bytes that came with rows; the files of others are read when their shard is written.
+        """Return media with the bytes that came with rows; the files of others are read when their
+        shard is written.
 
         Raises:
             FileNotFoundError: a later record was committed, and the container is gone.
@@ -251,6 +276,8 @@ class CarriedMedia:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise FileNotFoundError(medium.path) from error
             raise CorruptFileError(f"{medium.path}: {error}") from error
-        self._places[item.fingerprint] = _CarriedBytes(medium.container.key, medium.offset, len(content))
+        self._places[item.fingerprint] = _CarriedBytes(
+            medium.container.key, medium.offset, len(content)
+        )
         data = replace(medium, path="", offset=0, size=len(content), data=content, container=None)
         return replace(item, medium=data)

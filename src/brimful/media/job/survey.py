@@ -1,7 +1,8 @@
 """Sizes and fingerprints of the media of a job: every file is read once, in parallel, and cached.
 
-The facts of a file are cached under the fingerprint of its block of rows, with a number for the file's state
-(``Medium.stamp``): a file that was not written since is not read again, by the same job or another.
+The facts of a file are cached under the fingerprint of its block of rows, with a number for the
+file's state (``Medium.stamp``): a file that was not written since is not read again, by the same
+job or another.
 """
 
 import contextlib
@@ -30,16 +31,22 @@ Digests = npt.NDArray[np.uint64]
 """``uint64[num_media, 2]``: the two halves of fingerprints."""
 
 _THREADS = 8
-"""Files that one process reads at a time: a network disk has high latency, and serves many requests at once."""
+"""Files that one process reads at a time: a network disk has high latency, and serves many requests
+at once.
+"""
 
 _IN_PROCESS_BLOCKS = 3
 """Maximum number of blocks that are read in this process: starting others would take longer."""
 
 _SETTLED_SECONDS = 2.0
-"""Age from which a file's state is cached: a younger file may be written again within one tick of its clock."""
+"""Age from which a file's state is cached: a younger file may be written again within one tick of
+its clock.
+"""
 
 _COLUMNS = ("place", "stamp", "size", "high", "low")
-"""Columns of the cached facts: digest of path and range, state, bytes, and the halves of the fingerprint."""
+"""Columns of the cached facts: digest of path and range, state, bytes, and the halves of the
+fingerprint.
+"""
 
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(MediaKind)}
 
@@ -52,11 +59,12 @@ class MediaSurvey:
     """Facts of the media of all samples, in the order of samples and of their media.
 
     Attributes:
-        offsets: ``int64[num_samples + 1]``, first medium of each sample, and the end; samples that were not requested
-            have none.
+        offsets: ``int64[num_samples + 1]``, first medium of each sample, and the end; samples that
+            were not requested have none.
         digests: ``uint64[num_media, 2]``, fingerprints of their bytes.
         sizes: ``int64[num_media]``, bytes.
-        stamps: ``int64[num_media]``, state of the file they were read from; 0 for bytes that came with the row.
+        stamps: ``int64[num_media]``, state of the file they were read from; 0 for bytes that came
+            with the row.
         kinds: ``int8[num_media]``, index of their kind among ``MediaKind``.
     """
 
@@ -87,7 +95,9 @@ def fingerprint_of_digest(digest: Sequence[int]) -> Fingerprint:
 
 @dataclass(frozen=True)
 class _Block:
-    """Rows ``start … stop-1``, which of them are requested, and the file that caches their media."""
+    """Rows ``start … stop-1``, which of them are requested, and the file that caches their
+    media.
+    """
 
     start: int
     stop: int
@@ -134,8 +144,13 @@ def survey_media(
             for block, block_facts in results:
                 facts[block.start] = block_facts
                 progress.advance(block.stop - block.start)
-        progress.advance(sum(block.stop - block.start for block in blocks) - progress.stages[-1].done, resumed=True)
-    return _joined([facts.get(block.start, _no_media(block.stop - block.start)) for block in blocks])
+        progress.advance(
+            sum(block.stop - block.start for block in blocks) - progress.stages[-1].done,
+            resumed=True,
+        )
+    return _joined(
+        [facts.get(block.start, _no_media(block.stop - block.start)) for block in blocks]
+    )
 
 
 def _joined(parts: Sequence[MediaSurvey]) -> MediaSurvey:
@@ -143,14 +158,19 @@ def _joined(parts: Sequence[MediaSurvey]) -> MediaSurvey:
     parts = parts or [_no_media(0)]
     return MediaSurvey(
         offsets_of(np.concatenate([np.diff(part.offsets) for part in parts])),
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("digests", "sizes", "stamps", "kinds")),
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("digests", "sizes", "stamps", "kinds")
+        ),
     )
 
 
 def _no_media(num_rows: int) -> MediaSurvey:
     none = np.empty(0, dtype=np.int64)
     offsets = np.zeros(num_rows + 1, dtype=np.int64)
-    return MediaSurvey(offsets, none.reshape(0, 2).astype(np.uint64), none, none, none.astype(np.int8))
+    return MediaSurvey(
+        offsets, none.reshape(0, 2).astype(np.uint64), none, none, none.astype(np.int8)
+    )
 
 
 def _survey_block(source: Source, block: _Block) -> MediaSurvey:
@@ -172,13 +192,19 @@ def _survey_block(source: Source, block: _Block) -> MediaSurvey:
                 place = short_digest(os.fsencode(f"{medium.offset} {medium.size} {medium.path}"))
                 # One image often has several captions: it is read once.
                 if place not in readings:
-                    readings[place] = pool.submit(_read, source, sample.sample_id, medium, remembered_facts.get(place))
+                    readings[place] = pool.submit(
+                        _read, source, sample.sample_id, medium, remembered_facts.get(place)
+                    )
                 rows.append(place)
         results = {place: reading.result() for place, reading in readings.items()}
     finally:
         pool.shutdown(cancel_futures=True)
     fresh = {place: row for place, (row, _) in results.items()}
-    _remember(block.path, remembered_facts, {place: row for place, (row, is_settled) in results.items() if is_settled})
+    _remember(
+        block.path,
+        remembered_facts,
+        {place: row for place, (row, is_settled) in results.items() if is_settled},
+    )
     table = [fresh[row] if isinstance(row, int) else row for row in rows]
     return MediaSurvey(
         offsets_of(counts),
@@ -200,7 +226,9 @@ def _wanted(source: Source, block: _Block) -> Iterator[Sample]:
 
 
 def _read(source: Source, sample_id: int, medium: Medium, known: _Row | None) -> tuple[_Row, bool]:
-    """Return the facts of a file, cached ones if its state is the same, and whether they may be cached."""
+    """Return the facts of a file, cached ones if its state is the same, and whether they may be
+    cached.
+    """
     try:
         stamp = medium.stamp()
         if known is not None and known[0] == stamp:
@@ -211,7 +239,9 @@ def _read(source: Source, sample_id: int, medium: Medium, known: _Row | None) ->
         is_settled = medium.seconds_since_change() > _SETTLED_SECONDS
     except BadMediumError as error:
         raise BadSampleError(
-            f"{medium.kind.value} {medium.name[:200]!r}: {error}", sample_id=sample_id, where=source.where(sample_id)
+            f"{medium.kind.value} {medium.name[:200]!r}: {error}",
+            sample_id=sample_id,
+            where=source.where(sample_id),
         ) from error
     return row, is_settled
 
@@ -228,7 +258,10 @@ def _remembered(path: str) -> dict[int, _Row]:
         columns = [table.flat(name).tolist() for name in _COLUMNS]
     except (FileNotFoundError, KeyError, BrimfulError):
         return {}
-    return {place: (stamp, size, high, low) for place, stamp, size, high, low in zip(*columns, strict=True)}
+    return {
+        place: (stamp, size, high, low)
+        for place, stamp, size, high, low in zip(*columns, strict=True)
+    }
 
 
 def _remember(path: str, known: Mapping[int, _Row], fresh: Mapping[int, _Row]) -> None:
@@ -238,8 +271,13 @@ def _remember(path: str, known: Mapping[int, _Row], fresh: Mapping[int, _Row]) -
         return
     places = list(rows)
     types = (np.int64, np.int64, np.uint64, np.uint64)
-    columns = [np.array([rows[place][index] for place in places], dtype=kind) for index, kind in enumerate(types)]
+    columns = [
+        np.array([rows[place][index] for place in places], dtype=kind)
+        for index, kind in enumerate(types)
+    ]
     with contextlib.suppress(OSError, BrimfulError):
         write_table(
-            path, dict(zip(_COLUMNS, [np.array(places, dtype=np.int64), *columns], strict=True)), {"kind": "media"}
+            path,
+            dict(zip(_COLUMNS, [np.array(places, dtype=np.int64), *columns], strict=True)),
+            {"kind": "media"},
         )

@@ -1,4 +1,6 @@
-"""Media of the packs of a shard: their places, and their bytes in the container of the shard that uses them first."""
+"""Media of the packs of a shard: their places, and their bytes in the container of the shard that
+uses them first.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,7 +29,8 @@ _CHANGED = "was changed while it was packed"
 
 
 class ShardMediaWriter:
-    """Writer of the media of one shard: returns the media of each pack, and fills the container of the shard.
+    """Writer of the media of one shard: returns the media of each pack, and fills the container of
+    the shard.
 
     Args:
         shard: number of the shard.
@@ -47,7 +50,9 @@ class ShardMediaWriter:
     ) -> None:
         self._media, self._samples, self._features = media, samples, features
         self._stack = ExitStack()
-        self._container = CountedContainer(shard, lambda prefix: self._stack.enter_context(store.blob(prefix)))
+        self._container = CountedContainer(
+            shard, lambda prefix: self._stack.enter_context(store.blob(prefix))
+        )
         self._is_written = np.zeros(len(media.sample_ids), dtype=bool)
 
     def __enter__(self) -> "ShardMediaWriter":
@@ -102,14 +107,27 @@ class ShardMediaWriter:
         return packs
 
     def _placed(
-        self, sample_id: int, row: int, whole: PlacedMedium, place: Mapping[str, int], *, is_repeat: bool
+        self,
+        sample_id: int,
+        row: int,
+        whole: PlacedMedium,
+        place: Mapping[str, int],
+        *,
+        is_repeat: bool,
     ) -> Iterator[PlacedMedium]:
-        """Yield a medium of a segment with its fingerprint and the place of its bytes; nothing if it is in another."""
+        """Yield a medium of a segment with its fingerprint and the place of its bytes; nothing if
+        it is in another.
+        """
         facts = self._media
         try:
             for item in attachments_of_segment([whole], **place):
-                if self._features is not None and self._features.block_bytes(item) != facts.stored_sizes[row]:
-                    raise self._error(sample_id, item, "has features of another shape than equal bytes before it")
+                if (
+                    self._features is not None
+                    and self._features.block_bytes(item) != facts.stored_sizes[row]
+                ):
+                    raise self._error(
+                        sample_id, item, "has features of another shape than equal bytes before it"
+                    )
                 is_first = not is_repeat and bool(facts.is_first_use[row])
                 self._container.count(item, sample_id, int(facts.sizes[row]), is_first=is_first)
                 yield facts.stored(row, item)
@@ -123,8 +141,8 @@ class ShardMediaWriter:
         """Check the files of a sample, and copy the media that no earlier pack brought."""
         facts = self._media
         for number, (row, item) in enumerate(zip(facts.rows_of(index), media, strict=True)):
-            # Both must come from one state of the file, or the length and the fingerprint may belong to different
-            # contents.
+            # Both must come from one state of the file, or the length and the fingerprint may
+            # belong to different contents.
             if item.stamp != int(facts.stamps[row]):
                 raise self._error(sample_id, item, _CHANGED)
             if facts.is_new[row]:
@@ -133,12 +151,21 @@ class ShardMediaWriter:
                     raise self._error(sample_id, item, _CHANGED)
                 ending = None
                 if self._features is not None:
-                    content, ending = self._block(sample_id, item, content, facts.fingerprint(row)), _ENDING
+                    content, ending = (
+                        self._block(sample_id, item, content, facts.fingerprint(row)),
+                        _ENDING,
+                    )
                 with _full_disk_explained():
-                    offset = self._container.add(item.medium.name, facts.fingerprint(row), content, ending=ending)
-                assert offset == facts.positions[row], "the layout of a container is known before it is written"
+                    offset = self._container.add(
+                        item.medium.name, facts.fingerprint(row), content, ending=ending
+                    )
+                assert offset == facts.positions[row], (
+                    "the layout of a container is known before it is written"
+                )
 
-    def _block(self, sample_id: int, item: PlacedMedium, content: bytes, fingerprint: Fingerprint) -> bytes:
+    def _block(
+        self, sample_id: int, item: PlacedMedium, content: bytes, fingerprint: Fingerprint
+    ) -> bytes:
         """Return the features of a medium as a block."""
         assert self._features is not None
         try:
@@ -147,7 +174,9 @@ class ShardMediaWriter:
             raise self._error(sample_id, item, str(error)) from error
         except SettingsError as error:
             where = self._samples.source.where(sample_id)
-            raise SettingsError(f"{where} (sample {sample_id}): {item.title}: {error.message}") from error
+            raise SettingsError(
+                f"{where} (sample {sample_id}): {item.title}: {error.message}"
+            ) from error
 
     def _content(self, sample_id: int, number: int, item: PlacedMedium) -> bytes:
         """Return the bytes of a medium; bytes that came with a row are read with it."""
@@ -161,11 +190,15 @@ class ShardMediaWriter:
 
     def _error(self, sample_id: int, item: PlacedMedium, reason: str) -> BadSampleError:
         return BadSampleError(
-            f"{item.title}: {reason}", sample_id=sample_id, where=self._samples.source.where(sample_id)
+            f"{item.title}: {reason}",
+            sample_id=sample_id,
+            where=self._samples.source.where(sample_id),
         )
 
     def publish(self) -> dict[str, Any] | None:
-        """Publish the container, and return the log entry on the media of the shard; None without media."""
+        """Publish the container, and return the log entry on the media of the shard; None without
+        media.
+        """
         features = {} if self._features is None else {"features": True}
         with _full_disk_explained():
             return self._container.close(lambda key, blob: blob.publish(key), **features)
@@ -179,6 +212,6 @@ def _full_disk_explained() -> Iterator[None]:
     except StoreFullError as error:
         raise StoreFullError(
             error.errno,
-            f"{error.message}; {setting('media_storage', 'references')}, in another directory, needs no space "
-            f"for media",
+            f"{error.message}; {setting('media_storage', 'references')}, in another directory, "
+            "needs no space for media",
         ) from error

@@ -1,4 +1,5 @@
-"""Media in a pack store: their columns in shards, the containers of their bytes, a census and a check of them.
+"""Media in a pack store: their columns in shards, the containers of their bytes, a census and a
+check of them.
 
 The package is the ``attachment_store`` of ``brimful.base.attachment``.
 """

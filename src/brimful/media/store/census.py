@@ -1,4 +1,6 @@
-"""Census of the media in packs, from the log alone: counts by kind, distinct ones, the largest, and stored bytes."""
+"""Census of the media in packs, from the log alone: counts by kind, distinct ones, the largest, and
+stored bytes.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class KindCount:
 
     Attributes:
         count, bytes: of media; repeated media count each time.
-        distinct: different contents among them; of a shard, contents that no earlier pack of the store has.
+        distinct: different contents among them; of a shard, contents that no earlier pack of the
+            store has.
         tokens, patches, frames, mel_frames: sums over them.
         largest: the first with the largest number of tokens.
     """
@@ -88,13 +91,16 @@ class KindCount:
     def __add__(self, later: KindCount) -> KindCount:
         """Return the counts of two parts of a store."""
         sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
-        largest = max(self.largest, later.largest, key=lambda medium: -1 if medium is None else medium.tokens)
+        largest = max(
+            self.largest, later.largest, key=lambda medium: -1 if medium is None else medium.tokens
+        )
         return KindCount(**sums, largest=largest)
 
 
 @dataclass(frozen=True)
 class MediaCensus:
-    """Media of a store by kind, and the part that the store holds itself. Kinds without media are left out.
+    """Media of a store by kind, and the part that the store holds itself. Kinds without media are
+    left out.
 
     Attributes:
         kinds: counts by kind.
@@ -123,7 +129,9 @@ class MediaCensus:
     holds_features: bool = False
 
     @classmethod
-    def of(cls, records: Iterable[ShardRecord], *, directory: str = "", root: str = "") -> MediaCensus:
+    def of(
+        cls, records: Iterable[ShardRecord], *, directory: str = "", root: str = ""
+    ) -> MediaCensus:
         """Sum the records of all shards, without reading packs.
 
         Args:
@@ -165,7 +173,10 @@ class MediaCensus:
         if not self.kinds:
             return []
         counts = {_NOUNS[MediaKind(kind)]: count for kind, count in self.kinds.items()}
-        numbers = [f"{counted(count.count, noun)} ({count.distinct:,} distinct)" for noun, count in counts.items()]
+        numbers = [
+            f"{counted(count.count, noun)} ({count.distinct:,} distinct)"
+            for noun, count in counts.items()
+        ]
         video = self.kinds.get(MediaKind.VIDEO.value, KindCount())
         sums = {
             "patches": sum(count.patches for count in counts.values()),
@@ -175,12 +186,16 @@ class MediaCensus:
         parts = [*numbers, *(f"{total:,} {name}" for name, total in sums.items() if total)]
         parts.append(size_of(sum(count.bytes for count in counts.values())))
         largest = [
-            f"largest        {noun} {medium.name!r} of sample {medium.sample}: {medium.tokens:,} tokens"
-            + (f", {medium.patches:,} patches" if medium.patches else "")
+            f"largest        {noun} {medium.name!r} of sample {medium.sample}: {medium.tokens:,} "
+            "tokens" + (f", {medium.patches:,} patches" if medium.patches else "")
             for noun, medium in ((noun, count.largest) for noun, count in counts.items())
             if medium is not None
         ]
-        return [f"media          {', '.join(parts)}", *largest, f"media in       {'; '.join(self.places())}"]
+        return [
+            f"media          {', '.join(parts)}",
+            *largest,
+            f"media in       {'; '.join(self.places())}",
+        ]
 
     def places(self) -> list[str]:
         """Return descriptions of the places of the bytes."""

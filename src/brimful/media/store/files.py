@@ -1,4 +1,6 @@
-"""Media files next to the shards: for each shard with new bytes, one tar of them, read by range; and their full check."""
+"""Media files next to the shards: for each shard with new bytes, one tar of them, read by range;
+and their full check.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def container_key(shard: int, xxh3_128: str) -> str:
 
 
 def container_ends(sizes: Int64Array) -> Int64Array:
-    """Return the byte after each member of a container, including padding; its bytes begin ``padded(sizes)`` before it.
+    """Return the byte after each member of a container, including padding; its bytes begin
+    ``padded(sizes)`` before it.
 
     >>> container_ends(np.array([3, 512])).tolist()
     [1024, 2048]
@@ -62,7 +65,9 @@ class ContainerWriter:
         self._blob = blob
         self.num_members = 0
 
-    def add(self, name: str, fingerprint: Fingerprint, content: bytes, *, ending: str | None = None) -> int:
+    def add(
+        self, name: str, fingerprint: Fingerprint, content: bytes, *, ending: str | None = None
+    ) -> int:
         """Append a medium and return the place of its first byte.
 
         Args:
@@ -91,7 +96,8 @@ class ContainerWriter:
 
 
 class CountedContainer:
-    """Container of the new media of one shard, opened at the first of them, and the counts of all its media.
+    """Container of the new media of one shard, opened at the first of them, and the counts of all
+    its media.
 
     Args:
         shard: number of the shard.
@@ -108,7 +114,9 @@ class CountedContainer:
         count = self._counts.setdefault(item.medium.kind.value, KindCount())
         count.add(item, sample_id, num_bytes, is_first=is_first)
 
-    def add(self, name: str, fingerprint: Fingerprint, content: bytes, *, ending: str | None = None) -> int:
+    def add(
+        self, name: str, fingerprint: Fingerprint, content: bytes, *, ending: str | None = None
+    ) -> int:
         """Append a medium and return the place of its first byte (``ContainerWriter.add``)."""
         if self._opened is None:
             blob = self._open_blob(f"media/{self._shard:08d}")
@@ -136,7 +144,8 @@ class CountedContainer:
 
 
 class MediaFiles:
-    """Files that the packs of a store refer to: its own containers, and references relative to the root of its media.
+    """Files that the packs of a store refer to: its own containers, and references relative to the
+    root of its media.
 
     Args:
         store: of the packs.
@@ -154,7 +163,9 @@ class MediaFiles:
         return MediaCensus.of(self._records, directory=directory, root=self.root)
 
     def reference(self, kind: MediaKind, name: str, path: str, offset: int, size: int) -> Medium:
-        """Return a medium in a file, or in a part of one; a relative path is relative to the root."""
+        """Return a medium in a file, or in a part of one; a relative path is relative to the
+        root.
+        """
         return Medium(kind, name, os.path.join(self.root, path), offset, size)
 
     def container(self, shard: int) -> MediaContainer:
@@ -175,22 +186,29 @@ class MediaFiles:
         """Open a container; its size is compared with the log before any byte is read."""
         facts = self._records[shard].media if 0 <= shard < len(self._records) else None
         if facts is None or facts.get("file") is None:
-            raise CorruptFileError(f"{self.store.url}: a pack names media of shard {shard}, which has none")
+            raise CorruptFileError(
+                f"{self.store.url}: a pack names media of shard {shard}, which has none"
+            )
         container = MediaContainer(self.store, facts["file"], bool(facts.get("features")))
         size = self._promised.size(facts["file"])
         if size is None:
             raise CorruptFileError(
-                f"{container.path} is missing: its media were committed, so it was deleted since; write it again"
+                f"{container.path} is missing: its media were committed, so it was deleted since; "
+                "write it again"
             )
         if size != facts["bytes"]:
             raise CorruptFileError(
-                f"{container.path} has {size:,} bytes and was committed with {facts['bytes']:,}: write it again"
+                f"{container.path} has {size:,} bytes and was committed with {facts['bytes']:,}: "
+                "write it again"
             )
         return container
 
 
 def files_of(
-    store: BlobStore, records: Sequence[ShardRecord], notes: Mapping[str, Any], root: str | None = None
+    store: BlobStore,
+    records: Sequence[ShardRecord],
+    notes: Mapping[str, Any],
+    root: str | None = None,
 ) -> MediaFiles:
     """Return the files of a store, given its log and the notes of its header.
 
@@ -206,8 +224,8 @@ def files_of(
 def recorded_root(store: BlobStore, notes: Mapping[str, Any]) -> str:
     """Return the current directory of the media of a store.
 
-    If a store was moved with its media, they are found relative to its directory; if it was moved alone, by
-    their recorded path. Empty if it has no references.
+    If a store was moved with its media, they are found relative to its directory; if it was moved
+    alone, by their recorded path. Empty if it has no references.
     """
     root = notes.get(ROOT_NOTE)
     if not isinstance(root, dict):
@@ -226,7 +244,9 @@ def root_note(store: BlobStore, root: str) -> dict[str, Any]:
         return {}
     home = store.local_path("")
     from_store = (
-        {} if home is None else {"from_store": os.path.relpath(root, os.path.abspath(home)).replace(os.sep, "/")}
+        {}
+        if home is None
+        else {"from_store": os.path.relpath(root, os.path.abspath(home)).replace(os.sep, "/")}
     )
     return {ROOT_NOTE: {"path": root, **from_store}}
 
@@ -239,7 +259,8 @@ _MAX_KNOWN = 1 << 20
 
 
 class MediaCheck:
-    """Check of the media of packs: containers by their hash, referenced files by their fingerprints.
+    """Check of the media of packs: containers by their hash, referenced files by their
+    fingerprints.
 
     Attributes:
         num_checked: media so far.
@@ -262,7 +283,8 @@ class MediaCheck:
                 hasher.update(store.get_range(key, begin, min(begin + _PIECE_BYTES, size)))
         except FileNotFoundError as error:
             raise CorruptFileError(
-                f"{store.url}/{key} is missing: its media were committed, so it was deleted since; write it again"
+                f"{store.url}/{key} is missing: its media were committed, so it was deleted since; "
+                "write it again"
             ) from error
         if size != record.media["bytes"] or hasher.hexdigest() != record.media["xxh3_128"]:
             raise CorruptFileError(f"{store.url}/{key} has other bytes than were committed")
@@ -272,7 +294,9 @@ class MediaCheck:
         for item in pack.media:
             medium = item.medium
             self.num_checked += 1
-            place = short_digest(os.fsencode(f"{item.fingerprint} {medium.offset} {medium.size} {medium.path}"))
+            place = short_digest(
+                os.fsencode(f"{item.fingerprint} {medium.offset} {medium.size} {medium.path}")
+            )
             # Containers were compared as a whole.
             if medium.container is not None or place in self._known:
                 continue
@@ -282,7 +306,8 @@ class MediaCheck:
             except BadMediumError as error:
                 sample_id = int(pack.sample_ids[item.segment])
                 raise CorruptFileError(
-                    f"{name}: sample {sample_id}, {item.title}: {error} ({medium.path or 'in the row'})"
+                    f"{name}: sample {sample_id}, {item.title}: {error} "
+                    f"({medium.path or 'in the row'})"
                 ) from error
             # Bounded: reading a file twice costs less than a list of a hundred million.
             if len(self._known) >= _MAX_KNOWN:

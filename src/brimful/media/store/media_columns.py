@@ -1,4 +1,5 @@
-"""Media of a pack in columns of a shard: numbers of fixed size, digests and texts (read by ``media/store/stored.py``).
+"""Media of a pack in columns of a shard: numbers of fixed size, digests and texts (read by
+``media/store/stored.py``).
 
 ===================  ==============  =======================================================================
 ``media_numbers``    list<int64>     ``NUMBERS`` of each medium, medium by medium
@@ -42,7 +43,9 @@ NUMBERS = (
     "offset",
     "size",
 )
-"""Numbers of a medium, in their order. ``kind`` counts image, video, audio; ``container`` is -1 for a reference."""
+"""Numbers of a medium, in their order. ``kind`` counts image, video, audio; ``container`` is -1 for
+a reference.
+"""
 
 COLUMNS = ("media_numbers", "media_seconds", "media_runs", "media_digests", "media_texts")
 """Columns of a shard, in the order in which they are written and enter the checksum of a row."""
@@ -71,7 +74,9 @@ NO_DIGEST = bytes(DIGEST_BYTES)
 """Fingerprint of bytes that were not read."""
 
 TEXT = ("utf-8", "surrogatepass")
-"""Encoding of names: file names need not be Unicode, so a lone surrogate stands for a byte that is not."""
+"""Encoding of names: file names need not be Unicode, so a lone surrogate stands for a byte that is
+not.
+"""
 
 
 class MediaCells(NamedTuple):
@@ -103,12 +108,20 @@ def cells_of(media: Iterable[PlacedMedium], root: str = "") -> MediaCells:
     for item in media:
         medium = item.medium
         assert medium.path or item.shard >= 0, "bytes that are in no file have to be stored"
-        assert medium.size is not None, "a reference without a size would hide that its file was cut short"
+        assert medium.size is not None, (
+            "a reference without a size would hide that its file was cut short"
+        )
         name, path = medium.name.encode(*TEXT), _relative_path(medium.path, root).encode(*TEXT)
         grid = item.grid or _NO_GRID
         numbers += ROW.pack(
             *(_KIND_NUMBERS[medium.kind], item.segment, item.start, item.length, item.num_tokens),
-            *(item.num_patches, *grid, item.num_frames, item.num_mel_frames, len(item.runs) * (item.runs != ONE_RUN)),
+            *(
+                item.num_patches,
+                *grid,
+                item.num_frames,
+                item.num_mel_frames,
+                len(item.runs) * (item.runs != ONE_RUN),
+            ),
             *(len(name), len(path), item.shard, medium.offset, medium.size),
         )
         texts += name + path
@@ -156,5 +169,11 @@ def column_types() -> dict[str, Any]:
     """Return the type of each column."""
     import pyarrow as pa
 
-    types = (pa.list_(pa.int64()), pa.list_(pa.float64()), pa.list_(pa.int32()), pa.binary(), pa.binary())
+    types = (
+        pa.list_(pa.int64()),
+        pa.list_(pa.float64()),
+        pa.list_(pa.int32()),
+        pa.binary(),
+        pa.binary(),
+    )
     return dict(zip(COLUMNS, types, strict=True))

@@ -32,15 +32,16 @@ _NAME_BYTES = NUMBERS.index("name_bytes")
 
 
 def stored(cells: Sequence[bytes], files: MediaFiles) -> Sequence[PlacedMedium]:
-    """Return the media of a pack of a shard; facts other than places are read at the first use of a medium.
+    """Return the media of a pack of a shard; facts other than places are read at the first use of a
+    medium.
 
     Args:
         cells: of the pack.
         files: of its media.
 
     Raises:
-        CorruptFileError: a container is missing or has another size than was committed; on any access, values
-            that a writer never writes.
+        CorruptFileError: a container is missing or has another size than was committed; on any
+            access, values that a writer never writes.
     """
     if not cells[0]:
         return ()
@@ -67,9 +68,11 @@ class StoredFacts:
     def __init__(self, cells: MediaCells, files: MediaFiles) -> None:
         self._cells, self._files = cells, files
         self.digests = cells.digests
-        # Most readers need only the places of the bytes: the other numbers are read with the other facts.
+        # Most readers need only the places of the bytes: the other numbers are read with the other
+        # facts.
         self.places = list(PLACE.iter_unpack(cells.numbers))
-        # A pack whose container is gone must not be served: files are checked before everything else.
+        # A pack whose container is gone must not be served: files are checked before everything
+        # else.
         self.containers: dict[int, MediaContainer] = {}
         previous = -1
         for shard, _, _ in self.places:
@@ -86,7 +89,9 @@ class StoredFacts:
     @cached_property
     def _first_bytes(self) -> list[int]:
         """First byte of each medium's name among the texts."""
-        return list(accumulate((sum(row[_NAME_BYTES : _NAME_BYTES + 2]) for row in self._rows), initial=0))
+        return list(
+            accumulate((sum(row[_NAME_BYTES : _NAME_BYTES + 2]) for row in self._rows), initial=0)
+        )
 
     @cached_property
     def _seconds(self) -> list[float]:
@@ -111,10 +116,12 @@ class StoredFacts:
 
     def _values(self, index: int) -> tuple[Any, ...]:
         """Return the values of ``COMPARED_FIELDS``."""
-        (kind, segment, start, length, num_tokens, num_patches, time, height, width, num_frames) = self._rows[index][
-            :10
+        (kind, segment, start, length, num_tokens, num_patches, time, height, width, num_frames) = (
+            self._rows[index][:10]
+        )
+        (num_mel_frames, num_runs, name_bytes, path_bytes, shard, offset, size) = self._rows[index][
+            10:
         ]
-        (num_mel_frames, num_runs, name_bytes, path_bytes, shard, offset, size) = self._rows[index][10:]
         begin = self._first_bytes[index]
         name, path = (
             self._cells.texts[first : first + count].decode(*TEXT)
@@ -145,7 +152,9 @@ class StoredFacts:
 
 
 class _Fact:
-    """Field of ``PlacedMedium`` that is read from the shard at its first use, with all others of the medium."""
+    """Field of ``PlacedMedium`` that is read from the shard at its first use, with all others of
+    the medium.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -158,7 +167,9 @@ class _Fact:
 
 
 class _OfShard(PlacedMedium):
-    """Placed medium whose facts are in a shard. A changed copy of it is an ordinary ``PlacedMedium``."""
+    """Placed medium whose facts are in a shard. A changed copy of it is an ordinary
+    ``PlacedMedium``.
+    """
 
     __slots__ = ("_source",)
     _source: tuple[StoredFacts, int]
@@ -174,11 +185,14 @@ class _OfShard(PlacedMedium):
             first = DIGEST_BYTES * index
             if digest_bytes(content) == facts.digests[first : first + DIGEST_BYTES]:
                 return content
-        # A reference, or bytes that differ from the packed ones: read like any other medium, which raises the error.
+        # A reference, or bytes that differ from the packed ones: read like any other medium, which
+        # raises the error.
         return super().read()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return PlacedMedium, tuple(getattr(self, name) for name in PlacedMedium.__dataclass_fields__)
+        return PlacedMedium, tuple(
+            getattr(self, name) for name in PlacedMedium.__dataclass_fields__
+        )
 
 
 for _name in COMPARED_FIELDS:

@@ -14,14 +14,20 @@ CHUNK_ITEMS = 1 << 18
 
 
 TILE_PACKS = 1 << 12
-"""Packs that compiled code fills before it continues with the next ones, so that their places stay in the cache."""
+"""Packs that compiled code fills before it continues with the next ones, so that their places stay
+in the cache.
+"""
 
 
 Pieces: TypeAlias = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
-"""Pieces of runs: first item in the order of items, first pack, packs, copies per pack, and items before."""
+"""Pieces of runs: first item in the order of items, first pack, packs, copies per pack, and items
+before.
+"""
 
 
-def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[Any]) -> tuple[Offsets, AnyIntArray]:
+def lay_packs(
+    sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[Any]
+) -> tuple[Offsets, AnyIntArray]:
     """Lay packs out one after the other.
 
     Args:
@@ -30,7 +36,8 @@ def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[An
         dtype: wide enough for the number of all items.
 
     Returns:
-        The offsets of the packs in their new order, and the first item of each pack in the order of opening.
+        The offsets of the packs in their new order, and the first item of each pack in the order of
+        opening.
     """
     num_packs = len(sizes)
     offsets = np.zeros(num_packs + 1, dtype=np.int64)
@@ -48,7 +55,9 @@ def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[An
     return offsets, begins
 
 
-def assign_pieces(pieces: Pieces, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray) -> None:
+def assign_pieces(
+    pieces: Pieces, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray
+) -> None:
     """Write the items of each piece of a run to the places of its packs; to be compiled.
 
     Args:
@@ -58,8 +67,9 @@ def assign_pieces(pieces: Pieces, begins: AnyIntArray, order: AnyIntArray, items
         items: ``int[num_items]``, the output.
     """
     first_item, first_pack, packs_in_run, copies_per_pack, items_before = pieces
-    # Pieces are in the order of their packs, so that a pack is filled while its places are in the cache. Indices are
-    # unsigned: a signed index is checked at every use for a negative value, which takes as long as the copying.
+    # Pieces are in the order of their packs, so that a pack is filled while its places are in the
+    # cache. Indices are unsigned: a signed index is checked at every use for a negative value,
+    # which takes as long as the copying.
     for run in range(len(first_pack)):
         next_item = np.uint64(first_item[run])
         copies = np.uint64(copies_per_pack[run])
@@ -82,7 +92,8 @@ def assign_in_numpy(
     """Do the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several.
 
     Args:
-        columns: of the runs, as of ``Pieces`` without the first: runs are in the order of their items.
+        columns: of the runs, as of ``Pieces`` without the first: runs are in the order of their
+            items.
         begins, order, items: as for ``assign_pieces``.
     """
     first_pack, packs_in_run, copies_per_pack, items_before = columns
@@ -107,8 +118,11 @@ def assign_in_numpy(
         places: AnyIntArray = begins[pack].astype(order.dtype)
         places += np.repeat(items_before[part].astype(order.dtype), num_packs)
         if int(copies_per_pack[part].max()) > 1:
-            # Copies in one pack are contiguous: the place of the first, plus the number of the copy.
+            # Copies in one pack are contiguous: the place of the first, plus the number of the
+            # copy.
             copies = np.repeat(copies_per_pack[part].astype(order.dtype), num_packs)
             places = ranges(places, copies)
-        items[places.astype(np.intp)] = order[begin : int(ends[stop - 1])]  # NumPy is faster with its own index type
+        items[places.astype(np.intp)] = order[
+            begin : int(ends[stop - 1])
+        ]  # NumPy is faster with its own index type
         piece = stop

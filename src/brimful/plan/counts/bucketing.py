@@ -1,8 +1,10 @@
-"""Packs of many items brought into a random order through buckets, so that writes are not scattered over the memory.
+"""Packs of many items brought into a random order through buckets, so that writes are not scattered
+over the memory.
 
-A pack that is written directly to a random place misses the cache and the TLB at each of its items. So packs are
-written in the order of opening, each as a record that is appended to its bucket; a bucket covers ``2**shift``
-consecutive places. A bucket fits the cache, where its records are then read in the order of their places::
+A pack that is written directly to a random place misses the cache and the TLB at each of its items.
+So packs are written in the order of opening, each as a record that is appended to its bucket; a
+bucket covers ``2**shift`` consecutive places. A bucket fits the cache, where its records are then
+read in the order of their places::
 
     pack    place   record            bucket 0, of places 0 and 1     bucket 1, of places 2 and 3
     0: 6 1    2     (0, 2) 6 1                                         (0, 2) 6 1
@@ -11,7 +13,8 @@ consecutive places. A bucket fits the cache, where its records are then read in 
     3: 1 1    3     (1, 2) 1 1                                         (0, 2) 6 1  (1, 2) 1 1
     items                             3 3 5                            6 1 1 1
 
-This is a radix sort by place, highest digit first, with two passes; the second pass handles all lower digits at once.
+This is a radix sort by place, highest digit first, with two passes; the second pass handles all
+lower digits at once.
 """
 
 from __future__ import annotations
@@ -26,21 +29,27 @@ from brimful.base.typing import AnyIntArray, Int64Array, Offsets
 from brimful.plan.counts.assigning import Pieces
 
 BUCKET_WORDS = 1 << 18
-"""Average words of the records of one bucket: they stay in a cache, and few buckets are written to in turn."""
+"""Average words of the records of one bucket: they stay in a cache, and few buckets are written to
+in turn.
+"""
 
 TILE_PACKS = 1 << 9
-"""Packs whose records are written before the next ones, so that their words stay in or near the first-level cache."""
+"""Packs whose records are written before the next ones, so that their words stay in or near the
+first-level cache.
+"""
 
 STEP = 4
-"""Items copied together: a loop of fixed length has no branch mispredictions, which take longer than most packs."""
+"""Items copied together: a loop of fixed length has no branch mispredictions, which take longer
+than most packs.
+"""
 
 
 @dataclass(frozen=True)
 class Records:
     """Records of all packs, by bucket.
 
-    A record is a head and the items of its pack. The head holds the number of items in its lowest ``size_bits`` bits,
-    and the place of the pack in the bucket above them.
+    A record is a head and the items of its pack. The head holds the number of items in its lowest
+    ``size_bits`` bits, and the place of the pack in the bucket above them.
 
     Attributes:
         words: ``int[num_items + num_packs + STEP]``, the records, followed by spare room.
@@ -61,7 +70,8 @@ def write_records(
     places: AnyIntArray,
     order: AnyIntArray,
 ) -> Records | None:
-    """Write the record of each pack to its bucket; None without compiled code, as buckets save no time in NumPy.
+    """Write the record of each pack to its bucket; None without compiled code, as buckets save no
+    time in NumPy.
 
     Args:
         pieces: from ``PackRuns.in_tiles``, cut at every ``TILE_PACKS`` packs.
@@ -85,7 +95,9 @@ def write_records(
 
 
 def read_records(records: Records, num_packs: int, items: AnyIntArray) -> Offsets:
-    """Write the items of all packs in the order of their places, and return the offsets: ``int64[num_packs + 1]``."""
+    """Write the items of all packs in the order of their places, and return the offsets:
+    ``int64[num_packs + 1]``.
+    """
     offsets = np.zeros(num_packs + 1, dtype=np.int64)
     read = compiled(_read, len(items)) or _read
     read(records.words, records.begins, records.shift, records.size_bits, items, offsets)
@@ -152,7 +164,12 @@ def _write(
 
 
 def _read(
-    words: AnyIntArray, bucket_begins: Int64Array, shift: int, size_bits: int, items: AnyIntArray, offsets: Offsets
+    words: AnyIntArray,
+    bucket_begins: Int64Array,
+    shift: int,
+    size_bits: int,
+    items: AnyIntArray,
+    offsets: Offsets,
 ) -> None:
     """Copy the items of each bucket in the order of places, and write the offsets; to be compiled.
 
@@ -163,7 +180,8 @@ def _read(
         offsets: ``int64[num_packs + 1]``, the second output; the first entry is left as it is.
     """
     size_mask = (np.uint64(1) << np.uint64(size_bits)) - np.uint64(1)
-    # For each place in the bucket: the position of its first item, and in the lowest bits its number of items.
+    # For each place in the bucket: the position of its first item, and in the lowest bits its
+    # number of items.
     records = np.empty(1 << shift, dtype=np.uint64)
     num_items = np.uint64(0)
     end_of_steps = np.uint64(max(0, len(items) - STEP))

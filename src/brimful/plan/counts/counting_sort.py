@@ -8,7 +8,9 @@ from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.plan.counts.histogram import DENSE_LENGTHS, Histogram
 
 _CHUNK_ITEMS = 1 << 18
-"""Minimum number of items that NumPy sorts at a time: their keys and positions stay in the cache."""
+"""Minimum number of items that NumPy sorts at a time: their keys and positions stay in the
+cache.
+"""
 
 
 def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> AnyIntArray:
@@ -52,9 +54,12 @@ def _sort(lengths: AnyIntArray, next_place: Int64Array, order: AnyIntArray) -> N
         next_place[length] = place + 1
 
 
-def _sort_in_chunks(lengths: AnyIntArray, longest: int, next_place: Int64Array, order: AnyIntArray) -> None:
+def _sort_in_chunks(
+    lengths: AnyIntArray, longest: int, next_place: Int64Array, order: AnyIntArray
+) -> None:
     """Sort chunk by chunk in NumPy, and move the runs of equal lengths to their places."""
-    # Each chunk counts in a table with an entry for each length: a chunk should not be smaller than this table.
+    # Each chunk counts in a table with an entry for each length: a chunk should not be smaller than
+    # this table.
     chunk_items = max(_CHUNK_ITEMS, longest)
     for begin in range(0, len(lengths), chunk_items):
         chunk = lengths[begin : begin + chunk_items]
@@ -65,7 +70,9 @@ def _sort_in_chunks(lengths: AnyIntArray, longest: int, next_place: Int64Array, 
 
 
 def _radix_order(lengths: AnyIntArray, longest: int) -> AnyIntArray:
-    """Sort by 16-bit keys, which NumPy's stable sort handles by radix; wider keys take two passes, low half first."""
+    """Sort by 16-bit keys, which NumPy's stable sort handles by radix; wider keys take two passes,
+    low half first.
+    """
     if longest < 1 << 16:
         return np.argsort(np.uint16(longest) - lengths.astype(np.uint16), kind="stable")
     keys = longest - lengths

@@ -19,7 +19,8 @@ _CHUNK_ITEMS = 1 << 20
 
 @dataclass(frozen=True)
 class Histogram:
-    """Distinct lengths with the number of items of each. The sum of the histograms of parts is the whole's histogram.
+    """Distinct lengths with the number of items of each. The sum of the histograms of parts is the
+    whole's histogram.
 
     Attributes:
         lengths: ``int64[d]``, ascending, each at least 1.
@@ -34,7 +35,9 @@ class Histogram:
 
     @classmethod
     def of(cls, lengths: AnyIntArray, *, at_most: int | None = None) -> Histogram:
-        """Count the items of an array of lengths, each at least 1 and, if it is given, not longer than ``at_most``."""
+        """Count the items of an array of lengths, each at least 1 and, if it is given, not longer
+        than ``at_most``.
+        """
         if len(lengths) == 0:
             return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
         # A table that is longer than the array costs more than finding the longest item.
@@ -54,7 +57,8 @@ class Histogram:
 
     @classmethod
     def of_counts(cls, lengths: AnyIntArray, counts: AnyIntArray) -> Histogram:
-        """Make a histogram from lengths in any order, which may repeat, and the number of items of each entry.
+        """Make a histogram from lengths in any order, which may repeat, and the number of items of
+        each entry.
 
         >>> Histogram.of_counts(np.array([4, 8, 4]), np.array([1, 2, 3]))
         Histogram({4: 4, 8: 2})
@@ -76,7 +80,8 @@ class Histogram:
         Histogram({1: 2, 3: 2})
         """
         return cls.of_counts(
-            np.concatenate([part.lengths for part in parts]), np.concatenate([part.counts for part in parts])
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate([part.counts for part in parts]),
         )
 
     def __add__(self, other: Histogram) -> Histogram:
@@ -111,17 +116,20 @@ def lower_bound(items: Histogram, *, capacity: int) -> int:
 
     * N1 be the items longer than C - k: no item of k or more tokens fits into their packs,
     * N2 the other items longer than C / 2: one pack each,
-    * N3 the items from k to C / 2: they fill the room that N2 leaves, and the rest needs further packs.
+    * N3 the items from k to C / 2: they fill the room that N2 leaves, and the rest needs further
+      packs.
 
-    Then L(k) = |N1| + |N2| + max(0, ⌈(tokens(N3) - room left by N2) / C⌉), and the bound is the maximum over k, never
-    below tokens ÷ C.
+    Then L(k) = |N1| + |N2| + max(0, ⌈(tokens(N3) - room left by N2) / C⌉), and the bound is the
+    maximum over k, never below tokens ÷ C.
 
     >>> lower_bound(Histogram.of(np.array([5, 5, 5])), capacity=8)  # 15 would fit two packs of 8; three items do not
     3
     """
     if len(items.lengths) == 0:
         return 0
-    counts = np.append(0, np.cumsum(items.counts))  # number of items shorter than each length, and of all items
+    counts = np.append(
+        0, np.cumsum(items.counts)
+    )  # number of items shorter than each length, and of all items
     totals = np.append(0, np.cumsum(items.lengths * items.counts))  # their tokens
     half = capacity // 2
     # The bound changes only at thresholds that are lengths.
@@ -129,7 +137,8 @@ def lower_bound(items: Histogram, *, capacity: int) -> int:
     threshold = np.concatenate([[0], items.lengths[:up_to_half]])
     below = np.arange(-1, up_to_half)
     below[0] = 0
-    # Searching in ascending order is several times as fast: each search begins at the result of the previous one.
+    # Searching in ascending order is several times as fast: each search begins at the result of the
+    # previous one.
     up_to_large = np.searchsorted(items.lengths, (capacity - threshold)[::-1], side="right")[::-1]
     num_alone = counts[-1] - counts[up_to_large]
     num_large = counts[up_to_large] - counts[up_to_half]

@@ -1,4 +1,6 @@
-"""Patterns: the content of a pack as counts of lengths, and the number of packs with this content."""
+"""Patterns: the content of a pack as counts of lengths, and the number of packs with this
+content.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -37,7 +39,10 @@ def pattern_of(lengths: list[int], positions: Iterable[int]) -> Pattern:
     >>> pattern_of([1, 3, 6], [2, 0, 0])
     ((6, 1), (1, 2))
     """
-    return tuple((lengths[position], copies) for position, copies in sorted(Counter(positions).items(), reverse=True))
+    return tuple(
+        (lengths[position], copies)
+        for position, copies in sorted(Counter(positions).items(), reverse=True)
+    )
 
 
 def patterns_of(pack_runs: PackRuns) -> PatternCounts:
@@ -46,9 +51,15 @@ def patterns_of(pack_runs: PackRuns) -> PatternCounts:
     >>> patterns_of(runs_of([(((3, 2), (1, 1)), 1), (((6, 1), (1, 1)), 5)])).most_common()
     [(((6, 1), (1, 1)), 5), (((3, 2), (1, 1)), 1)]
     """
-    # Runs begin and end at few packs; all packs from one such boundary to the next hold the same items.
+    # Runs begin and end at few packs; all packs from one such boundary to the next hold the same
+    # items.
     changes: dict[int, list[tuple[int, int]]] = {}
-    columns = (pack_runs.length, pack_runs.first_pack, pack_runs.packs_in_run, pack_runs.copies_per_pack)
+    columns = (
+        pack_runs.length,
+        pack_runs.first_pack,
+        pack_runs.packs_in_run,
+        pack_runs.copies_per_pack,
+    )
     for length, first, packs, copies in zip(*(column.tolist() for column in columns), strict=True):
         changes.setdefault(first, []).append((length, copies))
         changes.setdefault(first + packs, []).append((length, -copies))
@@ -93,17 +104,22 @@ def remaining(items: Histogram, runs: Iterable[PatternRun]) -> Histogram:
     for pattern, packs in runs:
         for length, copies in pattern:
             num_remaining[length] -= copies * packs
-            assert num_remaining[length] >= 0, f"more items of length {length} in packs than in total"
-    counts: Int64Array = np.fromiter(num_remaining.values(), dtype=np.int64, count=len(num_remaining))
+            assert num_remaining[length] >= 0, (
+                f"more items of length {length} in packs than in total"
+            )
+    counts: Int64Array = np.fromiter(
+        num_remaining.values(), dtype=np.int64, count=len(num_remaining)
+    )
     return Histogram(items.lengths[counts > 0], counts[counts > 0])
 
 
 class RemainingItems:
     """Counts of lengths, and three rules that choose among them.
 
-    A rule adds items to ``content`` (copies of each length in the pack that is being made) and does not change the
-    counts; ``remove`` takes the items, for any number of equal packs. A pack that is not accepted is discarded.
-    Each rule adds at most ``max_items`` items and returns the remaining room.
+    A rule adds items to ``content`` (copies of each length in the pack that is being made) and does
+    not change the counts; ``remove`` takes the items, for any number of equal packs. A pack that is
+    not accepted is discarded. Each rule adds at most ``max_items`` items and returns the remaining
+    room.
     """
 
     def __init__(self, items: Histogram) -> None:
@@ -112,7 +128,9 @@ class RemainingItems:
         """Lengths with items, ascending."""
         self.counts: dict[int, int] = dict(zip(self.lengths, items.counts.tolist(), strict=True))
         """Items of each length; 0 once they are used up."""
-        self._rates: Float64Array | None = None  # count / length of each of _all_lengths; None until the first use
+        self._rates: Float64Array | None = (
+            None  # count / length of each of _all_lengths; None until the first use
+        )
 
     def add_longest(self, room: int, content: dict[int, int], max_items: int) -> int:
         """Add the longest item that fits, again and again."""
@@ -130,23 +148,33 @@ class RemainingItems:
             room, max_items = self._add(length, room, content, max_items)
         return room
 
-    def _add(self, length: int, room: int, content: dict[int, int], max_items: int) -> tuple[int, int]:
-        """Add as many items of one length as possible; return the room, and how many items may still follow."""
-        copies = max(0, min(self.counts[length] - content.get(length, 0), room // length, max_items))
+    def _add(
+        self, length: int, room: int, content: dict[int, int], max_items: int
+    ) -> tuple[int, int]:
+        """Add as many items of one length as possible; return the room, and how many items may
+        still follow.
+        """
+        copies = max(
+            0, min(self.counts[length] - content.get(length, 0), room // length, max_items)
+        )
         if copies:
             content[length] = content.get(length, 0) + copies
         return room - copies * length, max_items - copies
 
     def add_commonest(self, room: int, content: dict[int, int], max_items: int) -> int:
-        """Add the item with the highest count / length, again and again; at equal values, the shortest.
+        """Add the item with the highest count / length, again and again; at equal values, the
+        shortest.
 
-        This is the item with the largest count · room / length, since the room is the same for all. Counts exclude the
-        items of the content.
+        This is the item with the largest count · room / length, since the room is the same for all.
+        Counts exclude the items of the content.
         """
         if self._rates is None:
-            counts = np.array([self.counts[length] for length in self._all_lengths.tolist()], dtype=np.int64)
+            counts = np.array(
+                [self.counts[length] for length in self._all_lengths.tolist()], dtype=np.int64
+            )
             self._rates = np.asarray(counts / self._all_lengths, dtype=np.float64)
-        # Between calls, rates match the counts; here they are lowered by the content, and restored at the end.
+        # Between calls, rates match the counts; here they are lowered by the content, and restored
+        # at the end.
         for length, copies in content.items():
             self._rate(length, self.counts[length] - copies)
         while max_items:
@@ -165,7 +193,9 @@ class RemainingItems:
 
     def num_packs(self, content: Mapping[int, int]) -> int:
         """Return the number of packs of this content for which enough items remain."""
-        return min((self.counts[length] // copies for length, copies in content.items()), default=2**63 - 1)
+        return min(
+            (self.counts[length] // copies for length, copies in content.items()), default=2**63 - 1
+        )
 
     def remove(self, content: Mapping[int, int], num_packs: int) -> None:
         """Remove the items of this number of packs."""

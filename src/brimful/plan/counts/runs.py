@@ -1,9 +1,10 @@
 """Packs of counts: runs of equal items in runs of equal packs.
 
-Packs that hold the same lengths are one pattern. An algorithm on counts places whole runs of equal lengths into whole
-runs of equal packs, so its cost depends on the number of distinct lengths and not on the number of samples. Krell et
-al., "Efficient sequence packing without cross-contamination" (2021), pack histograms for BERT this way. Here the runs
-also determine the pack of each sample, in the order that item-level algorithms would choose.
+Packs that hold the same lengths are one pattern. An algorithm on counts places whole runs of equal
+lengths into whole runs of equal packs, so its cost depends on the number of distinct lengths and
+not on the number of samples. Krell et al., "Efficient sequence packing without cross-contamination"
+(2021), pack histograms for BERT this way. Here the runs also determine the pack of each sample, in
+the order that item-level algorithms would choose.
 """
 
 from __future__ import annotations
@@ -19,20 +20,29 @@ from brimful.base.compiling import compiled
 from brimful.base.ragged import ranges, starts_of
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.plan.counts import bucketing
-from brimful.plan.counts.assigning import TILE_PACKS, Pieces, assign_in_numpy, assign_pieces, lay_packs
+from brimful.plan.counts.assigning import (
+    TILE_PACKS,
+    Pieces,
+    assign_in_numpy,
+    assign_pieces,
+    lay_packs,
+)
 from brimful.plan.counts.bucketing import read_records, write_records
 from brimful.plan.packing import Packing
 
 _ITEMS_FOR_BUCKETS = 1 << 22
-"""Number of items from which packs are reordered through buckets: fewer items are near the cache anyway."""
+"""Number of items from which packs are reordered through buckets: fewer items are near the cache
+anyway.
+"""
 
 
 @dataclass(frozen=True)
 class PackRuns:
     """Runs of equal items put into runs of equal packs, longest items first.
 
-    Run ``r`` puts ``copies_per_pack[r]`` items of ``length[r]`` into each of the packs ``first_pack[r]`` to
-    ``first_pack[r] + packs_in_run[r] - 1``, after the ``items_before[r]`` items that each pack already holds.
+    Run ``r`` puts ``copies_per_pack[r]`` items of ``length[r]`` into each of the packs
+    ``first_pack[r]`` to ``first_pack[r] + packs_in_run[r] - 1``, after the ``items_before[r]``
+    items that each pack already holds.
 
     Lengths ``3 3 5 6 1 1``, capacity 7, best fit decreasing::
 
@@ -57,17 +67,26 @@ class PackRuns:
     num_packs: int
 
     @classmethod
-    def of_table(cls, table: Int64Array | Sequence[tuple[int, int, int, int, int]], num_packs: int) -> PackRuns:
-        """Make runs from rows (length, first_pack, packs_in_run, copies_per_pack, items_before), longest first."""
+    def of_table(
+        cls, table: Int64Array | Sequence[tuple[int, int, int, int, int]], num_packs: int
+    ) -> PackRuns:
+        """Make runs from rows (length, first_pack, packs_in_run, copies_per_pack, items_before),
+        longest first.
+        """
         length, first_pack, packs_in_run, copies_per_pack, items_before = np.ascontiguousarray(
             np.asarray(table, dtype=np.int64).reshape(-1, 5).T
         )
         return cls(length, first_pack, packs_in_run, copies_per_pack, items_before, num_packs)
 
     def pack_sizes(self) -> npt.NDArray[np.unsignedinteger[Any]]:
-        """Return the number of items of each pack, ``[num_packs]``, in the narrowest type: reads are random."""
+        """Return the number of items of each pack, ``[num_packs]``, in the narrowest type: reads
+        are random.
+        """
         # The size of packs changes where a run begins or ends, and is the same in between.
-        sizes, copies = np.zeros(self.num_packs + 1, dtype=np.int32), self.copies_per_pack.astype(np.int32)
+        sizes, copies = (
+            np.zeros(self.num_packs + 1, dtype=np.int32),
+            self.copies_per_pack.astype(np.int32),
+        )
         np.add.at(sizes, self.first_pack, copies)
         np.subtract.at(sizes, self.first_pack + self.packs_in_run, copies)
         np.cumsum(sizes, out=sizes)
@@ -78,13 +97,15 @@ class PackRuns:
 
         Args:
             order: ``int[num_items]``, from ``decreasing_order``. The packing may reuse its memory.
-            places: ``int[num_packs]``, the place of each pack in the packing; None for the order of opening.
+            places: ``int[num_packs]``, the place of each pack in the packing; None for the order of
+                opening.
         """
         sizes = self.pack_sizes()
         if places is not None and len(order) >= _ITEMS_FOR_BUCKETS:
             records = write_records(self.in_tiles(bucketing.TILE_PACKS), sizes, places, order)
             if records is not None:
-                # Only the records are needed from here on: the items reuse the memory of their order.
+                # Only the records are needed from here on: the items reuse the memory of their
+                # order.
                 del places
                 return Packing(read_records(records, len(sizes), order), order)
         kernel = compiled(assign_pieces, len(order))
@@ -103,14 +124,22 @@ class PackRuns:
         """Cut the runs at every ``tile_packs`` packs, and sort the pieces by their packs."""
         if self.num_packs <= tile_packs:
             first_item = starts_of(self.packs_in_run * self.copies_per_pack)
-            return first_item, self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before
+            return (
+                first_item,
+                self.first_pack,
+                self.packs_in_run,
+                self.copies_per_pack,
+                self.items_before,
+            )
         first_tile = self.first_pack // tile_packs
         num_tiles = (self.first_pack + self.packs_in_run - 1) // tile_packs - first_tile + 1
         tile = ranges(first_tile, num_tiles)
         order = np.argsort(tile, kind="stable")
         tile, run = tile[order], np.repeat(np.arange(len(num_tiles)), num_tiles)[order]
         first_pack = np.maximum(self.first_pack[run], tile * tile_packs)
-        end_pack = np.minimum(self.first_pack[run] + self.packs_in_run[run], (tile + 1) * tile_packs)
+        end_pack = np.minimum(
+            self.first_pack[run] + self.packs_in_run[run], (tile + 1) * tile_packs
+        )
         copies = self.copies_per_pack[run]
         first_item = starts_of(self.packs_in_run * self.copies_per_pack)[run]
         first_item += (first_pack - self.first_pack[run]) * copies

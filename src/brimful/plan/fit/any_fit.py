@@ -14,7 +14,9 @@ from brimful.plan.packing import Packing
 
 
 def as_int32(lengths: AnyIntArray) -> Lengths:
-    """Return ``int32[num_items]``: one type, so that each algorithm is compiled once. No capacity needs more."""
+    """Return ``int32[num_items]``: one type, so that each algorithm is compiled once. No capacity
+    needs more.
+    """
     return np.ascontiguousarray(lengths, dtype=np.int32)
 
 
@@ -27,7 +29,8 @@ def fit_in_order(
         loop: the loop on arrays; compiled once that pays for the total of all calls so far.
         plain_loop: the same loop on lists, which plain Python reads faster.
         lengths: first argument of the loop.
-        options: further arguments of the loop, numbers and arrays; the last one is ``pack_of``, the result.
+        options: further arguments of the loop, numbers and arrays; the last one is ``pack_of``, the
+            result.
     """
     items = as_int32(lengths)
     kernel = compiled(loop, len(items), sum_calls=True)
@@ -35,15 +38,19 @@ def fit_in_order(
         pack_of: AnyIntArray = np.empty(len(items), dtype=positions_type(len(items)))
         return packs_of_items(pack_of, kernel(items, *options, pack_of))
     packs = [0] * len(items)
-    options = tuple(option.tolist() if isinstance(option, np.ndarray) else option for option in options)
+    options = tuple(
+        option.tolist() if isinstance(option, np.ndarray) else option for option in options
+    )
     num_packs = plain_loop(items.tolist(), *options, packs)
     return packs_of_items(np.array(packs, dtype=np.int64), num_packs)
 
 
 def next_fit_upper_bound(lengths: AnyIntArray, *, capacity: int) -> int:
-    """Return a number of packs that suffices for any algorithm that opens a pack only if the last one has no room.
+    """Return a number of packs that suffices for any algorithm that opens a pack only if the last
+    one has no room.
 
-    Two consecutive packs together hold more than one capacity; otherwise the second would not have been opened.
+    Two consecutive packs together hold more than one capacity; otherwise the second would not have
+    been opened.
 
     >>> next_fit_upper_bound(np.array([1, 7, 1]), capacity=7)  # next fit takes all three
     3
@@ -52,7 +59,8 @@ def next_fit_upper_bound(lengths: AnyIntArray, *, capacity: int) -> int:
 
 
 def packs_of_items(pack_of: AnyIntArray, num_packs: int) -> Packing:
-    """Group items by their pack: packs in the order of their numbers, items of a pack in order of position.
+    """Group items by their pack: packs in the order of their numbers, items of a pack in order of
+    position.
 
     Args:
         pack_of: ``int[num_items]``, the pack of each item.
@@ -75,8 +83,9 @@ def first_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
         pack 1                         5 ------ 5 ------ 5 ------ 5 1       fill 19/21
         pack 2                                  6 ------ 6 ------ 6
 
-    A binary tree over the packs leads to the first with room: each node holds the maximum room of the packs below it.
-    Packs that are not open yet are empty leaves with full room, so the same step opens one.
+    A binary tree over the packs leads to the first with room: each node holds the maximum room of
+    the packs below it. Packs that are not open yet are empty leaves with full room, so the same
+    step opens one.
 
     Pure: no I/O, no randomness.
 
@@ -97,12 +106,15 @@ def first_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     return fit_in_order(_first_fit, _first_fit, lengths, rooms)
 
 
-def _first_fit(lengths: Sequence[int], rooms: MutableSequence[int], pack_of: MutableSequence[int]) -> int:
+def _first_fit(
+    lengths: Sequence[int], rooms: MutableSequence[int], pack_of: MutableSequence[int]
+) -> int:
     """Write the pack of each item and return the number of packs.
 
     Args:
         lengths: lengths of the items; lists in plain Python, arrays when compiled.
-        rooms: a binary tree with its root at 1 and one leaf for each pack; packs that are not open have full room.
+        rooms: a binary tree with its root at 1 and one leaf for each pack; packs that are not open
+            have full room.
         pack_of: the output.
     """
     num_leaves = len(rooms) // 2
@@ -131,7 +143,8 @@ def _first_fit(lengths: Sequence[int], rooms: MutableSequence[int], pack_of: Mut
 
 
 def worst_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
-    """Place items in their given order, each in the emptiest pack; open a new pack only when none has room.
+    """Place items in their given order, each in the emptiest pack; open a new pack only when none
+    has room.
 
     ::
 
@@ -140,8 +153,8 @@ def worst_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
         pack 1                         5 ------ 5 ------ 5 1 ---- 5 1       fill 19/21
         pack 2                                  6 ------ 6 ------ 6
 
-    Of equally empty packs the one that was opened first is taken. Packs become evenly filled rather than full: useful
-    for comparisons, and for packs with similar numbers of samples.
+    Of equally empty packs the one that was opened first is taken. Packs become evenly filled rather
+    than full: useful for comparisons, and for packs with similar numbers of samples.
 
     Pure: no I/O, no randomness.
 
@@ -163,8 +176,8 @@ def worst_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
 
 def _worst_fit(lengths: Sequence[int], capacity: int, pack_of: MutableSequence[int]) -> int:
     """Write the pack of each item and return the number of packs."""
-    # A heap of load · 2**32 + pack: the emptiest pack is on top, of equal ones the one opened first. After all packs
-    # comes a full dummy pack, so that the heap is never empty.
+    # A heap of load · 2**32 + pack: the emptiest pack is on top, of equal ones the one opened
+    # first. After all packs comes a full dummy pack, so that the heap is never empty.
     heap = [(capacity << 32) + 0xFFFFFFFF]
     for item in range(len(lengths)):
         length = lengths[item]
@@ -239,7 +252,9 @@ def _jump_from_pack_to_pack(lengths: Lengths, capacity: int) -> Offsets:
         # For each item of a chunk, the begin of the next pack if a pack began with this item.
         first = item
         chunk = slice(first, first + _CHUNK_ITEMS)
-        next_begins = np.searchsorted(ends, ends[chunk] - lengths[chunk] + capacity, side="right").tolist()
+        next_begins = np.searchsorted(
+            ends, ends[chunk] - lengths[chunk] + capacity, side="right"
+        ).tolist()
         while item - first < len(next_begins):
             begins.append(item)
             item = next_begins[item - first]
@@ -248,7 +263,8 @@ def _jump_from_pack_to_pack(lengths: Lengths, capacity: int) -> Offsets:
 
 
 def concat_split(lengths: AnyIntArray, *, capacity: int) -> Packing:
-    """Pack the segments of a stream of tokens that was cut every ``capacity`` tokens (``policies.overflow.cut_stream``).
+    """Pack the segments of a stream of tokens that was cut every ``capacity`` tokens
+    (``policies.overflow.cut_stream``).
 
     ::
 
@@ -259,20 +275,23 @@ def concat_split(lengths: AnyIntArray, *, capacity: int) -> Packing:
         pack 2                                  3333
         pack 3                                      33       fill 14/16
 
-    Every pack but the last is exactly full. For documents, not for chats: a sample continues in the next pack without
-    its earlier tokens. Every token is packed once, in order, however long the samples are.
+    Every pack but the last is exactly full. For documents, not for chats: a sample continues in the
+    next pack without its earlier tokens. Every token is packed once, in order, however long the
+    samples are.
 
     Pure: no I/O, no randomness.
 
     Args:
-        lengths: ``int[num_segments]``, in the order of the stream; no segment crosses the end of a pack.
+        lengths: ``int[num_segments]``, in the order of the stream; no segment crosses the end of a
+            pack.
         capacity: tokens of a pack, from 1 to 2**31 - 1.
 
     Returns:
         Packs and segments in the order of the stream.
 
-    Cost: O(n), in NumPy. Source: Brown et al. (2020) train on such sequences; Ding et al., "Fewer truncations improve
-    language modeling" (2024), call it concatenate and split, and study the effect of the cuts.
+    Cost: O(n), in NumPy. Source: Brown et al. (2020) train on such sequences; Ding et al., "Fewer
+    truncations improve language modeling" (2024), call it concatenate and split, and study the
+    effect of the cuts.
 
     >>> concat_split(np.array([4, 1, 2, 1, 4, 2]), capacity=4).as_lists()
     [[0], [1, 2, 3], [4], [5]]

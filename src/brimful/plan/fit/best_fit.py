@@ -23,9 +23,9 @@ def best_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
         pack 1                         5 ------ 5 ------ 5 ------ 5         fill 19/21
         pack 2                                  6 ------ 6 ------ 6 1
 
-    Of equally full packs, the one that was opened first is taken. Packs with room are kept sorted by their key,
-    room · 2**32 + pack, in blocks of some hundred keys: the pack for an item has the first key that is at least
-    length · 2**32. The cost does not depend on the capacity.
+    Of equally full packs, the one that was opened first is taken. Packs with room are kept sorted
+    by their key, room · 2**32 + pack, in blocks of some hundred keys: the pack for an item has the
+    first key that is at least length · 2**32. The cost does not depend on the capacity.
 
     Pure: no I/O, no randomness.
 
@@ -36,7 +36,8 @@ def best_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     Returns:
         Packs in order of opening, items in their order.
 
-    Cost: O(n·log p) for n items and p packs with room, and moves within a block. Source: Johnson (1973).
+    Cost: O(n·log p) for n items and p packs with room, and moves within a block. Source: Johnson
+        (1973).
 
     >>> best_fit(np.array([3, 3, 5, 6, 1, 1]), capacity=7).as_lists()
     [[0, 1, 4], [2], [3, 5]]
@@ -44,8 +45,12 @@ def best_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     return fit_in_order(_best_fit, _best_fit_on_lists, lengths, int(capacity), _BLOCK_KEYS)
 
 
-def _best_fit_on_lists(lengths: list[int], capacity: int, block_keys: int, pack_of: list[int]) -> int:
-    """Write the pack of each item and return the number of packs; on lists, which plain Python reads fastest."""
+def _best_fit_on_lists(
+    lengths: list[int], capacity: int, block_keys: int, pack_of: list[int]
+) -> int:
+    """Write the pack of each item and return the number of packs; on lists, which plain Python
+    reads fastest.
+    """
     shortest = min(lengths, default=0)
     blocks: list[list[int]] = []  # keys of packs with room, ascending within and among blocks
     last_keys: list[int] = []  # of each block
@@ -84,13 +89,16 @@ def _best_fit_on_lists(lengths: list[int], capacity: int, block_keys: int, pack_
 
 
 def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntArray) -> int:
-    """Do the same on arrays; to be compiled. Block ``i`` in the order of keys is row ``rows[i]`` of ``keys``.
+    """Do the same on arrays; to be compiled. Block ``i`` in the order of keys is row ``rows[i]`` of
+    ``keys``.
 
     Loops replace NumPy's functions, with which compiling took three times as long.
     """
 
     def first_from(values: Int64Array, end: Any, key: Any) -> Any:
-        """Return the place of the first of ``end`` ascending values that is not below a key, or ``end``."""
+        """Return the place of the first of ``end`` ascending values that is not below a key, or
+        ``end``.
+        """
         begin = 0
         while begin < end:
             middle = (begin + end) >> 1
@@ -103,7 +111,8 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
     shortest = np.int64(capacity)
     for item in range(len(lengths)):
         shortest = min(shortest, np.int64(lengths[item]))
-    # A block needs half of its keys before it is full again. Memory of rows that are never used is not touched.
+    # A block needs half of its keys before it is full again. Memory of rows that are never used is
+    # not touched.
     half = block_keys // 2
     max_blocks = 1 + len(lengths) // half
     keys = np.empty((max_blocks, block_keys), dtype=np.int64)
@@ -141,7 +150,8 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
         key -= length << 32
         if key >> 32 < shortest:
             continue
-        # Put the key back with the remaining room, into the first block whose last key is not below it.
+        # Put the key back with the remaining room, into the first block whose last key is not below
+        # it.
         if num_blocks == 0:
             last_keys[0] = key
             num_blocks = 1

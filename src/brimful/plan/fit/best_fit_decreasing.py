@@ -12,7 +12,9 @@ _MAX_COMPILED_CAPACITY = 1 << 24
 """Capacity up to which the compiled form runs: it keeps a table with an entry for each room."""
 
 
-def best_fit_decreasing(items: Histogram, *, capacity: int, max_items: int | None = None) -> PackRuns:
+def best_fit_decreasing(
+    items: Histogram, *, capacity: int, max_items: int | None = None
+) -> PackRuns:
     """Place items, longest first, each in the fullest pack that still has room.
 
     ::
@@ -22,14 +24,15 @@ def best_fit_decreasing(items: Histogram, *, capacity: int, max_items: int | Non
         pack 1                5 ------ 5 ------ 5 ------ 5 ------ 5         fill 19/21
         pack 2                         3 ------ 3 3 ---- 3 3 ---- 3 3 1
 
-    Equal items are placed in order of position, and of equally full packs the one that was opened first is taken, so
-    the result is a function of the arguments. It equals item-level best fit decreasing, run by run: once an item went
-    into the fullest pack with room, this pack is still the fullest for the next equal item, so each pack in a run of
-    equal packs with room ``r`` takes ``r // length`` copies before the next run is considered.
+    Equal items are placed in order of position, and of equally full packs the one that was opened
+    first is taken, so the result is a function of the arguments. It equals item-level best fit
+    decreasing, run by run: once an item went into the fullest pack with room, this pack is still
+    the fullest for the next equal item, so each pack in a run of equal packs with room ``r`` takes
+    ``r // length`` copies before the next run is considered.
 
-    With ``max_items`` it is the cardinality-constrained form (Krause, Shen and Schwetman, 1975): a pack with that many
-    items is closed. The result is close to the bound if few packs reach the limit. If most of them would, long items
-    should be spread, as ``pack_vectors`` does::
+    With ``max_items`` it is the cardinality-constrained form (Krause, Shen and Schwetman, 1975): a
+    pack with that many items is closed. The result is close to the bound if few packs reach the
+    limit. If most of them would, long items should be spread, as ``pack_vectors`` does::
 
         capacity 7     6        5        3        3        1        1
         max_items 2
@@ -47,8 +50,8 @@ def best_fit_decreasing(items: Histogram, *, capacity: int, max_items: int | Non
     Returns:
         The runs; ``assign`` adds the items.
 
-    Cost: O(d·p) for d distinct lengths and p distinct patterns, independent of the number of items; tens of
-    milliseconds in plain Python.
+    Cost: O(d·p) for d distinct lengths and p distinct patterns, independent of the number of items;
+    tens of milliseconds in plain Python.
     Source: best fit decreasing is Johnson (1973); on counts, Krell et al. (2021).
 
     >>> import numpy as np
@@ -70,7 +73,8 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
     """Place run after run, in plain Python."""
     table: list[tuple[int, int, int, int, int]] = []
     num_packs = 0
-    # Open packs by their room: heaps of runs (first_pack, num_packs, items_before), the one opened first on top.
+    # Open packs by their room: heaps of runs (first_pack, num_packs, items_before), the one opened
+    # first on top.
     rooms: list[int] = []  # ascending
     open_runs: dict[int, list[tuple[int, int, int]]] = {}
 
@@ -82,7 +86,9 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
             open_runs[room] = []
         heappush(open_runs[room], (first_pack, packs, items_before))
 
-    for length, remaining in zip(items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True):
+    for length, remaining in zip(
+        items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True
+    ):
         while remaining:
             # The fullest packs with room: least room that is at least ``length``, or new packs.
             index = bisect_left(rooms, length)
@@ -95,7 +101,8 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
                 first_pack, packs, items_before = heappop(open_runs[room])
                 if not open_runs[room]:
                     del rooms[index]
-            # The run is divided: packs that take all copies, one that takes the remaining items, untouched packs.
+            # The run is divided: packs that take all copies, one that takes the remaining items,
+            # untouched packs.
             copies = min(room // length, max_items - items_before)
             num_full = min(packs, remaining // copies)
             if num_full:
@@ -104,7 +111,9 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
                 remaining -= num_full * copies
             if num_full < packs and remaining:
                 table.append((length, first_pack + num_full, 1, remaining, items_before))
-                leave_open(room - remaining * length, first_pack + num_full, 1, items_before + remaining)
+                leave_open(
+                    room - remaining * length, first_pack + num_full, 1, items_before + remaining
+                )
                 num_full, remaining = num_full + 1, 0
             if num_full < packs:
                 leave_open(room, first_pack + num_full, packs - num_full, items_before)

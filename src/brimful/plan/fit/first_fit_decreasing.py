@@ -16,8 +16,9 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
         pack 1                5 ------ 5 ------ 5 ------ 5 ------ 5 1       fill 19/21
         pack 2                         3 ------ 3 3 ---- 3 3 ---- 3 3
 
-    Runs of equal packs are kept in order of opening and scanned for the first with room. As in best fit decreasing, the
-    first pack with room remains the first for the next equal item until it is full.
+    Runs of equal packs are kept in order of opening and scanned for the first with room. As in best
+    fit decreasing, the first pack with room remains the first for the next equal item until it is
+    full.
 
     Pure: no I/O, no randomness.
 
@@ -33,30 +34,46 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
     """
     table: list[tuple[int, int, int, int, int]] = []
     num_packs = 0
-    # Runs of equal packs with room, in order of opening: rows of (room, first_pack, packs, items_before).
+    # Runs of equal packs with room, in order of opening: rows of (room, first_pack, packs,
+    # items_before).
     runs = np.empty((0, 4), dtype=np.int64)
-    for length, remaining in zip(items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True):
+    for length, remaining in zip(
+        items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True
+    ):
         for index in (*np.flatnonzero(runs[:, 0] >= length).tolist(), len(runs)):
             if index < len(runs):
                 room, first_pack, packs, items_before = runs[index].tolist()
             else:  # new packs for all remaining items
-                room, first_pack, packs, items_before = capacity, num_packs, -(-remaining // (capacity // length)), 0
+                room, first_pack, packs, items_before = (
+                    capacity,
+                    num_packs,
+                    -(-remaining // (capacity // length)),
+                    0,
+                )
                 num_packs += packs
             copies = room // length
             num_full = min(packs, remaining // copies)
             remaining -= num_full * copies
-            # The run is divided: packs that take all copies, one that takes the remaining items, untouched packs.
+            # The run is divided: packs that take all copies, one that takes the remaining items,
+            # untouched packs.
             num_partial = 1 if num_full < packs and remaining else 0
             parts = []
             first = first_pack
-            for count, placed in ((num_full, copies), (num_partial, remaining), (packs - num_full - num_partial, 0)):
+            for count, placed in (
+                (num_full, copies),
+                (num_partial, remaining),
+                (packs - num_full - num_partial, 0),
+            ):
                 if count:
                     parts.append((room - placed * length, first, count, items_before + placed))
                     if placed:
                         table.append((length, first, count, placed, items_before))
                 first += count
-            # Only the last run of a length is divided into several parts, so no later index is read again.
-            runs = np.concatenate([runs[:index], np.array(parts, dtype=np.int64), runs[index + 1 :]])
+            # Only the last run of a length is divided into several parts, so no later index is read
+            # again.
+            runs = np.concatenate(
+                [runs[:index], np.array(parts, dtype=np.int64), runs[index + 1 :]]
+            )
             if num_partial or not remaining:
                 break
         runs = runs[runs[:, 0] > 0]

@@ -14,7 +14,8 @@ from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 
 
 def spread(items: Histogram, *, capacity: int, num_packs: int | None, bound: int) -> PackRuns:
-    """Place items, longest first, each in the emptiest of ``num_packs`` packs: even packs instead of few packs.
+    """Place items, longest first, each in the emptiest of ``num_packs`` packs: even packs instead
+    of few packs.
 
     ::
 
@@ -23,9 +24,10 @@ def spread(items: Histogram, *, capacity: int, num_packs: int | None, bound: int
         pack 1                5 ------ 5 ------ 5 ------ 5 1 ---- 5 1       fill 19/21
         pack 2                         3 ------ 3 3 ---- 3 3 ---- 3 3
 
-    Of equally empty packs the first is taken. If an item fits into no pack, all packs are nearly full: then best fit
-    decreasing packs with the least capacity at which it needs at most ``num_packs`` packs, and unneeded packs get the
-    shortest items of others. No pack exceeds the capacity, and no pack is empty.
+    Of equally empty packs the first is taken. If an item fits into no pack, all packs are nearly
+    full: then best fit decreasing packs with the least capacity at which it needs at most
+    ``num_packs`` packs, and unneeded packs get the shortest items of others. No pack exceeds the
+    capacity, and no pack is empty.
 
     Pure: no I/O, no randomness.
 
@@ -39,10 +41,13 @@ def spread(items: Histogram, *, capacity: int, num_packs: int | None, bound: int
         The runs; ``assign`` adds the items.
 
     Raises:
-        InvalidLengthsError: fewer packs than the bound or than best fit decreasing takes, or more than items.
+        InvalidLengthsError: fewer packs than the bound or than best fit decreasing takes, or more
+            than items.
 
-    Cost: O(n·log p) at worst, for n items and p packs; runs of equal items in equal packs are placed at once.
-    Source: longest processing time first (Graham, 1969); if that fails, multifit (Coffman, Garey and Johnson, 1978).
+    Cost: O(n·log p) at worst, for n items and p packs; runs of equal items in equal packs are
+        placed at once.
+    Source: longest processing time first (Graham, 1969); if that fails, multifit (Coffman, Garey
+        and Johnson, 1978).
 
     >>> items = Histogram.of(np.array([3, 3, 5, 6, 1, 1]))
     >>> spread(items, capacity=7, num_packs=4, bound=3).num_packs
@@ -55,12 +60,14 @@ def spread(items: Histogram, *, capacity: int, num_packs: int | None, bound: int
         num_packs = densest.num_packs
     if num_packs < bound:
         raise InvalidLengthsError(
-            f"{setting('num_packs', num_packs)} is below the bound: {items.total:,} tokens in packs of {capacity:,} need at "
-            f"least {bound:,} packs; use {setting('num_packs', bound)} or more, or a larger {setting('capacity')}"
+            f"{setting('num_packs', num_packs)} is below the bound: {items.total:,} tokens in "
+            f"packs of {capacity:,} need at least {bound:,} packs; use "
+            f"{setting('num_packs', bound)} or more, or a larger {setting('capacity')}"
         )
     if num_packs > num_items:
         raise InvalidLengthsError(
-            f"{setting('num_packs', num_packs)} is more than the {num_items:,} samples, and no pack may be empty"
+            f"{setting('num_packs', num_packs)} is more than the {num_items:,} samples, and no "
+            "pack may be empty"
         )
     if num_packs == 0:
         return PackRuns.of_table([], 0)
@@ -87,7 +94,11 @@ def _spread(lengths: Int64Array, counts: Int64Array, capacity: int, num_packs: i
             if num_rows == len(table):
                 table = np.concatenate((table, np.empty_like(table)))
             num_filled = min(packs, remaining)
-            table[num_rows, 0], table[num_rows, 1], table[num_rows, 2] = length, first_pack, num_filled
+            table[num_rows, 0], table[num_rows, 1], table[num_rows, 2] = (
+                length,
+                first_pack,
+                num_filled,
+            )
             table[num_rows, 3], table[num_rows, 4] = 1, items_before
             num_rows += 1
             remaining -= num_filled
@@ -97,16 +108,21 @@ def _spread(lengths: Int64Array, counts: Int64Array, capacity: int, num_packs: i
     return table[:num_rows]
 
 
-def _multifit(items: Histogram, capacity: int, num_packs: int, densest: PackRuns | None) -> PackRuns:
-    """Pack with the least capacity at which best fit decreasing takes at most ``num_packs`` packs."""
+def _multifit(
+    items: Histogram, capacity: int, num_packs: int, densest: PackRuns | None
+) -> PackRuns:
+    """Pack with the least capacity at which best fit decreasing takes at most ``num_packs``
+    packs.
+    """
     runs = best_fit_decreasing(items, capacity=capacity) if densest is None else densest
     if runs.num_packs > num_packs:
         raise InvalidLengthsError(
-            f"{setting('num_packs', num_packs)}: no such packing was found; best fit decreasing takes "
-            f"{runs.num_packs:,} packs of {capacity:,} tokens. Use {setting('num_packs', runs.num_packs)}, or a larger "
-            f"{setting('capacity')}"
+            f"{setting('num_packs', num_packs)}: no such packing was found; best fit decreasing "
+            f"takes {runs.num_packs:,} packs of {capacity:,} tokens. Use "
+            f"{setting('num_packs', runs.num_packs)}, or a larger {setting('capacity')}"
         )
-    # Bisect between a capacity that is too small and one that is not; the number of packs need not be monotonic.
+    # Bisect between a capacity that is too small and one that is not; the number of packs need not
+    # be monotonic.
     small = max(-(-items.total // num_packs), int(items.lengths[-1])) - 1
     large = capacity
     while large - small > max(1, capacity >> 10):
@@ -120,7 +136,9 @@ def _multifit(items: Histogram, capacity: int, num_packs: int, densest: PackRuns
 
 
 def _with_more_packs(items: Histogram, runs: PackRuns, num_packs: int) -> PackRuns:
-    """Move the shortest items, one by one, into packs of their own until ``num_packs`` is reached."""
+    """Move the shortest items, one by one, into packs of their own until ``num_packs`` is
+    reached.
+    """
     lengths = np.repeat(items.lengths[::-1], items.counts[::-1])
     packing = runs.assign(np.arange(len(lengths)))
     pack_of = np.empty(len(lengths), dtype=np.int64)
@@ -139,7 +157,8 @@ def occupy_empty_bins(bin_of: Int64Array, num_bins: int) -> None:
     """Move the last items into empty bins, from bins that keep another item; in place.
 
     Args:
-        bin_of: ``int64[num_items]``, the bin of each item, longest item first; at least ``num_bins`` items.
+        bin_of: ``int64[num_items]``, the bin of each item, longest item first; at least
+            ``num_bins`` items.
         num_bins: number of bins; no bin is empty in the end.
 
     >>> bin_of = np.array([0, 0, 1, 0])

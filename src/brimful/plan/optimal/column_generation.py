@@ -13,26 +13,33 @@ from brimful.plan.optimal.knapsack import Knapsack, SearchLimit
 from brimful.plan.optimal.master_problem import Column, master_problem_of
 
 SOLVER_TOLERANCE = 1e-6
-"""Packs by which the solver may be wrong. This decides when the search stops, never what is claimed."""
+"""Packs by which the solver may be wrong. This decides when the search stops, never what is
+claimed.
+"""
 
 _CENTER_WEIGHTS = (0.5, 0.0)
-"""Shares of the best proven prices in the prices of the pricing problem; the next one is used if one adds nothing."""
+"""Shares of the best proven prices in the prices of the pricing problem; the next one is used if
+one adds nothing.
+"""
 
 
 class ColumnGeneration:
-    """The linear relaxation of bin packing over all patterns, solved by patterns that are generated when needed.
+    """The linear relaxation of bin packing over all patterns, solved by patterns that are generated
+    when needed.
 
-    All patterns would be too many to list. The master problem has a few of them (its columns); its dual values are
-    prices of the lengths, in packs. A pattern whose items are worth more than one pack at these prices has the reduced
-    cost ``1 - Σ copies · price < 0`` and improves the master problem; the pricing problem, a knapsack, finds it. If the
-    knapsack finds no such pattern, the relaxation is solved.
+    All patterns would be too many to list. The master problem has a few of them (its columns); its
+    dual values are prices of the lengths, in packs. A pattern whose items are worth more than one
+    pack at these prices has the reduced cost ``1 - Σ copies · price < 0`` and improves the master
+    problem; the pricing problem, a knapsack, finds it. If the knapsack finds no such pattern, the
+    relaxation is solved.
 
-    Bound of Farley (1990): let ``v`` be the largest value of any pattern at prices ``π ≥ 0``. Then ``π / v`` is
-    feasible in the dual, and no plan has fewer packs than ::
+    Bound of Farley (1990): let ``v`` be the largest value of any pattern at prices ``π ≥ 0``. Then
+    ``π / v`` is feasible in the dual, and no plan has fewer packs than ::
 
         ⌈ Σ count[i] · π[i] / v ⌉
 
-    for any such prices. Here prices are first rounded down to whole numbers, so sum and ``v`` are exact.
+    for any such prices. Here prices are first rounded down to whole numbers, so sum and ``v`` are
+    exact.
 
     Args:
         items: at least one, none longer than the capacity.
@@ -45,7 +52,9 @@ class ColumnGeneration:
         bound: no packing of the items has fewer packs.
     """
 
-    def __init__(self, items: Histogram, capacity: int, patterns: Iterable[Pattern], limit: SearchLimit) -> None:
+    def __init__(
+        self, items: Histogram, capacity: int, patterns: Iterable[Pattern], limit: SearchLimit
+    ) -> None:
         self.items = items
         self.capacity = capacity
         self.limit = limit
@@ -54,7 +63,8 @@ class ColumnGeneration:
         self.columns: dict[Pattern, None] = {}  # a set in order of insertion
         self.value = float("inf")
         self.bound = 0
-        # Prices of the best bound so far, and this bound before rounding; initially a length costs its part of a pack.
+        # Prices of the best bound so far, and this bound before rounding; initially a length costs
+        # its part of a pack.
         self.center = items.lengths / capacity
         self.center_value = 0.0
         # The solver's tolerances are absolute: scaled demands are near 1 for any number of items.
@@ -65,24 +75,37 @@ class ColumnGeneration:
     def _add(self, patterns: list[Pattern]) -> None:
         columns: list[Column] = []
         for pattern in patterns:
-            columns.append(([self.position[length] for length, _ in pattern], [copies for _, copies in pattern]))
+            columns.append(
+                (
+                    [self.position[length] for length, _ in pattern],
+                    [copies for _, copies in pattern],
+                )
+            )
         self.master.add(columns)
         self.columns.update(dict.fromkeys(patterns))
 
     def solve_master(self) -> bool:
-        """Solve the master problem; return false if the limit was exhausted or the solver gave up."""
+        """Solve the master problem; return false if the limit was exhausted or the solver gave
+        up.
+        """
         if not self.master.solve(self.limit):
             return False
         self.value = self.master.value * self.scale
         return True
 
     def solution(self) -> dict[Pattern, float]:
-        """Return the packs of each used pattern, with fractions; empty before the first solution."""
+        """Return the packs of each used pattern, with fractions; empty before the first
+        solution.
+        """
         if self.value == float("inf"):
             return {}
         # Columns that were added since the last solution have no packs yet.
         packs = (self.master.packs * self.scale).tolist()
-        return {pattern: x for pattern, x in zip(self.columns, packs, strict=False) if x > SOLVER_TOLERANCE}
+        return {
+            pattern: x
+            for pattern, x in zip(self.columns, packs, strict=False)
+            if x > SOLVER_TOLERANCE
+        }
 
     def add_columns(self) -> bool:
         """Add patterns of negative reduced cost and raise the bound.
@@ -92,7 +115,8 @@ class ColumnGeneration:
         """
         duals = np.maximum(self.master.prices, 0.0)
         for weight in _CENTER_WEIGHTS:
-            # Stabilization by Wentges (1997): prices between the best proven prices and the duals oscillate less.
+            # Stabilization by Wentges (1997): prices between the best proven prices and the duals
+            # oscillate less.
             num_columns = self._solve_pricing(weight * self.center + (1 - weight) * duals, duals)
             if num_columns is None:
                 return False
@@ -101,20 +125,24 @@ class ColumnGeneration:
         return False
 
     def _solve_pricing(self, prices: Float64Array, duals: Float64Array) -> int | None:
-        """Solve the knapsack at these prices, for a bound and for patterns that improve the solution at the duals.
+        """Solve the knapsack at these prices, for a bound and for patterns that improve the
+        solution at the duals.
 
         Returns:
             Number of patterns added; None if the limit was exhausted.
         """
-        # Prices as whole numbers of 1 / unit, small enough that no sum overflows: a full pack is worth at most the
-        # best price per token times the capacity, below 2⁶¹ units.
+        # Prices as whole numbers of 1 / unit, small enough that no sum overflows: a full pack is
+        # worth at most the best price per token times the capacity, below 2⁶¹ units.
         max_worth = float((prices / self.items.lengths).max()) * self.capacity
         unit = min(2.0**50, 2.0**61 / max(max_worth, 1.0))
         values: Int64Array = np.floor(prices * unit).astype(np.int64)
-        # A length that is not worth more than a shorter one is dominated: the shorter one replaces it.
+        # A length that is not worth more than a shorter one is dominated: the shorter one replaces
+        # it.
         shorter_maximum = np.concatenate([[0], np.maximum.accumulate(values)[:-1]])
         useful_positions = np.flatnonzero(values > shorter_maximum)
-        knapsack = Knapsack(self.items.lengths[useful_positions], values[useful_positions], capacity=self.capacity)
+        knapsack = Knapsack(
+            self.items.lengths[useful_positions], values[useful_positions], capacity=self.capacity
+        )
         if not knapsack.solve(self.limit):
             return None
         pack_value = int(knapsack.best[self.capacity])
@@ -122,7 +150,10 @@ class ColumnGeneration:
             return 0
 
         # Farley's bound, in Python's whole numbers; -(-a // b) rounds up.
-        total = sum(count * value for count, value in zip(self.items.counts.tolist(), values.tolist(), strict=True))
+        total = sum(
+            count * value
+            for count, value in zip(self.items.counts.tolist(), values.tolist(), strict=True)
+        )
         self.bound = max(self.bound, -(-total // pack_value))
         if total / pack_value > self.center_value:
             self.center_value = total / pack_value
@@ -131,8 +162,12 @@ class ColumnGeneration:
         self._add(patterns)
         return len(patterns)
 
-    def _best_patterns(self, knapsack: Knapsack, useful_positions: Int64Array, duals: Float64Array) -> list[Pattern]:
-        """Return for each length the best pattern with it, if new and of negative reduced cost; best first."""
+    def _best_patterns(
+        self, knapsack: Knapsack, useful_positions: Int64Array, duals: Float64Array
+    ) -> list[Pattern]:
+        """Return for each length the best pattern with it, if new and of negative reduced cost;
+        best first.
+        """
         price = duals.tolist()
         values = knapsack.values + knapsack.best[self.capacity - knapsack.lengths]
         max_patterns = max(100, len(self.lengths) // 4)
@@ -154,7 +189,8 @@ class ColumnGeneration:
     def _without_slack(self, positions: list[int]) -> list[int]:
         """Replace lengths by longer ones and add further lengths while the pattern has room.
 
-        By substitution, a place for a longer length can also hold a shorter one: this never makes a pattern worse.
+        By substitution, a place for a longer length can also hold a shorter one: this never makes a
+        pattern worse.
         """
         lengths = self.lengths
         room = self.capacity - sum(lengths[position] for position in positions)

@@ -1,4 +1,6 @@
-"""The pricing problem of column generation: the unbounded knapsack, solved for all sizes at once."""
+"""The pricing problem of column generation: the unbounded knapsack, solved for all sizes at
+once.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,12 @@ from brimful.base.typing import Int32Array, Int64Array
 
 
 class SearchLimit:
-    """A limit in seconds, in operations, or in both. A search ends at the first limit and keeps its best result.
+    """A limit in seconds, in operations, or in both. A search ends at the first limit and keeps its
+    best result.
 
-    Seconds depend on the machine and its load, operations do not: a search with a limit in operations gives the same
-    result everywhere. An operation is one step of an inner loop over an array, about a nanosecond on a processor from
-    2024.
+    Seconds depend on the machine and its load, operations do not: a search with a limit in
+    operations gives the same result everywhere. An operation is one step of an inner loop over an
+    array, about a nanosecond on a processor from 2024.
 
     Args:
         seconds: wall time from construction; None for no limit.
@@ -42,8 +45,12 @@ class SearchLimit:
         return self.remaining_operations <= 0 or self.remaining_seconds <= 0
 
     def with_minimum(self) -> SearchLimit:
-        """Return a limit for a last step: the rest of this limit, but at least 1 second and 10⁹ operations."""
-        return SearchLimit(seconds=max(self.remaining_seconds, 1.0), operations=max(self.remaining_operations, 1e9))
+        """Return a limit for a last step: the rest of this limit, but at least 1 second and 10⁹
+        operations.
+        """
+        return SearchLimit(
+            seconds=max(self.remaining_seconds, 1.0), operations=max(self.remaining_operations, 1e9)
+        )
 
     @property
     def remaining_seconds(self) -> float:
@@ -52,17 +59,20 @@ class SearchLimit:
 
 
 STEPS_PER_ITEM = 100
-"""Steps (distinct lengths times capacity) that take as long as one item as ``compiling.compiled`` counts them."""
+"""Steps (distinct lengths times capacity) that take as long as one item as ``compiling.compiled``
+counts them.
+"""
 
 _STEPS_PER_BLOCK = 100_000_000
 """Steps of the compiled form between two checks of the search limit: some tenths of a second."""
 
 
 class Knapsack:
-    """The most valuable content of a pack of every size up to the capacity, any number of each length.
+    """The most valuable content of a pack of every size up to the capacity, any number of each
+    length.
 
-    With a value for each length (its price in packs), the best content of size ``capacity`` is the pattern of least
-    reduced cost. Lengths 2 and 3 with values 4 and 7, capacity 7::
+    With a value for each length (its price in packs), the best content of size ``capacity`` is the
+    pattern of least reduced cost. Lengths 2 and 3 with values 4 and 7, capacity 7::
 
         size    0  1  2  3  4  5  6  7
         best    0  0  4  7  8 11 14 15      15: 2 + 2 + 3
@@ -70,14 +80,15 @@ class Knapsack:
 
         best[s] = max(0, max over lengths l ≤ s of best[s - l] + value[l])
 
-    Values are whole numbers and sums are exact, so the result can support a proof. A length may be taken more often
-    than it has items: this does not make ``best`` smaller, so bounds from it hold.
+    Values are whole numbers and sums are exact, so the result can support a proof. A length may be
+    taken more often than it has items: this does not make ``best`` smaller, so bounds from it hold.
 
     Attributes:
         best: ``int64[capacity + 1]``, value of the best content of each size.
         last: ``int32[capacity + 1]``, positions in ``lengths``; -1 if the best content is empty.
 
-    Cost: O(distinct lengths · capacity) steps. Source: Gilmore and Gomory (1966), the unbounded knapsack.
+    Cost: O(distinct lengths · capacity) steps. Source: Gilmore and Gomory (1966), the unbounded
+        knapsack.
     """
 
     def __init__(self, lengths: Int64Array, values: Int64Array, *, capacity: int) -> None:
@@ -90,7 +101,10 @@ class Knapsack:
     def solve(self, limit: SearchLimit) -> bool:
         """Fill the tables; return false if the search limit was exhausted first."""
         num_lengths = len(self.lengths)
-        fill_tables = compiled(_fill_tables, num_lengths * self.capacity // STEPS_PER_ITEM) or _fill_tables_in_numpy
+        fill_tables = (
+            compiled(_fill_tables, num_lengths * self.capacity // STEPS_PER_ITEM)
+            or _fill_tables_in_numpy
+        )
         block_size = max(1, _STEPS_PER_BLOCK // (self.capacity + 1))
         for first in range(0, num_lengths, block_size):
             if limit.exhausted:
@@ -110,13 +124,21 @@ class Knapsack:
 
 
 def _fill_tables(
-    lengths: Int64Array, values: Int64Array, first: int, stop: int, best: Int64Array, last: Int32Array
+    lengths: Int64Array,
+    values: Int64Array,
+    first: int,
+    stop: int,
+    best: Int64Array,
+    last: Int32Array,
 ) -> None:
-    """Offer the lengths ``first … stop - 1`` to packs of every size, as plain loops for the compiler."""
+    """Offer the lengths ``first … stop - 1`` to packs of every size, as plain loops for the
+    compiler.
+    """
     for position in range(first, stop):
         length = lengths[position]
         value = values[position]
-        # Sizes ascend, so best[size - length] may already contain any number of copies of this length.
+        # Sizes ascend, so best[size - length] may already contain any number of copies of this
+        # length.
         for size in range(length, len(best)):
             candidate = best[size - length] + value
             if candidate > best[size]:
@@ -125,7 +147,12 @@ def _fill_tables(
 
 
 def _fill_tables_in_numpy(
-    lengths: Int64Array, values: Int64Array, first: int, stop: int, best: Int64Array, last: Int32Array
+    lengths: Int64Array,
+    values: Int64Array,
+    first: int,
+    stop: int,
+    best: Int64Array,
+    last: Int32Array,
 ) -> None:
     """Do the same with array operations: 1, 2, 4, … further copies in one operation each."""
     previous = np.empty_like(best)

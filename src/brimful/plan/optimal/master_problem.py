@@ -12,13 +12,17 @@ from brimful.base.typing import Float64Array, Int32Array
 from brimful.plan.optimal.knapsack import SearchLimit
 
 Column: TypeAlias = tuple[list[int], list[int]]
-"""Rows in which a variable has entries, and the entries. For a pattern: positions of lengths, copies of each."""
+"""Rows in which a variable has entries, and the entries. For a pattern: positions of lengths,
+copies of each.
+"""
 
 _OPERATIONS_PER_ROW = 20
 """Operations of one simplex iteration per row."""
 
 _NO_TIME_LIMIT = 1e7
-"""Time limit of the solver, in seconds, if the search has none: its options do not accept infinity."""
+"""Time limit of the solver, in seconds, if the search has none: its options do not accept
+infinity.
+"""
 
 
 class MasterProblem(ABC):
@@ -30,16 +34,19 @@ class MasterProblem(ABC):
         subject to  Σ copies[i, p] · x[p] + y[i + 1] - y[i] ≥ demand[i]    for each length i, ascending
                     x, y ≥ 0                                           y[i]: places of length i given to length i - 1
 
-    The substitution columns y (y[0] = 0) let an item of length i - 1 take a place of length i: they keep prices
-    ascending (the dual cuts of Valério de Carvalho, 2005), so that few patterns have to be generated.
+    The substitution columns y (y[0] = 0) let an item of length i - 1 take a place of length i: they
+    keep prices ascending (the dual cuts of Valério de Carvalho, 2005), so that few patterns have to
+    be generated.
 
     Args:
         demands: ``float64[num_lengths]``, items of each length, scaled.
 
     Attributes:
         value: packs of the last solution; infinite before the first.
-        prices: dual values of the last solution, ``float64[num_lengths]``: packs that one more item of a length costs.
-        packs: packs of each pattern in the last solution, in the order in which patterns were added.
+        prices: dual values of the last solution, ``float64[num_lengths]``: packs that one more item
+            of a length costs.
+        packs: packs of each pattern in the last solution, in the order in which patterns were
+            added.
     """
 
     prices: Float64Array
@@ -54,12 +61,16 @@ class MasterProblem(ABC):
         return [([longer, longer - 1], [-1, 1]) for longer in range(1, len(self._demands))]
 
     def solve(self, limit: SearchLimit) -> bool:
-        """Solve the problem; return false if the limit was already exhausted or the solver gave up."""
+        """Solve the problem; return false if the limit was already exhausted or the solver gave
+        up.
+        """
         if limit.exhausted:
             return False
         operations = _OPERATIONS_PER_ROW * len(self._demands)
         max_iterations = int(min(2**31 - 1, max(1, limit.remaining_operations / operations)))
-        is_solved, iterations = self._run(max_iterations, min(limit.remaining_seconds, _NO_TIME_LIMIT))
+        is_solved, iterations = self._run(
+            max_iterations, min(limit.remaining_seconds, _NO_TIME_LIMIT)
+        )
         limit.spend(operations * max(0, iterations))
         return is_solved
 
@@ -69,7 +80,9 @@ class MasterProblem(ABC):
 
     @abstractmethod
     def _run(self, max_iterations: int, max_seconds: float) -> tuple[bool, int]:
-        """Run the simplex method and set the attributes on success; return whether it succeeded, and its iterations."""
+        """Run the simplex method and set the attributes on success; return whether it succeeded,
+        and its iterations.
+        """
 
 
 def installed_solver() -> str:
@@ -84,7 +97,9 @@ def import_solver() -> None:
 
 
 def master_problem_of(demands: Float64Array) -> MasterProblem:
-    """Return the problem for these demands, still without patterns, with the best installed solver."""
+    """Return the problem for these demands, still without patterns, with the best installed
+    solver.
+    """
     return HighsMaster(demands) if installed_solver() == "highspy" else ScipyMaster(demands)
 
 
@@ -103,7 +118,9 @@ class HighsMaster(MasterProblem):
         rows = len(demands)
         no_entries, no_values = np.zeros(0, dtype=np.int32), np.zeros(0)
         upper = np.full(rows, self._infinity)
-        self._solver.addRows(rows, demands, upper, 0, np.zeros(rows, dtype=np.int32), no_entries, no_values)
+        self._solver.addRows(
+            rows, demands, upper, 0, np.zeros(rows, dtype=np.int32), no_entries, no_values
+        )
         self.add(self._substitutions(), cost=0.0)
 
     def add(self, columns: list[Column], cost: float = 1.0) -> None:
@@ -111,7 +128,11 @@ class HighsMaster(MasterProblem):
             return
         offsets, rows, entries = _sparse(columns)
         number = len(columns)
-        costs, lower, upper = np.full(number, cost), np.zeros(number), np.full(number, self._infinity)
+        costs, lower, upper = (
+            np.full(number, cost),
+            np.zeros(number),
+            np.full(number, self._infinity),
+        )
         self._solver.addCols(number, costs, lower, upper, len(rows), offsets[:-1], rows, entries)
 
     def _run(self, max_iterations: int, max_seconds: float) -> tuple[bool, int]:
@@ -130,7 +151,9 @@ class HighsMaster(MasterProblem):
 
 
 class ScipyMaster(MasterProblem):
-    """The problem in ``scipy``, which contains the same solver but starts from the beginning in each round."""
+    """The problem in ``scipy``, which contains the same solver but starts from the beginning in
+    each round.
+    """
 
     def __init__(self, demands: Float64Array) -> None:
         super().__init__(demands)
@@ -150,7 +173,9 @@ class ScipyMaster(MasterProblem):
         # linprog supports only ≤: both sides change sign, and so do the dual values.
         matrix = csc_array((-entries, rows, offsets), shape=shape)
         options = {"time_limit": max_seconds, "maxiter": max_iterations}
-        solution = linprog(costs, A_ub=matrix, b_ub=-self._demands, method="highs-ds", options=options)
+        solution = linprog(
+            costs, A_ub=matrix, b_ub=-self._demands, method="highs-ds", options=options
+        )
         if solution.status != 0:
             return False, int(solution.nit)
         self.value = float(solution.fun)
@@ -160,8 +185,12 @@ class ScipyMaster(MasterProblem):
 
 
 def _sparse(columns: list[Column]) -> tuple[Int32Array, Int32Array, Float64Array]:
-    """Return the columns as a compressed sparse matrix: ``offsets[num_columns + 1]``, rows and entries."""
+    """Return the columns as a compressed sparse matrix: ``offsets[num_columns + 1]``, rows and
+    entries.
+    """
     offsets = offsets_of([len(rows) for rows, _ in columns]).astype(np.int32)
     flat_rows = np.array([row for rows, _ in columns for row in rows], dtype=np.int32)
-    flat_entries = np.array([entry for _, entries in columns for entry in entries], dtype=np.float64)
+    flat_entries = np.array(
+        [entry for _, entries in columns for entry in entries], dtype=np.float64
+    )
     return offsets, flat_rows, flat_entries

@@ -32,19 +32,22 @@ _MAX_TABLES = 200
 
 
 def minimum_bin_slack(items: Histogram, *, capacity: int, limit: SearchLimit) -> PatternCounts:
-    """Fill packs exactly: the longest remaining item, then the longest items that together fill the remaining room.
+    """Fill packs exactly: the longest remaining item, then the longest items that together fill the
+    remaining room.
 
     ::
 
         capacity 10, lengths 4 4 3 3 3 3       best fit decreasing   4 4 · 3 3 3 · 3
             4  room 6 = 3 + 3                  minimum bin slack     4 3 3 · 4 3 3
 
-    A table of the sums that items can have shows which choices can still end at zero room; if no items have this sum,
-    the search tries the next smaller one. A pattern is used for as many packs as the counts allow, so that each pattern
-    exhausts a length. This packs lengths with a long tail without waste, where best fit decreasing leaves gaps. It is
-    not better if a pack holds two or three items; column generation solves this case.
+    A table of the sums that items can have shows which choices can still end at zero room; if no
+    items have this sum, the search tries the next smaller one. A pattern is used for as many packs
+    as the counts allow, so that each pattern exhausts a length. This packs lengths with a long tail
+    without waste, where best fit decreasing leaves gaps. It is not better if a pack holds two or
+    three items; column generation solves this case.
 
-    Cost: O(distinct lengths · capacity / 64) for a table, 20 to 200 of them, and microseconds for a pattern.
+    Cost: O(distinct lengths · capacity / 64) for a table, 20 to 200 of them, and microseconds for a
+    pattern.
     Source: the minimum bin slack heuristic of Gupta and Ho (1999), on counts.
 
     Args:
@@ -62,7 +65,9 @@ def minimum_bin_slack(items: Histogram, *, capacity: int, limit: SearchLimit) ->
         if limit.exhausted:
             return Counter()
         num_tables += 1
-        contents, ends, packs = _pack_by_one_table(lengths, counts, capacity, may_stop_early=num_tables < _MAX_TABLES)
+        contents, ends, packs = _pack_by_one_table(
+            lengths, counts, capacity, may_stop_early=num_tables < _MAX_TABLES
+        )
         limit.spend(len(lengths) * capacity / 16 + _OPERATIONS_PER_PATTERN * len(packs))
         length_list = lengths.tolist()
         begin = 0
@@ -73,10 +78,13 @@ def minimum_bin_slack(items: Histogram, *, capacity: int, limit: SearchLimit) ->
     return patterns
 
 
-def reachable_sums(lengths: Int64Array, counts: Int64Array, *, capacity: int) -> npt.NDArray[np.uint8]:
+def reachable_sums(
+    lengths: Int64Array, counts: Int64Array, *, capacity: int
+) -> npt.NDArray[np.uint8]:
     """Mark the sums up to the capacity that subsets of the items have.
 
-    The sums are the bits of one large number; an item shifts it. Copies are added as 1, 2, 4, … and a remainder.
+    The sums are the bits of one large number; an item shifts it. Copies are added as 1, 2, 4, … and
+    a remainder.
 
     Returns:
         ``uint8[capacity + 1]``: 1 at each such sum, otherwise 0.
@@ -101,10 +109,11 @@ def reachable_sums(lengths: Int64Array, counts: Int64Array, *, capacity: int) ->
 def _pack_by_one_table(
     lengths: Int64Array, counts: Int64Array, capacity: int, *, may_stop_early: bool
 ) -> tuple[list[int], list[int], list[int]]:
-    """Run ``_search`` until a twentieth of the lengths is exhausted: until then one table of sums is good enough.
+    """Run ``_search`` until a twentieth of the lengths is exhausted: until then one table of sums
+    is good enough.
 
-    The packed items are subtracted from ``counts``. Compiled if that pays, otherwise on lists, which plain Python reads
-    faster than arrays.
+    The packed items are subtracted from ``counts``. Compiled if that pays, otherwise on lists,
+    which plain Python reads faster than arrays.
     """
     longest_fit = np.searchsorted(lengths, np.arange(capacity + 1), side="right") - 1
     reachable = reachable_sums(lengths, counts, capacity=capacity)
@@ -116,7 +125,9 @@ def _pack_by_one_table(
         contents, ends, packs = search(lengths, capacity, counts, reachable, longest_fit, *options)
         return contents, ends, packs
     count_list = counts.tolist()
-    result = _search(lengths.tolist(), capacity, count_list, reachable.tolist(), longest_fit.tolist(), *options)
+    result = _search(
+        lengths.tolist(), capacity, count_list, reachable.tolist(), longest_fit.tolist(), *options
+    )
     counts[:] = count_list
     return result
 
@@ -131,7 +142,8 @@ def _search(
     max_items: int,
     may_stop_early: bool,
 ) -> tuple[list[int], list[int], list[int]]:
-    """Find patterns with little slack until some lengths are exhausted. Plain loops, for Python and for the compiler.
+    """Find patterns with little slack until some lengths are exhausted. Plain loops, for Python and
+    for the compiler.
 
     Args:
         lengths: ascending.
@@ -143,7 +155,8 @@ def _search(
         may_stop_early: also end if nothing fits exactly and ``reachable`` may be outdated.
 
     Returns:
-        Positions in ``lengths``, pattern after pattern; the end of each pattern in them; its number of packs.
+        Positions in ``lengths``, pattern after pattern; the end of each pattern in them; its number
+        of packs.
     """
     contents: list[int] = []
     ends: list[int] = []
@@ -161,7 +174,8 @@ def _search(
             shortest += 1
         smallest_pair = 2 * lengths[shortest]
 
-        # Invariant: remaining + contents[begin:] are the items before this pattern, and room is the rest of the target.
+        # Invariant: remaining + contents[begin:] are the items before this pattern, and room is the
+        # rest of the target.
         begin = len(contents)
         contents.append(longest)
         remaining[longest] -= 1
@@ -172,8 +186,9 @@ def _search(
             if reachable[target] == 0:
                 target -= 1
                 continue
-            # Depth first, in descending order of length: each multiset of items is visited once. An item is taken only
-            # if the remaining sum is reachable; at a dead end a shorter item replaces the last one.
+            # Depth first, in descending order of length: each multiset of items is visited once. An
+            # item is taken only if the remaining sum is reachable; at a dead end a shorter item
+            # replaces the last one.
             room = target
             upper = longest
             steps = 0
@@ -205,7 +220,8 @@ def _search(
                 target -= 1
 
         if not is_exact:
-            # After an exhausted length the table may contain outdated sums: a new table may yield an exact pattern.
+            # After an exhausted length the table may contain outdated sums: a new table may yield
+            # an exact pattern.
             if num_exhausted > 0 and may_stop_early:
                 remaining[contents.pop()] += 1
                 break
@@ -221,7 +237,8 @@ def _search(
                 else:
                     item -= 1
 
-        # Copies of one length are contiguous; at the last copy their number is known, and so the packs it allows.
+        # Copies of one length are contiguous; at the last copy their number is known, and so the
+        # packs it allows.
         for index in range(begin, len(contents)):
             remaining[contents[index]] += 1
         num_packs = remaining[longest]
@@ -235,7 +252,8 @@ def _search(
             remaining[item] -= num_packs
             if remaining[item] == 0:
                 num_exhausted += 1
-                # A sum smaller than any two items is one item, so it is gone; other items may have larger sums.
+                # A sum smaller than any two items is one item, so it is gone; other items may have
+                # larger sums.
                 if lengths[item] < smallest_pair:
                     reachable[lengths[item]] = 0
         ends.append(len(contents))

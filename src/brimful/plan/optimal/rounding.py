@@ -10,7 +10,13 @@ import numpy as np
 
 from brimful.base.typing import Int64Array
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import Pattern, PatternCounts, RemainingItems, pattern_of, remaining
+from brimful.plan.counts.patterns import (
+    Pattern,
+    PatternCounts,
+    RemainingItems,
+    pattern_of,
+    remaining,
+)
 from brimful.plan.optimal.column_generation import SOLVER_TOLERANCE
 
 
@@ -24,7 +30,9 @@ def substitute_lengths(patterns: Iterable[Pattern], items: Histogram) -> list[Pa
     lengths = items.lengths.tolist()
     substituted_patterns = []
     for pattern in patterns:
-        positions = [bisect_right(lengths, length) - 1 for length, copies in pattern for _ in range(copies)]
+        positions = [
+            bisect_right(lengths, length) - 1 for length, copies in pattern for _ in range(copies)
+        ]
         positions = [position for position in positions if position >= 0]
         if positions:
             substituted_patterns.append(pattern_of(lengths, positions))
@@ -39,16 +47,20 @@ def fix_whole_packs(
     Args:
         items: items of the solution.
         solution: packs of each pattern, with fractions.
-        min_share: minimum number of packs to make, as a share of the solution's packs. If the whole parts are fewer,
-            the largest fractions are rounded up.
+        min_share: minimum number of packs to make, as a share of the solution's packs. If the whole
+            parts are fewer, the largest fractions are rounded up.
 
     Returns:
         The packs, at least one, and the items that are not in them.
     """
-    requests = Counter({pattern: int(packs + SOLVER_TOLERANCE) for pattern, packs in solution.items()})
+    requests = Counter(
+        {pattern: int(packs + SOLVER_TOLERANCE) for pattern, packs in solution.items()}
+    )
     num_missing = max(1, int(min_share * sum(solution.values()))) - requests.total()
     if num_missing > 0:
-        by_fraction = sorted(solution, key=lambda pattern: (requests[pattern] - solution[pattern], pattern))
+        by_fraction = sorted(
+            solution, key=lambda pattern: (requests[pattern] - solution[pattern], pattern)
+        )
         requests.update(by_fraction[:num_missing])
     requests = +requests  # without patterns of 0 packs
     packs = _fill_master_columns(items, requests)
@@ -61,11 +73,12 @@ def fix_whole_packs(
 def _fill_master_columns(
     items: Histogram, requests: Mapping[Pattern, int], *, may_be_partial: bool = False
 ) -> PatternCounts:
-    """Put real items into the places of the requested packs, by the substitution that the master problem allows.
+    """Put real items into the places of the requested packs, by the substitution that the master
+    problem allows.
 
-    The items of a length have two parts: reserved items, for the places of their own length, and the remaining free
-    items. A place without a reserved item gets the longest free item that is not longer. A pack with an empty place
-    is not made, unless it ``may_be_partial``: its items remain.
+    The items of a length have two parts: reserved items, for the places of their own length, and
+    the remaining free items. A place without a reserved item gets the longest free item that is not
+    longer. A pack with an empty place is not made, unless it ``may_be_partial``: its items remain.
 
     Args:
         items: items that may be used.
@@ -76,7 +89,9 @@ def _fill_master_columns(
     for pattern, packs in requests.items():
         for length, copies in pattern:
             num_places[length] += copies * packs
-    reserved_counts = np.minimum(items.counts, [num_places[length] for length in items.lengths.tolist()])
+    reserved_counts = np.minimum(
+        items.counts, [num_places[length] for length in items.lengths.tolist()]
+    )
     reserved_items = _items_of(items.lengths, reserved_counts)
     free_items = _items_of(items.lengths, items.counts - reserved_counts)
     packs_made: PatternCounts = Counter()
@@ -95,10 +110,16 @@ def _fill_master_columns(
             if (num_empty and not may_be_partial) or not (reserved_content or free_content):
                 break
             # The same content for all further packs for which both parts have items.
-            packs = min(num_requested, reserved_items.num_packs(reserved_content), free_items.num_packs(free_content))
+            packs = min(
+                num_requested,
+                reserved_items.num_packs(reserved_content),
+                free_items.num_packs(free_content),
+            )
             reserved_items.remove(reserved_content, packs)
             free_items.remove(free_content, packs)
-            packs_made[tuple(sorted((reserved_content + free_content).items(), reverse=True))] += packs
+            packs_made[tuple(sorted((reserved_content + free_content).items(), reverse=True))] += (
+                packs
+            )
             num_requested -= packs
     return packs_made
 

@@ -1,4 +1,6 @@
-"""Search for optimal packs: heuristics first, then column generation, with a proof of the distance from the optimum."""
+"""Search for optimal packs: heuristics first, then column generation, with a proof of the distance
+from the optimum.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -8,7 +10,14 @@ from math import ceil
 from brimful.base.wording import setting
 from brimful.errors import missing_extra
 from brimful.plan.counts.histogram import Histogram, lower_bound
-from brimful.plan.counts.patterns import Pattern, PatternCounts, load_of, patterns_of, remaining, runs_of
+from brimful.plan.counts.patterns import (
+    Pattern,
+    PatternCounts,
+    load_of,
+    patterns_of,
+    remaining,
+    runs_of,
+)
 from brimful.plan.counts.runs import PackRuns
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.optimal.column_generation import SOLVER_TOLERANCE, ColumnGeneration
@@ -25,7 +34,9 @@ _FIRST_RESIDUAL_LENGTHS = 400
 """Distinct lengths of the first residual instance; each next one has twice as many."""
 
 _ROUNDING_SHARES = (0.1, 0.05, 0.025)
-"""Shares of a solution that are rounded at once, one for each attempt while the packs exceed the bound."""
+"""Shares of a solution that are rounded at once, one for each attempt while the packs exceed the
+bound.
+"""
 
 
 @dataclass(frozen=True)
@@ -68,39 +79,43 @@ def pack_optimally(
     The steps, each only if the packs still exceed the bound:
 
     1. Best fit decreasing, and the bound L2 (``lower_bound``).
-    2. ``minimum_bin_slack``: reaches the bound for most length distributions with a long tail, in milliseconds.
-    3. Column generation by Gilmore and Gomory (1961), started from the patterns of both. Its substitution columns
-       also let a shorter item take the place of a longer one (the dual cuts of Valério de Carvalho, 2005), prices
-       are pulled toward the best proven ones (Wentges, 1997), and each round adds the best pattern with each of many
-       lengths. It ends as soon as its value, rounded up, equals the bound, long before all prices agree. If the bound
-       is tokens / capacity, it is tried first on residual instances, the items outside full packs of step 2: fewer
-       lengths, fewer rows.
-    4. The bound of Farley (1990) in every round: prices are rounded down to whole numbers, the knapsack is solved in
-       whole numbers, and the total price is divided by its value as whole numbers. The solver's rounding errors in
-       the prices can make this bound smaller, never wrong.
-    5. Whole parts of the solution become packs, and the remaining items go through steps 1 to 3 again; if the whole
-       parts are few, the largest fractions are rounded up.
+    2. ``minimum_bin_slack``: reaches the bound for most length distributions with a long tail, in
+      milliseconds.
+    3. Column generation by Gilmore and Gomory (1961), started from the patterns of both. Its
+       substitution columns also let a shorter item take the place of a longer one (the dual cuts of
+       Valério de Carvalho, 2005), prices are pulled toward the best proven ones (Wentges, 1997),
+       and each round adds the best pattern with each of many lengths. It ends as soon as its value,
+       rounded up, equals the bound, long before all prices agree. If the bound is tokens /
+       capacity, it is tried first on residual instances, the items outside full packs of step 2:
+       fewer lengths, fewer rows.
+    4. The bound of Farley (1990) in every round: prices are rounded down to whole numbers, the
+       knapsack is solved in whole numbers, and the total price is divided by its value as whole
+       numbers. The solver's rounding errors in the prices can make this bound smaller, never wrong.
+    5. Whole parts of the solution become packs, and the remaining items go through steps 1 to 3
+       again; if the whole parts are few, the largest fractions are rounded up.
 
-    The solver is HiGHS, through ``highspy`` if it is installed: it keeps the master problem and its basis between
-    rounds, so that the cost of a round depends on its new patterns. ``scipy`` contains the same solver but solves each
-    round from the beginning.
+    The solver is HiGHS, through ``highspy`` if it is installed: it keeps the master problem and its
+    basis between rounds, so that the cost of a round depends on its new patterns. ``scipy``
+    contains the same solver but solves each round from the beginning.
 
-    Pure: no I/O, no randomness. The same arguments give the same packs with the same version of the solver, unless
+    Pure: no I/O, no randomness. The same arguments give the same packs with the same version of the
+    solver, unless
     the time limit ends the search: then the result is the best packs so far and a valid bound.
 
     Args:
         items: number of items of each length, none longer than the capacity.
         capacity: maximum tokens of a pack, at least 1.
         start: a packing of these items to improve on; the result never has more packs.
-        time_limit: seconds of wall time, checked between rounds; 0 returns best fit decreasing with the bound L2;
-            None for no limit.
-        operations: limit in operations (``SearchLimit``), which do not depend on the machine; None for no limit.
+        time_limit: seconds of wall time, checked between rounds; 0 returns best fit decreasing with
+            the bound L2; None for no limit.
+        operations: limit in operations (``SearchLimit``), which do not depend on the machine; None
+            for no limit.
 
     Raises:
         MissingExtraError: neither highspy nor scipy is installed.
 
-    Cost: independent of the number of items. A round solves a linear program with one row for each distinct length,
-    and a knapsack in O(distinct lengths · capacity).
+    Cost: independent of the number of items. A round solves a linear program with one row for each
+    distinct length, and a knapsack in O(distinct lengths · capacity).
 
     >>> import numpy as np
     >>> result = pack_optimally(Histogram.of(np.array([4, 4, 3, 3, 3, 3])), capacity=10, time_limit=10)
@@ -162,22 +177,33 @@ class _Search:
             # Patterns of only the residual items, by best fit decreasing and by minimum bin slack.
             lengths = set(instance.items.lengths.tolist())
             columns = list(patterns_of(best_fit_decreasing(instance.items, capacity=self.capacity)))
-            columns += (pattern for pattern in slack_packs if lengths.issuperset(length for length, _ in pattern))
+            columns += (
+                pattern
+                for pattern in slack_packs
+                if lengths.issuperset(length for length, _ in pattern)
+            )
             self.solve_and_round(instance, columns, must_meet_bound=True)
         if not self.is_done:
-            self.solve_and_round(_ResidualInstance(Counter(), self.items), [*start_columns, *slack_packs])
+            self.solve_and_round(
+                _ResidualInstance(Counter(), self.items), [*start_columns, *slack_packs]
+            )
 
     def residual_instances(self, slack_packs: PatternCounts) -> Iterator[_ResidualInstance]:
-        """Yield the items outside full packs of the longest items: instances of few lengths first, then of more.
+        """Yield the items outside full packs of the longest items: instances of few lengths first,
+        then of more.
 
-        If the bound is tokens / capacity, full packs waste nothing, and a linear program of few rows is solved quickly.
+        If the bound is tokens / capacity, full packs waste nothing, and a linear program of few
+        rows is solved quickly.
         """
         if self.bound != -(-self.items.total // self.capacity):
             return
-        # Patterns were made from the longest item down: each prefix of the patterns exhausts the longest lengths.
+        # Patterns were made from the longest item down: each prefix of the patterns exhausts the
+        # longest lengths.
         counts = dict(zip(self.items.lengths.tolist(), self.items.counts.tolist(), strict=True))
         num_lengths = len(counts)
-        runs: list[tuple[Pattern, int, int]] = []  # pattern, packs, distinct lengths that remain after it
+        runs: list[
+            tuple[Pattern, int, int]
+        ] = []  # pattern, packs, distinct lengths that remain after it
         for pattern, packs in slack_packs.items():
             for length, copies in pattern:
                 counts[length] -= copies * packs
@@ -186,16 +212,27 @@ class _Search:
         max_lengths = _FIRST_RESIDUAL_LENGTHS
         while max_lengths < len(counts) / 1.5:
             prefix = (run for run in runs if run[2] >= max_lengths)
-            fixed_packs = Counter({pattern: packs for pattern, packs, _ in prefix if load_of(pattern) == self.capacity})
+            fixed_packs = Counter(
+                {
+                    pattern: packs
+                    for pattern, packs, _ in prefix
+                    if load_of(pattern) == self.capacity
+                }
+            )
             yield _ResidualInstance(fixed_packs, remaining(self.items, fixed_packs.items()))
             max_lengths *= 2
 
     def solve_and_round(
-        self, instance: _ResidualInstance, columns: Iterable[Pattern], *, must_meet_bound: bool = False
+        self,
+        instance: _ResidualInstance,
+        columns: Iterable[Pattern],
+        *,
+        must_meet_bound: bool = False,
     ) -> None:
         """Pack the residual items by column generation and rounding.
 
-        With ``must_meet_bound``, the search gives up as soon as this residual instance cannot lead to the bound.
+        With ``must_meet_bound``, the search gives up as soon as this residual instance cannot lead
+        to the bound.
         """
         stop_at_packs = self.bound - instance.fixed_packs.total() + 1 if must_meet_bound else None
         solution, can_improve = self.relax(instance, columns, stop_at_packs=stop_at_packs)
@@ -205,19 +242,25 @@ class _Search:
                 return
 
     def relax(
-        self, instance: _ResidualInstance, columns: Iterable[Pattern], *, stop_at_packs: int | None = None
+        self,
+        instance: _ResidualInstance,
+        columns: Iterable[Pattern],
+        *,
+        stop_at_packs: int | None = None,
     ) -> tuple[dict[Pattern, float], bool]:
-        """Solve the relaxation for the residual items until its value rounds up to a bound, or is optimal.
+        """Solve the relaxation for the residual items until its value rounds up to a bound, or is
+        optimal.
 
         Args:
             instance: the items to pack.
             columns: initial patterns.
-            stop_at_packs: give up once the residual items are proven to take at least this number of packs; by
-                default the number with which all packs would be as many as the best so far.
+            stop_at_packs: give up once the residual items are proven to take at least this number
+                of packs; by default the number with which all packs would be as many as the best so
+                far.
 
         Returns:
-            Packs of each pattern, with fractions; and whether whole packs from them may be fewer than the best so far,
-            beyond a first rounding.
+            Packs of each pattern, with fractions; and whether whole packs from them may be fewer
+            than the best so far, beyond a first rounding.
         """
         generation = ColumnGeneration(instance.items, self.capacity, columns, self.limit)
         num_fixed = instance.fixed_packs.total()
@@ -226,21 +269,33 @@ class _Search:
             if not generation.solve_master():
                 return generation.solution(), False
             self.rounds += 1
-            # The fewest packs that rounding can reach from this value. If it meets a bound, more columns do not help.
+            # The fewest packs that rounding can reach from this value. If it meets a bound, more
+            # columns do not help.
             num_packs = ceil(generation.value - SOLVER_TOLERANCE)
-            goes_on = num_packs > max(self.bound - num_fixed, generation.bound) and generation.add_columns()
-            # A bound for residual items holds for all items only without fixed packs; it may still show that these
-            # fixed packs cannot lead to fewer packs.
+            goes_on = (
+                num_packs > max(self.bound - num_fixed, generation.bound)
+                and generation.add_columns()
+            )
+            # A bound for residual items holds for all items only without fixed packs; it may still
+            # show that these fixed packs cannot lead to fewer packs.
             if not num_fixed:
                 self.bound = max(self.bound, generation.bound)
-            elif generation.bound >= (self.num_packs - num_fixed if stop_at_packs is None else stop_at_packs):
+            elif generation.bound >= (
+                self.num_packs - num_fixed if stop_at_packs is None else stop_at_packs
+            ):
                 can_improve = False
         return generation.solution(), can_improve
 
     def round_up(
-        self, instance: _ResidualInstance, solution: dict[Pattern, float], can_improve: bool, share: float
+        self,
+        instance: _ResidualInstance,
+        solution: dict[Pattern, float],
+        can_improve: bool,
+        share: float,
     ) -> None:
-        """Make whole packs from the whole parts of a relaxation first, then from a relaxation of the other items."""
+        """Make whole packs from the whole parts of a relaxation first, then from a relaxation of
+        the other items.
+        """
         while solution:
             whole_packs, items = fix_whole_packs(instance.items, solution, share)
             instance = _ResidualInstance(instance.fixed_packs + whole_packs, items)
@@ -249,7 +304,9 @@ class _Search:
             self.offer(instance.fixed_packs + best_fit)
             if self.num_packs <= self.bound or not len(items.lengths):
                 return
-            slack_packs = minimum_bin_slack(items, capacity=self.capacity, limit=self.limit.with_minimum())
+            slack_packs = minimum_bin_slack(
+                items, capacity=self.capacity, limit=self.limit.with_minimum()
+            )
             if slack_packs:
                 self.offer(instance.fixed_packs + slack_packs)
             if self.is_done or not can_improve:
@@ -270,14 +327,20 @@ class _Search:
     def _status(self, gap: int) -> str:
         if gap == 0:
             return "optimal: packs equal the proven bound"
-        distance = "one pack above the proven bound" if gap == 1 else f"{gap:,} packs above the proven bound"
+        distance = (
+            "one pack above the proven bound"
+            if gap == 1
+            else f"{gap:,} packs above the proven bound"
+        )
         if self.capacity > _MAX_CAPACITY:
             return f"capacity too large for the linear program over patterns: {distance}"
         return f"search limit: {distance}" if self.limit.exhausted else distance
 
 
 def _check(runs: PackRuns, items: Histogram, capacity: int) -> None:
-    """Assert that every item is in one pack and no pack exceeds the capacity; the cost depends only on the patterns."""
+    """Assert that every item is in one pack and no pack exceeds the capacity; the cost depends only
+    on the patterns.
+    """
     patterns = patterns_of(runs)
     assert patterns.total() == runs.num_packs, "an empty pack"
     assert all(load_of(pattern) <= capacity for pattern in patterns), "a pack over the capacity"

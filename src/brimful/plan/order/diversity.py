@@ -1,7 +1,7 @@
 """Diversity of packs, and of the steps made from them, compared with chance.
 
-Decreasing algorithms put similar lengths together. One number shows whether this matters, ``alikeness``: 1 if the
-segments of a pack are as unrelated as if they had been dealt at random.
+Decreasing algorithms put similar lengths together. One number shows whether this matters,
+``alikeness``: 1 if the segments of a pack are as unrelated as if they had been dealt at random.
 """
 
 from __future__ import annotations
@@ -22,36 +22,41 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Spread:
-    """Differences among the packs of a plan, or among its steps, and the differences expected by chance.
+    """Differences among the packs of a plan, or among its steps, and the differences expected by
+    chance.
 
-    By chance: the same segments, dealt at random to groups (packs, or steps) with the same numbers of segments.
-    Notation: a group g has n_g segments with L_g tokens in total, m_g = L_g / n_g; N segments in all, of mean
-    length m and variance s² = sum((l - m)²) / (N - 1).
+    By chance: the same segments, dealt at random to groups (packs, or steps) with the same numbers
+    of segments.
+    Notation: a group g has n_g segments with L_g tokens in total, m_g = L_g / n_g; N segments in
+    all, of mean length m and variance s² = sum((l - m)²) / (N - 1).
 
     Attributes:
         groups: number of packs, or of steps.
         segments: mean number of segments in a group, N / groups.
-        segments_cv: standard deviation of this number, as a share of the mean. If groups are like the data, it equals
-            the value by chance.
-        segments_cv_by_chance: s / (m · sqrt(segments)), for groups filled one after the other with shuffled segments
-            (renewal theory).
-        mean_length_sd: tokens, sqrt(sum(n_g · (m_g - m)²) / N). 0 if every group has the mean length of the data.
+        segments_cv: standard deviation of this number, as a share of the mean. If groups are like
+            the data, it equals the value by chance.
+        segments_cv_by_chance: s / (m · sqrt(segments)), for groups filled one after the other with
+            shuffled segments (renewal theory).
+        mean_length_sd: tokens, sqrt(sum(n_g · (m_g - m)²) / N). 0 if every group has the mean
+            length of the data.
         mean_length_sd_by_chance: tokens, s · sqrt((groups - 1) / N).
-        alikeness: (mean_length_sd / mean_length_sd_by_chance)². 1: as by chance; 5: as if each segment occurred five
-            times; 0: all groups have the same mean length. If many segments fill most of a pack alone, no full pack can
-            be like the data, and shuffled segments packed one after the other have 1.4 to 3.
+        alikeness: (mean_length_sd / mean_length_sd_by_chance)². 1: as by chance; 5: as if each
+            segment occurred five times; 0: all groups have the same mean length. If many segments
+            fill most of a pack alone, no full pack can be like the data, and shuffled segments
+            packed one after the other have 1.4 to 3.
         loss_share: loss tokens ÷ all tokens; None if not measured, like the next two.
         loss_share_sd: sqrt(sum(L_g · (share_g - loss_share)²) / sum(L_g)).
         loss_share_sd_by_chance: the same for segments dealt at random.
-        source_distance: mean over groups of half the sum over sources of |share of the group's tokens - share of all
-            tokens|, the total variation distance. 0: the mixture of the data; 1: nothing in common. None if not
-            measured, like the following fields except the last.
+        source_distance: mean over groups of half the sum over sources of |share of the group's
+            tokens - share of all tokens|, the total variation distance. 0: the mixture of the data;
+            1: nothing in common. None if not measured, like the following fields except the last.
         source_distance_max: distance of the group farthest from the data.
         source_distance_by_chance: mean distance for segments dealt at random.
-        sources: mean over groups of 1 / sum(share²), the effective number of sources in a group by tokens (Simpson).
+        sources: mean over groups of 1 / sum(share²), the effective number of sources in a group by
+            tokens (Simpson).
         sources_by_chance: the same for segments dealt at random.
-        order_correlation: rank correlation (Spearman) of the groups' places with their mean lengths, -1 to 1. If the
-            order is independent of length: 0 ± 1 / sqrt(groups).
+        order_correlation: rank correlation (Spearman) of the groups' places with their mean
+            lengths, -1 to 1. If the order is independent of length: 0 ± 1 / sqrt(groups).
     """
 
     groups: int
@@ -74,23 +79,30 @@ class Spread:
     def describe(self, name: str) -> list[str]:
         """Write the figures in words; ``name`` is ``pack`` or ``step``."""
         lines = [
-            f"segments in a {name}: {self.segments:.1f}, give or take {100 * self.segments_cv:.0f} % "
-            f"({100 * self.segments_cv_by_chance:.0f} % by chance)",
+            f"segments in a {name}: {self.segments:.1f}, give or take {100 * self.segments_cv:.0f} "
+            f"% ({100 * self.segments_cv_by_chance:.0f} % by chance)",
             f"mean length of a {name} is off by {self.mean_length_sd:,.0f} tokens "
-            f"({self.mean_length_sd_by_chance:,.0f} by chance); alikeness {self.alikeness:.2f} (1 by chance)",
+            f"({self.mean_length_sd_by_chance:,.0f} by chance); alikeness {self.alikeness:.2f} (1 "
+            "by chance)",
         ]
         if self.loss_share is not None:
             lines.append(
                 f"loss tokens in a {name}: {100 * self.loss_share:.1f} %, give or take "
-                f"{100 * (self.loss_share_sd or 0):.1f} ({100 * (self.loss_share_sd_by_chance or 0):.1f} by chance)"
+                f"{100 * (self.loss_share_sd or 0):.1f} "
+                f"({100 * (self.loss_share_sd_by_chance or 0):.1f} by chance)"
             )
         if self.source_distance is not None:
             lines.append(
-                f"sources of a {name} are {100 * self.source_distance:.1f} % off the data's, at most "
-                f"{100 * (self.source_distance_max or 0):.1f} % ({100 * (self.source_distance_by_chance or 0):.1f} % by "
-                f"chance); {self.sources or 0:.2f} of them, effectively ({self.sources_by_chance or 0:.2f} by chance)"
+                f"sources of a {name} are {100 * self.source_distance:.1f} % off the data's, at "
+                f"most {100 * (self.source_distance_max or 0):.1f} % "
+                f"({100 * (self.source_distance_by_chance or 0):.1f} % by chance); "
+                f"{self.sources or 0:.2f} of them, effectively ({self.sources_by_chance or 0:.2f} "
+                "by chance)"
             )
-        lines.append(f"correlation of the order of {name}s with length: {self.order_correlation:+.3f} (0 by chance)")
+        lines.append(
+            f"correlation of the order of {name}s with length: {self.order_correlation:+.3f} (0 by "
+            "chance)"
+        )
         return lines
 
 
@@ -100,7 +112,8 @@ class Variety:
 
     Attributes:
         packs: diversity of the packs of the plan.
-        steps: diversity of the steps of a schedule; None without one. A step has the segments of all its ranks.
+        steps: diversity of the steps of a schedule; None without one. A step has the segments of
+            all its ranks.
     """
 
     packs: Spread
@@ -108,7 +121,9 @@ class Variety:
 
     def describe(self) -> list[str]:
         """Describe the figures in words, one per line."""
-        return self.packs.describe("pack") + (self.steps.describe("step") if self.steps is not None else [])
+        return self.packs.describe("pack") + (
+            self.steps.describe("step") if self.steps is not None else []
+        )
 
 
 def measure_variety(
@@ -130,17 +145,21 @@ def measure_variety(
 
     Args:
         offsets: ``int64[num_packs + 1]``, like ``Plan.offsets``; no pack is empty.
-        lengths: ``int32[num_segments]``, tokens of each segment, pack after pack, like ``Plan.lengths``.
+        lengths: ``int32[num_segments]``, tokens of each segment, pack after pack, like
+            ``Plan.lengths``.
         sources: ``int[num_segments]``, the source of each segment, from 0.
         loss_tokens: ``int[num_segments]``, targets of the loss in each segment.
-        steps: ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, from ``schedule_packs``.
+        steps: ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, from
+            ``schedule_packs``.
 
     Raises:
         InvalidLengthsError: a column that does not match the segments.
         PlanMismatchError: a schedule of other packs.
 
-    Cost: some passes over the segments, and a sort of the segments if sources or loss tokens are given.
-    Source: alikeness is the between-group variance in an analysis of variance, relative to random groups.
+    Cost: some passes over the segments, and a sort of the segments if sources or loss tokens are
+        given.
+    Source: alikeness is the between-group variance in an analysis of variance, relative to random
+        groups.
 
     >>> packs = np.array([0, 1, 3, 7]), np.array([8, 4, 4, 2, 2, 2, 2], dtype=np.int32)
     >>> print(*measure_variety(*packs, sources=None, loss_tokens=None, steps=None).describe(), sep="\\n")
@@ -153,9 +172,13 @@ def measure_variety(
         raise InvalidLengthsError("no packs: nothing to measure")
     for name, column in (("sources", sources), ("loss_tokens", loss_tokens)):
         if column is not None and len(column) != num_segments:
-            raise InvalidLengthsError(f"{name} has {len(column):,} entries for {num_segments:,} segments")
+            raise InvalidLengthsError(
+                f"{name} has {len(column):,} entries for {num_segments:,} segments"
+            )
         if column is not None and int(column.min()) < 0:
-            raise InvalidLengthsError(f"{name} of segment {int(np.argmin(column))} is {int(column.min())}, below 0")
+            raise InvalidLengthsError(
+                f"{name} of segment {int(np.argmin(column))} is {int(column.min())}, below 0"
+            )
     columns = _Columns.of(offsets, lengths, sources, loss_tokens)
     packs = _spread(columns, np.arange(num_packs), np.arange(num_packs + 1))
     if steps is None or not steps.size:
@@ -163,7 +186,8 @@ def measure_variety(
     flat = steps.reshape(len(steps), -1)
     if not -1 <= int(flat.min()) <= int(flat.max()) < num_packs:
         raise PlanMismatchError(
-            f"the schedule names packs {int(flat.min()):,} … {int(flat.max()):,} and the plan has {num_packs:,}"
+            f"the schedule names packs {int(flat.min()):,} … {int(flat.max()):,} and the plan has "
+            f"{num_packs:,}"
         )
     packs_per_step = np.count_nonzero(flat >= 0, axis=1)
     bounds = offsets_of(packs_per_step[packs_per_step > 0])
@@ -172,7 +196,9 @@ def measure_variety(
 
 @dataclass(frozen=True)
 class _Columns:
-    """Segments in the order of their packs, their sums by pack, and a random order of the segments."""
+    """Segments in the order of their packs, their sums by pack, and a random order of the
+    segments.
+    """
 
     offsets: Offsets
     lengths: Lengths
@@ -184,20 +210,36 @@ class _Columns:
 
     @classmethod
     def of(
-        cls, offsets: Offsets, lengths: Lengths, sources: AnyIntArray | None, loss_tokens: AnyIntArray | None
+        cls,
+        offsets: Offsets,
+        lengths: Lengths,
+        sources: AnyIntArray | None,
+        loss_tokens: AnyIntArray | None,
     ) -> _Columns:
         squares = np.empty(len(offsets) - 1, dtype=np.float64)
         for first, last in _chunks(offsets):
             values = lengths[offsets[first] : offsets[last]].astype(np.float64)
-            squares[first:last] = np.add.reduceat(values * values, offsets[first:last] - offsets[first])
+            squares[first:last] = np.add.reduceat(
+                values * values, offsets[first:last] - offsets[first]
+            )
         random_order = None
         if sources is not None or loss_tokens is not None:
             random_order = generator(seed=0, epoch=0, purpose="variety").permutation(len(lengths))
-        return cls(offsets, lengths, sources, loss_tokens, _by_pack(lengths, offsets), squares, random_order)
+        return cls(
+            offsets,
+            lengths,
+            sources,
+            loss_tokens,
+            _by_pack(lengths, offsets),
+            squares,
+            random_order,
+        )
 
 
 def _spread(columns: _Columns, packs: Int64Array, bounds: Int64Array) -> Spread:
-    """Measure groups of packs: group ``g`` is ``packs[bounds[g]:bounds[g + 1]]``; no group is empty."""
+    """Measure groups of packs: group ``g`` is ``packs[bounds[g]:bounds[g + 1]]``; no group is
+    empty.
+    """
     begins = bounds[:-1]
     segments = np.add.reduceat(np.diff(columns.offsets)[packs], begins)
     tokens = np.add.reduceat(columns.tokens[packs], begins)
@@ -227,7 +269,11 @@ def _spread(columns: _Columns, packs: Int64Array, bounds: Int64Array) -> Spread:
 
 
 def _loss_figures(
-    columns: _Columns, loss_tokens: AnyIntArray, packs: Int64Array, begins: Int64Array, tokens: Int64Array
+    columns: _Columns,
+    loss_tokens: AnyIntArray,
+    packs: Int64Array,
+    begins: Int64Array,
+    tokens: Int64Array,
 ) -> dict[str, float]:
     """Measure shares of loss tokens, in these packs and in random packs of the same sizes."""
     loss = np.add.reduceat(_by_pack(loss_tokens, columns.offsets)[packs], begins)
@@ -238,7 +284,9 @@ def _loss_figures(
 
     order = columns.random_order
     random_loss = np.add.reduceat(_by_pack(loss_tokens[order], columns.offsets)[packs], begins)
-    random_tokens = np.add.reduceat(_by_pack(columns.lengths[order], columns.offsets)[packs], begins)
+    random_tokens = np.add.reduceat(
+        _by_pack(columns.lengths[order], columns.offsets)[packs], begins
+    )
     return {
         "loss_share": share,
         "loss_share_sd": deviation(loss, tokens),
@@ -246,12 +294,16 @@ def _loss_figures(
     }
 
 
-def _source_figures(columns: _Columns, sources: AnyIntArray, packs: Int64Array, bounds: Int64Array) -> dict[str, float]:
+def _source_figures(
+    columns: _Columns, sources: AnyIntArray, packs: Int64Array, bounds: Int64Array
+) -> dict[str, float]:
     """Measure shares of sources, in these packs and in random packs of the same sizes."""
     mean, maximum, number = _source_shares(columns, columns.lengths, sources, packs, bounds)
     order = columns.random_order
     assert order is not None
-    mean_by_chance, _, number_by_chance = _source_shares(columns, columns.lengths[order], sources[order], packs, bounds)
+    mean_by_chance, _, number_by_chance = _source_shares(
+        columns, columns.lengths[order], sources[order], packs, bounds
+    )
     return {
         "source_distance": mean,
         "source_distance_max": maximum,
@@ -264,7 +316,9 @@ def _source_figures(columns: _Columns, sources: AnyIntArray, packs: Int64Array, 
 def _source_shares(
     columns: _Columns, lengths: Lengths, sources: AnyIntArray, packs: Int64Array, bounds: Int64Array
 ) -> tuple[float, float, float]:
-    """Return the mean and the largest distance from the data, and the mean effective number of sources."""
+    """Return the mean and the largest distance from the data, and the mean effective number of
+    sources.
+    """
     num_sources = int(sources.max()) + 1
     sizes = np.diff(columns.offsets)
     # Tokens of each source in all groups; a schedule may omit some packs and repeat others.
@@ -294,7 +348,9 @@ def _source_shares(
 
 
 def _chunks(offsets: Offsets, max_groups: int = _CHUNK) -> Iterator[tuple[int, int]]:
-    """Yield ranges of groups, first and last + 1, with at most ``_CHUNK`` members in total, or a single group."""
+    """Yield ranges of groups, first and last + 1, with at most ``_CHUNK`` members in total, or a
+    single group.
+    """
     first, num_groups = 0, len(offsets) - 1
     while first < num_groups:
         last = int(np.searchsorted(offsets, offsets[first] + _CHUNK, side="right")) - 1
@@ -309,9 +365,13 @@ def _by_pack(column: AnyIntArray, offsets: Offsets) -> Int64Array:
 
 
 def _rank_correlation(values: Float64Array) -> float:
-    """Return Spearman's rank correlation between values and their places; 0 if all values are equal."""
+    """Return Spearman's rank correlation between values and their places; 0 if all values are
+    equal.
+    """
     _, rank, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[rank]  # equal values share the mean of their ranks
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[
+        rank
+    ]  # equal values share the mean of their ranks
     ranks -= ranks.mean()
     places = np.arange(len(values)) - (len(values) - 1) / 2
     scale = float(np.sqrt((ranks * ranks).sum() * (places * places).sum()))

@@ -1,9 +1,9 @@
 """Segments exchanged between packs, so that packs look like the data, at no cost in fill.
 
-Decreasing algorithms place the longest items first, so a pack holds similar lengths: long ones in one pack, forty short
-ones in another. Two steps mix them without changing the number of packs: ``shuffle.companion_order`` shuffles items of
-equal length before packs are filled, and ``exchange_segments`` exchanges segments of the same total length between
-packs afterwards.
+Decreasing algorithms place the longest items first, so a pack holds similar lengths: long ones in
+one pack, forty short ones in another. Two steps mix them without changing the number of packs:
+``shuffle.companion_order`` shuffles items of equal length before packs are filled, and
+``exchange_segments`` exchanges segments of the same total length between packs afterwards.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def repack_underfilled(
         packed again                    6 3 1 · 5
         result                          9 · 8 · 6 3 1 · 5          5 comes last: nothing is dropped
 
-    A pack is as full as its fullest budget: a pack that is full of images cannot take more text. Packing again helps
-    if items were packed in their order or in phases; after a decreasing algorithm it changes little except the order:
-    steps begin with full packs, and the few others are together.
+    A pack is as full as its fullest budget: a pack that is full of images cannot take more text.
+    Packing again helps if items were packed in their order or in phases; after a decreasing
+    algorithm it changes little except the order: steps begin with full packs, and the few others
+    are together.
 
     Pure if ``repack`` is.
 
@@ -54,7 +55,8 @@ def repack_underfilled(
         repack: packs items, given their sizes.
 
     Returns:
-        Every item, in at most as many packs as before; and how many packs are below the fill, before and in the result.
+        Every item, in at most as many packs as before; and how many packs are below the fill,
+        before and in the result.
 
     >>> from brimful.plan.fit.any_fit import first_fit
     >>> sizes = np.array([6, 9, 5, 3, 1, 8])
@@ -88,7 +90,9 @@ def repack_underfilled(
 
 
 _BLOCK_PACKS = 1 << 16
-"""Packs of a block, which exchange with each other: they stay in the cache, and their numbers fit 16 bits of a key."""
+"""Packs of a block, which exchange with each other: they stay in the cache, and their numbers fit
+16 bits of a key.
+"""
 
 _MIN_ROUNDS = 32
 """Minimum rounds: after these, few segments still share a pack with their original companions."""
@@ -100,14 +104,24 @@ _ROUNDS_BETWEEN_CHECKS = 16
 """Rounds between two measurements of the gain."""
 
 _MIN_GAIN = 0.01
-"""Share of the difference among packs that these rounds must remove; otherwise the exchange ends."""
+"""Share of the difference among packs that these rounds must remove; otherwise the exchange
+ends.
+"""
 
 _FEW_PACKS = 1 << 12
-"""Number of packs below which all rounds are made: they are cheap, and partners with equal sums are rare."""
+"""Number of packs below which all rounds are made: they are cheap, and partners with equal sums are
+rare.
+"""
 
 
 def exchange_segments(
-    packing: Packing, lengths: AnyIntArray, *, capacity: int, seed: int, epoch: int, alikeness: float
+    packing: Packing,
+    lengths: AnyIntArray,
+    *,
+    capacity: int,
+    seed: int,
+    epoch: int,
+    alikeness: float,
 ) -> Packing:
     """Exchange segments between packs until packs look like the data, at no cost in fill.
 
@@ -118,33 +132,36 @@ def exchange_segments(
         equal sums swap         └──┬──┘
                             8 · 4 2 2 · 4 2 2         as full as before; the 8 fills one pack in any plan
 
-    In each round every pack offers some of its segments, offers are sorted by their sum, and neighbors are exchanged
-    if neither pack grows over the capacity: nearly always because the sums are equal, otherwise within a pack's room.
-    So fill and number of packs stay the same. The difference among packs is the alikeness of ``measure_variety``: while
-    it is above the aim, only exchanges that do not raise it are made; after that, all that keep it at the aim, for new
-    companions. The exchange ends when the aim is reached and everything was exchanged a few times, or when rounds stop
-    helping: if many segments fill most of a pack alone, alikeness cannot reach 1, and neither does it in packs filled
-    with shuffled samples one after the other.
+    In each round every pack offers some of its segments, offers are sorted by their sum, and
+    neighbors are exchanged if neither pack grows over the capacity: nearly always because the sums
+    are equal, otherwise within a pack's room. So fill and number of packs stay the same. The
+    difference among packs is the alikeness of ``measure_variety``: while it is above the aim, only
+    exchanges that do not raise it are made; after that, all that keep it at the aim, for new
+    companions. The exchange ends when the aim is reached and everything was exchanged a few times,
+    or when rounds stop helping: if many segments fill most of a pack alone, alikeness cannot reach
+    1, and neither does it in packs filled with shuffled samples one after the other.
 
     Sources need no extra handling: given the lengths, it is random which samples share a pack.
 
-    Pure: no I/O; the same arguments give the same packs on every platform. Packs exchange in random blocks of 65,536,
-    so the cost is linear in the number of items.
+    Pure: no I/O; the same arguments give the same packs on every platform. Packs exchange in random
+    blocks of 65,536, so the cost is linear in the number of items.
 
     Args:
         packing: which items share a pack; no pack is over the capacity.
         lengths: ``int32[num_items]``, each at least 1.
         capacity: maximum tokens of a pack.
         seed: seed of the exchanges.
-        epoch: another epoch makes other exchanges: samples get new companions in every pass over the data.
+        epoch: another epoch makes other exchanges: samples get new companions in every pass over
+            the data.
         alikeness: the aim; 1 is as by chance, 0 exchanges as long as packs become more equal.
 
     Returns:
-        The same number of packs, in the same order; none over the capacity, none empty, each item once. Their alikeness
-        is not above the larger of the aim and the original alikeness.
+        The same number of packs, in the same order; none over the capacity, none empty, each item
+        once. Their alikeness is not above the larger of the aim and the original alikeness.
 
-    Cost: about 50 passes over all items; memory for three times the items. Source: local search for bin packing swaps
-    items between packs to improve fill (Alvim et al., 2004); here swaps keep the fill and improve variety.
+    Cost: about 50 passes over all items; memory for three times the items. Source: local search for
+    bin packing swaps items between packs to improve fill (Alvim et al., 2004); here swaps keep the
+    fill and improve variety.
 
     >>> packs = Packing(np.array([0, 1, 3, 7]), np.array([0, 1, 2, 3, 4, 5, 6]))
     >>> lengths = np.array([8, 4, 4, 2, 2, 2, 2], dtype=np.int32)
@@ -163,17 +180,25 @@ def exchange_segments(
     blocks: list[tuple[Int64Array, AnyIntArray]] = []
     excess_before = excess = 0
     for number in range(num_blocks):
-        block_packs = order[number * num_packs // num_blocks : (number + 1) * num_packs // num_blocks]
+        block_packs = order[
+            number * num_packs // num_blocks : (number + 1) * num_packs // num_blocks
+        ]
         packs = np.sort(block_packs).astype(np.int64, copy=False)
-        block, block_excess_before, block_excess = _exchange(packing.take(packs), lengths, measure, stream)
+        block, block_excess_before, block_excess = _exchange(
+            packing.take(packs), lengths, measure, stream
+        )
         excess_before += block_excess_before
         excess += block_excess
         sizes[packs] = block.sizes
         blocks.append((packs, block.items))
     if excess > max(0, excess_before) and alikeness > 0:
-        # Some blocks rose to their aim while another could not get down to its own: then no block may rise.
-        return exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=0)
-    # Packs keep their places but not their numbers of segments: blocks are written once all sizes are known.
+        # Some blocks rose to their aim while another could not get down to its own: then no block
+        # may rise.
+        return exchange_segments(
+            packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=0
+        )
+    # Packs keep their places but not their numbers of segments: blocks are written once all sizes
+    # are known.
     offsets = offsets_of(sizes)
     items = np.empty_like(packing.items)
     for packs, block_items in blocks:
@@ -185,12 +210,13 @@ def exchange_segments(
 class _Difference:
     """Difference among packs, in whole numbers so that rounding is the same on all platforms.
 
-    It is the sum over packs of load² ÷ segments, which is least if all packs have the same mean length, in units of
-    2**-bits: as fine as 62 bits allow.
+    It is the sum over packs of load² ÷ segments, which is least if all packs have the same mean
+    length, in units of 2**-bits: as fine as 62 bits allow.
 
     Attributes:
         mean: mean tokens of a segment.
-        allowance: tokens² per pack by which the aim is above the minimum: variance of the lengths times alikeness.
+        allowance: tokens² per pack by which the aim is above the minimum: variance of the lengths
+            times alikeness.
         bits: bits of the fraction; below 0 for packs of very many tokens.
         capacity: maximum tokens of a pack.
     """
@@ -201,7 +227,9 @@ class _Difference:
     capacity: int
 
     @classmethod
-    def of(cls, lengths: AnyIntArray, num_packs: int, *, capacity: int, alikeness: float) -> _Difference:
+    def of(
+        cls, lengths: AnyIntArray, num_packs: int, *, capacity: int, alikeness: float
+    ) -> _Difference:
         """Make the measure from all items, so that every block has the same aim."""
         items = Histogram.of(lengths)
         num_items, total = items.num_items, items.total
@@ -209,16 +237,22 @@ class _Difference:
         squares = sum(length * length * count for length, count in pairs)
         variance = (squares * num_items - total * total) / (num_items * max(1, num_items - 1))
         bits = 62 - (capacity * capacity * min(num_packs, _BLOCK_PACKS)).bit_length()
-        return cls(total / num_items, alikeness * variance * (num_packs - 1) / num_packs, bits, capacity)
+        return cls(
+            total / num_items, alikeness * variance * (num_packs - 1) / num_packs, bits, capacity
+        )
 
     def values(self, loads: Int64Array, num_segments: Int64Array) -> Int64Array:
         """Return load² ÷ segments of each pack: ``int64[num_packs]``."""
         squares = loads * loads
-        values: Int64Array = (squares << self.bits if self.bits >= 0 else squares >> -self.bits) // num_segments
+        values: Int64Array = (
+            squares << self.bits if self.bits >= 0 else squares >> -self.bits
+        ) // num_segments
         return values
 
     def minimum_and_aim(self, tokens: int, num_segments: int, num_packs: int) -> tuple[float, int]:
-        """Return the sum if all packs had the mean length of the data, and the sum at the aimed alikeness."""
+        """Return the sum if all packs had the mean length of the data, and the sum at the aimed
+        alikeness.
+        """
         minimum = self.mean * (2 * tokens - self.mean * num_segments) * 2.0**self.bits
         return minimum, int(minimum + self.allowance * num_packs * 2.0**self.bits)
 
@@ -226,7 +260,8 @@ class _Difference:
 def _exchange(
     block: Packing, lengths: AnyIntArray, measure: _Difference, stream: RandomStream
 ) -> tuple[Packing, int, int]:
-    """Exchange among the packs of a block, round by round until the aim is reached or rounds stop helping.
+    """Exchange among the packs of a block, round by round until the aim is reached or rounds stop
+    helping.
 
     Args:
         block: some packs of a packing.
@@ -235,8 +270,8 @@ def _exchange(
         stream: random stream of the offers.
 
     Returns:
-        The exchanged packs; how far their difference was above the aim before the exchange, and how far it is now, below
-        0 if it is below.
+        The exchanged packs; how far their difference was above the aim before the exchange, and how
+        far it is now, below 0 if it is below.
     """
     # Each pass over all segments runs some hundred times.
     swap = compiled(_swap, 2 * len(lengths), sum_calls=True) or _swap_in_numpy
@@ -248,11 +283,13 @@ def _exchange(
     for number in range(1, _MAX_ROUNDS + 1):
         words = stream.words(num_packs)
         num_segments = np.diff(offsets)
-        # Bits of each word: 16 break ties, 24 give the begin of the offer, 24 its number of segments.
+        # Bits of each word: 16 break ties, 24 give the begin of the offer, 24 its number of
+        # segments.
         first = (words >> np.uint64(16) & np.uint64(0xFFFFFF)).astype(np.int64) % num_segments
         count = 1 + (words >> np.uint64(40)).astype(np.int64) % np.maximum(num_segments - 1, 1)
         sums = _sum_offers(offsets, lengths, first, count)
-        # Neighbors in the order of sums are partners; all keys differ, so any sort gives the same order.
+        # Neighbors in the order of sums are partners; all keys differ, so any sort gives the same
+        # order.
         ties = (words & np.uint64(0xFFFF)).astype(np.int64)
         order = np.sort(sums << 32 | ties << 16 | numbers) & 0xFFFF
         high = order[number % 2 + 1 :: 2]
@@ -268,7 +305,9 @@ def _exchange(
         value = int(values.sum()) + int(rise[accepted].sum())
         if value < aim:
             # Below the aim, exchanges may raise the difference up to the aim, for new companions.
-            accepted |= _within_allowance(aim - value, rise, fits & ~accepted, ties[low] ^ ties[high])
+            accepted |= _within_allowance(
+                aim - value, rise, fits & ~accepted, ties[low] ^ ties[high]
+            )
             value = int(values.sum()) + int(rise[accepted].sum())
         low, high, growth = low[accepted], high[accepted], growth[accepted]
         partner = numbers.copy()
@@ -286,7 +325,9 @@ def _exchange(
     return Packing(offsets, items), first_value - aim, value - aim
 
 
-def _within_allowance(allowance: int, rise: Int64Array, candidates: BoolArray, coins: Int64Array) -> BoolArray:
+def _within_allowance(
+    allowance: int, rise: Int64Array, candidates: BoolArray, coins: Int64Array
+) -> BoolArray:
     """Accept random exchanges that raise the difference, in total by at most the allowance."""
     total = int(rise[candidates].sum())
     drawn = np.flatnonzero(candidates & (coins < min(1 << 16, (allowance << 16) // max(1, total))))
@@ -295,21 +336,32 @@ def _within_allowance(allowance: int, rise: Int64Array, candidates: BoolArray, c
     return accepted
 
 
-# In the passes below a pack is a ring: it offers ``count`` segments from ``first`` on, wrapping around at its end.
+# In the passes below a pack is a ring: it offers ``count`` segments from ``first`` on, wrapping
+# around at its end.
 
 
-def _sum_offers(offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count: Int64Array) -> Int64Array:
-    """Return the tokens that each pack offers: sums of the part up to the end of the ring, and of the part after it."""
+def _sum_offers(
+    offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count: Int64Array
+) -> Int64Array:
+    """Return the tokens that each pack offers: sums of the part up to the end of the ring, and of
+    the part after it.
+    """
     ends = offsets_of(lengths)
     begin = offsets[:-1]
     last = first + count
     wrapped = np.maximum(last - np.diff(offsets), 0)
-    sums: Int64Array = ends[begin + last - wrapped] - ends[begin + first] + ends[begin + wrapped] - ends[begin]
+    sums: Int64Array = (
+        ends[begin + last - wrapped] - ends[begin + first] + ends[begin + wrapped] - ends[begin]
+    )
     return sums
 
 
-def _swap(offsets: Offsets, first: Int64Array, count: Int64Array, partner: Int64Array) -> Int64Array:
-    """Return the places of the segments that each pack keeps, then of the offer of its partner; to be compiled."""
+def _swap(
+    offsets: Offsets, first: Int64Array, count: Int64Array, partner: Int64Array
+) -> Int64Array:
+    """Return the places of the segments that each pack keeps, then of the offer of its partner; to
+    be compiled.
+    """
     places = np.empty(offsets[-1], dtype=np.int64)
     target = 0
     for pack in range(len(partner)):
@@ -333,7 +385,9 @@ def _swap(offsets: Offsets, first: Int64Array, count: Int64Array, partner: Int64
     return places
 
 
-def _swap_in_numpy(offsets: Offsets, first: Int64Array, count: Int64Array, partner: Int64Array) -> Int64Array:
+def _swap_in_numpy(
+    offsets: Offsets, first: Int64Array, count: Int64Array, partner: Int64Array
+) -> Int64Array:
     """Do the same in NumPy: two ranges on a ring for each pack."""
     pack_sizes = np.diff(offsets)
     giver = np.stack([np.arange(len(partner)), partner], axis=1).ravel()

@@ -1,8 +1,9 @@
 """Random orders that are computed entry by entry: no keys to draw, nothing to sort.
 
-Shuffling a hundred million items by sorting random keys takes ten times as long as packing them. Instead, a keyed
-bijection permutes the numbers below a power of two with a few multiplications. It is applied again to a result outside
-the range until the result is inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+Shuffling a hundred million items by sorting random keys takes ten times as long as packing them.
+Instead, a keyed bijection permutes the numbers below a power of two with a few multiplications. It
+is applied again to a result outside the range until the result is inside (cycle walking: Black and
+Rogaway, "Ciphers with arbitrary finite domains", 2002).
 """
 
 from collections.abc import Callable
@@ -30,10 +31,14 @@ _SMALL = 1 << _MIN_BITS
 """Items of a class up to which the bijection uses the minimum bits."""
 
 _MAX_BITS = 32
-"""Maximum bits: 32-bit arithmetic keeps the low half of a product, and classes have less than 2**32 items."""
+"""Maximum bits: 32-bit arithmetic keeps the low half of a product, and classes have less than 2**32
+items.
+"""
 
 _BLOCK = 1024
-"""Numbers that the compiled form permutes together: they stay in the first-level cache and in vector registers."""
+"""Numbers that the compiled form permutes together: they stay in the first-level cache and in
+vector registers.
+"""
 
 _CHUNK = 1 << 16
 """Numbers that NumPy permutes together: they and their intermediate results stay in the cache."""
@@ -41,7 +46,9 @@ _CHUNK = 1 << 16
 _Words = npt.NDArray[np.uint32]
 
 
-def companion_order(lengths: AnyIntArray, items: Histogram, *, seed: int | None, epoch: int) -> AnyIntArray:
+def companion_order(
+    lengths: AnyIntArray, items: Histogram, *, seed: int | None, epoch: int
+) -> AnyIntArray:
     """Sort the positions of the lengths, longest first, and shuffle the positions of equal lengths.
 
     Args:
@@ -57,23 +64,31 @@ def companion_order(lengths: AnyIntArray, items: Histogram, *, seed: int | None,
     order = decreasing_order(lengths, items)
     if seed is not None:
         shuffle_classes(
-            order, np.ascontiguousarray(items.counts[::-1]), generator(seed=seed, epoch=epoch, purpose="companions")
+            order,
+            np.ascontiguousarray(items.counts[::-1]),
+            generator(seed=seed, epoch=epoch, purpose="companions"),
         )
     return order
 
 
 def pack_order(num_packs: int, *, seed: int | None, epoch: int) -> AnyIntArray | None:
-    """Draw the order of packs: they are opened longest first, and served in an order independent of lengths.
+    """Draw the order of packs: they are opened longest first, and served in an order independent of
+    lengths.
 
     None without a seed: packs stay in the order of opening.
     """
-    return None if seed is None else random_order(num_packs, generator(seed=seed, epoch=epoch, purpose="pack order"))
+    return (
+        None
+        if seed is None
+        else random_order(num_packs, generator(seed=seed, epoch=epoch, purpose="pack order"))
+    )
 
 
 def seeded_orders(
     lengths: AnyIntArray, items: Histogram, num_packs: int, *, seed: int, epoch: int
 ) -> tuple[AnyIntArray, AnyIntArray]:
-    """Draw both orders of a plan: ``companion_order``, and the place of each pack in ``pack_order``.
+    """Draw both orders of a plan: ``companion_order``, and the place of each pack in
+    ``pack_order``.
 
     Args:
         lengths: ``int[num_items]``, each at least 1.
@@ -89,7 +104,9 @@ def seeded_orders(
     """
     order = decreasing_order(lengths, items)
     counts = items.counts[::-1]
-    companion_words = generator(seed=seed, epoch=epoch, purpose="companions").words(len(counts) * _WORDS_PER_CLASS)
+    companion_words = generator(seed=seed, epoch=epoch, purpose="companions").words(
+        len(counts) * _WORDS_PER_CLASS
+    )
     pack_words = generator(seed=seed, epoch=epoch, purpose="pack order").words(_WORDS_PER_CLASS)
     permute = compiled(_permute_in_blocks, len(order), sum_calls=True)
     number_in_blocks = compiled(_number_in_blocks, num_packs, sum_calls=True)
@@ -98,7 +115,8 @@ def seeded_orders(
 
 
 def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream) -> None:
-    """Shuffle each class of some items separately, in place: the first ``counts[0]`` items, the next ``counts[1]``, ….
+    """Shuffle each class of some items separately, in place: the first ``counts[0]`` items, the
+    next ``counts[1]``, ….
 
     Pure except for the stream, from which it takes the same words for the same number of classes.
 
@@ -117,9 +135,14 @@ def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream
 
 
 def _shuffle(
-    order: AnyIntArray, counts: Int64Array, words: npt.NDArray[np.uint64], permute: Callable[..., None] | None
+    order: AnyIntArray,
+    counts: Int64Array,
+    words: npt.NDArray[np.uint64],
+    permute: Callable[..., None] | None,
 ) -> None:
-    """Shuffle each class by random words, ``uint64[num_classes · _WORDS_PER_CLASS]``; compiled if possible."""
+    """Shuffle each class by random words, ``uint64[num_classes · _WORDS_PER_CLASS]``; compiled if
+    possible.
+    """
     keys, bits = _keys(counts, words)
     scratch = np.empty(int(counts.max(initial=0)), dtype=order.dtype)
     (permute or _permute_in_numpy)(counts, keys, bits, order, scratch)
@@ -155,12 +178,20 @@ def _numbers(
     *,
     is_inverse: bool,
 ) -> AnyIntArray:
-    """Return the numbers 0 to count - 1 in random order, or the place of each in it; compiled if possible."""
+    """Return the numbers 0 to count - 1 in random order, or the place of each in it; compiled if
+    possible.
+    """
     counts = np.array([count], dtype=np.int64)
     keys, bits = _keys(counts, words)
     numbers = np.empty(count, dtype=dtype)
     if number_in_blocks is not None:
-        number_in_blocks(count, _inverse_key(keys[0]) if is_inverse else keys[0], int(bits[0]), is_inverse, numbers)
+        number_in_blocks(
+            count,
+            _inverse_key(keys[0]) if is_inverse else keys[0],
+            int(bits[0]),
+            is_inverse,
+            numbers,
+        )
         return numbers
     order = np.arange(count, dtype=dtype)
     _permute_in_numpy(counts, keys, bits, order, numbers)
@@ -174,8 +205,8 @@ def _keys(counts: Int64Array, words: npt.NDArray[np.uint64]) -> tuple[_Words, In
     """Make the key of each class from random words: an odd factor and a summand for each round.
 
     Returns:
-        The keys, ``uint32[num_classes, 2 · rounds]``; and ``int64[num_classes]``, bits of the numbers that the
-        bijection of each class permutes.
+        The keys, ``uint32[num_classes, 2 · rounds]``; and ``int64[num_classes]``, bits of the
+        numbers that the bijection of each class permutes.
     """
     keys = words.astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
     keys[:, ::2] |= np.uint32(1)
@@ -186,10 +217,14 @@ def _keys(counts: Int64Array, words: npt.NDArray[np.uint64]) -> tuple[_Words, In
 
 
 def _inverse_key(key: _Words) -> _Words:
-    """Return the key of the inverse rounds, the last round first; an odd factor has an inverse modulo 2**32."""
+    """Return the key of the inverse rounds, the last round first; an odd factor has an inverse
+    modulo 2**32.
+    """
     pairs = key.reshape(_ROUNDS, 2)[::-1].tolist()
     inverses = [(pow(factor, -1, 1 << 32), summand) for factor, summand in pairs]
-    return np.array([[factor, -summand * factor % (1 << 32)] for factor, summand in inverses], dtype=np.uint32).ravel()
+    return np.array(
+        [[factor, -summand * factor % (1 << 32)] for factor, summand in inverses], dtype=np.uint32
+    ).ravel()
 
 
 def _permute_in_blocks(
@@ -197,8 +232,9 @@ def _permute_in_blocks(
 ) -> None:
     """Permute each class, block by block; to be compiled.
 
-    Loops over a block have no branches, so that they are vectorized. Shifts are masked to 31: only then does a vector
-    hold eight 32-bit numbers instead of four 64-bit numbers, which take three times as long.
+    Loops over a block have no branches, so that they are vectorized. Shifts are masked to 31: only
+    then does a vector hold eight 32-bit numbers instead of four 64-bit numbers, which take three
+    times as long.
 
     Args:
         counts: ``int64[num_classes]``.
@@ -213,7 +249,8 @@ def _permute_in_blocks(
     base = np.uint64(0)
     for number in range(len(counts)):
         count = counts[number]
-        # A single item stays in place: most lengths of a small data set occur once, and the walk would be long.
+        # A single item stays in place: most lengths of a small data set occur once, and the walk
+        # would be long.
         if count == 1:
             base += np.uint64(1)
             continue
@@ -221,7 +258,8 @@ def _permute_in_blocks(
         mask = np.uint32((np.int64(1) << bits[number]) - 1)
         shift = np.uint32((bits[number] + 1) >> 1)
         if count <= _SMALL:
-            # Tabulate the bijection: its walks take several times as many steps as the table has entries.
+            # Tabulate the bijection: its walks take several times as many steps as the table has
+            # entries.
             for i in range(_SMALL):
                 values[i] = i
             for turn in range(_ROUNDS):
@@ -243,7 +281,8 @@ def _permute_in_blocks(
             for i in range(block):
                 values[i] = np.uint32(begin) + ramp[i]
                 slots[i] = ramp[i]
-            # Invariant: values[:num_outside] belong to slots[:num_outside], and are still outside the range.
+            # Invariant: values[:num_outside] belong to slots[:num_outside], and are still outside
+            # the range.
             num_outside = np.uint64(block)
             while num_outside > 0:
                 for turn in range(_ROUNDS):
@@ -261,17 +300,21 @@ def _permute_in_blocks(
                 num_outside = num_still_outside
             for i in range(block):
                 scratch[np.uint64(begin) + np.uint64(i)] = order[base + np.uint64(result[i])]
-        # Blocks read from anywhere in the class, so it is written back only when all of them are complete.
+        # Blocks read from anywhere in the class, so it is written back only when all of them are
+        # complete.
         for i in range(count):
             order[base + np.uint64(i)] = scratch[i]
         base += np.uint64(count)
 
 
-def _number_in_blocks(count: int, key: _Words, num_bits: int, is_inverse: bool, numbers: AnyIntArray) -> None:
-    """Write the numbers from 0 in random order, block by block, or the place of each in it; to be compiled.
+def _number_in_blocks(
+    count: int, key: _Words, num_bits: int, is_inverse: bool, numbers: AnyIntArray
+) -> None:
+    """Write the numbers from 0 in random order, block by block, or the place of each in it; to be
+    compiled.
 
-    The results are the numbers themselves, so no array is read. A round multiplies, adds and folds; its inverse folds
-    first. A fold is its own inverse, as its shift is at least half of the bits.
+    The results are the numbers themselves, so no array is read. A round multiplies, adds and folds;
+    its inverse folds first. A fold is its own inverse, as its shift is at least half of the bits.
 
     Args:
         count: number of numbers.
@@ -292,7 +335,8 @@ def _number_in_blocks(count: int, key: _Words, num_bits: int, is_inverse: bool, 
         for i in range(block):
             values[i] = np.uint32(begin) + ramp[i]
             slots[i] = ramp[i]
-        # Invariant: values[:num_outside] belong to slots[:num_outside], and are still outside the range.
+        # Invariant: values[:num_outside] belong to slots[:num_outside], and are still outside the
+        # range.
         num_outside = np.uint64(block)
         while num_outside > 0:
             for turn in range(_ROUNDS):
@@ -320,7 +364,9 @@ def _number_in_blocks(count: int, key: _Words, num_bits: int, is_inverse: bool, 
 def _permute_in_numpy(
     counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray, scratch: AnyIntArray
 ) -> None:
-    """Permute like ``_permute_in_blocks``: several small classes together, or a large class chunk by chunk."""
+    """Permute like ``_permute_in_blocks``: several small classes together, or a large class chunk
+    by chunk.
+    """
     ends = np.cumsum(counts)
     number = 0
     while number < len(counts):
@@ -334,7 +380,9 @@ def _permute_in_numpy(
             if stop > number + 1:
                 owners = np.repeat(np.arange(number, stop), counts[number:stop])
             starts = (ends - counts)[owners]
-            places = starts + _permuted((np.arange(begin, end) - starts).astype(np.uint32), owners, counts, keys, bits)
+            places = starts + _permuted(
+                (np.arange(begin, end) - starts).astype(np.uint32), owners, counts, keys, bits
+            )
             order[begin:end] = values[places - base]
         number = stop
 
@@ -342,7 +390,9 @@ def _permute_in_numpy(
 def _permuted(
     ranks: _Words, owners: slice | Int64Array, counts: Int64Array, keys: _Words, bits: Int64Array
 ) -> Int64Array:
-    """Permute ranks within their classes; ``owners`` is the class of each rank, or the one class of all."""
+    """Permute ranks within their classes; ``owners`` is the class of each rank, or the one class of
+    all.
+    """
     sizes = np.broadcast_to(counts[owners], ranks.shape)
     ranks = _apply_bijection(ranks, keys[owners], bits[owners])
     ranks[sizes == 1] = 0  # a single item stays in place
@@ -355,7 +405,9 @@ def _permuted(
 
 
 def _apply_bijection(numbers: _Words, keys: _Words, bits: Int64Array) -> _Words:
-    """Apply the bijection once, to each number with its key or to all with one key; sums wrap around at 32 bits."""
+    """Apply the bijection once, to each number with its key or to all with one key; sums wrap
+    around at 32 bits.
+    """
     mask = ((np.int64(1) << bits) - 1).astype(np.uint32)
     shift = ((bits + 1) >> 1).astype(np.uint32)
     numbers = numbers.copy()

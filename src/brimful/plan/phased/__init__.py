@@ -1,4 +1,5 @@
-"""Packing in phases that a user chooses: powers of two, then seeds by one rule after another, then the finish.
+"""Packing in phases that a user chooses: powers of two, then seeds by one rule after another, then
+the finish.
 
 ::
 
@@ -6,9 +7,9 @@
                  │                │           │               │
                  └─ full packs    └─ packs    └─ packs        └─ all remaining items
 
-Each phase takes counts of lengths, makes packs from some of the items and passes on the remaining counts. One file per
-phase: ``powers_of_two``, ``seed_and_fill`` (with the rules of ``seed_rules``), ``finish``. ``recipe`` runs them,
-``parser`` reads them from text.
+Each phase takes counts of lengths, makes packs from some of the items and passes on the remaining
+counts. One file per phase: ``powers_of_two``, ``seed_and_fill`` (with the rules of ``seed_rules``),
+``finish``. ``recipe`` runs them, ``parser`` reads them from text.
 """
 
 from brimful.plan.phased.phase import Finish, Phase, Placed

@@ -1,4 +1,6 @@
-"""Interface of a phase: counts in, packs and the remaining counts out; and its settings, checked and as text."""
+"""Interface of a phase: counts in, packs and the remaining counts out; and its settings, checked
+and as text.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -32,7 +34,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of frozen dataclasses with the text form ``name(setting=value,…)``, without settings at their default."""
+    """Base of frozen dataclasses with the text form ``name(setting=value,…)``, without settings at
+    their default.
+    """
 
     name: ClassVar[str]
     """Name in the text that ``Recipe.parse`` reads."""
@@ -53,10 +57,14 @@ class Settings:
         >>> print(TopN(3).complaint("n", "at least 4"))
         phases top_n(n=…) must be at least 4 and is 3
         """
-        return SettingsError(f"{self._label(name)} must be {requirement} and is {getattr(self, name)!r}")
+        return SettingsError(
+            f"{self._label(name)} must be {requirement} and is {getattr(self, name)!r}"
+        )
 
     def require_whole(self, *names: str, minimum: int) -> None:
-        """Check settings that are whole numbers of at least the minimum, or None if None is their default."""
+        """Check settings that are whole numbers of at least the minimum, or None if None is their
+        default.
+        """
         self._check(names, lambda label, value: whole_number(label, value, minimum=minimum))
 
     def require_share(self, *names: str) -> None:
@@ -86,7 +94,9 @@ def _as_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Phase(Settings, ABC):
-    """One step of a recipe. Pure: no I/O, no clock, no randomness. The cost depends on distinct lengths, not on items."""
+    """One step of a recipe. Pure: no I/O, no clock, no randomness. The cost depends on distinct
+    lengths, not on items.
+    """
 
     @abstractmethod
     def place(self, items: Histogram, *, capacity: int) -> Placed:
@@ -100,7 +110,8 @@ class Phase(Settings, ABC):
 
 @dataclass(frozen=True)
 class Finish(Phase):
-    """Pack all remaining items by best fit decreasing; with ``min_fill``, first make full packs from a few seeds.
+    """Pack all remaining items by best fit decreasing; with ``min_fill``, first make full packs
+    from a few seeds.
 
     ::
 
@@ -109,15 +120,17 @@ class Finish(Phase):
         finish                  6 3 · 2 2
         finish(min_fill=1)      2 6 2 · 3       seeds 6 and 3 end at 9 and are put back; seed 2 takes 6, then 2
 
-    Nothing is dropped, however little remains, and no pack is over the capacity, however poor the seeds are.
+    Nothing is dropped, however little remains, and no pack is over the capacity, however poor the
+    seeds are.
 
     Attributes:
-        min_fill: None for only best fit decreasing. Otherwise some seeds come first, longest first: each is filled with
-            the longest items that fit, of any length, and kept if the pack holds this share of the capacity.
-        every, last: the lengths of these seeds: every n-th distinct length from the shortest, and of these the ``last``
-            longest (None for all).
-        seeds_per_length: seeds of each of these lengths. Items of one length are equal, so no draw is needed; ``seed``
-            of the plan determines which samples they are.
+        min_fill: None for only best fit decreasing. Otherwise some seeds come first, longest first:
+            each is filled with the longest items that fit, of any length, and kept if the pack
+            holds this share of the capacity.
+        every, last: the lengths of these seeds: every n-th distinct length from the shortest, and
+            of these the ``last`` longest (None for all).
+        seeds_per_length: seeds of each of these lengths. Items of one length are equal, so no draw
+            is needed; ``seed`` of the plan determines which samples they are.
 
     Source: step m of the phased recipe for multimodal data of LLaVA-OneVision-1.5, on counts.
     """
@@ -149,7 +162,8 @@ class Finish(Phase):
         seed_lengths = items.lengths[:: self.every].tolist()
         for seed in reversed(seed_lengths if self.last is None else seed_lengths[-self.last :]):
             num_seeds = self.seeds_per_length
-            # Equal packs at once, until an item of the content is used up; then new content for the other seeds.
+            # Equal packs at once, until an item of the content is used up; then new content for the
+            # other seeds.
             while num_seeds and fillers.counts[seed]:
                 content = {seed: 1}
                 room = fillers.add_longest(capacity - seed, content, capacity)

@@ -22,7 +22,8 @@ _KINDS: dict[str, type[PowersOfTwo | SeedRule | Finish]] = {
 }
 """Phases, and rules of the phase ``Seeded``, by name."""
 
-# A name, then everything up to the last parenthesis: the text between parentheses is split and checked afterward.
+# A name, then everything up to the last parenthesis: the text between parentheses is split and
+# checked afterward.
 _PHASE = re.compile(r"\s*([^\s()]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _DECIMAL = re.compile(r"[0-9]+\.[0-9]*(?:e-?[0-9]{1,3})?|[0-9]+e-?[0-9]{1,3}", re.IGNORECASE)
@@ -47,21 +48,27 @@ def _read_phase(text: str) -> Phase:
     match = _PHASE.fullmatch(text)
     if match is None:
         raise SettingsError(
-            f"{setting('phases')}: {text.strip()!r} is not a phase: write name or name(setting=value, …)"
+            f"{setting('phases')}: {text.strip()!r} is not a phase: write name or "
+            "name(setting=value, …)"
         )
     name, arguments = match.group(1), match.group(2) or ""
     if name not in _KINDS:
-        raise SettingsError(f"{setting('phases')}: {name!r} is not a phase: use some of {', '.join(_KINDS)}")
+        raise SettingsError(
+            f"{setting('phases')}: {name!r} is not a phase: use some of {', '.join(_KINDS)}"
+        )
     kind = _KINDS[name]
     keys = [field.name for field in fields(kind)]
     if not issubclass(kind, SeedRule):
         return kind(**_read_settings(name, arguments, keys))
 
     # A seed rule: its own settings are written together with the settings of its phase.
-    settings = _read_settings(name, arguments, [*keys, *(field.name for field in fields(Seeded)[1:])])
+    settings = _read_settings(
+        name, arguments, [*keys, *(field.name for field in fields(Seeded)[1:])]
+    )
     if kind is Lengths and "lengths" not in settings:
         raise SettingsError(
-            f"{setting('phases')}: {text.strip()!r} names no lengths: write lengths(lengths=300 400 500)"
+            f"{setting('phases')}: {text.strip()!r} names no lengths: write lengths(lengths=300 "
+            "400 500)"
         )
     rule = kind(**{key: settings.pop(key) for key in keys if key in settings})
     return Seeded(rule, **settings)
@@ -74,10 +81,13 @@ def _read_settings(name: str, arguments: str, keys: list[str]) -> dict[str, Any]
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not value:
             raise SettingsError(
-                f"{setting('phases')}: {part.strip()!r} in {name}(…) is not a setting: write setting=value"
+                f"{setting('phases')}: {part.strip()!r} in {name}(…) is not a setting: write "
+                "setting=value"
             )
         if key not in keys:
-            raise SettingsError(f"{setting('phases')}: {name} has no setting {key!r}: use some of {', '.join(keys)}")
+            raise SettingsError(
+                f"{setting('phases')}: {name} has no setting {key!r}: use some of {', '.join(keys)}"
+            )
         if key in settings:
             raise SettingsError(f"{setting('phases')}: {name} has {key} twice: keep one")
         settings[key] = _read_value(value)
@@ -143,7 +153,9 @@ class PhaseReport:
         return cls(
             phase=str(phase),
             packs=packs,
-            items=sum(number * sum(copies for _, copies in pattern) for pattern, number in placed.packs),
+            items=sum(
+                number * sum(copies for _, copies in pattern) for pattern, number in placed.packs
+            ),
             tokens=tokens,
             mean_fill=tokens / (packs * capacity) if packs else None,
             least_fill=min(loads) / capacity if packs else None,
@@ -157,8 +169,8 @@ class PhaseReport:
             result = "no packs"
         else:
             result = (
-                f"{counted(self.packs, 'pack')} of {counted(self.items, 'item')}, fill {100 * self.mean_fill:.2f} %, "
-                f"least {100 * self.least_fill:.2f} %"
+                f"{counted(self.packs, 'pack')} of {counted(self.items, 'item')}, fill "
+                f"{100 * self.mean_fill:.2f} %, least {100 * self.least_fill:.2f} %"
             )
         return f"{self.phase}: {result}; {counted(self.items_left, 'item')} left" + (
             f" ({self.note})" if self.note else ""
@@ -192,7 +204,8 @@ class Recipe:
     finish: 1 pack of 1 item, fill 87.50 %, least 87.50 %; 0 items left
 
     Raises:
-        SettingsError: no phases, or ``finish`` is not exactly the last phase: items would be left over.
+        SettingsError: no phases, or ``finish`` is not exactly the last phase: items would be left
+            over.
     """
 
     phases: tuple[Phase, ...]
@@ -202,20 +215,26 @@ class Recipe:
         object.__setattr__(self, "phases", tuple(phases))
         for phase in self.phases:
             if not isinstance(phase, Phase):
-                raise SettingsError(f"a recipe is made of phases such as PowersOfTwo() and Finish(), not of {phase!r}")
+                raise SettingsError(
+                    "a recipe is made of phases such as PowersOfTwo() and Finish(), not of "
+                    f"{phase!r}"
+                )
         if not self.phases or not isinstance(self.phases[-1], Finish):
             end = f"ends with {self.phases[-1]}" if self.phases else "is empty"
             raise SettingsError(
-                f"{setting('phases')} {end}: add finish at the end, or items would be left without a pack"
+                f"{setting('phases')} {end}: add finish at the end, or items would be left without "
+                "a pack"
             )
         if any(isinstance(phase, Finish) for phase in self.phases[:-1]):
             raise SettingsError(
-                f"{setting('phases')} has finish before its end, which leaves nothing for later phases: remove it"
+                f"{setting('phases')} has finish before its end, which leaves nothing for later "
+                "phases: remove it"
             )
 
     @classmethod
     def parse(cls, text: str) -> Recipe:
-        """Read a recipe from text: phases separated by ``;``, each ``name`` or ``name(setting=value, …)``.
+        """Read a recipe from text: phases separated by ``;``, each ``name`` or
+        ``name(setting=value, …)``.
 
         See docs/phased-recipe.md.
 
@@ -226,7 +245,9 @@ class Recipe:
 
     @classmethod
     def default(cls) -> Recipe:
-        """Return the recipe that LLaVA-OneVision-1.5 published: its phases, their order and their settings."""
+        """Return the recipe that LLaVA-OneVision-1.5 published: its phases, their order and their
+        settings.
+        """
         return cls.parse(_DEFAULT)
 
     def __str__(self) -> str:

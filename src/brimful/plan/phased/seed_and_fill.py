@@ -1,4 +1,6 @@
-"""Packs around seeds: an item of a seed length first, then fillers; kept with enough items and tokens."""
+"""Packs around seeds: an item of a seed length first, then fillers; kept with enough items and
+tokens.
+"""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -15,7 +17,8 @@ from brimful.plan.phased.seed_rules import Half, SeedRule
 
 @dataclass(frozen=True)
 class Seeded(Phase):
-    """Packs that open with a seed and are filled with other lengths; packs that stay too empty are put back.
+    """Packs that open with a seed and are filled with other lengths; packs that stay too empty are
+    put back.
 
     ::
 
@@ -26,8 +29,8 @@ class Seeded(Phase):
         6 1 1                     6 1 1 2                   yes, 10
                                                             left 7 7 3 3
 
-    The rule chooses the seeds, and an item of a seed length never fills a pack of the same phase. Seed lengths are used
-    in descending order of their potential, longer ones first among equals::
+    The rule chooses the seeds, and an item of a seed length never fills a pack of the same phase.
+    Seed lengths are used in descending order of their potential, longer ones first among equals::
 
         room            = capacity - length
         max_items       = 1 + min(room // shortest filler, filler items // 2)
@@ -35,26 +38,30 @@ class Seeded(Phase):
         potential       = 0.5 · min(max_items / min_items, 1) + 0.3 · length / capacity + 0.2 · fitting_share
                           and 0 if room = 0
 
-    After the seed come, as long as they fit: the shortest items, up to 0.8 · min_items items in the pack; items of the
-    length with the highest count / length, up to min_items; then the longest items that fit. A pack is kept if it has
-    ``min_items`` items (including the seed) and ``min_fill`` of the capacity; ``max_items`` is the only other limit. A
-    kept pattern is repeated while its items last, then the next one is computed; if a seed fails, all seeds of its
-    length are left for the next phase. For the rules *shortest* and *longest*, this equals making one pack at a time,
-    because a choice stays the same as long as its items last.
+    After the seed come, as long as they fit: the shortest items, up to 0.8 · min_items items in the
+    pack; items of the length with the highest count / length, up to min_items; then the longest
+    items that fit. A pack is kept if it has ``min_items`` items (including the seed) and
+    ``min_fill`` of the capacity; ``max_items`` is the only other limit. A kept pattern is repeated
+    while its items last, then the next one is computed; if a seed fails, all seeds of its length
+    are left for the next phase. For the rules *shortest* and *longest*, this equals making one pack
+    at a time, because a choice stays the same as long as its items last.
 
     Attributes:
         by: the rule that chooses the seed lengths.
         min_items: minimum items of a pack.
         min_fill: minimum share of the capacity that a pack holds, from 0 to 1.
         max_items: maximum items of a pack; None for no limit.
-        rounds: maximum rounds, each with newly chosen seeds; a round that places nothing is the last.
+        rounds: maximum rounds, each with newly chosen seeds; a round that places nothing is the
+            last.
         min_placed: stop after a round that placed fewer items.
         only_over: run only while more items than this are left.
 
-    Cost: one attempt for each kept pattern, and one for each seed length; a pattern is repeated until a length runs
-    out, or has less than half of its items left and too few for another pack. So the number of attempts depends on
-    the distinct lengths and not on the items; the cost of an attempt depends on the lengths in its pack.
-    Source: steps 2 to m - 1 of the phased recipe for multimodal data of LLaVA-OneVision-1.5, on counts.
+    Cost: one attempt for each kept pattern, and one for each seed length; a pattern is repeated
+    until a length runs out, or has less than half of its items left and too few for another pack.
+    So the number of attempts depends on the distinct lengths and not on the items; the cost of an
+    attempt depends on the lengths in its pack.
+    Source: steps 2 to m - 1 of the phased recipe for multimodal data of LLaVA-OneVision-1.5, on
+        counts.
 
     >>> import numpy as np
     >>> items = Histogram.of(np.array([7, 7, 6, 3, 3, 2, 1, 1]))
@@ -72,7 +79,9 @@ class Seeded(Phase):
 
     def __post_init__(self) -> None:
         if not isinstance(self.by, SeedRule):
-            raise SettingsError(f"Seeded(by=…) must be a rule such as Half() or TopN(20) and is {self.by!r}")
+            raise SettingsError(
+                f"Seeded(by=…) must be a rule such as Half() or TopN(20) and is {self.by!r}"
+            )
         self.require_whole("min_items", "max_items", "rounds", "min_placed", minimum=1)
         self.require_whole("only_over", minimum=0)
         self.require_share("min_fill")
@@ -94,7 +103,8 @@ class Seeded(Phase):
         """Run the rounds; see the class."""
         packs: list[PatternRun] = []
         notes: list[str] = []
-        # Each round gets the items that earlier rounds left: their mean and their longest lengths differ.
+        # Each round gets the items that earlier rounds left: their mean and their longest lengths
+        # differ.
         for number in range(1, self.rounds + 1):
             num_items = items.num_items
             if num_items <= self.only_over:
@@ -124,8 +134,8 @@ class Seeded(Phase):
         min_load = ceil(tokens_of(self.min_fill, capacity))
         packs: list[PatternRun] = []
         for seed, num_seeds in self._by_potential(seeds, filler_items, capacity):
-            # Equal packs at once, until a filler is used up. The first failure ends this seed length, because fillers
-            # only become fewer.
+            # Equal packs at once, until a filler is used up. The first failure ends this seed
+            # length, because fillers only become fewer.
             while num_seeds:
                 content, load = self._fill(seed, fillers, capacity)
                 if 1 + sum(content.values()) < self.min_items or load < min_load:
@@ -134,22 +144,34 @@ class Seeded(Phase):
                 assert num_packs > 0, "a pack holds more items than remain"
                 fillers.remove(content, num_packs)
                 num_seeds -= num_packs
-                packs.append((tuple(sorted([(seed, 1), *content.items()], reverse=True)), num_packs))
-        return Placed(packs, remaining(items, packs), "" if packs else "no seed led to min_items and min_fill")
+                packs.append(
+                    (tuple(sorted([(seed, 1), *content.items()], reverse=True)), num_packs)
+                )
+        return Placed(
+            packs, remaining(items, packs), "" if packs else "no seed led to min_items and min_fill"
+        )
 
-    def _fill(self, seed: int, fillers: RemainingItems, capacity: int) -> tuple[dict[int, int], int]:
-        """Choose the fillers after a seed; return copies of each length, and the tokens of seed and fillers."""
+    def _fill(
+        self, seed: int, fillers: RemainingItems, capacity: int
+    ) -> tuple[dict[int, int], int]:
+        """Choose the fillers after a seed; return copies of each length, and the tokens of seed and
+        fillers.
+        """
         content: dict[int, int] = {}
         # The seed counts as one of the items; -(-4 * m // 5) is 0.8 · m, rounded up.
         room = fillers.add_shortest(capacity - seed, content, -(-4 * self.min_items // 5) - 1)
         num_missing = self.min_items - 1 - sum(content.values())
         if num_missing:
             room = fillers.add_commonest(room, content, num_missing)
-        max_further = capacity if self.max_items is None else self.max_items - 1 - sum(content.values())
+        max_further = (
+            capacity if self.max_items is None else self.max_items - 1 - sum(content.values())
+        )
         room = fillers.add_longest(room, content, max_further)
         return content, capacity - room
 
-    def _by_potential(self, seeds: Histogram, fillers: Histogram, capacity: int) -> list[tuple[int, int]]:
+    def _by_potential(
+        self, seeds: Histogram, fillers: Histogram, capacity: int
+    ) -> list[tuple[int, int]]:
         """Return the seed lengths with their counts, highest potential first."""
         filler_lengths: list[int] = fillers.lengths.tolist()
         num_fillers = fillers.num_items
@@ -160,7 +182,11 @@ class Seeded(Phase):
                 return 0.0
             max_items = 1 + min(room // filler_lengths[0], num_fillers // 2)
             fitting_share = bisect_right(filler_lengths, room) / len(filler_lengths)
-            return 0.5 * min(max_items / self.min_items, 1.0) + 0.3 * (length / capacity) + 0.2 * fitting_share
+            return (
+                0.5 * min(max_items / self.min_items, 1.0)
+                + 0.3 * (length / capacity)
+                + 0.2 * fitting_share
+            )
 
         counts = zip(seeds.lengths.tolist(), seeds.counts.tolist(), strict=True)
         return sorted(counts, key=lambda entry: (potential(entry[0]), entry[0]), reverse=True)

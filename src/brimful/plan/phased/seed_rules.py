@@ -34,8 +34,8 @@ class Half(SeedRule):
     """Lengths of at least half the capacity, or of at least a threshold.
 
     Attributes:
-        threshold: None for half the capacity; ``mean`` for the mean of the remaining distinct lengths, rounded
-            down, which falls from phase to phase; or a length.
+        threshold: None for half the capacity; ``mean`` for the mean of the remaining distinct
+            lengths, rounded down, which falls from phase to phase; or a length.
 
     >>> Half().choose(np.array([3, 5, 9]), capacity=10).tolist()
     [False, True, True]
@@ -109,13 +109,16 @@ class SizeRange(SeedRule):
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
         is_long_enough = 3 * lengths >= capacity if self.least is None else lengths >= self.least
-        is_seed: BoolArray = is_long_enough & (lengths <= (capacity if self.most is None else self.most))
+        is_seed: BoolArray = is_long_enough & (
+            lengths <= (capacity if self.most is None else self.most)
+        )
         return is_seed
 
 
 @dataclass(frozen=True)
 class CapacityRatio(SeedRule):
-    """Lengths from one share of the capacity to another, both included. It is independent of ``min_fill``.
+    """Lengths from one share of the capacity to another, both included. It is independent of
+    ``min_fill``.
 
     >>> CapacityRatio(least=0.5, most=0.8).choose(np.array([3, 5, 9]), capacity=10).tolist()
     [False, True, False]
@@ -133,7 +136,10 @@ class CapacityRatio(SeedRule):
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
-        shortest, longest = ceil(tokens_of(self.least, capacity)), floor(tokens_of(self.most, capacity))
+        shortest, longest = (
+            ceil(tokens_of(self.least, capacity)),
+            floor(tokens_of(self.most, capacity)),
+        )
         return (lengths >= shortest) & (lengths <= longest)
 
 
@@ -150,12 +156,18 @@ class Lengths(SeedRule):
     lengths: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        values = (self.lengths,) if isinstance(self.lengths, (int, np.integer)) else tuple(self.lengths)
+        values = (
+            (self.lengths,) if isinstance(self.lengths, (int, np.integer)) else tuple(self.lengths)
+        )
         if not values or not all(map(is_whole_number, values)) or min(values) < 1:
             raise self.complaint("lengths", "lengths of at least 1, such as 300 400 500")
         object.__setattr__(self, "lengths", tuple(sorted({int(value) for value in values})))
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
-        # No item is longer than the capacity; a longer length from the user may not even fit into 64 bits.
-        return np.isin(lengths, np.array([length for length in self.lengths if length <= capacity], dtype=np.int64))
+        # No item is longer than the capacity; a longer length from the user may not even fit into
+        # 64 bits.
+        return np.isin(
+            lengths,
+            np.array([length for length in self.lengths if length <= capacity], dtype=np.int64),
+        )

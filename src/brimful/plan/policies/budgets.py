@@ -16,14 +16,20 @@ from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.lengths.table import LengthTable
 
 _FUSED_ATTENTION = 64
-"""cuDNN's fused attention needs a multiple of this number of tokens on each rank, as ms-swift pads for it."""
+"""cuDNN's fused attention needs a multiple of this number of tokens on each rank, as ms-swift pads
+for it.
+"""
 
 
 class LowPrecision(str, Enum):
-    """Number format of the matrix products, whose scaling blocks need a multiple of tokens on each rank."""
+    """Number format of the matrix products, whose scaling blocks need a multiple of tokens on each
+    rank.
+    """
 
     FP8 = "fp8"
-    """One scale for each tensor (delayed or current): 16, the block of an FP8 product in Transformer Engine."""
+    """One scale for each tensor (delayed or current): 16, the block of an FP8 product in
+    Transformer Engine.
+    """
     NVFP4 = "nvfp4"
     """16, like FP8: the padding that ms-swift uses for formats without a row of their own."""
     MXFP8 = "mxfp8"
@@ -41,7 +47,8 @@ class LowPrecision(str, Enum):
 class Alignment:
     """Multiples that every segment, and the row as a whole, are padded up to.
 
-    Lengths include their padding *before* packing: rounded afterward, rows would grow over the capacity.
+    Lengths include their padding *before* packing: rounded afterward, rows would grow over the
+    capacity.
 
     ::
 
@@ -50,15 +57,18 @@ class Alignment:
         rounded           8  12   4   16          planned lengths
         pack              8 + 12 + 4 = 24         padded row 32: any pack within 32 fits
 
-    Invariant: if rounded lengths sum to at most ``usable(capacity)``, ``padded_total`` of the sum is at most the
-    capacity. The last segment of a pack is then the padding of the row, which is also a multiple of ``segment``.
+    Invariant: if rounded lengths sum to at most ``usable(capacity)``, ``padded_total`` of the sum
+    is at most the capacity. The last segment of a pack is then the padding of the row, which is
+    also a multiple of ``segment``.
 
     Attributes:
         segment: each segment's length is rounded up to a multiple of this number of tokens.
-        total: a row's length is rounded up to a multiple of this number of tokens, itself a multiple of ``segment``.
+        total: a row's length is rounded up to a multiple of this number of tokens, itself a
+            multiple of ``segment``.
 
     Raises:
-        SettingsError: below 1, not a whole number, or a total that is not a multiple of ``segment``.
+        SettingsError: below 1, not a whole number, or a total that is not a multiple of
+            ``segment``.
 
     >>> Alignment(segment=4, total=16).rounded(np.array([5, 9, 3, 13])).tolist()
     [8, 12, 4, 16]
@@ -69,13 +79,16 @@ class Alignment:
 
     def __post_init__(self) -> None:
         for name, value in (("segment", self.segment), ("total", self.total)):
-            object.__setattr__(self, name, whole_number(f"the alignment of the {name}", value, minimum=1))
+            object.__setattr__(
+                self, name, whole_number(f"the alignment of the {name}", value, minimum=1)
+            )
         if self.total == 1:
             object.__setattr__(self, "total", self.segment)
         if self.total % self.segment:
             raise SettingsError(
-                f"the alignment of the total, {self.total}, must be a multiple of the segment's, {self.segment}: the "
-                f"padding of a row is a segment too; use {lcm(self.total, self.segment)}"
+                f"the alignment of the total, {self.total}, must be a multiple of the segment's, "
+                f"{self.segment}: the padding of a row is a segment too; use "
+                f"{lcm(self.total, self.segment)}"
             )
 
     @classmethod
@@ -99,9 +112,10 @@ class Alignment:
         total, ``cp·tp·64``           at least, with fused attention (the same)
         ============================  ==========================================================================
 
-        ``tp`` counts only with sequence parallelism: otherwise each of its ranks holds all tokens. Other trainers
-        need less or more: NeMo pads a pack to 16, verl aligns each segment to the format's block and the total to 128
-        blocks; for this, pass ``Alignment(segment=16, total=2048)``.
+        ``tp`` counts only with sequence parallelism: otherwise each of its ranks holds all tokens.
+        Other trainers need less or more: NeMo pads a pack to 16, verl aligns each segment to the
+        format's block and the total to 128 blocks; for this, pass
+        ``Alignment(segment=16, total=2048)``.
 
         Raises:
             SettingsError: a size below 1, an unknown format.
@@ -126,7 +140,8 @@ class Alignment:
         return self.total == 1
 
     def rounded(self, lengths: AnyIntArray) -> AnyIntArray:
-        """Round each length up to a multiple of ``segment``; the same dtype, the same array if nothing changes.
+        """Round each length up to a multiple of ``segment``; the same dtype, the same array if
+        nothing changes.
 
         Raises:
             SettingsError: a rounded length exceeds the range of the dtype.
@@ -136,7 +151,8 @@ class Alignment:
         longest = -(-int(lengths.max()) // self.segment) * self.segment
         if longest > np.iinfo(lengths.dtype).max:
             raise SettingsError(
-                f"a length of {int(lengths.max()):,} cannot be aligned to {self.segment} in {lengths.dtype}"
+                f"a length of {int(lengths.max()):,} cannot be aligned to {self.segment} in "
+                f"{lengths.dtype}"
             )
         rounded: AnyIntArray = (lengths + -lengths % self.segment).astype(lengths.dtype, copy=False)
         return rounded
@@ -146,10 +162,11 @@ class Alignment:
         return -(-tokens // self.total) * self.total
 
     def usable(self, capacity: int) -> int:
-        """Return the longest row of at most ``capacity`` without padding, the limit of the sum of rounded lengths.
+        """Return the longest row of at most ``capacity`` without padding, the limit of the sum of
+        rounded lengths.
 
-        It is also the longest sample that can be packed, at which overflow policies cut and drop, since the total is a
-        multiple of ``segment``: a sample of this length is not rounded.
+        It is also the longest sample that can be packed, at which overflow policies cut and drop,
+        since the total is a multiple of ``segment``: a sample of this length is not rounded.
 
         Raises:
             SettingsError: no multiple fits.
@@ -160,8 +177,8 @@ class Alignment:
         usable = capacity // self.total * self.total
         if usable < 1:
             raise SettingsError(
-                f"{setting('capacity', capacity)} is below the alignment of {self.total:,} tokens ({self!r}): no row fits; "
-                f"choose a multiple of {self.total:,}"
+                f"{setting('capacity', capacity)} is below the alignment of {self.total:,} tokens "
+                f"({self!r}): no row fits; choose a multiple of {self.total:,}"
             )
         return usable
 
@@ -174,13 +191,17 @@ DERIVED: Mapping[str, Callable[[Int64Array], Int64Array]] = {
     "samples": np.ones_like,
     "squares": np.square,
 }
-"""Budgets that follow from the tokens of a segment: 1 per segment, and length², the cost of attention."""
+"""Budgets that follow from the tokens of a segment: 1 per segment, and length², the cost of
+attention.
+"""
 
 LOSS_TOKENS = "loss_tokens"
 """Only budget of texts that has to be measured in addition to their tokens."""
 
 _MAX_CAPACITY = 2**52
-"""Largest capacity of a budget: sums up to it are exact in float64, in which the scores of packing are computed."""
+"""Largest capacity of a budget: sums up to it are exact in float64, in which the scores of packing
+are computed.
+"""
 
 _WITH_LOSS_TOKENS = setting("budgets", "loss_tokens", python='budgets=["tokens", "loss_tokens"]')
 
@@ -202,8 +223,8 @@ def measured_budgets(budgets: Collection[str], of_encoder: Sequence[str]) -> tup
     for name in budgets:
         if name not in known_budgets:
             raise SettingsError(
-                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure "
-                f"{', '.join(known_budgets)}"
+                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can "
+                f"measure {', '.join(known_budgets)}"
             )
     return ("tokens", LOSS_TOKENS) if LOSS_TOKENS in budgets else ("tokens",)
 
@@ -228,11 +249,13 @@ class Budgets:
         """Make budgets from the capacity of ``tokens`` and from further names and capacities.
 
         Raises:
-            SettingsError: a capacity that is not a whole number from 1 to 2**52, or ``tokens`` given twice.
+            SettingsError: a capacity that is not a whole number from 1 to 2**52, or ``tokens``
+                given twice.
         """
         if budgets and "tokens" in budgets:
             raise SettingsError(
-                f"{setting('budgets', {'tokens': budgets['tokens']})}: the capacity in tokens is {setting('capacity')}"
+                f"{setting('budgets', {'tokens': budgets['tokens']})}: the capacity in tokens is "
+                f"{setting('capacity')}"
             )
         limits = {"tokens": capacity, **(budgets or {})}
         for name, limit in limits.items():
@@ -242,18 +265,26 @@ class Budgets:
         return cls(tuple(limits), np.array(list(limits.values()), dtype=np.int64))
 
     def sizes(
-        self, table: LengthTable, *, lengths: AnyIntArray, sample_ids: Int64Array | None, rounded: AnyIntArray
+        self,
+        table: LengthTable,
+        *,
+        lengths: AnyIntArray,
+        sample_ids: Int64Array | None,
+        rounded: AnyIntArray,
     ) -> Int64Array:
         """Return the size of each segment in each budget: ``int64[num_segments, num_budgets]``.
 
-        A column of the table takes precedence over a derived budget of the same name. A segment that was cut from its
-        sample still counts with the sample's whole value of a column: at worst too much.
+        A column of the table takes precedence over a derived budget of the same name. A segment
+        that was cut from its sample still counts with the sample's whole value of a column: at
+        worst too much.
 
         Args:
             table: table with the columns.
-            lengths: ``int[num_segments]``, tokens of each segment, from which derived budgets follow.
+            lengths: ``int[num_segments]``, tokens of each segment, from which derived budgets
+                follow.
             sample_ids: ``int64[num_segments]``; None if segment ``i`` is sample ``i``.
-            rounded: ``int[num_segments]``, the tokens that the segments take: their aligned lengths.
+            rounded: ``int[num_segments]``, the tokens that the segments take: their aligned
+                lengths.
 
         Raises:
             SettingsError: a budget that the table does not have; names the ones it has.
@@ -269,13 +300,23 @@ class Budgets:
                 if len(sizes) and int(sizes[:, column].min()) < 0:
                     row = int(np.argmin(sizes[:, column]))
                     sample = row if sample_ids is None else int(sample_ids[row])
-                    raise InvalidLengthsError(f"{name}: sample {sample} has {int(sizes[row, column])}, below 0")
+                    raise InvalidLengthsError(
+                        f"{name}: sample {sample} has {int(sizes[row, column])}, below 0"
+                    )
             elif name in DERIVED:
                 sizes[:, column] = DERIVED[name](np.asarray(lengths, dtype=np.int64))
             else:
-                names = ", ".join([*(stored for stored in table.budgets if stored != "tokens"), *DERIVED])
-                ways = f"; lengths measured with {_WITH_LOSS_TOKENS} have them" if name == "loss_tokens" else ""
-                raise SettingsError(f"{_one_budget(name)} is unknown: these lengths have {names}{ways}")
+                names = ", ".join(
+                    [*(stored for stored in table.budgets if stored != "tokens"), *DERIVED]
+                )
+                ways = (
+                    f"; lengths measured with {_WITH_LOSS_TOKENS} have them"
+                    if name == "loss_tokens"
+                    else ""
+                )
+                raise SettingsError(
+                    f"{_one_budget(name)} is unknown: these lengths have {names}{ways}"
+                )
         return sizes
 
     def first_exceeded(self, sizes: Int64Array) -> Int64Array:
@@ -283,20 +324,27 @@ class Budgets:
         exceeded = sizes > self.capacities
         return np.where(exceeded.any(axis=1), np.argmax(exceeded, axis=1), -1)
 
-    def describe_oversized(self, sizes: Int64Array, sample_ids: Int64Array | None = None) -> tuple[str, str, str]:
-        """Return words for samples that exceed a capacity, the setting with which they would fit, and the budget."""
+    def describe_oversized(
+        self, sizes: Int64Array, sample_ids: Int64Array | None = None
+    ) -> tuple[str, str, str]:
+        """Return words for samples that exceed a capacity, the setting with which they would fit,
+        and the budget.
+        """
         column, rows = self.exceeding(sizes)
         name = self.names[column]
         verb = "are longer than" if name == "tokens" else "exceed"
         ids = rows if sample_ids is None else sample_ids[rows]
         text = (
-            f"{len(rows):,} of {len(sizes):,} samples {verb} the capacity of {int(self.capacities[column]):,} {name}: "
-            f"sample {examples_of(ids, sizes[rows, column])}"
+            f"{len(rows):,} of {len(sizes):,} samples {verb} the capacity of "
+            f"{int(self.capacities[column]):,} {name}: sample "
+            f"{examples_of(ids, sizes[rows, column])}"
         )
         return text, self.larger(column, int(sizes[rows, column].max())), name
 
     def exceeding(self, sizes: Int64Array) -> tuple[int, Int64Array]:
-        """Return the first budget that a row exceeds, and the rows that exceed it; no rows if all fit."""
+        """Return the first budget that a row exceeds, and the rows that exceed it; no rows if all
+        fit.
+        """
         exceeded = sizes > self.capacities
         column = int(np.argmax(exceeded.any(axis=0)))
         return column, np.flatnonzero(exceeded[:, column])

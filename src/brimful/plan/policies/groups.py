@@ -23,8 +23,8 @@ class Groups:
     Attributes:
         sizes: ``int64[num_groups, num_budgets]``: sums over the samples of each group.
         offsets: ``int64[num_groups + 1]``; group ``i`` is ``members[offsets[i]:offsets[i + 1]]``.
-        members: ``int64[num_items]``: rows of the grouped sizes, ascending within a group. Groups are in order of their
-            first member; a sample without a group is a group of one.
+        members: ``int64[num_items]``: rows of the grouped sizes, ascending within a group. Groups
+            are in order of their first member; a sample without a group is a group of one.
         names: ``int64[num_groups]``: ids as given, ``ALONE`` for a sample without a group.
         are_rows: true for rows of two samples, which may be cut.
     """
@@ -39,7 +39,8 @@ class Groups:
         return len(self.names)
 
     def to_samples(self, packing: Packing) -> Packing:
-        """Turn packs of groups into packs of samples: members of a group are contiguous, in order of their ids.
+        """Turn packs of groups into packs of samples: members of a group are contiguous, in order
+        of their ids.
 
         >>> groups = group_items(np.array([[4], [1], [2], [3]]), np.array([7, -1, 7, -1]))
         >>> groups.to_samples(Packing(np.array([0, 2, 3]), np.array([2, 0, 1]))).as_lists()  # 3 | 0 2 · 1
@@ -58,14 +59,17 @@ class Groups:
             ``bool[num_groups]``, and counts.
         """
         first = budgets.first_exceeded(self.sizes)
-        counts = np.bincount(first + 1, weights=np.diff(self.offsets), minlength=len(budgets.names) + 1)
+        counts = np.bincount(
+            first + 1, weights=np.diff(self.offsets), minlength=len(budgets.names) + 1
+        )
         by_budget = zip(budgets.names, counts[1:].astype(np.int64).tolist(), strict=True)
         return first >= 0, {name: count for name, count in by_budget if count}
 
     def describe_oversized(
         self, budgets: Budgets, sizes: Int64Array, sample_ids: Int64Array, unit: int = 1
     ) -> tuple[str, str, str]:
-        """Return words for groups that exceed a capacity, the setting with which they would fit, and the budget.
+        """Return words for groups that exceed a capacity, the setting with which they would fit,
+        and the budget.
 
         Args:
             sizes: ``int64[num_items, num_budgets]``, sizes of the samples.
@@ -78,14 +82,19 @@ class Groups:
         others = f"; so do {len(groups) - 1:,} more" if len(groups) > 1 else ""
         longest = int(self.sizes[groups, column].max())
         longest = -(-longest // unit) * unit if name == "tokens" else longest
-        title = f"group {int(self.names[group])}, samples" if self.names[group] != ALONE else "sample"
+        title = (
+            f"group {int(self.names[group])}, samples" if self.names[group] != ALONE else "sample"
+        )
         members = examples_of(sample_ids[rows], sizes[rows, column])
         if self.are_rows:
             row, (first, second) = int(self.names[group]), sizes[rows, column].tolist()
-            title, members = f"row {row:,} (number {row + 1:,} of the data),", f"{first:,} + {second:,} {name}"
+            title, members = (
+                f"row {row:,} (number {row + 1:,} of the data),",
+                f"{first:,} + {second:,} {name}",
+            )
         text = (
-            f"{title} {members}, takes {int(self.sizes[group, column]):,} {name} and exceeds the capacity of "
-            f"{int(budgets.capacities[column]):,}{others}"
+            f"{title} {members}, takes {int(self.sizes[group, column]):,} {name} and exceeds the "
+            f"capacity of {int(budgets.capacities[column]):,}{others}"
         )
         return text, budgets.larger(column, longest), name
 
@@ -99,46 +108,53 @@ def as_groups(groups: IntArrayLike, *, num_samples: int, policy: Overflow) -> In
     """
     if policy not in (Overflow.ERROR, Overflow.DROP):
         raise SettingsError(
-            f"{setting('overflow', policy.value)} cuts samples, and groups stay whole: choose error, or drop for whole groups"
+            f"{setting('overflow', policy.value)} cuts samples, and groups stay whole: choose "
+            "error, or drop for whole groups"
         )
     array = np.asarray(groups)
     if array.ndim != 1 or len(array) != num_samples:
         raise InvalidLengthsError(
-            f"groups must be one id for each of {num_samples:,} samples; their shape is {array.shape}"
+            f"groups must be one id for each of {num_samples:,} samples; their shape is "
+            f"{array.shape}"
         )
     if array.dtype.kind not in "iu":
         raise InvalidLengthsError(f"groups must be whole numbers and are {array.dtype}")
     if len(array) and int(array.min()) < ALONE:
         sample_id = int(np.argmin(array))
         raise InvalidLengthsError(
-            f"sample {sample_id} is in group {int(array[sample_id])}; groups are 0 and up, {ALONE} means none"
+            f"sample {sample_id} is in group {int(array[sample_id])}; groups are 0 and up, {ALONE} "
+            "means none"
         )
     return array.astype(np.int64, copy=False)
 
 
 def check_beginnings_stay(policy: Overflow) -> None:
-    """Refuse a policy that cuts the beginning of samples that are made of several rows, as those of KTO.
+    """Refuse a policy that cuts the beginning of samples that are made of several rows, as those of
+    KTO.
 
-    The completion of another row begins where the completion of the answer begins. For a row without its beginning,
-    this position is unknown.
+    The completion of another row begins where the completion of the answer begins. For a row
+    without its beginning, this position is unknown.
 
     Raises:
         SettingsError: the policy is ``truncate_left``.
     """
     if policy is Overflow.TRUNCATE_LEFT:
         raise SettingsError(
-            f"{setting('overflow', policy.value)} cuts the beginning of rows of KTO, and then it is unknown where the "
-            f"completion of a mismatch begins: choose {setting('overflow', 'drop')} or {setting('overflow', 'truncate')}"
+            f"{setting('overflow', policy.value)} cuts the beginning of rows of KTO, and then it "
+            "is unknown where the completion of a mismatch begins: choose "
+            f"{setting('overflow', 'drop')} or {setting('overflow', 'truncate')}"
         )
 
 
 def limits_of_members(
     tokens: Lengths, *, group_size: int, capacity: int, alignment: Alignment, policy: Overflow
 ) -> Int64Array | None:
-    """Return the maximum tokens that truncation leaves of each sample; None for a policy that does not cut.
+    """Return the maximum tokens that truncation leaves of each sample; None for a policy that does
+    not cut.
 
-    Either a whole group fits, or each of its samples keeps at most an equal part of the pack. For groups of two this is
-    half a pack, TRL's ``max_length = capacity // 2``, and groups that fit keep every token::
+    Either a whole group fits, or each of its samples keeps at most an equal part of the pack. For
+    groups of two this is half a pack, TRL's ``max_length = capacity // 2``, and groups that fit
+    keep every token::
 
         capacity 10     sample 0   1       2   3       4   5
         tokens                 6   4       7   4       9   2
@@ -148,7 +164,8 @@ def limits_of_members(
     Pure: no I/O.
 
     Args:
-        tokens: tokens of all samples, -1 for rejected ones; group ``i`` begins at sample ``group_size·i``.
+        tokens: tokens of all samples, -1 for rejected ones; group ``i`` begins at sample
+            ``group_size·i``.
         group_size: samples of each group.
         capacity: maximum aligned tokens of a pack.
         alignment: alignment of segments.
@@ -170,10 +187,12 @@ def limits_of_members(
     part = capacity // group_size // alignment.segment * alignment.segment
     if part < 1:
         raise SettingsError(
-            f"{setting('capacity')} has {capacity:,} usable tokens, and {group_size} samples stay together, aligned to "
-            f"{alignment.segment}: raise it"
+            f"{setting('capacity')} has {capacity:,} usable tokens, and {group_size} samples stay "
+            f"together, aligned to {alignment.segment}: raise it"
         )
-    loads = alignment.rounded(np.maximum(tokens, 0)).reshape(-1, group_size).sum(axis=1, dtype=np.int64)
+    loads = (
+        alignment.rounded(np.maximum(tokens, 0)).reshape(-1, group_size).sum(axis=1, dtype=np.int64)
+    )
     return np.repeat(np.where(loads > capacity, part, capacity), group_size)
 
 
@@ -187,7 +206,8 @@ def group_items(sizes: Int64Array, groups: Int64Array, *, are_rows: bool = False
         tokens        5    2    4    1    1
         items         0 3: 6    1: 2    2 4: 5        in order of the first sample
 
-    Sizes are already aligned, as samples take them in a pack: each sample remains a segment of its own.
+    Sizes are already aligned, as samples take them in a pack: each sample remains a segment of its
+    own.
 
     Pure: no I/O.
 
@@ -206,11 +226,18 @@ def group_items(sizes: Int64Array, groups: Int64Array, *, are_rows: bool = False
     ids = groups[members_by_id]
     begins = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
     counts = np.diff(begins, append=len(ids))
-    # The first member leads its group: the place of a group is the place of its leader among all samples.
+    # The first member leads its group: the place of a group is the place of its leader among all
+    # samples.
     leader = np.arange(num_items)
     leader[members_by_id] = np.repeat(members_by_id[begins], counts)
     members = np.argsort(leader, kind="stable")
     group_sizes = np.bincount(leader, minlength=num_items)
     leaders = np.flatnonzero(group_sizes)
     offsets = offsets_of(group_sizes[leaders])
-    return Groups(np.add.reduceat(sizes[members], offsets[:-1], axis=0), offsets, members, groups[leaders], are_rows)
+    return Groups(
+        np.add.reduceat(sizes[members], offsets[:-1], axis=0),
+        offsets,
+        members,
+        groups[leaders],
+        are_rows,
+    )

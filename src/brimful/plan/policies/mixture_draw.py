@@ -1,4 +1,6 @@
-"""The draws of one epoch: the order within each source, and the samples or packs of all sources in order."""
+"""The draws of one epoch: the order within each source, and the samples or packs of all sources in
+order.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class MixedSamples(Elements):
     Dropped and rejected samples are not among them: shares refer to packed samples.
 
     Attributes:
-        begins: ``int64[num_sources + 1]``, first sample of each source, counting dropped and rejected samples.
+        begins: ``int64[num_sources + 1]``, first sample of each source, counting dropped and
+            rejected samples.
         segment_offsets: ``int64[num_samples + 1]``, segments of each sample.
     """
 
@@ -60,7 +63,9 @@ class MixedSamples(Elements):
     segment_offsets: Offsets
 
     @classmethod
-    def of(cls, segments: Segments, names: Sequence[str], sources: Offsets, uses: Int64Array) -> MixedSamples:
+    def of(
+        cls, segments: Segments, names: Sequence[str], sources: Offsets, uses: Int64Array
+    ) -> MixedSamples:
         """Find the samples among the segments.
 
         Args:
@@ -88,8 +93,9 @@ class MixedSamples(Elements):
 class Queue:
     """The draws of one source in order, made when they are needed.
 
-    Pass ``p`` has every element that was consumed at most ``p`` times, in an order of its own: a consumed element waits
-    until the others have been consumed, and a pass has the same order wherever it is begun::
+    Pass ``p`` has every element that was consumed at most ``p`` times, in an order of its own: a
+    consumed element waits until the others have been consumed, and a pass has the same order
+    wherever it is begun::
 
         uses 1 0 0 1      pass 0   2 1      pass 1   3 0 1 2      pass 2   1 3 2 0
 
@@ -108,7 +114,14 @@ class Queue:
     """
 
     def __init__(
-        self, elements: Elements, source: int, mixture: Mixture, *, seed: int, epoch: int, allowance: int | None
+        self,
+        elements: Elements,
+        source: int,
+        mixture: Mixture,
+        *,
+        seed: int,
+        epoch: int,
+        allowance: int | None,
     ) -> None:
         self._begin, end = elements.bounds[source : source + 2].tolist()
         self._uses = elements.uses[self._begin : end]
@@ -116,7 +129,9 @@ class Queue:
         self._seed = seed
         self._replacement = mixture.replacement
         self._pass = int(self._uses.min()) if len(self._uses) else 0
-        self._stream = generator(seed=seed, epoch=epoch, purpose=f"{self._purpose} with replacement")
+        self._stream = generator(
+            seed=seed, epoch=epoch, purpose=f"{self._purpose} with replacement"
+        )
         self.allowance = allowance
         self.elements: Int64Array = np.empty(0, dtype=np.int64)
 
@@ -154,7 +169,8 @@ class MixtureDraw:
     Attributes:
         sources: ``int[num_draws]``, the source of each draw.
         elements: ``int64[num_draws]``, the element of each draw, numbered over all sources.
-        exhausted: names of sources that ran out at their limit before the end, in the order in which they did.
+        exhausted: names of sources that ran out at their limit before the end, in the order in
+            which they did.
         is_short: true if all sources ran out before the target was reached.
     """
 
@@ -167,7 +183,9 @@ class MixtureDraw:
         return len(self.sources)
 
 
-def draw(elements: Elements, mixture: Mixture, *, seed: int, epoch: int, num_tokens: int | None = None) -> MixtureDraw:
+def draw(
+    elements: Elements, mixture: Mixture, *, seed: int, epoch: int, num_tokens: int | None = None
+) -> MixtureDraw:
     """Draw one epoch of a mixture.
 
     Pure: no I/O. The same elements, mixture, seed and epoch give the same draws.
@@ -176,8 +194,8 @@ def draw(elements: Elements, mixture: Mixture, *, seed: int, epoch: int, num_tok
         elements: samples or packs of all sources.
         mixture: the request.
         seed, epoch: seed and epoch of the orders.
-        num_tokens: end with the draw that reaches this many tokens, regardless of the mixture's own end; None for the
-            mixture's own end.
+        num_tokens: end with the draw that reaches this many tokens, regardless of the mixture's own
+            end; None for the mixture's own end.
 
     Raises:
         InvalidLengthsError: a source has nothing to draw.
@@ -187,18 +205,23 @@ def draw(elements: Elements, mixture: Mixture, *, seed: int, epoch: int, num_tok
     [0, 1, 0, 0, 1, 0]
     """
     names = elements.names
-    # The end of the epoch: draws that each source has to give, and draws and tokens in all; -1 for no such end.
+    # The end of the epoch: draws that each source has to give, and draws and tokens in all; -1 for
+    # no such end.
     required = np.full(len(names), -1, dtype=np.int64)
     limits = np.array([-1, -1], dtype=np.int64)
     stop = None
     if num_tokens is not None:
         limits[1] = num_tokens
     elif mixture.has_target:
-        limits[:] = [-1 if limit is None else limit for limit in (mixture.num_samples, mixture.num_tokens)]
+        limits[:] = [
+            -1 if limit is None else limit for limit in (mixture.num_samples, mixture.num_tokens)
+        ]
     else:
         stop = mixture.stop
     queues = []
-    for number, (name, (begin, end)) in enumerate(zip(names, pairwise(elements.bounds.tolist()), strict=True)):
+    for number, (name, (begin, end)) in enumerate(
+        zip(names, pairwise(elements.bounds.tolist()), strict=True)
+    ):
         count = end - begin
         if count == 0 and mixture.weights[name]:
             raise InvalidLengthsError(
@@ -209,7 +232,11 @@ def draw(elements: Elements, mixture: Mixture, *, seed: int, epoch: int, num_tok
         if stop is MixStop.FIRST_EXHAUSTED:
             allowance = count if allowance is None else allowance
         elif stop is MixStop.ALL_EXHAUSTED:
-            required[number] = min(count, count if allowance is None else allowance) if mixture.weights[name] else 0
+            required[number] = (
+                min(count, count if allowance is None else allowance)
+                if mixture.weights[name]
+                else 0
+            )
         queues.append(Queue(elements, number, mixture, seed=seed, epoch=epoch, allowance=allowance))
     shares = np.array([mixture.shares[name] for name in names])
     sizes = elements.tokens if mixture.unit is MixUnit.TOKENS else np.ones_like(elements.tokens)
@@ -223,11 +250,15 @@ def draw(elements: Elements, mixture: Mixture, *, seed: int, epoch: int, num_tok
         # A source that gives out leaves the queues of the others as they are.
         if must_grow:
             num_drawn += heads - offsets[:-1]
-            # Each queue doubles, so that the number of rounds is the logarithm of the number of draws.
+            # Each queue doubles, so that the number of rounds is the logarithm of the number of
+            # draws.
             for share, count, queue in zip(shares, num_drawn.tolist(), queues, strict=True):
                 if share and len(queue.elements) == count and not queue.is_finished:
                     queue.grow(count)
-            queued = [queue.elements[count:] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
+            queued = [
+                queue.elements[count:]
+                for queue, count in zip(queues, num_drawn.tolist(), strict=True)
+            ]
             offsets, flat = offsets_of([len(part) for part in queued]), np.concatenate(queued)
             heads, amounts = offsets[:-1].copy(), np.stack([sizes[flat], elements.tokens[flat]])
         chunk, empty_source = take_turns(

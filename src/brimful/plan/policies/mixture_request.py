@@ -38,7 +38,9 @@ class MixStop(str, Enum):
     FIRST_EXHAUSTED = "first_exhausted"
     """One source has been drawn once completely, or to its own limit, and its turn comes again."""
     ALL_EXHAUSTED = "all_exhausted"
-    """Every source has been drawn once completely, or to its own limit; small sources are repeated meanwhile."""
+    """Every source has been drawn once completely, or to its own limit; small sources are repeated
+    meanwhile.
+    """
 
 
 class Weighting(str, Enum):
@@ -47,7 +49,9 @@ class Weighting(str, Enum):
     DRAWS = "draws"
     """Samples are drawn as often as the weights say."""
     LOSS = "loss"
-    """Every sample is packed once; each target counts requested share ÷ present share (``mixture_loss_factors``)."""
+    """Every sample is packed once; each target counts requested share ÷ present share
+    (``mixture_loss_factors``).
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +59,21 @@ class Mixture:
     """A request for shares of sources, checked. Sources are named; weights need not add up to 1.
 
     Attributes:
-        weights: weight of each source, at least 0. Their ratios are the requested shares; a source of weight 0 is not
-            drawn.
+        weights: weight of each source, at least 0. Their ratios are the requested shares; a source
+            of weight 0 is not drawn.
         unit: the quantity that has these shares: ``samples`` or ``tokens``.
         order: ``mix_then_pack`` or ``pack_then_mix``.
-        temperature: shares are proportional to weight^(1 ÷ temperature): values above 1 even them out, and infinity
-            makes them equal.
+        temperature: shares are proportional to weight^(1 ÷ temperature): values above 1 even them
+            out, and infinity makes them equal.
         stop: the end of an epoch, unless one of the three targets below is set.
         num_samples: draws of an epoch, with repeats.
         num_tokens: an epoch ends with the draw that reaches this many tokens.
         num_packs: exact number of packs of an epoch, unless all sources run out before.
         max_samples: maximum draws in an epoch, by source.
-        max_passes: maximum draws in an epoch as a multiple of the source's samples, by source: 1 repeats no sample.
-        replacement: draw each sample from the whole source, so that some may repeat before others occur.
+        max_passes: maximum draws in an epoch as a multiple of the source's samples, by source: 1
+            repeats no sample.
+        replacement: draw each sample from the whole source, so that some may repeat before others
+            occur.
         weighting: ``draws``, or ``loss`` to weight the loss of the tokens instead.
 
     Raises:
@@ -94,14 +100,18 @@ class Mixture:
 
     def __post_init__(self) -> None:
         check_type("weights", self.weights, Mapping, "a mapping such as {'chat': 3, 'code': 1}")
-        targets = {name: getattr(self, name) for name in _TARGETS if getattr(self, name) is not None}
+        targets = {
+            name: getattr(self, name) for name in _TARGETS if getattr(self, name) is not None
+        }
         for name, value in targets.items():
             self.__dict__[name] = whole_number(f"{setting('mixture')}: {name}", value, minimum=1)
         for name, kind in _CHOICES.items():
             self.__dict__[name] = _chosen(kind, name, getattr(self, name))
         if fault := self._fault(targets):
             raise SettingsError(f"{setting('mixture')}{fault}")
-        self.__dict__["weights"] = {str(name): float(weight) for name, weight in self.weights.items()}
+        self.__dict__["weights"] = {
+            str(name): float(weight) for name, weight in self.weights.items()
+        }
         for name in ("max_samples", "max_passes"):
             self.__dict__[name] = dict(getattr(self, name) or {}) or None
 
@@ -129,11 +139,15 @@ class Mixture:
                 if not is_number(limit) or not math.isfinite(limit) or limit <= 0:
                     return f": {name} of {source} must be above 0 and is {limit!r}"
         if self.weighting is Weighting.LOSS and (
-            targets or self.max_samples or self.max_passes or self.replacement or self.stop != MixStop.FIRST_EXHAUSTED
+            targets
+            or self.max_samples
+            or self.max_passes
+            or self.replacement
+            or self.stop != MixStop.FIRST_EXHAUSTED
         ):
             return (
-                ": weighting loss packs every sample once, and limits, targets, stop and replacement are for draws: "
-                "leave them out"
+                ": weighting loss packs every sample once, and limits, targets, stop and "
+                "replacement are for draws: leave them out"
             )
         return ""
 
@@ -184,12 +198,19 @@ class Mixture:
         """
         foreign_names = set(record) - {option.name for option in fields(cls)}
         if foreign_names:
-            raise SettingsError(f"{setting('mixture')}: {min(foreign_names)} is unknown to this brimful")
+            raise SettingsError(
+                f"{setting('mixture')}: {min(foreign_names)} is unknown to this brimful"
+            )
         return cls(**record)
 
 
 _TARGETS = ("num_samples", "num_tokens", "num_packs")
-_CHOICES: Mapping[str, type[Enum]] = {"unit": MixUnit, "order": MixOrder, "stop": MixStop, "weighting": Weighting}
+_CHOICES: Mapping[str, type[Enum]] = {
+    "unit": MixUnit,
+    "order": MixOrder,
+    "stop": MixStop,
+    "weighting": Weighting,
+}
 
 
 def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
@@ -198,4 +219,6 @@ def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
         return kind(value)
     except ValueError:
         names = ", ".join(str(choice.value) for choice in kind)
-        raise SettingsError(f"{setting('mixture')}: {name} {value!r} is unknown: use one of {names}") from None
+        raise SettingsError(
+            f"{setting('mixture')}: {name} {value!r} is unknown: use one of {names}"
+        ) from None

@@ -1,4 +1,6 @@
-"""Samples longer than a pack, and samples that teach nothing since none of their tokens is a target: cut or left out."""
+"""Samples longer than a pack, and samples that teach nothing since none of their tokens is a
+target: cut or left out.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Overflow(str, Enum):
     TRUNCATE_LEFT = "truncate_left"
     """Keep the last ``capacity`` tokens."""
     SPLIT = "split"
-    """Cut into segments of ``capacity`` tokens and a remainder; every token is kept. For documents, not for chats."""
+    """Cut into segments of ``capacity`` tokens and a remainder; every token is kept. For documents,
+    not for chats.
+    """
 
     @classmethod
     def named(cls, name: Overflow | str) -> Overflow:
@@ -50,7 +54,8 @@ class Segments:
     Attributes:
         lengths: ``int32[num_segments]``, each in [1, capacity].
         sample_ids: ``int64[num_segments]``, ascending; None if segment ``i`` is sample ``i``.
-        starts: ``int32[num_segments]``, first token of the sample in each segment; None if all begin at 0.
+        starts: ``int32[num_segments]``, first token of the sample in each segment; None if all
+            begin at 0.
         dropped_ids: ``int64``, samples left out, ascending.
     """
 
@@ -65,7 +70,8 @@ class Segments:
 
 
 def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: int = 1) -> Segments:
-    """Turn samples into segments of at most ``capacity``. Samples of negative length (rejected) are left out.
+    """Turn samples into segments of at most ``capacity``. Samples of negative length (rejected) are
+    left out.
 
     Args:
         lengths: lengths of the samples.
@@ -80,7 +86,8 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: i
     ([0, 1, 1, 1], [0, 0, 4, 8], [3, 4, 4, 2])
 
     Raises:
-        OversizedSampleError: the policy is ``error`` and a length exceeds the capacity; names the first ten.
+        OversizedSampleError: the policy is ``error`` and a length exceeds the capacity; names the
+            first ten.
     """
     oversized = lengths > capacity
     oversized_ids = np.flatnonzero(oversized)
@@ -94,21 +101,32 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: i
     if policy is Overflow.SPLIT:
         parts = -(-sample_lengths.astype(np.int64) // capacity)
         starts = (ranges(np.zeros(len(parts), dtype=np.int64), parts) * capacity).astype(np.int32)
-        segment_lengths = np.minimum(np.repeat(sample_lengths, parts) - starts, capacity).astype(np.int32)
+        segment_lengths = np.minimum(np.repeat(sample_lengths, parts) - starts, capacity).astype(
+            np.int32
+        )
         return Segments(segment_lengths, np.repeat(ids, parts), starts, NO_SAMPLES)
     segment_lengths = np.minimum(sample_lengths, np.int32(capacity))
-    left_starts = (sample_lengths - segment_lengths).astype(np.int32) if policy is Overflow.TRUNCATE_LEFT else None
-    return Segments(segment_lengths, ids if len(ids) < len(lengths) else None, left_starts, NO_SAMPLES)
+    left_starts = (
+        (sample_lengths - segment_lengths).astype(np.int32)
+        if policy is Overflow.TRUNCATE_LEFT
+        else None
+    )
+    return Segments(
+        segment_lengths, ids if len(ids) < len(lengths) else None, left_starts, NO_SAMPLES
+    )
 
 
-def _oversized_message(lengths: AnyIntArray, oversized_ids: AnyIntArray, capacity: int, unit: int) -> str:
+def _oversized_message(
+    lengths: AnyIntArray, oversized_ids: AnyIntArray, capacity: int, unit: int
+) -> str:
     examples = (f"{sample_id} ({int(lengths[sample_id]):,})" for sample_id in oversized_ids)
     longest = -(-int(lengths[oversized_ids].max()) // unit) * unit
     usable = "" if unit == 1 else f", in multiples of {unit:,}"
     return (
-        f"{len(oversized_ids):,} of {len(lengths):,} samples are longer than the capacity of {capacity:,} tokens{usable}: "
-        f"sample {first_few(examples, len(oversized_ids))}. Choose {setting('overflow', 'drop')}, truncate, "
-        f"truncate_left or split, or {setting('capacity', longest)}"
+        f"{len(oversized_ids):,} of {len(lengths):,} samples are longer than the capacity of "
+        f"{capacity:,} tokens{usable}: sample {first_few(examples, len(oversized_ids))}. Choose "
+        f"{setting('overflow', 'drop')}, truncate, truncate_left or split, or "
+        f"{setting('capacity', longest)}"
     )
 
 
@@ -183,7 +201,8 @@ class Truncated:
         return self.saved_as is None or self.fingerprint == self.saved_as
 
     def lengths_of(self, sample_ids: AnyIntArray, *, otherwise: Lengths) -> Lengths:
-        """Return the full lengths of samples, ``int32``; samples that were not cut have the lengths in ``otherwise``.
+        """Return the full lengths of samples, ``int32``; samples that were not cut have the lengths
+        in ``otherwise``.
 
         >>> cut = Truncated(np.array([2, 5]), np.array([90, 70], dtype=np.int32))
         >>> cut.lengths_of(np.array([5, 1, 2]), otherwise=np.array([8, 3, 8], dtype=np.int32)).tolist()
@@ -198,8 +217,8 @@ class Truncated:
 class NoTarget(str, Enum):
     """Policy for samples without a target, whether they never had one or lost it to truncation.
 
-    They cost as much as other samples and teach nothing; often they are the first sign that a data set was misread.
-    So the default is an error.
+    They cost as much as other samples and teach nothing; often they are the first sign that a data
+    set was misread. So the default is an error.
     """
 
     ERROR = "error"
@@ -211,7 +230,12 @@ class NoTarget(str, Enum):
 
 
 def samples_to_leave_out(
-    table: LengthTable, *, capacity: int | Int64Array, overflow: Overflow, policy: NoTarget, groups: Int64Array | None
+    table: LengthTable,
+    *,
+    capacity: int | Int64Array,
+    overflow: Overflow,
+    policy: NoTarget,
+    groups: Int64Array | None,
 ) -> Int64Array:
     """Return the samples that are left out for lack of a target.
 
@@ -221,13 +245,15 @@ def samples_to_leave_out(
         table: lengths with their targets.
         capacity: maximum tokens of a segment; an array with one value per sample if they differ.
         overflow: policy for longer samples; truncation may remove all targets of a sample.
-        groups: ``int64[num_samples]``: a group stays whole as long as one of its samples has a target.
+        groups: ``int64[num_samples]``: a group stays whole as long as one of its samples has a
+            target.
 
     Returns:
         ``int64``, ascending.
 
     Raises:
-        NoTargetError: some samples have no target and the policy is ``error``, or all samples have none.
+        NoTargetError: some samples have no target and the policy is ``error``, or all samples have
+            none.
     """
     targets, tokens = table.targets, table.tokens
     assert targets is not None
@@ -235,14 +261,18 @@ def samples_to_leave_out(
     if overflow in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
         longer = np.flatnonzero((tokens > capacity) & (targets.counts > 0))
         limits = np.broadcast_to(np.asarray(capacity, dtype=np.int64), tokens.shape)[longer]
-        starts = tokens[longer] - limits if overflow is Overflow.TRUNCATE_LEFT else np.zeros_like(limits)
+        starts = (
+            tokens[longer] - limits if overflow is Overflow.TRUNCATE_LEFT else np.zeros_like(limits)
+        )
         truncated = longer[targets.within(longer, starts, limits) == 0]
-    # Usually both are empty; NumPy imports its masked arrays for a union, which takes longer than a small plan.
+    # Usually both are empty; NumPy imports its masked arrays for a union, which takes longer than a
+    # small plan.
     ids = np.union1d(targetless, truncated) if len(targetless) or len(truncated) else NO_SAMPLES
     reasons = _reasons(table, len(targetless), len(truncated)) if len(ids) else ""
     if len(ids) and len(ids) == int(np.count_nonzero(table.tokens > 0)):
         raise NoTargetError(
-            f"none of {len(ids):,} samples has a target of the loss{reasons}: their packs would teach nothing",
+            f"none of {len(ids):,} samples has a target of the loss{reasons}: their packs would "
+            "teach nothing",
             sample_id=int(ids[0]),
         )
     if groups is not None and len(ids):
@@ -251,9 +281,9 @@ def samples_to_leave_out(
         ids = ids[(groups[ids] < 0) | ~np.isin(groups[ids], groups[has_target])]
     if policy is NoTarget.ERROR and len(ids):
         raise NoTargetError(
-            f"{len(ids):,} of {len(table):,} samples have no target of the loss{reasons}: "
-            f"sample {first_few(ids, len(ids))}. Choose {setting('no_target', 'drop')} to leave them out, or "
-            f"{setting('no_target', 'keep')}",
+            f"{len(ids):,} of {len(table):,} samples have no target of the loss{reasons}: sample "
+            f"{first_few(ids, len(ids))}. Choose {setting('no_target', 'drop')} to leave them out, "
+            f"or {setting('no_target', 'keep')}",
             sample_id=int(ids[0]),
             sample_ids=ids,
         )
@@ -261,10 +291,14 @@ def samples_to_leave_out(
 
 
 def _reasons(table: LengthTable, num_targetless: int, num_truncated: int) -> str:
-    """Write ``(194: it has no turn of the assistant; 367: truncation to the capacity takes them)``."""
+    """Write
+    ``(194: it has no turn of the assistant; 367: truncation to the capacity takes them)``.
+    """
     reasons: list[str] = []
     if num_targetless:
-        reasons += [f"{count:,}: {reason}" for reason, count in table.account.no_target.most_common()]
+        reasons += [
+            f"{count:,}: {reason}" for reason, count in table.account.no_target.most_common()
+        ]
     if num_truncated:
         reasons.append(f"{num_truncated:,}: truncation to the capacity takes all of them")
     return f" ({'; '.join(reasons)})" if reasons else ""

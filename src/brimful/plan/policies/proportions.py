@@ -73,15 +73,17 @@ def mixture_record(
     result: MixtureDraw | None = None,
     targets: Int64Array | None = None,
 ) -> dict[str, Any]:
-    """Return the outcome of a mixture for JSON: for each source, the requested share and the realized share.
+    """Return the outcome of a mixture for JSON: for each source, the requested share and the
+    realized share.
 
     Args:
         samples: samples of the sources.
         mixture: the request.
         draws: ``int64[num_samples]``, how often each sample is packed.
         result: the draws of samples or packs; None in a mixture weighted by loss.
-        targets: ``int64[num_samples]``, targets of the loss in the segments of each sample, to which shares of tokens
-            refer in a mixture weighted by loss. None if they were not measured.
+        targets: ``int64[num_samples]``, targets of the loss in the segments of each sample, to
+            which shares of tokens refer in a mixture weighted by loss. None if they were not
+            measured.
     """
     bounds = samples.bounds
     shares = np.array([mixture.shares[name] for name in samples.names])
@@ -102,15 +104,22 @@ def mixture_record(
     realised = amounts / max(1, int(amounts.sum()))
     columns["realised"] = realised
     if mixture.weighting is Weighting.LOSS:
-        columns["factor"] = np.divide(shares, realised, out=np.zeros_like(shares), where=realised > 0)
+        columns["factor"] = np.divide(
+            shares, realised, out=np.zeros_like(shares), where=realised > 0
+        )
     records = [
         {"source": name, **dict(zip(columns, values, strict=True))}
-        for name, *values in zip(samples.names, *(column.tolist() for column in columns.values()), strict=True)
+        for name, *values in zip(
+            samples.names, *(column.tolist() for column in columns.values()), strict=True
+        )
     ]
     for record in records:
         if result is not None and record["source"] in result.exhausted:
             record["exhausted"] = True
-    return {"sources": records, **({"short": True} if result is not None and result.is_short else {})}
+    return {
+        "sources": records,
+        **({"short": True} if result is not None and result.is_short else {}),
+    }
 
 
 def sources_of_record(mixed: Mapping[str, Any]) -> list[SourceDraws]:
@@ -142,6 +151,7 @@ def describe_mixture(mixed: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     order = str(spec.get("order", "mix_then_pack")).replace("_", " ")
     end = "; all sources ran out before the target" if mixed.get("short") else ""
     return (
-        f"{counted(len(sources), 'source')}, {order}, shares of {spec.get('unit', 'samples')} within {100 * worst:.2f} % of "
-        f"the request; {counted(repeats, 'repeat')}, {counted(num_left, 'sample')} left for later epochs{end}"
+        f"{counted(len(sources), 'source')}, {order}, shares of {spec.get('unit', 'samples')} "
+        f"within {100 * worst:.2f} % of the request; {counted(repeats, 'repeat')}, "
+        f"{counted(num_left, 'sample')} left for later epochs{end}"
     )

@@ -1,6 +1,7 @@
 """Order of turns: the source of each next draw, so that every prefix has the requested shares.
 
-All arithmetic is in whole numbers, so that the turns are the same on every machine, compiled or not.
+All arithmetic is in whole numbers, so that the turns are the same on every machine, compiled or
+not.
 """
 
 import numpy as np
@@ -26,8 +27,11 @@ def scale_for(largest_size: int, num_sources: int) -> int:
     return min(_MAX_SCALE, 1 << (60 - largest_size.bit_length() - num_sources.bit_length()))
 
 
-def as_parts(shares: AnyIntArray | np.ndarray[tuple[int], np.dtype[np.float64]], scale: int) -> Int64Array:
-    """Return shares as whole parts of ``scale`` that add up to it; a share above 0 has at least one part.
+def as_parts(
+    shares: AnyIntArray | np.ndarray[tuple[int], np.dtype[np.float64]], scale: int
+) -> Int64Array:
+    """Return shares as whole parts of ``scale`` that add up to it; a share above 0 has at least one
+    part.
 
     >>> as_parts(np.array([1.0, 1.0, 1.0]), 100).tolist()
     [34, 33, 33]
@@ -55,11 +59,13 @@ def take_turns(
     *,
     is_unit: bool,
 ) -> tuple[AnyIntArray, int]:
-    """Give turns to sources until a limit is reached or the source whose turn it is has no draw left.
+    """Give turns to sources until a limit is reached or the source whose turn it is has no draw
+    left.
 
-    With equal sizes, the turn goes to the source that would be late first, among the sources that are not ahead:
-    Tijdeman's solution of the chairman assignment problem (1980), with which no source is ever one draw off its share.
-    With other sizes it goes to the source with the largest deficit, so that no source is ahead by more than one draw.
+    With equal sizes, the turn goes to the source that would be late first, among the sources that
+    are not ahead: Tijdeman's solution of the chairman assignment problem (1980), with which no
+    source is ever one draw off its share. With other sizes it goes to the source with the largest
+    deficit, so that no source is ahead by more than one draw.
 
     ::
 
@@ -67,22 +73,27 @@ def take_turns(
 
     Args:
         parts: ``int64[num_sources]``, shares, from ``as_parts``; 0 for a source that is exhausted.
-        credits: ``int64[num_sources]``, deficit of each source, in parts of one unit; changed in place.
-        amounts: ``int64[2, num_draws]``, size and tokens of each draw; the draws of a source are contiguous.
-        heads, ends: ``int64[num_sources]``, next draw of each source, and the end of its draws; ``heads`` is changed in
+        credits: ``int64[num_sources]``, deficit of each source, in parts of one unit; changed in
             place.
-        demands: ``int64[num_sources]``, draws that each source still has to give; the turns end when all are 0.
-            Negative for a rule that does not count; changed in place.
+        amounts: ``int64[2, num_draws]``, size and tokens of each draw; the draws of a source are
+            contiguous.
+        heads, ends: ``int64[num_sources]``, next draw of each source, and the end of its draws;
+            ``heads`` is changed in place.
+        demands: ``int64[num_sources]``, draws that each source still has to give; the turns end
+            when all are 0. Negative for a rule that does not count; changed in place.
         limits: ``int64[2]``, remaining draws and tokens; negative for no limit. Changed in place.
         is_unit: true if each draw counts 1.
 
     Returns:
-        ``int[num_turns]``, the source of each draw; and the source without a draw left, -1 if a limit was reached.
+        ``int[num_turns]``, the source of each draw; and the source without a draw left, -1 if a
+        limit was reached.
     """
     room = int((ends - heads).sum())
     turns: AnyIntArray = np.empty(room + 1, dtype=np.int16 if len(parts) < 2**15 else np.int32)
     kernel = compiled(_take_turns, room * len(parts), sum_calls=True) or _take_turns
-    num_turns, empty_source = kernel(parts, credits, amounts, heads, ends, demands, limits, is_unit, turns)
+    num_turns, empty_source = kernel(
+        parts, credits, amounts, heads, ends, demands, limits, is_unit, turns
+    )
     return turns[:num_turns], int(empty_source)
 
 
@@ -121,7 +132,8 @@ def _take_turns(
             if parts[source] == 0:
                 continue
             if is_unit:
-                # Time until this source is late, times its share: compared by cross-multiplication, without a division.
+                # Time until this source is late, times its share: compared by cross-multiplication,
+                # without a division.
                 due = credits[source] + parts[source]
                 late = scale - slack - due
                 if due >= slack and (best < 0 or late * parts[best] < best_late * parts[source]):

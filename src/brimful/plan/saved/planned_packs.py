@@ -70,7 +70,9 @@ class PlannedPacks:
     @property
     def fill_ratio(self) -> float:
         """Real tokens ÷ (packs × capacity); 1.0 for a plan without packs."""
-        return self.ledger.tokens_packed / (self.num_packs * self.capacity) if self.num_packs else 1.0
+        return (
+            self.ledger.tokens_packed / (self.num_packs * self.capacity) if self.num_packs else 1.0
+        )
 
     @cached_property
     def pack_tokens(self) -> Int64Array:
@@ -79,7 +81,8 @@ class PlannedPacks:
 
     @cached_property
     def padding(self) -> tuple[int, int]:
-        """Tokens that the alignment adds: after segments, and at the ends of rows without the tokens of ``pad_to``.
+        """Tokens that the alignment adds: after segments, and at the ends of rows without the
+        tokens of ``pad_to``.
 
         >>> from brimful.plan import Alignment, plan_packs
         >>> plan_packs([5, 9, 3, 13], capacity=48, alignment=Alignment(segment=4, total=16)).padding
@@ -97,7 +100,8 @@ class PlannedPacks:
     def sample_lengths(self) -> Lengths:
         """``int32[num_segments]``: tokens of the complete sample of each segment, as planned.
 
-        A sample ends where its last segment ends; if ``truncate`` cut off its end, ``truncated`` has its length.
+        A sample ends where its last segment ends; if ``truncate`` cut off its end, ``truncated``
+        has its length.
 
         >>> from brimful.plan import plan_packs
         >>> plan_packs([5, 9], capacity=4, overflow="split", seed=None).sample_lengths.tolist()
@@ -110,12 +114,16 @@ class PlannedPacks:
             lengths = sample_ends[self.sample_ids]
         return self.truncated.lengths_of(self.sample_ids, otherwise=lengths)
 
-    def check_sample_lengths(self, rows: slice, sample_lengths: AnyIntArray, where: Callable[[int], str]) -> None:
-        """Compare samples with the lengths that they were planned with: a sample that grew would be cut silently.
+    def check_sample_lengths(
+        self, rows: slice, sample_lengths: AnyIntArray, where: Callable[[int], str]
+    ) -> None:
+        """Compare samples with the lengths that they were planned with: a sample that grew would be
+        cut silently.
 
         Args:
             rows: range of segments.
-            sample_lengths: ``int[num_rows]``, tokens that the complete sample of each segment has now.
+            sample_lengths: ``int[num_rows]``, tokens that the complete sample of each segment has
+                now.
             where: file and line of a sample, for the message.
 
         Raises:
@@ -127,8 +135,9 @@ class PlannedPacks:
             row = int(np.argmax(differs))
             sample_id = int(self.sample_ids[rows][row])
             raise LengthChangedError(
-                f"{where(sample_id)} (sample {sample_id}) encodes to {int(sample_lengths[row]):,} tokens and was planned "
-                f"with {int(planned[row]):,}: the data or the tokenizer changed since. Measure and plan again"
+                f"{where(sample_id)} (sample {sample_id}) encodes to {int(sample_lengths[row]):,} "
+                f"tokens and was planned with {int(planned[row]):,}: the data or the tokenizer "
+                "changed since. Measure and plan again"
             )
 
     def costs(self, model: CostModel, lengths: LengthTable | None = None) -> Float64Array:
@@ -136,15 +145,16 @@ class PlannedPacks:
 
         Args:
             model: cost of tokens, and of patches and audio if the model has towers.
-            lengths: the table that was planned, for the input of the towers; without it, only the language model counts
-                its cost.
+            lengths: the table that was planned, for the input of the towers; without it, only the
+                language model counts its cost.
 
         Returns:
-            ``float64[num_packs]`` without a table; ``float64[num_packs, num_parts]`` with one, a column for each of
-            ``model.parts``: schedules then balance the towers too.
+            ``float64[num_packs]`` without a table; ``float64[num_packs, num_parts]`` with one, a
+            column for each of ``model.parts``: schedules then balance the towers too.
 
         Raises:
-            SettingsError: the model has a tower, and the table has media but not the column that its cost needs.
+            SettingsError: the model has a tower, and the table has media but not the column that
+                its cost needs.
             PlanMismatchError: the table has a different number of samples.
 
         >>> from brimful import CostModel, LengthTable, plan_packs
@@ -165,8 +175,9 @@ class PlannedPacks:
         for name, size in TOWER_SIZES.items():
             if name not in sizes and getattr(model, size.term) and size.part in measured_parts:
                 raise SettingsError(
-                    f"the length table has no {size.column}, which the cost of the {size.part.value.replace('_', ' ')} "
-                    f"needs: measure again, or leave lengths out for costs of the language model alone"
+                    f"the length table has no {size.column}, which the cost of the "
+                    f"{size.part.value.replace('_', ' ')} needs: measure again, or leave lengths "
+                    "out for costs of the language model alone"
                 )
         return pack_part_costs(self.offsets, self.lengths, model, sizes)
 
@@ -180,7 +191,8 @@ class PlannedPacks:
         """
         if len(lengths) != self.ledger.samples_in:
             raise PlanMismatchError(
-                f"the plan is of {self.ledger.samples_in:,} samples and the length table has {len(lengths):,}"
+                f"the plan is of {self.ledger.samples_in:,} samples and the length table has "
+                f"{len(lengths):,}"
             )
         amounts = lengths.budgets[budget][self.sample_ids].astype(np.int64)
         amounts[self.starts != 0] = 0
@@ -190,7 +202,10 @@ class PlannedPacks:
         """Return the segments of one pack, in order."""
         index = position(index, self.num_packs, "pack")
         rows = range(int(self.offsets[index]), int(self.offsets[index + 1]))
-        return [Segment(int(self.sample_ids[r]), int(self.starts[r]), int(self.lengths[r])) for r in rows]
+        return [
+            Segment(int(self.sample_ids[r]), int(self.starts[r]), int(self.lengths[r]))
+            for r in rows
+        ]
 
     @overload
     def __getitem__(self, index: int) -> list[Segment]: ...
@@ -225,7 +240,9 @@ class PlannedPacks:
 
 _KIND = "plan"
 _PLAIN, _WITH_TRUNCATED = 1, 2
-"""Versions. Only the second has a row of truncated samples; without this row, the first version is written."""
+"""Versions. Only the second has a row of truncated samples; without this row, the first version is
+written.
+"""
 _PACK, _DROPPED, _TRUNCATED = 0, 1, 2
 
 
@@ -254,7 +271,11 @@ def save_plan(path: AnyPath, packs: PlannedPacks, description: Mapping[str, Any]
     }
     if starts.any():
         columns["starts"] = Ragged(starts, offsets)
-    write_table(path, columns, {"kind": _KIND, "version": version, "num_packs": packs.num_packs, **description})
+    write_table(
+        path,
+        columns,
+        {"kind": _KIND, "version": version, "num_packs": packs.num_packs, **description},
+    )
 
 
 def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[str, Any]]:
@@ -269,28 +290,35 @@ def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[s
         raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and not a plan")
     if meta.get("version") not in (_PLAIN, _WITH_TRUNCATED):
         raise CorruptFileError(
-            f"{name} has plan version {meta.get('version')}; this brimful reads {_PLAIN} and {_WITH_TRUNCATED}"
+            f"{name} has plan version {meta.get('version')}; this brimful reads {_PLAIN} and "
+            f"{_WITH_TRUNCATED}"
         )
-    # Opens in milliseconds at any size: the arrays are compared with the fingerprint when they are used.
+    # Opens in milliseconds at any size: the arrays are compared with the fingerprint when they are
+    # used.
     ids, lengths = table.ragged("sample_ids", checked=False), table.ragged("lengths", checked=False)
     offsets = ids.offsets[: meta["num_packs"] + 1]
     num_segments = int(offsets[-1])
-    # With too large a number, arrays would be read until memory runs out, before their fingerprint is checked.
+    # With too large a number, arrays would be read until memory runs out, before their fingerprint
+    # is checked.
     if len(offsets) != meta["num_packs"] + 1 or not 0 <= num_segments <= len(ids.values):
         raise CorruptFileError(
-            f"{name}: the plan is damaged: its packs have {num_segments:,} segments and the file {len(ids.values):,}"
+            f"{name}: the plan is damaged: its packs have {num_segments:,} segments and the file "
+            f"{len(ids.values):,}"
         )
     starts = np.broadcast_to(np.zeros(1, dtype=np.int32), (num_segments,))
     if "starts" in table:
         starts = table.ragged("starts", checked=False).values[:num_segments]
-    # After the packs come the row of dropped samples and the row of truncated samples, each only if needed.
+    # After the packs come the row of dropped samples and the row of truncated samples, each only if
+    # needed.
     kind = table.flat("kind")
     last_row = len(kind) - 1
     truncated = Truncated.none()
     if meta["version"] == _WITH_TRUNCATED:
         if kind[last_row] != _TRUNCATED:
             raise CorruptFileError(f"{name}: its last row does not name the truncated samples")
-        truncated = Truncated(ids.row(last_row).astype(np.int64), lengths.row(last_row), meta["truncated_fingerprint"])
+        truncated = Truncated(
+            ids.row(last_row).astype(np.int64), lengths.row(last_row), meta["truncated_fingerprint"]
+        )
         last_row -= 1
     dropped_ids = ids.row(last_row) if last_row >= meta["num_packs"] else ids.values[:0]
     arrays = {

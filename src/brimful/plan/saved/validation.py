@@ -6,17 +6,22 @@ import numpy as np
 
 from brimful.base.typing import AnyIntArray, Int64Array, Lengths
 from brimful.errors import PlanMismatchError
-from brimful.lengths.table import LengthsLike, LengthTable, as_table
+from brimful.lengths import LengthsLike, as_table
+from brimful.lengths.table import LengthTable
 from brimful.plan.packing import Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
 from brimful.plan.saved.planned_packs import PlannedPacks
 
 
-def validate_plan(plan: PlannedPacks, lengths: LengthsLike, *, groups: AnyIntArray | None = None) -> None:
+def validate_plan(
+    plan: PlannedPacks, lengths: LengthsLike, *, groups: AnyIntArray | None = None
+) -> None:
     """Prove a plan; arguments and errors are as in ``Plan.validate``."""
     table = as_table(lengths)
     if len(table) != plan.ledger.samples_in:
-        raise PlanMismatchError(f"the plan is for {plan.ledger.samples_in:,} samples, not {len(table):,}")
+        raise PlanMismatchError(
+            f"the plan is for {plan.ledger.samples_in:,} samples, not {len(table):,}"
+        )
     _validate_loads(plan, table, has_columns=table is lengths)
     sizes = np.diff(plan.offsets)
     if len(sizes) and int(sizes.min()) < 1:
@@ -29,7 +34,9 @@ def validate_plan(plan: PlannedPacks, lengths: LengthsLike, *, groups: AnyIntArr
 
 
 def _validate_loads(plan: PlannedPacks, table: LengthTable, *, has_columns: bool) -> None:
-    """Compare each pack with the capacity of each budget; without a table, only of budgets that follow from tokens."""
+    """Compare each pack with the capacity of each budget; without a table, only of budgets that
+    follow from tokens.
+    """
     limits = plan.settings.budgets or {}
     budgets = Budgets.of(
         plan.settings.row_alignment.usable(plan.capacity),
@@ -54,15 +61,20 @@ def _validate_groups(plan: PlannedPacks, groups: AnyIntArray) -> None:
     pack = np.repeat(np.arange(len(plan.offsets) - 1), np.diff(plan.offsets))
     names = groups[plan.sample_ids]
     rows = np.flatnonzero(names >= 0)
-    # Side by side in one pack: each name has one run of consecutive segments, and no run continues in the next pack.
+    # Side by side in one pack: each name has one run of consecutive segments, and no run continues
+    # in the next pack.
     begins_run = np.ones(len(rows), dtype=bool)
     begins_run[1:] = (np.diff(names[rows]) != 0) | (np.diff(rows) != 1) | (np.diff(pack[rows]) != 0)
     packed_names, num_runs = np.unique(names[rows][begins_run], return_counts=True)
     if bool((num_runs > 1).any()):
-        raise PlanMismatchError(f"group {int(packed_names[np.argmax(num_runs > 1)])} is not side by side in one pack")
+        raise PlanMismatchError(
+            f"group {int(packed_names[np.argmax(num_runs > 1)])} is not side by side in one pack"
+        )
     dropped_names = np.intersect1d(groups[plan.dropped_ids], packed_names)
     if len(dropped_names):
-        raise PlanMismatchError(f"group {int(dropped_names[0])} is packed in part and dropped in part")
+        raise PlanMismatchError(
+            f"group {int(dropped_names[0])} is packed in part and dropped in part"
+        )
 
 
 def _validate_samples(plan: PlannedPacks, tokens: Lengths) -> None:
@@ -87,18 +99,19 @@ def _validate_samples(plan: PlannedPacks, tokens: Lengths) -> None:
     missing_ids = np.flatnonzero(~is_planned & (tokens >= 0))
     if len(missing_ids) != plan.ledger.samples_not_drawn:
         raise PlanMismatchError(
-            f"{len(missing_ids):,} samples are in no pack, such as {missing_ids[:1].tolist()}, and the plan's account says "
-            f"that {plan.ledger.samples_not_drawn:,} were not drawn"
+            f"{len(missing_ids):,} samples are in no pack, such as {missing_ids[:1].tolist()}, and "
+            f"the plan's account says that {plan.ledger.samples_not_drawn:,} were not drawn"
         )
     if int(plan.lengths.sum(dtype=np.int64)) != plan.ledger.tokens_packed:
         raise PlanMismatchError("the packed tokens do not add up to the plan's account")
 
 
 def _validate_copies(plan: PlannedPacks, ids: Int64Array, ends: Int64Array) -> None:
-    """Compare the segments with the account of repeats: each sample is packed a whole number of times.
+    """Compare the segments with the account of repeats: each sample is packed a whole number of
+    times.
 
-    For every position in a sample except its two ends, as many of its segments begin there as end there. So the
-    segments add up to several copies of the sample, without a gap.
+    For every position in a sample except its two ends, as many of its segments begin there as end
+    there. So the segments add up to several copies of the sample, without a gap.
     """
     places = np.concatenate([plan.starts.astype(np.int64), ends])
     owners = np.concatenate([ids, ids])
@@ -108,7 +121,8 @@ def _validate_copies(plan: PlannedPacks, ids: Int64Array, ends: Int64Array) -> N
     edges = np.flatnonzero((np.diff(owners, prepend=-1) != 0) | (np.diff(places, prepend=-1) != 0))
     balance, owners = np.add.reduceat(steps, edges), owners[edges]
     owners, balance = owners[balance != 0], balance[balance != 0]
-    # The remaining positions of a sample are a pair: as many copies begin at the first as end at the second.
+    # The remaining positions of a sample are a pair: as many copies begin at the first as end at
+    # the second.
     samples, first_rows, counts = np.unique(owners, return_index=True, return_counts=True)
     if (counts != 2).any():
         sample = int(samples[np.argmax(counts != 2)])
@@ -116,5 +130,6 @@ def _validate_copies(plan: PlannedPacks, ids: Int64Array, ends: Int64Array) -> N
     num_repeats = int((balance[first_rows] - 1).sum())
     if num_repeats != plan.ledger.draws_repeated:
         raise PlanMismatchError(
-            f"{num_repeats:,} draws are repeats, and the plan's account says {plan.ledger.draws_repeated:,}"
+            f"{num_repeats:,} draws are repeats, and the plan's account says "
+            f"{plan.ledger.draws_repeated:,}"
         )

@@ -3,7 +3,13 @@
 from brimful.plan.schedule.balance import Barrier, imbalance, quantize
 from brimful.plan.schedule.cost_model import CostModel, Part
 from brimful.plan.schedule.pack_costs import pack_costs, pack_part_costs, pack_squares
-from brimful.plan.schedule.schedule import DEFAULT_WINDOW_STEPS, Shape, Tail, resized_schedule, schedule_packs
+from brimful.plan.schedule.schedule import (
+    DEFAULT_WINDOW_STEPS,
+    Shape,
+    Tail,
+    resized_schedule,
+    schedule_packs,
+)
 
 __all__ = [
     "DEFAULT_WINDOW_STEPS",

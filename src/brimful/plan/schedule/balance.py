@@ -1,8 +1,9 @@
 """Packs of nearly equal cost on all ranks at the same time: no rank waits for another.
 
-Ranks meet at barriers: at every micro-batch if parameters are sharded (FSDP gathers them layer by layer), at every
-step if only gradients are summed. The slowest rank sets the time, so the time lost at a barrier is the difference
-between the largest and the mean cost. Packs hold about the same number of tokens, so they can be exchanged freely
+Ranks meet at barriers: at every micro-batch if parameters are sharded (FSDP gathers them layer by
+layer), at every step if only gradients are summed. The slowest rank sets the time, so the time lost
+at a barrier is the difference between the largest and the mean cost. Packs hold about the same
+number of tokens, so they can be exchanged freely
 between ranks and steps: nothing is repacked, memory does not change.
 
 One window of two steps, two ranks, two micro-batches of one pack; each pack is shown as its cost::
@@ -15,12 +16,14 @@ One window of two steps, two ranks, two micro-batches of one pack; each pack is 
     heaviest to the rank with the least load:               rank 0: 7+2  rank 1: 6+3
     micro-batches and ranks of each step in random order
 
-Slicing sorted neighbors is the idea of hierarchical balance packing (Yao et al., 2025); with one pack in a micro-batch
-no other division of the window into barriers has a smaller sum of maxima. The window is bounded because of a result
-of WLB-LLM (Wang et al., 2025): packs that move far change the contents of a step, and moves over eight global batches
-cost them 1.6 % of loss. The strata keep heavy and light packs in every step with more than one place on a rank.
+Slicing sorted neighbors is the idea of hierarchical balance packing (Yao et al., 2025); with one
+pack in a micro-batch no other division of the window into barriers has a smaller sum of maxima. The
+window is bounded because of a result of WLB-LLM (Wang et al., 2025): packs that move far change the
+contents of a step, and moves over eight global batches cost them 1.6 % of loss. The strata keep
+heavy and light packs in every step with more than one place on a rank.
 
-All decisions use whole numbers made from the costs, and stable sorts: they are the same on every platform.
+All decisions use whole numbers made from the costs, and stable sorts: they are the same on every
+platform.
 """
 
 from enum import Enum
@@ -42,7 +45,9 @@ class Barrier(str, Enum):
     """The points at which ranks wait for each other."""
 
     MICRO_BATCH = "micro_batch"
-    """At every forward pass: parameters are sharded over the ranks (FSDP, ZeRO-3), each layer gathers them."""
+    """At every forward pass: parameters are sharded over the ranks (FSDP, ZeRO-3), each layer
+    gathers them.
+    """
     STEP = "step"
     """Once a step, when gradients are summed: replicated parameters (DDP, ZeRO-1)."""
 
@@ -50,9 +55,11 @@ class Barrier(str, Enum):
 def imbalance(
     schedule: Int64Array, costs: Float64Array, *, barrier: Barrier | str = Barrier.MICRO_BATCH
 ) -> Float64Array:
-    """Return the time of each step in units of the time of perfectly equal ranks: max ÷ mean over the ranks.
+    """Return the time of each step in units of the time of perfectly equal ranks: max ÷ mean over
+    the ranks.
 
-    Pure: no I/O. ``c[s, r, k]`` is the cost of micro-batch k of rank r in step s; a place without a pack costs 0::
+    Pure: no I/O. ``c[s, r, k]`` is the cost of micro-batch k of rank r in step s; a place without a
+    pack costs 0::
 
         micro_batch   Σ_k max_r c[s, r, k]  ÷  Σ_k mean_r c[s, r, k]     ranks wait at every micro-batch
         step          max_r Σ_k c[s, r, k]  ÷  mean_r Σ_k c[s, r, k]     ranks wait once; never above the other
@@ -61,20 +68,22 @@ def imbalance(
         k = 0           4        2          micro_batch   (4 + 4) ÷ (3 + 3) = 1.33
         k = 1           2        4          step           6      ÷  6      = 1
 
-    Parts of a model run one after the other, each with its own barriers, so at micro-batches the times of the slowest
-    ranks of all parts add up; a step ends once, with the sum of a rank's parts.
+    Parts of a model run one after the other, each with its own barriers, so at micro-batches the
+    times of the slowest ranks of all parts add up; a step ends once, with the sum of a rank's
+    parts.
 
-    A mean over the steps gives every step the same weight; ``benchmarks/bench_schedule.py`` prints it with the 99th
-    percentile.
+    A mean over the steps gives every step the same weight; ``benchmarks/bench_schedule.py`` prints
+    it with the 99th percentile.
 
     Args:
         schedule: ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, -1 = none.
-        costs: ``float64[num_packs]``, from ``pack_costs``, or ``float64[num_packs, num_parts]``, from
-            ``pack_part_costs``; costs of the packs in one micro-batch add up.
+        costs: ``float64[num_packs]``, from ``pack_costs``, or ``float64[num_packs, num_parts]``,
+            from ``pack_part_costs``; costs of the packs in one micro-batch add up.
         barrier: the points at which ranks wait (``Barrier``).
 
     Returns:
-        ``float64[steps]``, from 1.0 (equal) to the number of ranks (one works, all wait). 1.0 if all costs are 0.
+        ``float64[steps]``, from 1.0 (equal) to the number of ranks (one works, all wait). 1.0 if
+        all costs are 0.
 
     Raises:
         SettingsError: a schedule with other dimensions, or with packs that have no cost.
@@ -88,15 +97,20 @@ def imbalance(
     barrier = choice_of(Barrier, barrier, argument="barrier")
     if schedule.ndim != 4:
         raise SettingsError(
-            f"schedule must be [steps, dp_world_size, micro_batches, packs_per_micro_batch] and has {schedule.ndim} axes"
+            "schedule must be [steps, dp_world_size, micro_batches, packs_per_micro_batch] and "
+            f"has {schedule.ndim} axes"
         )
     if schedule.size and int(schedule.max()) >= len(costs):
-        raise SettingsError(f"the schedule names pack {int(schedule.max()):,} and costs has {len(costs):,} entries")
+        raise SettingsError(
+            f"the schedule names pack {int(schedule.max()):,} and costs has {len(costs):,} entries"
+        )
     parts = np.asarray(costs, dtype=np.float64)
     if barrier is Barrier.STEP and parts.ndim == 2:
         parts = parts.sum(axis=1)
     parts = parts.reshape(len(parts), -1)
-    parts_and_none = np.append(parts, np.zeros((1, parts.shape[1])), axis=0)  # index -1, no pack, is the last entry
+    parts_and_none = np.append(
+        parts, np.zeros((1, parts.shape[1])), axis=0
+    )  # index -1, no pack, is the last entry
     work = parts_and_none[schedule].sum(axis=3)  # [steps, ranks, micro-batches, parts]
     if barrier is Barrier.STEP:
         work = work.sum(axis=2, keepdims=True)
@@ -114,13 +128,13 @@ def quantize(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
         weight = floor(cost / largest cost · 2³¹) + 1        from 1 to 2³¹ + 1
 
     Args:
-        costs: ``float64[num_packs]``; or ``float64[num_packs, num_parts]``, one for each part of a model: then all are on
-            the scale of the largest sum of a pack.
+        costs: ``float64[num_packs]``; or ``float64[num_packs, num_parts]``, one for each part of a
+            model: then all are on the scale of the largest sum of a pack.
         num_packs: number of packs.
 
     Returns:
-        ``int64[num_packs, num_parts]``, without parts that cost nothing in any pack, but at least one part; at least 1 in
-        the first part, so that any pack outweighs an empty place.
+        ``int64[num_packs, num_parts]``, without parts that cost nothing in any pack, but at least
+        one part; at least 1 in the first part, so that any pack outweighs an empty place.
 
     Raises:
         SettingsError: the numbers of costs and packs differ, or a cost is negative or not finite.
@@ -131,13 +145,19 @@ def quantize(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
     [[715827883], [2147483649]]
     """
     array = np.asarray(costs)
-    if array.dtype.kind not in "iuf" or array.ndim not in (1, 2) or (array.ndim == 2 and not array.shape[1]):
+    if (
+        array.dtype.kind not in "iuf"
+        or array.ndim not in (1, 2)
+        or (array.ndim == 2 and not array.shape[1])
+    ):
         raise SettingsError(
-            f"costs must be numbers, one or a row of one for each part of the model, and are {array.dtype} of shape "
-            f"{array.shape}"
+            "costs must be numbers, one or a row of one for each part of the model, and are "
+            f"{array.dtype} of shape {array.shape}"
         )
     if len(array) != num_packs:
-        raise SettingsError(f"costs must be for each of the {num_packs:,} packs and have shape {array.shape}")
+        raise SettingsError(
+            f"costs must be for each of the {num_packs:,} packs and have shape {array.shape}"
+        )
     parts = array.astype(np.float64).reshape(num_packs, -1 if num_packs else 1)
     for part, column in enumerate(parts.T):
         check_finite("costs", column, "cost", place="" if array.ndim == 1 else f", {part}")
@@ -160,11 +180,13 @@ def balance_steps(
     window_steps: int,
     stream: RandomStream,
 ) -> Int64Array:
-    """Exchange packs within windows of consecutive steps so that ranks have equal work; the module has an example.
+    """Exchange packs within windows of consecutive steps so that ranks have equal work; the module
+    has an example.
 
-    Pure: no I/O, no defaults. A pack stays within its window: it moves by less than ``window_steps`` steps.
-    Windows differ by at most one step, so that the last window is not much shorter: 33 steps in windows of at most 32
-    are 17 and 16.
+    Pure: no I/O, no defaults. A pack stays within its window: it moves by less than
+    ``window_steps`` steps.
+    Windows differ by at most one step, so that the last window is not much shorter: 33 steps in
+    windows of at most 32 are 17 and 16.
 
     Args:
         order: ``int64[steps, packs of a step]``, the packs in seeded order, without empty places.
@@ -192,7 +214,8 @@ def balance_steps(
 
 
 def windows_of(order: Int64Array, window_steps: int) -> list[Int64Array]:
-    """Cut steps ``[steps, packs]`` into windows of two sizes: arrays ``[windows, steps of a window, packs]``.
+    """Cut steps ``[steps, packs]`` into windows of two sizes: arrays
+    ``[windows, steps of a window, packs]``.
 
     If sizes differ, the first windows have one step more.
 
@@ -213,18 +236,25 @@ def windows_of(order: Int64Array, window_steps: int) -> list[Int64Array]:
 def in_random_order(schedule: Int64Array, stream: RandomStream) -> Int64Array:
     """Put micro-batches and ranks of each step in random order.
 
-    The assignment puts the heavy micro-batches first in every step, and the heaviest on the first rank: without a
-    random order, the place of a pack would depend on its cost.
+    The assignment puts the heavy micro-batches first in every step, and the heaviest on the first
+    rank: without a random order, the place of a pack would depend on its cost.
     """
     num_steps, ranks, micro_batches, _ = schedule.shape
-    micro_order = np.argsort(stream.words(num_steps * micro_batches).reshape(num_steps, -1), axis=1, kind="stable")
+    micro_order = np.argsort(
+        stream.words(num_steps * micro_batches).reshape(num_steps, -1), axis=1, kind="stable"
+    )
     schedule = np.take_along_axis(schedule, micro_order[:, None, :, None], axis=2)
-    rank_order = np.argsort(stream.words(num_steps * ranks).reshape(num_steps, -1), axis=1, kind="stable")
+    rank_order = np.argsort(
+        stream.words(num_steps * ranks).reshape(num_steps, -1), axis=1, kind="stable"
+    )
     return np.take_along_axis(schedule, rank_order[:, :, None, None], axis=1)
 
 
-def balance_partial_step(packs: Int64Array, weights: Int64Array, step_shape: tuple[int, int, int]) -> Int64Array:
-    """Lay out an incomplete last step of an epoch: every micro-batch gets one pack before any gets two.
+def balance_partial_step(
+    packs: Int64Array, weights: Int64Array, step_shape: tuple[int, int, int]
+) -> Int64Array:
+    """Lay out an incomplete last step of an epoch: every micro-batch gets one pack before any gets
+    two.
 
     Not shuffled: the place (rank 0, micro-batch 0, first pack) is never empty.
 
@@ -249,19 +279,25 @@ def balance_partial_step(packs: Int64Array, weights: Int64Array, step_shape: tup
     by_cost[: len(packs)] = packs[np.argsort(-weights[packs], kind="stable")]
     slices = by_cost.reshape(1, micro_batches * packs_needed, ranks)
     step = np.full((1, *step_shape), -1, dtype=np.int64)
-    step[..., :packs_needed] = assign_to_ranks(slices, weights, (ranks, micro_batches, packs_needed))
+    step[..., :packs_needed] = assign_to_ranks(
+        slices, weights, (ranks, micro_batches, packs_needed)
+    )
     return step
 
 
 def _sorted_slices(
     windows: Int64Array, weights: Int64Array, window_size: int, ranks: int, stream: RandomStream
 ) -> Int64Array:
-    """Cut windows ``[windows, packs]`` into slices ``[steps, slots, ranks]`` of neighbors in cost, heaviest first.
+    """Cut windows ``[windows, packs]`` into slices ``[steps, slots, ranks]`` of neighbors in cost,
+    heaviest first.
 
-    Slot 0 of every step is a slice of the heaviest stratum of its window, the last slot a slice of the lightest.
+    Slot 0 of every step is a slice of the heaviest stratum of its window, the last slot a slice of
+    the lightest.
     """
     num_windows = len(windows)
-    by_cost = np.take_along_axis(windows, np.argsort(-weights[windows], axis=1, kind="stable"), axis=1)
+    by_cost = np.take_along_axis(
+        windows, np.argsort(-weights[windows], axis=1, kind="stable"), axis=1
+    )
     strata = by_cost.reshape(num_windows, -1, window_size, ranks)
     slots = strata.shape[1]
     # Each step takes a random slice of each stratum.
@@ -270,14 +306,18 @@ def _sorted_slices(
     return strata.transpose(0, 2, 1, 3).reshape(num_windows * window_size, slots, ranks)
 
 
-def assign_to_ranks(slices: Int64Array, weights: Int64Array, step_shape: tuple[int, int, int]) -> Int64Array:
-    """Assign slices to ranks, longest processing time first: the heaviest pack goes to the rank with the least load.
+def assign_to_ranks(
+    slices: Int64Array, weights: Int64Array, step_shape: tuple[int, int, int]
+) -> Int64Array:
+    """Assign slices to ranks, longest processing time first: the heaviest pack goes to the rank
+    with the least load.
 
-    First slice by slice within a micro-batch, then micro-batch by micro-batch within the step, so that ranks are equal
-    at both barriers. All steps are processed at once.
+    First slice by slice within a micro-batch, then micro-batch by micro-batch within the step, so
+    that ranks are equal at both barriers. All steps are processed at once.
 
     Args:
-        slices: ``int64[steps, micro_batches · packs_per_micro_batch, ranks]``, heaviest slot first; -1 = none.
+        slices: ``int64[steps, micro_batches · packs_per_micro_batch, ranks]``, heaviest slot first;
+            -1 = none.
         weights, step_shape: as in ``balance_steps``.
 
     Returns:
@@ -289,12 +329,13 @@ def assign_to_ranks(slices: Int64Array, weights: Int64Array, step_shape: tuple[i
     step_loads = np.zeros((steps, ranks), dtype=np.int64)
     schedule = np.empty((steps, *step_shape), dtype=np.int64)
     for micro_batch in range(micro_batches):
-        # A bundle is the packs of one rank in this micro-batch. A slice is in descending order, so its first pack goes
-        # to the lightest bundle, its last to the heaviest.
+        # A bundle is the packs of one rank in this micro-batch. A slice is in descending order, so
+        # its first pack goes to the lightest bundle, its last to the heaviest.
         bundles = np.empty((steps, ranks, packs_per_micro_batch), dtype=np.int64)
         bundle_loads = np.zeros((steps, ranks), dtype=np.int64)
         for place in range(packs_per_micro_batch):
-            # Alternate the direction, so that the micro-batches of a step are equal too: 0 1 2, then 5 4 3.
+            # Alternate the direction, so that the micro-batches of a step are equal too: 0 1 2,
+            # then 5 4 3.
             turn = micro_batch if place % 2 == 0 else micro_batches - 1 - micro_batch
             packs = slices[:, place * micro_batches + turn]
             by_load = np.argsort(bundle_loads, axis=1, kind="stable")
@@ -302,10 +343,15 @@ def assign_to_ranks(slices: Int64Array, weights: Int64Array, step_shape: tuple[i
             pack_loads = np.empty_like(bundle_loads)
             np.put_along_axis(pack_loads, by_load, weights_and_none[packs], axis=1)
             bundle_loads += pack_loads
-        # The same for whole bundles: the heaviest goes to the rank with the least load in this step.
+        # The same for whole bundles: the heaviest goes to the rank with the least load in this
+        # step.
         by_load = np.argsort(step_loads, axis=1, kind="stable")
         bundle_of_rank = np.empty_like(by_load)
-        np.put_along_axis(bundle_of_rank, by_load, np.argsort(-bundle_loads, axis=1, kind="stable"), axis=1)
-        schedule[:, :, micro_batch] = np.take_along_axis(bundles, bundle_of_rank[:, :, None], axis=1)
+        np.put_along_axis(
+            bundle_of_rank, by_load, np.argsort(-bundle_loads, axis=1, kind="stable"), axis=1
+        )
+        schedule[:, :, micro_batch] = np.take_along_axis(
+            bundles, bundle_of_rank[:, :, None], axis=1
+        )
         step_loads += np.take_along_axis(bundle_loads, bundle_of_rank, axis=1)
     return schedule

@@ -1,7 +1,8 @@
 """Packs of nearly equal cost in every part of a model at the same time: towers and language model.
 
-A tower runs before the language model, and each layer of both ends at its own barrier. So a micro-batch takes the time
-of the slowest rank in the tower plus the time of the slowest rank in the language model, which may be another rank::
+A tower runs before the language model, and each layer of both ends at its own barrier. So a
+micro-batch takes the time of the slowest rank in the tower plus the time of the slowest rank in the
+language model, which may be another rank::
 
     time of a micro-batch  =  max over ranks of tower cost  +  max over ranks of language cost
 
@@ -10,14 +11,15 @@ of the slowest rank in the tower plus the time of the slowest rank in the langua
     balanced by the tower                 A C: 9 + 8    B D: 1 + 8         26
     balanced by the language model        A D: 9 + 2    C B: 9 + 8         28
 
-A pack has one cost for each part, so no sorted order makes neighbors equal in all parts. A window is repeatedly cut in
-two: sorted by one part, at the place where the cut saves most, because the barriers after it need not wait for the
-largest pack any more. Then packs are exchanged: a pack that a barrier waits for changes places with a pack at another
-barrier, as long as the sum of all times falls.
+A pack has one cost for each part, so no sorted order makes neighbors equal in all parts. A window
+is repeatedly cut in two: sorted by one part, at the place where the cut saves most, because the
+barriers after it need not wait for the largest pack any more. Then packs are exchanged: a pack that
+a barrier waits for changes places with a pack at another barrier, as long as the sum of all times
+falls.
 
-Everything else is as in ``schedule.balance``: packs stay in their window, a step has heavy and light micro-batches, and
-its ranks have equal sums. All decisions use whole numbers, stable sorts and first minima: they are the same on every
-platform.
+Everything else is as in ``schedule.balance``: packs stay in their window, a step has heavy and
+light micro-batches, and its ranks have equal sums. All decisions use whole numbers, stable sorts
+and first minima: they are the same on every platform.
 """
 
 import numpy as np
@@ -41,7 +43,8 @@ def balance_steps_of_parts(
     window_steps: int,
     stream: RandomStream,
 ) -> Int64Array:
-    """Exchange packs within windows of consecutive steps so that ranks have equal work in every part.
+    """Exchange packs within windows of consecutive steps so that ranks have equal work in every
+    part.
 
     Pure: no I/O, no defaults.
 
@@ -63,20 +66,30 @@ def balance_steps_of_parts(
             bundles = _bundles(window.reshape(-1), weights, packs_per_micro_batch)
             loads = weights[bundles].sum(axis=1)
             barriers = _exchanged(loads, _cut(loads, ranks))
-            # Strata as for one part: a step takes one barrier of each, so it has heavy and light micro-batches.
+            # Strata as for one part: a step takes one barrier of each, so it has heavy and light
+            # micro-batches.
             times = loads[barriers].max(axis=1).sum(axis=1)
-            strata = barriers[np.argsort(-times, kind="stable")].reshape(micro_batches, len(window), ranks)
+            strata = barriers[np.argsort(-times, kind="stable")].reshape(
+                micro_batches, len(window), ranks
+            )
             words = stream.words(micro_batches * len(window)).reshape(micro_batches, len(window))
-            strata = np.take_along_axis(strata, np.argsort(words, axis=1, kind="stable")[..., None], axis=1)
+            strata = np.take_along_axis(
+                strata, np.argsort(words, axis=1, kind="stable")[..., None], axis=1
+            )
             totals = loads.sum(axis=1)
             slices = strata.transpose(1, 0, 2)
-            slices = np.take_along_axis(slices, np.argsort(-totals[slices], axis=2, kind="stable"), axis=2)
-            schedules.append(bundles[assign_to_ranks(slices, totals, (ranks, micro_batches, 1))[..., 0]])
+            slices = np.take_along_axis(
+                slices, np.argsort(-totals[slices], axis=2, kind="stable"), axis=2
+            )
+            schedules.append(
+                bundles[assign_to_ranks(slices, totals, (ranks, micro_batches, 1))[..., 0]]
+            )
     return in_random_order(np.concatenate(schedules), stream)
 
 
 def _bundles(packs: Int64Array, weights: Int64Array, size: int) -> Int64Array:
-    """Divide packs among micro-batches of equal sums, ``int64[number, size]``; with size 1, packs stay in order.
+    """Divide packs among micro-batches of equal sums, ``int64[number, size]``; with size 1, packs
+    stay in order.
 
     Packs are sorted by the part that differs most among them, and dealt in alternating directions::
 
@@ -87,7 +100,9 @@ def _bundles(packs: Int64Array, weights: Int64Array, size: int) -> Int64Array:
     loads = weights[packs]
     part = int(np.argmax(loads.max(axis=0) - loads.min(axis=0)))
     rows = packs[np.argsort(-loads[:, part], kind="stable")].reshape(size, -1)
-    return np.stack([row if place % 2 == 0 else row[::-1] for place, row in enumerate(rows)], axis=1)
+    return np.stack(
+        [row if place % 2 == 0 else row[::-1] for place, row in enumerate(rows)], axis=1
+    )
 
 
 def _time(loads: Int64Array, barriers: Int64Array) -> int:
@@ -98,8 +113,8 @@ def _time(loads: Int64Array, barriers: Int64Array) -> int:
 def _cut(loads: Int64Array, ranks: int) -> Int64Array:
     """Cut bundles into barriers of neighbors in all parts, ``int64[num_barriers, ranks]``.
 
-    Each cut saves as much time as possible: bundles are sorted by a part, heaviest first, and the bundles after the cut
-    need not wait for the first bundle any more::
+    Each cut saves as much time as possible: bundles are sorted by a part, heaviest first, and the
+    bundles after the cut need not wait for the first bundle any more::
 
         tower      9 9 | 2 2 | 1 1       two ranks, three barriers; saved: (9 − 2) · 2 barriers, or (9 − 1) · 1
         language   8 7 | 7 2 | 2 1                                         (8 − 7) · 2,          or (8 − 2) · 1
@@ -117,7 +132,9 @@ def _cut(loads: Int64Array, ranks: int) -> Int64Array:
         if num_barriers == 1:
             barriers.append(group)
             continue
-        orders = [group[np.argsort(-loads[group, part], kind="stable")] for part in range(loads.shape[1])]
+        orders = [
+            group[np.argsort(-loads[group, part], kind="stable")] for part in range(loads.shape[1])
+        ]
         firsts = np.stack([loads[order[::ranks], part] for part, order in enumerate(orders)])
         saved = (firsts[:, :1] - firsts[:, 1:]) * np.arange(num_barriers - 1, 0, -1)
         part, place = divmod(int(saved.argmax()), num_barriers - 1)
@@ -153,11 +170,18 @@ class _Barriers:
         return int(self.times[:: self.ranks].sum())
 
     def exchange_slowest(self, barrier: int, part: int) -> None:
-        """Exchange the slowest bundle of a barrier with the bundle that saves most time, if any saves time."""
+        """Exchange the slowest bundle of a barrier with the bundle that saves most time, if any
+        saves time.
+        """
         place = int(self.slowest[barrier, part])
-        # Change in the times of both barriers if this place exchanged its bundle with each other place.
-        change = np.maximum(self.times_without[place], self.loads).sum(axis=1) - int(self.times[place].sum())
-        change += np.maximum(self.times_without, self.loads[place]).sum(axis=1) - self.times.sum(axis=1)
+        # Change in the times of both barriers if this place exchanged its bundle with each other
+        # place.
+        change = np.maximum(self.times_without[place], self.loads).sum(axis=1) - int(
+            self.times[place].sum()
+        )
+        change += np.maximum(self.times_without, self.loads[place]).sum(axis=1) - self.times.sum(
+            axis=1
+        )
         change[barrier * self.ranks : (barrier + 1) * self.ranks] = 0
         partner = int(change.argmin())
         if change[partner] < 0:
@@ -180,7 +204,9 @@ class _Barriers:
 
 
 def _exchanged(loads: Int64Array, barriers: Int64Array) -> Int64Array:
-    """Exchange the slowest bundle of each barrier with a bundle of another barrier while this saves time."""
+    """Exchange the slowest bundle of each barrier with a bundle of another barrier while this saves
+    time.
+    """
     num_barriers, num_parts = len(barriers), loads.shape[1]
     if num_barriers == 1:
         return barriers

@@ -27,7 +27,9 @@ class ModelSizes:
         for name in _WHOLE_SIZES:
             whole_number(name, getattr(self, name), minimum=0 if name == "vocab_size" else 1)
         if not is_number(self.intermediate_size) or not 0 < self.intermediate_size < float("inf"):
-            raise SettingsError(f"intermediate_size must be a number above 0 and is {self.intermediate_size!r}")
+            raise SettingsError(
+                f"intermediate_size must be a number above 0 and is {self.intermediate_size!r}"
+            )
 
 
 _WHOLE_SIZES = (
@@ -37,14 +39,15 @@ _WHOLE_SIZES = (
 
 
 def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the arguments of ``CostModel.from_config`` from a Hugging Face configuration, under any of their names.
+    """Read the arguments of ``CostModel.from_config`` from a Hugging Face configuration, under any
+    of their names.
 
     Args:
         config: the parsed file; its part on the decoder may be under ``text_config``.
 
     Raises:
-        SettingsError: a number is missing (the message has the accepted names), or sums of lengths and of squares do
-            not describe the kind of attention.
+        SettingsError: a number is missing (the message has the accepted names), or sums of lengths
+            and of squares do not describe the kind of attention.
 
     >>> config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
     ...           "vocab_size": 100, "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"]}
@@ -52,7 +55,9 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     >>> sizes["head_dim"], sizes["window"], sizes["windowed_share"]
     (16, 32, 0.5)
     """
-    check_type("config", config, Mapping, "the mapping of a config.json", "read the file by json.load")
+    check_type(
+        "config", config, Mapping, "the mapping of a config.json", "read the file by json.load"
+    )
     # Qwen2.5-Omni: the part with vision and audio input; the part that speaks is another model.
     thinker_config = config.get("thinker_config")
     if isinstance(thinker_config, Mapping):
@@ -62,8 +67,8 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
         config = text_config
     if config.get("kv_lora_rank"):
         raise SettingsError(
-            "the config has kv_lora_rank: attention with compressed keys is not described by these formulas; "
-            "give linear and quadratic to CostModel, or use CostModel.fit"
+            "the config has kv_lora_rank: attention with compressed keys is not described by "
+            "these formulas; give linear and quadratic to CostModel, or use CostModel.fit"
         )
     num_layers = config_number(config, "num_hidden_layers", "num_layers")
     hidden_size = config_number(config, "hidden_size")
@@ -82,18 +87,23 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def config_number(config: Mapping[str, Any], *names: str, default: int | None = None, minimum: int = 1) -> int:
+def config_number(
+    config: Mapping[str, Any], *names: str, default: int | None = None, minimum: int = 1
+) -> int:
     """Return the number under the first of these names that the config has, otherwise the default.
 
     Raises:
-        SettingsError: no such name and no default, not a whole number, or a number below the minimum.
+        SettingsError: no such name and no default, not a whole number, or a number below the
+            minimum.
     """
     for name in names:
         if config.get(name) is not None:
             return whole_number(name, config[name], minimum=minimum)
     if default is None:
         present = ", ".join(sorted(config)[:12]) + (", …" if len(config) > 12 else "")
-        raise SettingsError(f"the config has no {' or '.join(names)}; it has {present or 'nothing'}")
+        raise SettingsError(
+            f"the config has no {' or '.join(names)}; it has {present or 'nothing'}"
+        )
     return default
 
 
@@ -111,9 +121,15 @@ def _active_intermediate_size(config: Mapping[str, Any], num_layers: int) -> flo
         return dense_size
     expert_size = config_number(config, "moe_intermediate_size", default=dense_size)
     # DeepSeek's files give shared experts as a number of experts, Qwen's as a width.
-    shared_size = config_number(config, "n_shared_experts", "num_shared_experts", default=0, minimum=0) * expert_size
-    shared_size = config_number(config, "shared_expert_intermediate_size", default=shared_size, minimum=0)
-    # A layer has experts if it is at a step of the pattern, after the first dense layers, and not excluded by number.
+    shared_size = (
+        config_number(config, "n_shared_experts", "num_shared_experts", default=0, minimum=0)
+        * expert_size
+    )
+    shared_size = config_number(
+        config, "shared_expert_intermediate_size", default=shared_size, minimum=0
+    )
+    # A layer has experts if it is at a step of the pattern, after the first dense layers, and not
+    # excluded by number.
     sparse_step = config_number(config, "decoder_sparse_step", default=1)
     first_sparse = config_number(config, "first_k_dense_replace", default=0, minimum=0)
     dense_layers = set(config.get("mlp_only_layers") or ())
@@ -126,17 +142,23 @@ def _active_intermediate_size(config: Mapping[str, Any], num_layers: int) -> flo
 
 
 def _window_of(config: Mapping[str, Any], num_layers: int) -> tuple[int | None, float]:
-    """Return the sliding window and the share of the layers with it; None and 1 without a window."""
-    # Qwen's files contain a window that is used only with use_sliding_window; Mistral's use it without this field.
-    is_used = config.get("use_sliding_window", not str(config.get("model_type", "")).startswith("qwen"))
+    """Return the sliding window and the share of the layers with it; None and 1 without a
+    window.
+    """
+    # Qwen's files contain a window that is used only with use_sliding_window; Mistral's use it
+    # without this field.
+    is_used = config.get(
+        "use_sliding_window", not str(config.get("model_type", "")).startswith("qwen")
+    )
     kinds = config.get("layer_types")
     if kinds:
         # The list of layers takes precedence over other fields.
         undescribed_kinds = sorted(set(kinds) - {"full_attention", "sliding_attention"})
         if undescribed_kinds:
             raise SettingsError(
-                f"the config has layers of type {', '.join(undescribed_kinds)}, which these formulas do not describe; "
-                f"give linear and quadratic to CostModel, or use CostModel.fit"
+                f"the config has layers of type {', '.join(undescribed_kinds)}, which these "
+                "formulas do not describe; give linear and quadratic to CostModel, or use "
+                "CostModel.fit"
             )
         num_windowed = sum(kind == "sliding_attention" for kind in kinds)
         if not num_windowed:

@@ -28,7 +28,9 @@ class TowerSize(NamedTuple):
 
 TOWER_SIZES = {
     "patches": TowerSize(Part.VISION_TOWER, "encoder_linear", "patches"),
-    "patch_squares": TowerSize(Part.VISION_TOWER, "encoder_quadratic", "patch_blocks", PAIRS_PER_BLOCK),
+    "patch_squares": TowerSize(
+        Part.VISION_TOWER, "encoder_quadratic", "patch_blocks", PAIRS_PER_BLOCK
+    ),
     "audio_frames": TowerSize(Part.AUDIO_TOWER, "audio_linear", "audio_frames"),
     "sounds": TowerSize(Part.AUDIO_TOWER, "audio_constant", "sounds"),
 }
@@ -52,14 +54,17 @@ def pack_squares(
     Args:
         plan_offsets: ``int64[num_packs + 1]``, like ``Plan.offsets``.
         plan_lengths: ``int[num_segments]``, tokens, like ``Plan.lengths``.
-        tile: tokens; the square of a length is the length times the length rounded up to whole tiles.
-        window: tokens; subtracts (length - window)² for each longer segment; None subtracts nothing.
+        tile: tokens; the square of a length is the length times the length rounded up to whole
+            tiles.
+        window: tokens; subtracts (length - window)² for each longer segment; None subtracts
+            nothing.
 
     Returns:
         ``int64[num_packs]``, tokens². A pack without segments has 0.
 
     Raises:
-        SettingsError: offsets that do not divide the lengths, negative lengths, an impossible tile or window.
+        SettingsError: offsets that do not divide the lengths, negative lengths, an impossible tile
+            or window.
 
     >>> pack_squares(np.array([0, 1, 5]), np.array([8, 2, 2, 2, 2]), tile=4).tolist()
     [64, 32]
@@ -70,7 +75,9 @@ def pack_squares(
 
 
 def _areas(lengths: Int64Array, tile: int, window: int | None) -> Int64Array:
-    """Return the attention area of each segment, which ``pack_squares`` sums: ``int64[num_segments]``, tokens²."""
+    """Return the attention area of each segment, which ``pack_squares`` sums:
+    ``int64[num_segments]``, tokens².
+    """
     areas: Int64Array = lengths * lengths if tile == 1 else -(-lengths // tile) * tile * lengths
     if window is not None:
         areas -= np.maximum(lengths - window, 0) ** 2
@@ -89,15 +96,17 @@ def pack_costs(
 ) -> Float64Array:
     """Return the cost of each pack.
 
-    Pure: no I/O. Sums are of whole numbers, and the coefficients are applied once per pack: the same bits everywhere.
+    Pure: no I/O. Sums are of whole numbers, and the coefficients are applied once per pack: the
+    same bits everywhere.
 
     Args:
         plan_offsets: ``int64[num_packs + 1]``, like ``Plan.offsets``.
         plan_lengths: ``int[num_segments]``, tokens, like ``Plan.lengths``.
         model: the coefficients.
-        patches: ``[num_packs]``, patches of all images and video frames of each pack, before any merging.
-        patch_squares: ``[num_packs]``, sum of patches² over the images of each pack, squared before summing, since
-            patches attend only within their image.
+        patches: ``[num_packs]``, patches of all images and video frames of each pack, before any
+            merging.
+        patch_squares: ``[num_packs]``, sum of patches² over the images of each pack, squared before
+            summing, since patches attend only within their image.
         audio_frames: ``[num_packs]``, columns of the spectrograms of all audio clips of each pack.
         sounds: ``[num_packs]``, number of audio clips of each pack.
 
@@ -105,27 +114,35 @@ def pack_costs(
         ``float64[num_packs]``, in the model's unit.
 
     Raises:
-        SettingsError: offsets that do not divide the lengths; sizes of media that are not one per pack, negative or not
-            finite, or without a term in the model.
+        SettingsError: offsets that do not divide the lengths; sizes of media that are not one per
+            pack, negative or not finite, or without a term in the model.
 
     >>> model = CostModel(linear=2, quadratic=1, tile=1, encoder_linear=1, encoder_quadratic=0.5)
     >>> pack_costs(np.array([0, 1, 2]), np.array([3, 4]), model, patches=np.array([4, 0]),
     ...            patch_squares=np.array([8, 0])).tolist()  # 2·3 + 9 + 4 + 0.5·8, and 2·4 + 16
     [23.0, 24.0]
     """
-    sizes = {"patches": patches, "patch_squares": patch_squares, "audio_frames": audio_frames, "sounds": sounds}
+    sizes = {
+        "patches": patches,
+        "patch_squares": patch_squares,
+        "audio_frames": audio_frames,
+        "sounds": sounds,
+    }
     costs = _language_costs(plan_offsets, plan_lengths, model)
     for name, values in sizes.items():
         term = TOWER_SIZES[name].term
         if values is not None and not getattr(model, term):
-            raise SettingsError(f"{name} are given and the cost model has {term} = 0: set it, or leave {name} out")
+            raise SettingsError(
+                f"{name} are given and the cost model has {term} = 0: set it, or leave {name} out"
+            )
         if values is not None:
             costs = costs + getattr(model, term) * real_array(name, values, len(costs))
     return costs
 
 
 def sample_costs(lengths: AnyIntArray, model: CostModel) -> Float64Array:
-    """Return the cost of each sample in a pack of its own: ``pack_costs`` without media and without sums.
+    """Return the cost of each sample in a pack of its own: ``pack_costs`` without media and without
+    sums.
 
     Pure: no I/O.
 
@@ -144,7 +161,10 @@ def sample_costs(lengths: AnyIntArray, model: CostModel) -> Float64Array:
 
 
 def pack_part_costs(
-    plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel, sizes: Mapping[str, AnyRealArray]
+    plan_offsets: Offsets,
+    plan_lengths: AnyIntArray,
+    model: CostModel,
+    sizes: Mapping[str, AnyRealArray],
 ) -> Float64Array:
     """Return the cost of each pack in each part of the model.
 
@@ -152,14 +172,16 @@ def pack_part_costs(
 
     Args:
         plan_offsets, plan_lengths, model: see ``pack_costs``.
-        sizes: ``[num_packs]`` by name, like the arguments of ``pack_costs``; a missing size is 0 everywhere.
+        sizes: ``[num_packs]`` by name, like the arguments of ``pack_costs``; a missing size is 0
+            everywhere.
 
     Returns:
-        ``float64[num_packs, num_parts]``, a column for each of ``model.parts``. The sum of a row is ``pack_costs``,
-        except for rounding.
+        ``float64[num_packs, num_parts]``, a column for each of ``model.parts``. The sum of a row is
+        ``pack_costs``, except for rounding.
 
     Raises:
-        SettingsError: see ``pack_costs``, except that sizes without a term in the model cost nothing.
+        SettingsError: see ``pack_costs``, except that sizes without a term in the model cost
+            nothing.
 
     >>> model = CostModel(linear=2, quadratic=1, tile=1, encoder_linear=1, encoder_quadratic=0.5)
     >>> sizes = {"patches": np.array([4, 0]), "patch_squares": np.array([8, 0])}
@@ -174,30 +196,46 @@ def pack_part_costs(
     return np.stack([costs[part] for part in model.parts], axis=1)
 
 
-def _language_costs(plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel) -> Float64Array:
+def _language_costs(
+    plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel
+) -> Float64Array:
     _check_plan(plan_offsets, plan_lengths)
     tokens = sums_of(plan_lengths, plan_offsets)
     return _combined(
-        model, tokens, lambda window: pack_squares(plan_offsets, plan_lengths, tile=model.tile, window=window)
+        model,
+        tokens,
+        lambda window: pack_squares(plan_offsets, plan_lengths, tile=model.tile, window=window),
     )
 
 
-def _combined(model: CostModel, tokens: AnyIntArray, squares_of: Callable[[int | None], Int64Array]) -> Float64Array:
-    """Apply the coefficients to tokens, and to their squares without a window (None) and with the model's window."""
+def _combined(
+    model: CostModel, tokens: AnyIntArray, squares_of: Callable[[int | None], Int64Array]
+) -> Float64Array:
+    """Apply the coefficients to tokens, and to their squares without a window (None) and with the
+    model's window.
+    """
     squares = squares_of(None).astype(np.float64)
     if model.window is not None and model.windowed_share:
-        squares = (1.0 - model.windowed_share) * squares + model.windowed_share * squares_of(model.window)
+        squares = (1.0 - model.windowed_share) * squares + model.windowed_share * squares_of(
+            model.window
+        )
     costs: Float64Array = model.linear * tokens + model.quadratic * squares
     return costs
 
 
 def _check_plan(offsets: Offsets, lengths: AnyIntArray) -> None:
     if offsets.ndim != 1 or len(offsets) == 0 or lengths.ndim != 1:
-        raise SettingsError("plan_offsets and plan_lengths must be flat arrays, the offsets with at least one entry")
-    if int(offsets[0]) != 0 or int(offsets[-1]) != len(lengths) or bool((offsets[1:] < offsets[:-1]).any()):
         raise SettingsError(
-            f"plan_offsets must rise from 0 to the number of plan_lengths ({len(lengths):,}); they go from "
-            f"{int(offsets[0]):,} to {int(offsets[-1]):,}"
+            "plan_offsets and plan_lengths must be flat arrays, the offsets with at least one entry"
+        )
+    if (
+        int(offsets[0]) != 0
+        or int(offsets[-1]) != len(lengths)
+        or bool((offsets[1:] < offsets[:-1]).any())
+    ):
+        raise SettingsError(
+            f"plan_offsets must rise from 0 to the number of plan_lengths ({len(lengths):,}); they "
+            f"go from {int(offsets[0]):,} to {int(offsets[-1]):,}"
         )
     if len(lengths) and int(lengths.min()) < 0:
         raise SettingsError(f"plan_lengths holds {int(lengths.min())}; a length is at least 0")

@@ -1,4 +1,6 @@
-"""Schedule of an epoch: packs of each step and rank, as one array; and its remainder after the ranks have changed."""
+"""Schedule of an epoch: packs of each step and rank, as one array; and its remainder after the
+ranks have changed.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ from brimful.plan.schedule.balance import balance_partial_step, balance_steps, q
 from brimful.plan.schedule.balance_parts import balance_steps_of_parts
 
 DEFAULT_WINDOW_STEPS = 80
-"""Steps within which packs are exchanged for balance. This brings 64 ranks with one pack each within 2 % of equal, even
-with a 0.6B model at 128k tokens. Fewer steps suffice for larger models, shorter packs, or several micro-batches."""
+"""Steps within which packs are exchanged for balance. This brings 64 ranks with one pack each
+within 2 % of equal, even with a 0.6B model at 128k tokens. Fewer steps suffice for larger models,
+shorter packs, or several micro-batches.
+"""
 
 
 class Tail(str, Enum):
@@ -29,9 +33,13 @@ class Tail(str, Enum):
     PAD = "pad"
     """The last step has empty places (-1), which a loader serves as batches without loss."""
     DROP = "drop"
-    """They are left out; other epochs leave out other packs, and no pack is left out in two consecutive epochs."""
+    """They are left out; other epochs leave out other packs, and no pack is left out in two
+    consecutive epochs.
+    """
     REPEAT = "repeat"
-    """The last step is filled with packs from the beginning of the epoch; other epochs repeat other packs."""
+    """The last step is filled with packs from the beginning of the epoch; other epochs repeat other
+    packs.
+    """
 
     @classmethod
     def named(cls, name: Tail | str) -> Tail:
@@ -76,19 +84,20 @@ def schedule_packs(
 ) -> Int64Array:
     """Divide one epoch's packs among steps and ranks.
 
-    Every rank computes the same array and takes its own column: the same number of steps everywhere, without any
-    communication.
+    Every rank computes the same array and takes its own column: the same number of steps
+    everywhere, without any communication.
 
     Pure: no I/O; the same arguments give the same array on every platform.
 
-    With ``costs``, packs are exchanged so that all ranks have nearly equal work at each micro-batch and over the step
-    (example in ``schedule.balance``). The seeded order is cut into windows of consecutive steps, and a pack stays in
-    its window: its step differs by less than ``window_steps`` from its step without costs. Within the window, steps,
-    micro-batches and ranks are in seeded order, so cost does not become a curriculum. With one pack per rank and step,
-    all packs of a step have similar costs; with more, each step has heavy and light packs. ``window_steps=1`` never
-    changes which packs share a step, and so does not change the update of an optimizer whose loss is normalized over
-    the step; it can balance only if a step has several packs on a rank. A last step that the tail policy had to
-    complete is balanced separately.
+    With ``costs``, packs are exchanged so that all ranks have nearly equal work at each micro-batch
+    and over the step (example in ``schedule.balance``). The seeded order is cut into windows of
+    consecutive steps, and a pack stays in its window: its step differs by less than
+    ``window_steps`` from its step without costs. Within the window, steps, micro-batches and ranks
+    are in seeded order, so cost does not become a curriculum. With one pack per rank and step, all
+    packs of a step have similar costs; with more, each step has heavy and light packs.
+    ``window_steps=1`` never changes which packs share a step, and so does not change the update of
+    an optimizer whose loss is normalized over the step; it can balance only if a step has several
+    packs on a rank. A last step that the tail policy had to complete is balanced separately.
 
     ::
 
@@ -103,21 +112,23 @@ def schedule_packs(
         micro_batches: forward passes of one rank in one step (gradient accumulation).
         packs_per_micro_batch: packs of one forward pass.
         epoch: number of the pass over the data; each epoch has its own order.
-        seed: seed of the order; None keeps the order of the plan, except for exchanges that balance. Under ``drop`` and
-            ``repeat``, an unshuffled epoch begins where the previous one stopped dropping or repeating, in a circle.
+        seed: seed of the order; None keeps the order of the plan, except for exchanges that
+            balance. Under ``drop`` and ``repeat``, an unshuffled epoch begins where the previous
+            one stopped dropping or repeating, in a circle.
         tail: the policy for packs that do not fill a last step.
-        costs: ``float64[num_packs]``, from ``pack_costs``, in any unit; None leaves the order as it is. Or
-            ``float64[num_packs, num_parts]``, from ``pack_part_costs``: parts of the model that run one after the
-            other, each with its own barriers. Then the time of the slowest rank, summed over the parts, is made small
-            (``schedule.balance_parts``).
-        window_steps: maximum steps of a window. Twice the window or twice the micro-batches give about half the
-            imbalance.
+        costs: ``float64[num_packs]``, from ``pack_costs``, in any unit; None leaves the order as it
+            is. Or ``float64[num_packs, num_parts]``, from ``pack_part_costs``: parts of the model
+            that run one after the other, each with its own barriers. Then the time of the slowest
+            rank, summed over the parts, is made small (``schedule.balance_parts``).
+        window_steps: maximum steps of a window. Twice the window or twice the micro-batches give
+            about half the imbalance.
 
     Returns:
         ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, -1 = none.
 
     Raises:
-        SettingsError: a count below its minimum, or costs that are too few, negative or not finite; names the argument.
+        SettingsError: a count below its minimum, or costs that are too few, negative or not finite;
+            names the argument.
 
     >>> schedule_packs(5, dp_world_size=2, micro_batches=1, packs_per_micro_batch=1, epoch=0, seed=None,
     ...                tail=Tail.PAD).reshape(-1, 2).tolist()
@@ -135,7 +146,13 @@ def schedule_packs(
             raise SettingsError(f"{name} must be at least {minimum} and is {value}")
     shape = Shape(0, dp_world_size, micro_batches, packs_per_micro_batch)
     return resized_schedule(
-        num_packs, [shape], epoch=epoch, seed=seed, tail=tail, costs=costs, window_steps=window_steps
+        num_packs,
+        [shape],
+        epoch=epoch,
+        seed=seed,
+        tail=tail,
+        costs=costs,
+        window_steps=window_steps,
     )
 
 
@@ -149,12 +166,15 @@ def resized_schedule(
     costs: npt.ArrayLike | None,
     window_steps: int,
 ) -> Int64Array:
-    """Divide the remainder of an epoch among steps and ranks, after its shape has changed once or several times.
+    """Divide the remainder of an epoch among steps and ranks, after its shape has changed once or
+    several times.
 
-    Pure: no I/O; the same arguments give the same array on every platform. With one shape it is ``schedule_packs``.
+    Pure: no I/O; the same arguments give the same array on every platform. With one shape it is
+    ``schedule_packs``.
 
-    A shape with the same number of packs in a step keeps every global batch, and only divides it differently. With
-    another shape, the unserved packs stay in the order of the schedule so far, and fill steps of the new size::
+    A shape with the same number of packs in a step keeps every global batch, and only divides it
+    differently. With another shape, the unserved packs stay in the order of the schedule so far,
+    and fill steps of the new size::
 
         8 packs, 2 ranks     01 23 45 67
         2 steps served, then 1 rank with 2 micro-batches         45 67
@@ -162,12 +182,14 @@ def resized_schedule(
 
     Args:
         num_packs: number of packs in the plan.
-        shapes: shapes of the epoch, in order; the first begins at step 0, and the result has the last shape.
-        epoch, seed, tail, costs, window_steps: see ``schedule_packs``. Packs of kept steps are exchanged only within
-            their step.
+        shapes: shapes of the epoch, in order; the first begins at step 0, and the result has the
+            last shape.
+        epoch, seed, tail, costs, window_steps: see ``schedule_packs``. Packs of kept steps are
+            exchanged only within their step.
 
     Returns:
-        ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]`` from ``shapes[-1].first_step``; -1 = none.
+        ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]`` from
+        ``shapes[-1].first_step``; -1 = none.
 
     >>> from functools import partial
     >>> resized = partial(resized_schedule, 8, epoch=0, seed=None, tail=Tail.PAD, costs=None, window_steps=1)
@@ -184,7 +206,8 @@ def resized_schedule(
         num_packs - num_packs % first.step_size,
         weights=weights,
         window_steps=window_steps,
-        # The order within a window is random even without a seed: sorted by cost, it would be a curriculum.
+        # The order within a window is random even without a seed: sorted by cost, it would be a
+        # curriculum.
         stream=generator(seed=seed_or_0, epoch=epoch, purpose="balance"),
     )
     order = _with_dropped(schedule.reshape(-1), num_packs)
@@ -249,7 +272,8 @@ def _arranged(
     Args:
         order: ``int64[n]``, packs; an incomplete last step has empty places.
         step_shape: ranks, micro-batches, and packs of a micro-batch.
-        num_together: a multiple of the step size; the packs after it are a step that is balanced separately.
+        num_together: a multiple of the step size; the packs after it are a step that is balanced
+            separately.
         weights: ``int64[num_packs, num_parts]``, from ``quantize``; None leaves the order as it is.
         window_steps: maximum steps within which packs are exchanged.
         stream: random stream of the exchanges.
@@ -266,44 +290,60 @@ def _arranged(
 
     def balanced(steps: Int64Array, window_steps: int) -> Int64Array:
         if weights.shape[1] == 1:
-            return balance_steps(steps, totals, step_shape, window_steps=window_steps, stream=stream)
-        return balance_steps_of_parts(steps, weights, step_shape, window_steps=window_steps, stream=stream)
+            return balance_steps(
+                steps, totals, step_shape, window_steps=window_steps, stream=stream
+            )
+        return balance_steps_of_parts(
+            steps, weights, step_shape, window_steps=window_steps, stream=stream
+        )
 
     steps = [balanced(order[:num_together].reshape(-1, step_size), window_steps)]
     last_step = order[num_together:]
     if len(last_step) == step_size:
-        # Separately: in one window with the beginning of the epoch, a pack and its repeat would meet, as their costs
-        # are equal.
+        # Separately: in one window with the beginning of the epoch, a pack and its repeat would
+        # meet, as their costs are equal.
         steps.append(balanced(last_step.reshape(1, step_size), 1))
     elif len(last_step):
         steps.append(balance_partial_step(last_step, totals, step_shape))
     return np.concatenate(steps)
 
 
-def _order(num_packs: int, step_size: int, *, epoch: int, seed: int | None, tail: Tail) -> Int64Array:
-    """Return the packs of the epoch in order: without dropped packs, with repeated packs at the end.
+def _order(
+    num_packs: int, step_size: int, *, epoch: int, seed: int | None, tail: Tail
+) -> Int64Array:
+    """Return the packs of the epoch in order: without dropped packs, with repeated packs at the
+    end.
 
     The packs to drop or to repeat move along a fixed circle of all packs, epoch after epoch::
 
         circle           3 0 4 1 2        five packs, steps of three, so two are dropped
         epoch 0, 1, 2    drop 3 0, then 4 1, then 2 3
 
-    So no pack is dropped in two consecutive epochs, and in the long run all are dropped equally often.
+    So no pack is dropped in two consecutive epochs, and in the long run all are dropped equally
+    often.
     """
     num_tail = num_packs % step_size
     # Packs that the epoch drops or repeats: the next ones on the circle.
-    num_affected = {Tail.PAD: 0, Tail.DROP: num_tail, Tail.REPEAT: step_size - num_tail if num_tail else 0}[tail]
+    num_affected = {
+        Tail.PAD: 0,
+        Tail.DROP: num_tail,
+        Tail.REPEAT: step_size - num_tail if num_tail else 0,
+    }[tail]
     begin = epoch * num_affected % num_packs if num_packs else 0
     if seed is None:
-        # The circle is the plan itself: an epoch begins with the packs it repeats, and ends with the packs it drops.
+        # The circle is the plan itself: an epoch begins with the packs it repeats, and ends with
+        # the packs it drops.
         order = np.roll(np.arange(num_packs, dtype=np.int64), -begin)
     else:
         order = generator(seed=seed, epoch=epoch, purpose="schedule").permutation(num_packs)
         if num_affected:
             circle = generator(seed=seed, epoch=0, purpose="tail").permutation(num_packs)
             is_affected = np.zeros(num_packs, dtype=bool)
-            is_affected[circle[(begin + np.arange(min(num_affected, num_packs))) % num_packs]] = True
-            # Packs to drop move to the end and are cut off there; packs to repeat move to the beginning.
+            is_affected[circle[(begin + np.arange(min(num_affected, num_packs))) % num_packs]] = (
+                True
+            )
+            # Packs to drop move to the end and are cut off there; packs to repeat move to the
+            # beginning.
             is_late = is_affected[order] if tail is Tail.DROP else ~is_affected[order]
             order = np.concatenate([order[~is_late], order[is_late]])
     if tail is Tail.DROP:

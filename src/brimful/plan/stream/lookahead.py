@@ -1,4 +1,6 @@
-"""Packs of a stream: the planner looks some samples ahead, emits full packs, and keeps the other samples."""
+"""Packs of a stream: the planner looks some samples ahead, emits full packs, and keeps the other
+samples.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from brimful.plan.policies.overflow import Overflow, apply_overflow
 
 @dataclass(frozen=True)
 class StreamPacks:
-    """Packs that left the planner, in order: pack ``i`` has the segments ``offsets[i] … offsets[i + 1] - 1``.
+    """Packs that left the planner, in order: pack ``i`` has the segments
+    ``offsets[i] … offsets[i + 1] - 1``.
 
     Attributes:
         offsets: ``int64[num_packs + 1]``.
@@ -58,7 +61,11 @@ class StreamPacks:
     def of_parts(cls, parts: list[StreamPacks]) -> StreamPacks:
         """Concatenate the packs of several parts."""
         return cls(
-            offsets_of(np.concatenate([np.empty(0, dtype=np.int64), *(np.diff(part.offsets) for part in parts)])),
+            offsets_of(
+                np.concatenate(
+                    [np.empty(0, dtype=np.int64), *(np.diff(part.offsets) for part in parts)]
+                )
+            ),
             np.concatenate([np.empty(0, dtype=np.int64), *(part.sample_ids for part in parts)]),
             np.concatenate([np.empty(0, dtype=np.int32), *(part.starts for part in parts)]),
             np.concatenate([np.empty(0, dtype=np.int32), *(part.lengths for part in parts)]),
@@ -88,12 +95,18 @@ class StreamLedger:
     tokens_waiting: int = 0
 
     def __post_init__(self) -> None:
-        tokens = self.tokens_emitted + self.tokens_waiting + self.tokens_dropped + self.tokens_truncated
+        tokens = (
+            self.tokens_emitted + self.tokens_waiting + self.tokens_dropped + self.tokens_truncated
+        )
         assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
         segments = self.segments_emitted + self.segments_waiting
-        assert segments == self.segments, f"{segments} segments accounted for, {self.segments} came in"
+        assert segments == self.segments, (
+            f"{segments} segments accounted for, {self.segments} came in"
+        )
         samples = self.samples_rejected + self.samples_dropped + self.segments
-        assert self.samples_split or samples == self.samples_in, f"{samples} samples of {self.samples_in}"
+        assert self.samples_split or samples == self.samples_in, (
+            f"{samples} samples of {self.samples_in}"
+        )
 
     def as_dict(self) -> dict[str, int]:
         """Return the account for JSON."""
@@ -102,26 +115,34 @@ class StreamLedger:
 
 _VERSION = 1
 
-_WAITING = np.dtype([("id", np.int64), ("start", np.int32), ("length", np.int32), ("deadline", np.int64)])
-"""Fields of a waiting segment; its deadline is the number, from 0, of the last pack that may hold it."""
+_WAITING = np.dtype(
+    [("id", np.int64), ("start", np.int32), ("length", np.int32), ("deadline", np.int64)]
+)
+"""Fields of a waiting segment; its deadline is the number, from 0, of the last pack that may hold
+it.
+"""
 
-LOOKAHEAD_ALGORITHMS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.window_rule is not None)
+LOOKAHEAD_ALGORITHMS = tuple(
+    name for name, algorithm in ALGORITHMS.items() if algorithm.window_rule is not None
+)
 """Names of the algorithms that can plan a stream."""
 
 
 class Lookahead:
-    """Planner of packs of a stream from a window of samples, in bounded memory. After a resume, packs are the same.
+    """Planner of packs of a stream from a window of samples, in bounded memory. After a resume,
+    packs are the same.
 
-    When ``size`` samples wait, the algorithm packs them as if they were the whole stream, and packs leave in the order
-    of their oldest sample. These planned packs are emitted:
+    When ``size`` samples wait, the algorithm packs them as if they were the whole stream, and packs
+    leave in the order of their oldest sample. These planned packs are emitted:
 
     * packs filled to ``min_fill`` or more,
-    * the fullest packs, until half of the samples have left, so that a sample is planned about twice and not once for
-      each pack,
+    * the fullest packs, until half of the samples have left, so that a sample is planned about
+      twice and not once for each pack,
     * packs with a sample that might otherwise wait too long.
 
-    The other samples stay and are packed again with the next samples. ``next_fit`` keeps the order of the stream: all
-    packs are emitted except the last, which stays open unless it is the only one.
+    The other samples stay and are packed again with the next samples. ``next_fit`` keeps the order
+    of the stream: all packs are emitted except the last, which stays open unless it is the only
+    one.
 
     Capacity 10, size 4, best fit decreasing, min_fill 1::
 
@@ -130,35 +151,39 @@ class Lookahead:
         5 3        7 2 5 3          7 3 · 5 2       7 3        2 5
         5 8        2 5 5 8          8 2 · 5 5       8 2 · 5 5            both are full
 
-    **No sample waits for more than** ``max_wait`` **packs**: at most this many are emitted between its arrival and the
-    pack that holds it. The window is in order of arrival. Invariant: before each planning, the sample at position k of
-    the window (from 0) may still wait for at least k packs. This is true when a sample arrives, because ``max_wait`` is
-    at least ``size - 1``, the minimum that any planner can guarantee if no two samples share a pack. Packs leave in the
-    order of their oldest sample, so at most k packs precede the sample at k. If the sample stays, up to P packs may
-    precede it, P being the number of planned packs. A sample that may not wait for k + P packs is *due* and leaves now;
-    the others may still wait for k packs afterward, and their positions only fall. The decreasing algorithms first
-    place samples that might be due, so that these do not have to leave in half empty packs.
+    **No sample waits for more than** ``max_wait`` **packs**: at most this many are emitted between
+    its arrival and the pack that holds it. The window is in order of arrival. Invariant: before
+    each planning, the sample at position k of the window (from 0) may still wait for at least k
+    packs. This is true when a sample arrives, because ``max_wait`` is at least ``size - 1``, the
+    minimum that any planner can guarantee if no two samples share a pack. Packs leave in the order
+    of their oldest sample, so at most k packs precede the sample at k. If the sample stays, up to P
+    packs may precede it, P being the number of planned packs. A sample that may not wait for k + P
+    packs is *due* and leaves now; the others may still wait for k packs afterward, and their
+    positions only fall. The decreasing algorithms first place samples that might be due, so that
+    these do not have to leave in half empty packs.
 
-    Under ``split`` this holds for every segment, from the arrival of its sample, except that segment k of a sample
-    (from 0) may need up to ``size - 1 + k`` packs, if this is more: up to that many segments can be before it, and
-    possibly no two of them can share a pack.
+    Under ``split`` this holds for every segment, from the arrival of its sample, except that
+    segment k of a sample (from 0) may need up to ``size - 1 + k`` packs, if this is more: up to
+    that many segments can be before it, and possibly no two of them can share a pack.
 
-    The result depends on the order of the samples, and not on their division among calls of ``add``.
+    The result depends on the order of the samples, and not on their division among calls of
+    ``add``.
 
     Args:
-        capacity: maximum tokens of a pack, from 1 to 2**31 - 1. Also accepted as ``max_length``, ``packing_length`` and
-            ``seq_length``.
+        capacity: maximum tokens of a pack, from 1 to 2**31 - 1. Also accepted as ``max_length``,
+            ``packing_length`` and ``seq_length``.
         size: number of samples to look ahead before packs must be emitted.
-        max_wait: packs that a sample may wait for, at least ``size - 1``. Several times ``size`` leaves the algorithm
-            free; less keeps packs closer to the order of arrival.
+        max_wait: packs that a sample may wait for, at least ``size - 1``. Several times ``size``
+            leaves the algorithm free; less keeps packs closer to the order of arrival.
         algorithm: one of ``LOOKAHEAD_ALGORITHMS``.
-        min_fill: share of the capacity, from 0 to 1, from which a pack leaves at once. 0 empties the window at each
-            planning, and 1 keeps all but the fullest half for another attempt.
+        min_fill: share of the capacity, from 0 to 1, from which a pack leaves at once. 0 empties
+            the window at each planning, and 1 keeps all but the fullest half for another attempt.
         overflow: policy for samples longer than a pack (``Overflow``).
 
-    Cost: one planning of ``size`` samples for each ``size / 2`` samples that arrive, and O(size) memory.
-    Source: streaming packers plan a window and keep a remainder (ms-swift, VeOmni, Energon); keeping the samples of
-    packs that are not full, with a bound on the wait, is ours.
+    Cost: one planning of ``size`` samples for each ``size / 2`` samples that arrive, and O(size)
+        memory.
+    Source: streaming packers plan a window and keep a remainder (ms-swift, VeOmni, Energon);
+    keeping the samples of packs that are not full, with a bound on the wait, is ours.
 
     >>> planner = Lookahead(capacity=10, size=4, max_wait=8, min_fill=1.0)
     >>> planner.add(np.arange(6), np.array([7, 6, 4, 2, 5, 3])).as_lists()
@@ -185,12 +210,13 @@ class Lookahead:
         self._max_wait = setting_number("max_wait", max_wait, minimum=0, maximum=2**31 - 1)
         if max_wait < size - 1:
             raise SettingsError(
-                f"max_wait is {max_wait:,} packs and {size:,} samples wait, perhaps for a pack each: choose max_wait "
-                f"{size - 1:,} or more, or size {max_wait + 1:,}"
+                f"max_wait is {max_wait:,} packs and {size:,} samples wait, perhaps for a pack "
+                f"each: choose max_wait {size - 1:,} or more, or size {max_wait + 1:,}"
             )
         if algorithm not in LOOKAHEAD_ALGORITHMS:
             raise SettingsError(
-                f"algorithm {algorithm!r} cannot plan a stream: use one of {', '.join(LOOKAHEAD_ALGORITHMS)}"
+                f"algorithm {algorithm!r} cannot plan a stream: use one of "
+                f"{', '.join(LOOKAHEAD_ALGORITHMS)}"
             )
         self._algorithm = algorithm
         self._overflow = Overflow.named(overflow)
@@ -212,29 +238,34 @@ class Lookahead:
 
         Args:
             sample_ids: ``int64[num_samples]``, any numbers.
-            lengths: ``int32[num_samples]``, tokens; -1 marks a rejected sample, which is counted and left out.
+            lengths: ``int32[num_samples]``, tokens; -1 marks a rejected sample, which is counted
+                and left out.
 
         Raises:
-            InvalidLengthsError: a length below 1, numbers that are not whole, or not one id and length per sample;
-                nothing was added.
-            OversizedSampleError: a length exceeds the capacity and the policy is ``error``; nothing was added.
+            InvalidLengthsError: a length below 1, numbers that are not whole, or not one id and
+                length per sample; nothing was added.
+            OversizedSampleError: a length exceeds the capacity and the policy is ``error``; nothing
+                was added.
         """
         ids = np.asarray(sample_ids)
         if ids.dtype.kind not in "iu" and ids.size:
             raise InvalidLengthsError(f"sample ids must be whole numbers and are {ids.dtype}")
         segments, first_rows = self._segments(ids.astype(np.int64, copy=False), as_lengths(lengths))
-        arrivals = np.empty(len(segments), dtype=np.int64)  # packs emitted before the sample of the segment arrived
+        arrivals = np.empty(
+            len(segments), dtype=np.int64
+        )  # packs emitted before the sample of the segment arrived
         packs = []
         row = 0
         while row < len(segments):
-            # Add segments while the window has room; a full window is planned, and half of it leaves.
+            # Add segments while the window has room; a full window is planned, and half of it
+            # leaves.
             num_before, num_emitted = self._num_waiting, self._counts["packs_emitted"]
             count = min(self._size - num_before, len(segments) - row)
             rows = slice(row, row + count)
             arrivals[rows] = num_emitted
             arrivals[rows] = arrivals[first_rows[rows]]
-            # The earlier segments in the window may always leave first, one pack each; so a late segment of a sample
-            # that was split into very many segments gets a later deadline.
+            # The earlier segments in the window may always leave first, one pack each; so a late
+            # segment of a sample that was split into very many segments gets a later deadline.
             last_packs = num_emitted + num_before + np.arange(count)
             segments["deadline"][rows] = np.maximum(arrivals[rows] + self._max_wait, last_packs)
             self._window[num_before : num_before + count] = segments[rows]
@@ -262,7 +293,9 @@ class Lookahead:
         return StreamLedger(**{**self._counts, **waiting})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next packs depend on, as plain numbers for JSON: settings, counts and window."""
+        """Return everything that the next packs depend on, as plain numbers for JSON: settings,
+        counts and window.
+        """
         waiting = self._waiting
         deadlines, times = np.unique(waiting["deadline"], return_counts=True)
         return {
@@ -279,13 +312,16 @@ class Lookahead:
         """Continue from a state.
 
         Raises:
-            StateError: the state has other settings, which the message names, or contradicts itself.
+            StateError: the state has other settings, which the message names, or contradicts
+                itself.
         """
         own_state = {"version": _VERSION, **self._settings}
         mismatch = differences(state, own_state, own_state)
         if mismatch:
             raise StateError(f"the lookahead state does not fit: {mismatch}")
-        self._counts, waiting = _read_state(state, size=self._size, capacity=self._capacity, max_wait=self._max_wait)
+        self._counts, waiting = _read_state(
+            state, size=self._size, capacity=self._capacity, max_wait=self._max_wait
+        )
         self._num_waiting = len(waiting["id"])
         for name, column in waiting.items():
             self._window[name][: self._num_waiting] = column
@@ -294,29 +330,40 @@ class Lookahead:
         waiting = f"{self._num_waiting:,} of {self._size:,} samples waiting"
         return f"Lookahead({self._algorithm}, {waiting}, {self._counts['packs_emitted']:,} packs emitted)"
 
-    def _segments(self, ids: SampleIds, lengths: Lengths) -> tuple[npt.NDArray[np.void], Int64Array]:
+    def _segments(
+        self, ids: SampleIds, lengths: Lengths
+    ) -> tuple[npt.NDArray[np.void], Int64Array]:
         """Apply the overflow policy and count its cost.
 
         Returns:
-            The segments, without deadlines; and for each segment the row of its sample's first segment.
+            The segments, without deadlines; and for each segment the row of its sample's first
+            segment.
         """
         if ids.shape != lengths.shape:
-            raise InvalidLengthsError(f"{len(ids):,} sample ids and {len(lengths):,} lengths: one of each per sample")
+            raise InvalidLengthsError(
+                f"{len(ids):,} sample ids and {len(lengths):,} lengths: one of each per sample"
+            )
         invalid = np.flatnonzero((lengths < 1) & (lengths != REJECTED))
         if len(invalid):
             row = int(invalid[0])
-            raise InvalidLengthsError(f"sample {int(ids[row])} has length {int(lengths[row])}; the least is 1 token")
+            raise InvalidLengthsError(
+                f"sample {int(ids[row])} has length {int(lengths[row])}; the least is 1 token"
+            )
         oversized = lengths > self._capacity
         if self._overflow is Overflow.ERROR and oversized.any():
             row = int(np.argmax(oversized))
             raise OversizedSampleError(
-                f"sample {int(ids[row])} has {int(lengths[row]):,} tokens and a pack holds {self._capacity:,}. Choose "
-                f"overflow drop, truncate, truncate_left or split, or capacity {int(lengths[row])}"
+                f"sample {int(ids[row])} has {int(lengths[row]):,} tokens and a pack holds "
+                f"{self._capacity:,}. Choose overflow drop, truncate, truncate_left or split, or "
+                f"capacity {int(lengths[row])}"
             )
         segments = apply_overflow(lengths, capacity=self._capacity, policy=self._overflow)
         rows = segments.ids()
         num_rejected = int(np.count_nonzero(lengths == REJECTED))
-        oversized_tokens, num_oversized = int(lengths[oversized].sum(dtype=np.int64)), int(np.count_nonzero(oversized))
+        oversized_tokens, num_oversized = (
+            int(lengths[oversized].sum(dtype=np.int64)),
+            int(np.count_nonzero(oversized)),
+        )
         cut_tokens = oversized_tokens - num_oversized * self._capacity
         truncated = {"samples_truncated": num_oversized, "tokens_truncated": cut_tokens}
         costs = {
@@ -357,9 +404,13 @@ class Lookahead:
         packs = np.flatnonzero(leaves)
         packing = packing.take(packs[np.argsort(oldest[packs])])
         rows = packing.items
-        emitted = StreamPacks(packing.offsets, waiting["id"][rows], waiting["start"][rows], lengths[rows])
+        emitted = StreamPacks(
+            packing.offsets, waiting["id"][rows], waiting["start"][rows], lengths[rows]
+        )
         num_tokens = int(emitted.lengths.sum(dtype=np.int64))
-        self._counts.update(packs_emitted=len(emitted), segments_emitted=len(rows), tokens_emitted=num_tokens)
+        self._counts.update(
+            packs_emitted=len(emitted), segments_emitted=len(rows), tokens_emitted=num_tokens
+        )
         # The other segments move up in the window, in order of arrival.
         others = np.delete(waiting, rows)
         self._num_waiting = len(others)
@@ -368,7 +419,9 @@ class Lookahead:
 
 
 def _pack_window(lengths: Lengths, slack: Int64Array, *, algorithm: str, capacity: int) -> Packing:
-    """Pack positions in the window; decreasing algorithms first place the ones that might be due."""
+    """Pack positions in the window; decreasing algorithms first place the ones that might be
+    due.
+    """
     rule = ALGORITHMS[algorithm].window_rule
     assert rule is not None
     pack, longest_first = rule
@@ -386,7 +439,9 @@ def _pack_window(lengths: Lengths, slack: Int64Array, *, algorithm: str, capacit
 def _choose_packs(
     lengths: Lengths, slack: Int64Array, packing: Packing, oldest: AnyIntArray, *, full_load: int
 ) -> BoolArray:
-    """Choose the packs that leave: full packs, the fullest until half of the segments have left, and due packs."""
+    """Choose the packs that leave: full packs, the fullest until half of the segments have left,
+    and due packs.
+    """
     loads = loads_of(packing, lengths)
     fullest_first = np.lexsort((oldest, -loads))
     num_segments = np.cumsum(packing.sizes[fullest_first])
@@ -399,23 +454,39 @@ def _choose_packs(
 def _read_state(
     state: Mapping[str, Any], *, size: int, capacity: int, max_wait: int
 ) -> tuple[Counter[str], dict[str, AnyIntArray]]:
-    """Read counts and window from a state, and check that they agree: a state may come from anywhere."""
+    """Read counts and window from a state, and check that they agree: a state may come from
+    anywhere.
+    """
     try:
         counts = Counter({key: int(state["counts"][key]) for key in StreamLedger().as_dict()})
         ids = np.array(state["sample_ids"], dtype=np.int64)
         lengths = np.array(state["lengths"], dtype=np.int32)
         starts = np.array(state["starts"] or [0] * len(ids), dtype=np.int32)
         deadlines = np.repeat(*(np.array(part, dtype=np.int64) for part in state["deadlines"]))
-        StreamLedger(**{**counts, "segments_waiting": len(ids), "tokens_waiting": int(lengths.sum(dtype=np.int64))})
+        StreamLedger(
+            **{
+                **counts,
+                "segments_waiting": len(ids),
+                "tokens_waiting": int(lengths.sum(dtype=np.int64)),
+            }
+        )
     except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
-        raise StateError(f"the lookahead state is damaged: {type(error).__name__} {error}") from error
+        raise StateError(
+            f"the lookahead state is damaged: {type(error).__name__} {error}"
+        ) from error
     emitted = counts["packs_emitted"]
     ranks = np.arange(len(deadlines))
     if not len(ids) == len(lengths) == len(starts) == len(deadlines) < size:
         shown = f"{len(ids)} sample ids, {len(lengths)} lengths, {len(deadlines)} deadlines"
-        raise StateError(f"the lookahead state is damaged: {shown}, and fewer than {size:,} can wait")
+        raise StateError(
+            f"the lookahead state is damaged: {shown}, and fewer than {size:,} can wait"
+        )
     if len(ids) and not (lengths.min() >= 1 and lengths.max() <= capacity and starts.min() >= 0):
         raise StateError(f"the lookahead state is damaged: lengths are not from 1 to {capacity:,}")
-    if (np.diff(deadlines) < 0).any() or (deadlines < emitted + ranks).any() or (deadlines > emitted + max_wait).any():
+    if (
+        (np.diff(deadlines) < 0).any()
+        or (deadlines < emitted + ranks).any()
+        or (deadlines > emitted + max_wait).any()
+    ):
         raise StateError("the lookahead state is damaged: a sample would wait too long")
     return counts, {"id": ids, "start": starts, "length": lengths, "deadline": deadlines}

@@ -1,7 +1,7 @@
 """Packs filled one after the other from a pool of candidates, under several budgets.
 
-The compiled form and the NumPy form give exactly the same packs: scores are sums of float64 products in a fixed order,
-without fused operations, so both round in the same way.
+The compiled form and the NumPy form give exactly the same packs: scores are sums of float64
+products in a fixed order, without fused operations, so both round in the same way.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ _FEW_ITEMS = 20_000
 """Number of items up to which twice the candidates cost little."""
 
 _SCORED_ITEMS = 64
-"""Average number of items at the end of a pack that are picked by score; earlier items follow the stream's order."""
+"""Average number of items at the end of a pack that are picked by score; earlier items follow the
+stream's order.
+"""
 
 _WORTH_COMPILING = 1_000
 """Number of items from which loading compiled code is faster than running NumPy."""
 
 _MIN_SHARE = 1e-3
-"""Minimum weight of a budget, as a share of the binding one: even a budget without demand orders the candidates."""
+"""Minimum weight of a budget, as a share of the binding one: even a budget without demand orders
+the candidates.
+"""
 
 
 class _Arrays(NamedTuple):
@@ -59,8 +63,9 @@ class _Weights(NamedTuple):
     """Weights of the scores; all but the last are ``float64[num_budgets]``.
 
     Attributes:
-        scale: 1 ÷ (capacity · share), where share is the demand for a budget (remaining sizes ÷ capacity) as a share of
-            the largest demand: multiplied by scale, the remaining items take the same of each budget.
+        scale: 1 ÷ (capacity · share), where share is the demand for a budget (remaining sizes ÷
+            capacity) as a share of the largest demand: multiplied by scale, the remaining items
+            take the same of each budget.
         progress: share², the weight of progress in a budget.
         deviation: straightness · (mean size ÷ mean deviation of the candidates) · share².
         worth: share⁶ ÷ capacity, the worth of one unit of a budget in the comparison of full packs.
@@ -75,11 +80,16 @@ class _Weights(NamedTuple):
 
     @classmethod
     def of(
-        cls, remaining: Float64Array, capacities: Float64Array, pool_sizes: Float64Array, straightness: float
+        cls,
+        remaining: Float64Array,
+        capacities: Float64Array,
+        pool_sizes: Float64Array,
+        straightness: float,
     ) -> _Weights:
         """Compute the weights from the remaining sizes and from the candidates.
 
-        The mean deviation is a quotient of whole numbers: sums of floats may differ between machines.
+        The mean deviation is a quotient of whole numbers: sums of floats may differ between
+        machines.
         """
         demand = remaining / capacities
         binding = int(np.argmax(demand))
@@ -94,14 +104,18 @@ class _Weights(NamedTuple):
 
 
 def total_sizes(sizes: AnyIntArray) -> Float64Array:
-    """Sum the sizes of all items: ``float64[num_budgets]``, from whole numbers, also beyond 2**63 (as with length²)."""
+    """Sum the sizes of all items: ``float64[num_budgets]``, from whole numbers, also beyond 2**63
+    (as with length²).
+    """
     sizes = sizes.astype(np.int64, copy=False)
     high = (sizes >> 32).sum(axis=0).tolist()
     low = (sizes & 0xFFFFFFFF).sum(axis=0).tolist()
     return np.array([float((upper << 32) + lower) for upper, lower in zip(high, low, strict=True)])
 
 
-def fill_packs(sizes: Int64Array, capacities: Int64Array, straightness: float, seed: int) -> Packing:
+def fill_packs(
+    sizes: Int64Array, capacities: Int64Array, straightness: float, seed: int
+) -> Packing:
     """Fill pack after pack from a window of the items in random order.
 
     Args:
@@ -118,7 +132,9 @@ def fill_packs(sizes: Int64Array, capacities: Int64Array, straightness: float, s
     expected_packs = max(1, int((total / capacities).max()))
     items_per_pack = num_items / expected_packs
     few_items = 2 if num_items <= _FEW_ITEMS else 1
-    num_candidates = int(min(num_items, max(_MIN_CANDIDATES * few_items, 8 * min(items_per_pack, 1024))))
+    num_candidates = int(
+        min(num_items, max(_MIN_CANDIDATES * few_items, 8 * min(items_per_pack, 1024)))
+    )
     arrays = _Arrays(
         stream,
         limits,
@@ -131,18 +147,23 @@ def fill_packs(sizes: Int64Array, capacities: Int64Array, straightness: float, s
     fill = compiled(_fill, num_items, worth=_WORTH_COMPILING) or _fill_in_numpy
     state: _State = (num_candidates, num_candidates, 0, 0)
     num_packed, remaining = 0, total
-    # Weights depend on the remaining items: they are recomputed after every 256th part of the packs.
+    # Weights depend on the remaining items: they are recomputed after every 256th part of the
+    # packs.
     while num_packed < num_items:
         weights = _Weights.of(remaining, limits, arrays.pool_sizes[:, : state[1]], straightness)
         average = float(remaining[weights.binding]) / float(num_items - num_packed)
         first_item = num_packed
         state = fill(arrays, weights, _SCORED_ITEMS * average, max(4, expected_packs // 256), state)
         num_packed = state[2]
-        remaining = np.maximum(remaining - sizes[order[items[first_item:num_packed]]].sum(axis=0), 0.0)
+        remaining = np.maximum(
+            remaining - sizes[order[items[first_item:num_packed]]].sum(axis=0), 0.0
+        )
     return Packing(np.concatenate([[0], arrays.ends[: state[3]]]), order[items])
 
 
-def _fill(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: int, state: _State) -> _State:
+def _fill(
+    arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: int, state: _State
+) -> _State:
     """Fill some packs; to be compiled.
 
     Args:
@@ -171,7 +192,8 @@ def _fill(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: i
             break
         for d in range(num_budgets):
             room[d] = capacities[d]
-        # The bulk of a large pack is taken in order of the stream: choosing matters when little room remains.
+        # The bulk of a large pack is taken in order of the stream: choosing matters when little
+        # room remains.
         while position < num_items and in_pool == pool_limit and room[binding] > bulk_room:
             fits = True
             for d in range(num_budgets):
@@ -185,7 +207,8 @@ def _fill(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: i
             num_packed += 1
             position += 1
         next_exchange = num_packed
-        # Step 0 picks by score, step 1 exchanges picks for candidates of more worth, step 2 adds what still fits.
+        # Step 0 picks by score, step 1 exchanges picks for candidates of more worth, step 2 adds
+        # what still fits.
         step = 0
         while step < 3:
             threshold = -np.inf
@@ -199,7 +222,8 @@ def _fill(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: i
                         pool_worth[in_pool] += worth[d] * stream[d, position]
                     in_pool += 1
                     position += 1
-                # score = sum of progress[d] · open room[d] · size[d], minus the deviation from the path to zero room.
+                # score = sum of progress[d] · open room[d] · size[d], minus the deviation from the
+                # path to zero room.
                 score[:in_pool] = 0.0
                 binding_open = 1.0 - (capacities[binding] - room[binding]) * scale[binding]
                 for d in range(num_budgets):
@@ -211,7 +235,9 @@ def _fill(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: i
                         factor = deviation[d] * scale[d] * binding_open
                         binding_factor = deviation[d] * scale[binding] * open_room
                         for k in range(in_pool):
-                            score[k] -= abs(factor * pool_sizes[d, k] - binding_factor * pool_sizes[binding, k])
+                            score[k] -= abs(
+                                factor * pool_sizes[d, k] - binding_factor * pool_sizes[binding, k]
+                            )
                 values = score
             else:
                 values = pool_worth
@@ -266,7 +292,9 @@ def _fill(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: i
     return position, in_pool, num_packed, num_packs
 
 
-def _fill_in_numpy(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: int, state: _State) -> _State:
+def _fill_in_numpy(
+    arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: int, state: _State
+) -> _State:
     """Fill the same packs in NumPy; arguments and result are as in ``_fill``."""
     stream, capacities, pool, pool_sizes, items, ends = arrays
     scale, progress, deviation, worth, binding = weights
@@ -286,8 +314,12 @@ def _fill_in_numpy(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_t
                 score += gain[d] * pool_sizes[d, :in_pool]
                 too_large |= pool_sizes[d, :in_pool] > room[d]
             if d != binding:
-                difference = (deviation[d] * scale[d] * open_room[binding]) * pool_sizes[d, :in_pool]
-                difference -= (deviation[d] * scale[binding] * open_room[d]) * pool_sizes[binding, :in_pool]
+                difference = (deviation[d] * scale[d] * open_room[binding]) * pool_sizes[
+                    d, :in_pool
+                ]
+                difference -= (deviation[d] * scale[binding] * open_room[d]) * pool_sizes[
+                    binding, :in_pool
+                ]
                 score -= np.abs(difference, out=difference)
         score[too_large] = -np.inf
         best = int(score.argmax())
@@ -327,8 +359,12 @@ def _fill_in_numpy(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_t
                 if by_score and in_pool < pool_limit and position < num_items:
                     count = min(pool_limit - in_pool, num_items - position)
                     pool[in_pool : in_pool + count] = np.arange(position, position + count)
-                    pool_sizes[:, in_pool : in_pool + count] = stream[:, position : position + count]
-                    pool_worth[in_pool : in_pool + count] = worth_of(stream[:, position : position + count])
+                    pool_sizes[:, in_pool : in_pool + count] = stream[
+                        :, position : position + count
+                    ]
+                    pool_worth[in_pool : in_pool + count] = worth_of(
+                        stream[:, position : position + count]
+                    )
                     in_pool, position = in_pool + count, position + count
                 best = best_by_score(room) if by_score else best_by_worth(room, -np.inf)
                 if best < 0:

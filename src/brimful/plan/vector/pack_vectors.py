@@ -16,7 +16,9 @@ _CLOSE_ENOUGH = 0.001
 """Distance from the bound, as a share of the bound, at which the search stops."""
 
 _SAMPLE_ITEMS = 10_000
-"""Items in the sample on which the weights are compared; used for more than twice this number of items."""
+"""Items in the sample on which the weights are compared; used for more than twice this number of
+items.
+"""
 
 _STRAIGHTNESS = (0.7, 1.5, 0.3)
 """Weights of the deviation in the score; each is tried, and the first suits most data."""
@@ -29,7 +31,8 @@ _REPACK_ROUNDS = ((10_000, 8), (200_000, 4))
 
 
 def bound_of_budgets(sizes: AnyIntArray, *, capacities: Int64Array) -> int:
-    """Return a lower bound on the number of packs: the largest ``lower_bound`` of any single budget.
+    """Return a lower bound on the number of packs: the largest ``lower_bound`` of any single
+    budget.
 
     >>> bound_of_budgets(np.array([[1, 5], [1, 5], [1, 5]]), capacities=np.array([8, 8]))
     3
@@ -37,7 +40,9 @@ def bound_of_budgets(sizes: AnyIntArray, *, capacities: Int64Array) -> int:
     if len(sizes) == 0:
         return 0
     bounds = [1]
-    for column, total, capacity in zip(sizes.T, total_sizes(sizes).tolist(), capacities.tolist(), strict=True):
+    for column, total, capacity in zip(
+        sizes.T, total_sizes(sizes).tolist(), capacities.tolist(), strict=True
+    ):
         if total < 2.0**62:
             bounds.append(lower_bound(Histogram.of(column[column > 0]), capacity=capacity))
         else:  # beyond the sums of int64; the float is rounded down far enough
@@ -45,12 +50,14 @@ def bound_of_budgets(sizes: AnyIntArray, *, capacities: Int64Array) -> int:
     return max(bounds)
 
 
-def pack_vectors(sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0) -> PackResult[Packing]:
+def pack_vectors(
+    sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0
+) -> PackResult[Packing]:
     """Put items into few packs, none of which exceeds any of its capacities.
 
-    Cheap methods come first, and the first that meets the bound is used: best fit decreasing by the binding budget, if
-    it exceeds no other budget; with a limit on samples, the same on counts, with this limit. Otherwise packs are filled
-    one after the other::
+    Cheap methods come first, and the first that meets the bound is used: best fit decreasing by the
+    binding budget, if it exceeds no other budget; with a limit on samples, the same on counts, with
+    this limit. Otherwise packs are filled one after the other::
 
         capacities 10 and 10; the remaining items use both equally: the room should go straight from (10, 10) to (0, 0)
 
@@ -67,14 +74,16 @@ def pack_vectors(sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0) -
         deviation(i) = sum over budgets of share² · distance between the size of i and the straight path to zero room,
                        in units of the mean deviation of the candidates
 
-    where share is the demand for a budget as a share of the demand for the binding one, and room and sizes are scaled
-    so that all remaining items take the same of each budget. So budgets that always occur together (patches within
-    tokens) count by their difference. A full pack then exchanges picks for candidates that fill it better. Large items
-    are thus combined with small items that compensate their shape, and few items remain that fit nowhere.
+    where share is the demand for a budget as a share of the demand for the binding one, and room
+    and sizes are scaled so that all remaining items take the same of each budget. So budgets that
+    always occur together (patches within tokens) count by their difference. A full pack then
+    exchanges picks for candidates that fill it better. Large items are thus combined with small
+    items that compensate their shape, and few items remain that fit nowhere.
 
-    Candidates are a window of the items in random order: cost and memory are linear in the number of items. Three
-    weights w are tried until one is within 0.1 % of the bound; with many items, on a sample first. If only some
-    one-budget packs exceed another budget, these packs and packs that balance them are refilled, and the others stay.
+    Candidates are a window of the items in random order: cost and memory are linear in the number
+    of items. Three weights w are tried until one is within 0.1 % of the bound; with many items, on
+    a sample first. If only some one-budget packs exceed another budget, these packs and packs that
+    balance them are refilled, and the others stay.
 
     Pure: no I/O; the same arguments give the same packs on any machine, with or without numba.
 
@@ -87,10 +96,13 @@ def pack_vectors(sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0) -
         Packs, the largest bound of any budget, and a description of the method.
 
     Cost: items × candidates, 2 to 10 s compiled and a minute or two in NumPy for a million items.
-    Source: filling pack by pack along the open room is the dot-product greedy of Panigrahy, Talwar, Uyeda and Wieder,
-    "Heuristics for vector bin packing" (2011); the straightness, its scale and the exchange are ours.
+    Source: filling pack by pack along the open room is the dot-product greedy of Panigrahy, Talwar,
+    Uyeda and Wieder, "Heuristics for vector bin packing" (2011); the straightness, its scale and
+    the exchange are ours.
     """
-    assert not len(sizes) or (int(sizes.min()) >= 0 and bool((sizes <= capacities).all())), "an item exceeds a capacity"
+    assert not len(sizes) or (int(sizes.min()) >= 0 and bool((sizes <= capacities).all())), (
+        "an item exceeds a capacity"
+    )
     bound = bound_of_budgets(sizes, capacities=capacities)
     num_items = len(sizes)
     if num_items == 0:
@@ -99,7 +111,9 @@ def pack_vectors(sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0) -
     total = total_sizes(sizes)
     is_limiting = total > capacities  # for every other budget, all items together fit one pack
     if not is_limiting.any():
-        single = Packing(np.array([0, num_items], dtype=np.int64), np.arange(num_items, dtype=np.int64))
+        single = Packing(
+            np.array([0, num_items], dtype=np.int64), np.arange(num_items, dtype=np.int64)
+        )
         return PackResult(single, bound, PlanOutcome("one pack"))
     limited_sizes = np.ascontiguousarray(sizes[:, is_limiting], dtype=np.int64)
     capacities = capacities[is_limiting]
@@ -130,8 +144,12 @@ def _is_any_close(offers: list[_Offer], bound: int) -> bool:
     return any(len(packing) <= bound + int(_CLOSE_ENOUGH * bound) for packing, _ in offers)
 
 
-def _try_cheap_ways(sizes: Int64Array, capacities: Int64Array, bound: int, binding: int, seed: int) -> list[_Offer]:
-    """Return the packs of best fit decreasing by one budget, if they are within the others or can be repaired."""
+def _try_cheap_ways(
+    sizes: Int64Array, capacities: Int64Array, bound: int, binding: int, seed: int
+) -> list[_Offer]:
+    """Return the packs of best fit decreasing by one budget, if they are within the others or can
+    be repaired.
+    """
     one_budget = _pack_by_one_budget(sizes[:, binding], int(capacities[binding]))
     overfull: BoolArray = np.asarray((loads_of(one_budget, sizes) > capacities).any(axis=1))
     if not overfull.any():
@@ -139,7 +157,9 @@ def _try_cheap_ways(sizes: Int64Array, capacities: Int64Array, bound: int, bindi
     limited = _pack_with_limit_on_items(sizes, capacities)
     offers = [] if limited is None else [(limited, "best_fit_decreasing with a limit on samples")]
     if not _is_any_close(offers, bound) and 2 * np.count_nonzero(overfull) <= len(one_budget):
-        repaired = repair_overfull(one_budget, overfull, sizes, capacities, binding, _STRAIGHTNESS[0], seed)
+        repaired = repair_overfull(
+            one_budget, overfull, sizes, capacities, binding, _STRAIGHTNESS[0], seed
+        )
         offers.append((repaired, "best_fit_decreasing by one budget, some packs refilled"))
     return offers
 
@@ -151,7 +171,9 @@ def _pack_by_one_budget(column: Int64Array, capacity: int, max_items: int | None
 
 
 def _pack_with_limit_on_items(sizes: Int64Array, capacities: Int64Array) -> Packing | None:
-    """Pack under two budgets if every item takes 1 of one of them, a limit on items per pack; otherwise return None."""
+    """Pack under two budgets if every item takes 1 of one of them, a limit on items per pack;
+    otherwise return None.
+    """
     is_unit = (sizes == 1).all(axis=0)
     if len(is_unit) != 2 or is_unit[0] == is_unit[1] or int(sizes.min()) < 1:
         return None
@@ -161,13 +183,17 @@ def _pack_with_limit_on_items(sizes: Int64Array, capacities: Int64Array) -> Pack
 
 def _weight_for_sample(sizes: Int64Array, capacities: Int64Array, seed: int) -> float:
     """Return the weight that needs the fewest packs for a sample of the items."""
-    rows = generator(seed=seed, epoch=0, purpose="sample of items").integers(_SAMPLE_ITEMS, below=len(sizes))
+    rows = generator(seed=seed, epoch=0, purpose="sample of items").integers(
+        _SAMPLE_ITEMS, below=len(sizes)
+    )
     sample = np.ascontiguousarray(sizes[rows])
     return min(_STRAIGHTNESS, key=lambda weight: len(fill_packs(sample, capacities, weight, seed)))
 
 
 _BALANCE = 0.97
-"""Maximum demand for any other budget among refilled packs, as a share of the demand for the binding budget."""
+"""Maximum demand for any other budget among refilled packs, as a share of the demand for the
+binding budget.
+"""
 
 
 def repair_overfull(
@@ -203,11 +229,18 @@ def repair_overfull(
 
 
 def ruin_and_recreate(
-    packing: Packing, sizes: Int64Array, capacities: Int64Array, straightness: float, turn: int, seed: int
+    packing: Packing,
+    sizes: Int64Array,
+    capacities: Int64Array,
+    straightness: float,
+    turn: int,
+    seed: int,
 ) -> Packing:
-    """Refill the emptiest eighth of the packs and a random quarter, if this does not take more packs.
+    """Refill the emptiest eighth of the packs and a random quarter, if this does not take more
+    packs.
 
-    Source: ruin and recreate is by Schrimpf et al. (2000). The last packs had the fewest items to choose from.
+    Source: ruin and recreate is by Schrimpf et al. (2000). The last packs had the fewest items to
+    choose from.
     """
     demand = total_sizes(sizes) / capacities
     share = demand / demand.max()
@@ -215,16 +248,25 @@ def ruin_and_recreate(
     fill = ((loads_of(packing, sizes) / capacities) * (square * square)).sum(axis=1)
     refill = np.zeros(len(packing), dtype=bool)
     refill[np.argsort(fill, kind="stable")[: max(3, len(packing) // 8)]] = True
-    random_packs = generator(seed=seed, epoch=turn, purpose="packs to take apart").permutation(len(packing))
+    random_packs = generator(seed=seed, epoch=turn, purpose="packs to take apart").permutation(
+        len(packing)
+    )
     refill[random_packs[: len(packing) // 4]] = True
     result = _refill(packing, refill, sizes, capacities, straightness, seed + turn)
     return result if len(result) <= len(packing) else packing
 
 
 def _refill(
-    packing: Packing, refill: BoolArray, sizes: Int64Array, capacities: Int64Array, straightness: float, seed: int
+    packing: Packing,
+    refill: BoolArray,
+    sizes: Int64Array,
+    capacities: Int64Array,
+    straightness: float,
+    seed: int,
 ) -> Packing:
     """Keep packs except some, whose items are filled into new packs at the end."""
     removed = packing.take(np.flatnonzero(refill))
     filled = fill_packs(np.ascontiguousarray(sizes[removed.items]), capacities, straightness, seed)
-    return packing.take(np.flatnonzero(~refill)).joined(Packing(filled.offsets, removed.items[filled.items]))
+    return packing.take(np.flatnonzero(~refill)).joined(
+        Packing(filled.offsets, removed.items[filled.items])
+    )

@@ -1,7 +1,9 @@
-"""Advice on a step that packing changes: samples a step, steps an epoch, and settings that keep training the same.
+"""Advice on a step that packing changes: samples a step, steps an epoch, and settings that keep
+training the same.
 
-Most reports that "packing made my model worse" are caused by a change of the step: with unchanged settings, n samples a
-step become n packs a step, so the batch grows by the packing factor and the epoch shrinks by it::
+Most reports that "packing made my model worse" are caused by a change of the step: with unchanged
+settings, n samples a step become n packs a step, so the batch grows by the packing factor and the
+epoch shrinks by it::
 
     8 ranks, micro-batch 1, accumulation 4, 8.4 samples a pack
 
@@ -86,14 +88,16 @@ class Choice:
     """One way to set the packed run.
 
     Attributes:
-        keeps: quantities of a step that are within a tenth of the unpacked run's: ``samples`` (and so real tokens),
-            ``padded tokens`` (and so about the time of a step), or ``settings``.
-        nearest_to: which of ``samples`` and ``padded tokens`` it misses but comes nearest to of all choices.
+        keeps: quantities of a step that are within a tenth of the unpacked run's: ``samples`` (and
+            so real tokens), ``padded tokens`` (and so about the time of a step), or ``settings``.
+        nearest_to: which of ``samples`` and ``padded tokens`` it misses but comes nearest to of all
+            choices.
         packs_per_micro_batch, gradient_accumulation_steps: to set.
         step: size of a step with these settings.
         batch_ratio: samples a step ÷ samples a step of the unpacked run.
         linear_lr_ratio: factor of the learning rate by linear scaling (SGD; Goyal et al., 2017).
-        sqrt_lr_ratio: factor of the learning rate by square root scaling (Adam; Malladi et al., 2022).
+        sqrt_lr_ratio: factor of the learning rate by square root scaling (Adam; Malladi et al.,
+            2022).
         warmup_steps: steps that see the samples of the unpacked run's warm-up; None if unknown.
     """
 
@@ -110,7 +114,9 @@ class Choice:
     @property
     def merits(self) -> list[str]:
         """Merits of the choice in words."""
-        return [f"keeps {name}" for name in self.keeps] + [f"nearest to {name}" for name in self.nearest_to]
+        return [f"keeps {name}" for name in self.keeps] + [
+            f"nearest to {name}" for name in self.nearest_to
+        ]
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,8 @@ class Advice:
     """The unpacked run compared with the packed one, and the choices of settings.
 
     Attributes:
-        dp_world_size, micro_batch_size, gradient_accumulation_steps, packs_per_micro_batch: of the run.
+        dp_world_size, micro_batch_size, gradient_accumulation_steps, packs_per_micro_batch: of the
+            run.
         learning_rate, warmup_steps: of the unpacked run; None if unknown.
         capacity: most tokens of a pack.
         longest: tokens of the longest row of the unpacked run.
@@ -180,13 +187,17 @@ class Advice:
 
     @property
     def best_setting(self) -> str:
-        """Settings of the recommended choice in a few words, with packs of a forward if they may be several."""
+        """Settings of the recommended choice in a few words, with packs of a forward if they may be
+        several.
+        """
         packs = counted(self.best.packs_per_micro_batch, "pack")
         forward = "" if self.packs_per_micro_batch == 1 else f" of {packs}"
         return f"accumulation {self.best.gradient_accumulation_steps:,}{forward}"
 
     def rates(self, choice: Choice) -> tuple[str, str]:
-        """Format the learning rates of a choice for SGD and Adam: factors if the unpacked run's rate is unknown."""
+        """Format the learning rates of a choice for SGD and Adam: factors if the unpacked run's
+        rate is unknown.
+        """
         # Without the rate of the unpacked run only the factor is known.
         ratios = (choice.linear_lr_ratio, choice.sqrt_lr_ratio)
         if self.learning_rate is None:
@@ -194,13 +205,16 @@ class Advice:
         return f"{self.learning_rate * ratios[0]:.3g}", f"{self.learning_rate * ratios[1]:.3g}"
 
 
-def advise(lengths: LengthTable | None, plan: Plan, run: TrainingRun | None = None, **settings: Any) -> Advice:
+def advise(
+    lengths: LengthTable | None, plan: Plan, run: TrainingRun | None = None, **settings: Any
+) -> Advice:
     """Compare the run without packing to the run with it, and recommend settings.
 
-    Pure: no I/O, no randomness. The unpacked run has one row for each segment of the plan: the same samples, dropped
-    and cut by the same policy. The longest row of a random micro-batch is its exact expectation over all micro-batches
-    of different samples, not a draw: with n rows, of which c are at most l long, no row of a micro-batch of m is longer
-    with probability c/n · (c−1)/(n−1) · … of m factors.
+    Pure: no I/O, no randomness. The unpacked run has one row for each segment of the plan: the same
+    samples, dropped and cut by the same policy. The longest row of a random micro-batch is its
+    exact expectation over all micro-batches
+    of different samples, not a draw: with n rows, of which c are at most l long, no row of a
+    micro-batch of m is longer with probability c/n · (c−1)/(n−1) · … of m factors.
 
     ::
 
@@ -216,10 +230,12 @@ def advise(lengths: LengthTable | None, plan: Plan, run: TrainingRun | None = No
         lengths: the table that was planned, for its ``loss_tokens``; None without a table.
         plan: the packs.
         run: the training run, without and with packing.
-        settings: of a ``TrainingRun``, instead of ``run``: ``dp_world_size``, ``micro_batch_size``, …
+        settings: of a ``TrainingRun``, instead of ``run``: ``dp_world_size``, ``micro_batch_size``,
+            …
 
     Raises:
-        SettingsError: a count below 1, a learning rate that is not above 0, or a plan without packs.
+        SettingsError: a count below 1, a learning rate that is not above 0, or a plan without
+            packs.
         PlanMismatchError: a table of another number of samples than the plan's.
 
     >>> from brimful.plan import CostModel, plan_packs
@@ -253,17 +269,21 @@ def advise(lengths: LengthTable | None, plan: Plan, run: TrainingRun | None = No
     unpacked_step = step_size(run.samples_per_step, rows.num_items)
     padded_to_longest, padded_to_capacity = _padded_runs(rows, plan.capacity, run)
     packing_factor = rows.num_items / plan.num_packs
-    # Padding of an alignment is part of a step of packs, as padding of rows is part of an unpacked step.
+    # Padding of an alignment is part of a step of packs, as padding of rows is part of an unpacked
+    # step.
     positions_per_token = 1 + sum(plan.padding) / rows.total
     step_positions = padded_to_longest.step_tokens
 
-    # Packs of one rank in a step: as set now, nearest to the samples, and nearest to the positions of the unpacked run.
+    # Packs of one rank in a step: as set now, nearest to the samples, and nearest to the positions
+    # of the unpacked run.
     current_packs = run.packs_per_forward * run.gradient_accumulation_steps
     pack_positions = positions_per_token * rows.total / plan.num_packs
     samples_of_rank = run.micro_batch_size * run.gradient_accumulation_steps
     nearest = {
         "samples": _nearest(samples_of_rank / packing_factor, run.packs_per_forward),
-        "padded tokens": _nearest(step_positions / run.dp_world_size / pack_positions, run.packs_per_forward),
+        "padded tokens": _nearest(
+            step_positions / run.dp_world_size / pack_positions, run.packs_per_forward
+        ),
     }
 
     # From this number on a step is the whole epoch: all larger numbers are one choice.
@@ -271,7 +291,9 @@ def advise(lengths: LengthTable | None, plan: Plan, run: TrainingRun | None = No
     whole_epochs = [packs for packs in (current_packs, *nearest.values()) if packs >= whole_epoch]
     if whole_epochs:
         same_choice = current_packs if current_packs >= whole_epoch else min(whole_epochs)
-        nearest = {name: same_choice if packs >= whole_epoch else packs for name, packs in nearest.items()}
+        nearest = {
+            name: same_choice if packs >= whole_epoch else packs for name, packs in nearest.items()
+        }
 
     def choice(packs: int) -> Choice:
         step = step_size(run.dp_world_size * packs, plan.num_packs)
@@ -282,7 +304,9 @@ def advise(lengths: LengthTable | None, plan: Plan, run: TrainingRun | None = No
         names = [name for name, nearest_packs in nearest.items() if nearest_packs == packs]
         keeps = [name for name in names if is_same(ratios[name])]
         # The largest forward that divides the packs: accumulation counts whole forwards.
-        forward = next(size for size in range(min(packs, run.packs_per_forward), 0, -1) if packs % size == 0)
+        forward = next(
+            size for size in range(min(packs, run.packs_per_forward), 0, -1) if packs % size == 0
+        )
         ratio, warmup = ratios["samples"], run.warmup_steps
         return Choice(
             keeps=tuple(keeps + ["settings"] * (packs == current_packs)),
@@ -296,7 +320,9 @@ def advise(lengths: LengthTable | None, plan: Plan, run: TrainingRun | None = No
             warmup_steps=max(1, round(warmup / ratio)) if warmup else warmup,
         )
 
-    numbers = _ladder({*nearest.values(), current_packs}, nearest["samples"], min(current_packs, whole_epoch))
+    numbers = _ladder(
+        {*nearest.values(), current_packs}, nearest["samples"], min(current_packs, whole_epoch)
+    )
     advice = Advice(
         dp_world_size=run.dp_world_size,
         micro_batch_size=run.micro_batch_size,
@@ -327,8 +353,8 @@ def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:
         return None
     if len(lengths) != plan.ledger.samples_in:
         raise PlanMismatchError(
-            f"the plan is for {plan.ledger.samples_in:,} samples and the length table has {len(lengths):,}: "
-            f"plan these lengths again"
+            f"the plan is for {plan.ledger.samples_in:,} samples and the length table has "
+            f"{len(lengths):,}: plan these lengths again"
         )
     column = lengths.budgets.get("loss_tokens")
     if column is None:
@@ -339,11 +365,16 @@ def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:
 
 
 def _padded_runs(rows: Histogram, capacity: int, run: TrainingRun) -> tuple[PaddedRun, PaddedRun]:
-    """Return the unpacked run padded to the longest of each micro-batch, and padded to the capacity."""
+    """Return the unpacked run padded to the longest of each micro-batch, and padded to the
+    capacity.
+    """
     lengths = np.append(rows.lengths, capacity)
-    costs = pack_costs(np.arange(len(lengths) + 1), lengths, run.cost_model)  # one row of each length
+    costs = pack_costs(
+        np.arange(len(lengths) + 1), lengths, run.cost_model
+    )  # one row of each length
     packed_cost = float(rows.counts @ costs[:-1])
-    # Expected cost of a row: a micro-batch is as long as its longest row, and each of its rows costs that.
+    # Expected cost of a row: a micro-batch is as long as its longest row, and each of its rows
+    # costs that.
     probabilities = _probabilities_of_longest(rows, run.micro_batch_size)
 
     def padded_run(row_tokens: float, row_cost: float) -> PaddedRun:
@@ -363,7 +394,9 @@ def _padded_runs(rows: Histogram, capacity: int, run: TrainingRun) -> tuple[Padd
 
 
 def _probabilities_of_longest(rows: Histogram, draws: int) -> Float64Array:
-    """Return the probability of each length to be the longest of ``draws`` different rows, ``float64[num_lengths]``."""
+    """Return the probability of each length to be the longest of ``draws`` different rows,
+    ``float64[num_lengths]``.
+    """
     at_most = np.cumsum(rows.counts).astype(np.float64)
     none_longer = np.ones(len(at_most))
     # Drawn without replacement: each draw leaves one row fewer, and one fewer that is not longer.
@@ -373,7 +406,9 @@ def _probabilities_of_longest(rows: Histogram, draws: int) -> Float64Array:
 
 
 def _nearest(packs: float, packs_per_forward: int) -> int:
-    """Return the possible number of packs nearest in ratio: whole forwards, or one smaller forward."""
+    """Return the possible number of packs nearest in ratio: whole forwards, or one smaller
+    forward.
+    """
     # Ratios are compared, not differences: 1 pack for 2 is as far off as 4 for 2.
     unit = packs_per_forward if packs >= packs_per_forward else 1
     low = max(1, math.floor(packs / unit) * unit)
@@ -382,14 +417,20 @@ def _nearest(packs: float, packs_per_forward: int) -> int:
 
 
 def _ladder(numbers: set[int], start: int, end: int) -> list[int]:
-    """Return the numbers in order, with doublings of ``start`` below ``end`` up to ``_MAX_CHOICES`` in all."""
+    """Return the numbers in order, with doublings of ``start`` below ``end`` up to ``_MAX_CHOICES``
+    in all.
+    """
     # The largest doubling stays below the end, which the ladder already holds.
     powers = range(1, max(1, end // start).bit_length())
-    doublings = [start << power for power in powers if start << power < end and start << power not in numbers]
+    doublings = [
+        start << power for power in powers if start << power < end and start << power not in numbers
+    ]
     room = max(0, _MAX_CHOICES - len(numbers))
     if len(doublings) > room:
         # Evenly spread over the doublings, the first and the last included.
-        doublings = [doublings[round(i * (len(doublings) - 1) / max(1, room - 1))] for i in range(room)]
+        doublings = [
+            doublings[round(i * (len(doublings) - 1) / max(1, room - 1))] for i in range(room)
+        ]
     return sorted(numbers | set(doublings))
 
 
@@ -408,8 +449,8 @@ def write_notes(advice: Advice) -> list[Note]:
         *_warmup(advice),
         Note(
             "loss",
-            "Take the mean of the loss over all targets of a step, not the mean of the means of its packs: packs have "
-            "different numbers of targets.",
+            "Take the mean of the loss over all targets of a step, not the mean of the means of "
+            "its packs: packs have different numbers of targets.",
             "arithmetic; transformers.Trainer does so automatically",
         ),
         *_time(advice),
@@ -426,13 +467,14 @@ def _unchanged_settings(advice: Advice) -> Note:
     factor = packed_step.samples / unpacked_step.samples
     if is_same(factor):
         text = (
-            f"With these settings a packed step sees {_samples(packed_step.samples)} and an unpacked one "
-            f"{unpacked_step.samples:,.0f}: the same training, without the padding."
+            f"With these settings a packed step sees {_samples(packed_step.samples)} and an "
+            f"unpacked one {unpacked_step.samples:,.0f}: the same training, without the padding."
         )
     else:
         text = (
-            f"With these settings a step sees {_samples(packed_step.samples)}, was {unpacked_step.samples:,.0f} unpacked "
-            f"({factor:.1f} times), and an epoch has {counted(packed_step.steps_per_epoch, 'step')}, was "
+            f"With these settings a step sees {_samples(packed_step.samples)}, was "
+            f"{unpacked_step.samples:,.0f} unpacked ({factor:.1f} times), and an epoch has "
+            f"{counted(packed_step.steps_per_epoch, 'step')}, was "
             f"{unpacked_step.steps_per_epoch:,}."
         )
         if packed_step.steps_per_epoch < unpacked_step.steps_per_epoch:
@@ -448,8 +490,9 @@ def _same_batch(advice: Advice) -> list[Note]:
         return []
     best = advice.best
     text = (
-        f"{advice.best_setting.capitalize()} gives {_samples(best.step.samples)} a step ({best.batch_ratio:.2f} times the "
-        f"unpacked run) and {counted(best.step.steps_per_epoch, 'step')} an epoch"
+        f"{advice.best_setting.capitalize()} gives {_samples(best.step.samples)} a step "
+        f"({best.batch_ratio:.2f} times the unpacked run) and "
+        f"{counted(best.step.steps_per_epoch, 'step')} an epoch"
     )
     if is_same(best.batch_ratio):
         topic, text = "same samples", f"{text}: keep learning rate, warm-up and everything else."
@@ -474,11 +517,13 @@ def _smallest_step(advice: Advice) -> list[Note]:
     text = f"One pack {ranks}is the smallest possible step. "
     if capacity >= advice.longest:
         text += (
-            f"A capacity of about {counted(capacity, 'token')} would bring it to {_samples(advice.unpacked.samples)}; "
-            f"otherwise scale the learning rate."
+            f"A capacity of about {counted(capacity, 'token')} would bring it to "
+            f"{_samples(advice.unpacked.samples)}; otherwise scale the learning rate."
         )
     elif ranks:
-        text += "Fewer data-parallel ranks would make it smaller; otherwise scale the learning rate."
+        text += (
+            "Fewer data-parallel ranks would make it smaller; otherwise scale the learning rate."
+        )
     else:
         text += "Scale the learning rate."
     return [Note("smallest step", text, _COUNTED)]
@@ -501,16 +546,19 @@ def _learning_rate(advice: Advice) -> list[Note]:
     return [
         Note(
             "LR for SGD",
-            f"If you stay with {ratio:.1f} times the samples a step: learning rate {times(ratio)}, with a warm-up from the "
-            f"old one. Linear scaling was found with SGD, and fails for very large steps.",
+            f"If you stay with {ratio:.1f} times the samples a step: learning rate {times(ratio)}, "
+            "with a warm-up from the old one. Linear scaling was found with SGD, and fails for "
+            "very large steps.",
             "Goyal et al., 2017, Accurate, large minibatch SGD (arXiv 1706.02677)",
         ),
         Note(
             "LR for Adam",
-            f"If you stay with {ratio:.1f} times the samples a step: learning rate {times(root)}. The rule also multiplies "
-            f"1 − beta1 and 1 − beta2 by {ratio:.2f} and divides epsilon by {root:.2f}. "
+            f"If you stay with {ratio:.1f} times the samples a step: learning rate {times(root)}. "
+            f"The rule also multiplies 1 − beta1 and 1 − beta2 by {ratio:.2f} and divides epsilon "
+            f"by {root:.2f}. "
             + (f"A beta1 of {_ADAM_BETA1} becomes {beta1:.2f}." if beta1 > 0 else _TOO_FAR),
-            "Malladi et al., 2022, On the SDEs and scaling rules for adaptive gradient algorithms (arXiv 2205.10287)",
+            "Malladi et al., 2022, On the SDEs and scaling rules for adaptive gradient algorithms "
+            "(arXiv 2205.10287)",
         ),
     ]
 
@@ -520,16 +568,16 @@ def _warmup(advice: Advice) -> list[Note]:
     steps, packed_steps = advice.warmup_steps, advice.best.warmup_steps
     if steps is None:
         text = (
-            "A warm-up given as a share of all steps needs no change. One given in steps is divided by the ratio of "
-            "samples a step, so that it sees as many samples."
+            "A warm-up given as a share of all steps needs no change. One given in steps is "
+            "divided by the ratio of samples a step, so that it sees as many samples."
         )
     elif not steps or packed_steps == steps or is_same(advice.best.batch_ratio):
         return []
     else:
         samples = _samples(steps * advice.unpacked.samples)
         text = (
-            f"{counted(steps, 'unpacked step')} of warm-up {'sees' if steps == 1 else 'see'} {samples}; with "
-            f"{advice.best_setting} that is {counted(packed_steps or 0, 'step')}."
+            f"{counted(steps, 'unpacked step')} of warm-up {'sees' if steps == 1 else 'see'} "
+            f"{samples}; with {advice.best_setting} that is {counted(packed_steps or 0, 'step')}."
         )
     return [Note("warm-up", text, "arithmetic: the same share of the samples")]
 
@@ -540,26 +588,29 @@ def _time(advice: Advice) -> list[Note]:
     # A micro-batch of one is its own longest row.
     if advice.micro_batch_size == 1:
         text = (
-            "One sample a forward needs no padding; what packing saves is many small forwards, which arithmetic "
-            "does not show"
+            "One sample a forward needs no padding; what packing saves is many small forwards, "
+            "which arithmetic does not show"
         )
     else:
         text = (
-            f"Padded to the longest of each micro-batch, {100 * to_longest.padding_ratio:.0f} % of the positions and "
-            f"{100 * to_longest.compute_ratio:.0f} % of the arithmetic are padding: packed is {to_longest.speedup:.2f} times "
-            f"as fast if arithmetic is the bottleneck"
+            f"Padded to the longest of each micro-batch, {100 * to_longest.padding_ratio:.0f} % of "
+            f"the positions and {100 * to_longest.compute_ratio:.0f} % of the arithmetic are "
+            f"padding: packed is {to_longest.speedup:.2f} times as fast if arithmetic is the "
+            "bottleneck"
         )
     return [
         Note(
             "time",
-            f"{text}. Padded to {counted(advice.capacity, 'token')} it would be {100 * to_capacity.padding_ratio:.0f} % of the "
-            f"positions and {to_capacity.speedup:.2f} times.",
+            f"{text}. Padded to {counted(advice.capacity, 'token')} it would be "
+            f"{100 * to_capacity.padding_ratio:.0f} % of the positions and "
+            f"{to_capacity.speedup:.2f} times.",
             "cost model: arithmetic of the forward pass",
         ),
         Note(
             "as measured",
-            "By others, on short instruction data: 1.4 to 2 times the speed of padding; a 70B model on chats: 2.5 times.",
-            "Kundu et al., 2024, Enhancing training efficiency using packing with flash attention (arXiv 2407.09105); "
-            "Wang et al., 2024, Packing analysis (arXiv 2410.08081)",
+            "By others, on short instruction data: 1.4 to 2 times the speed of padding; a 70B "
+            "model on chats: 2.5 times.",
+            "Kundu et al., 2024, Enhancing training efficiency using packing with flash attention "
+            "(arXiv 2407.09105); Wang et al., 2024, Packing analysis (arXiv 2410.08081)",
         ),
     ]

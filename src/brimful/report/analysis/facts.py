@@ -1,6 +1,7 @@
 """All numbers of a report: the page, the terminal and ``--json`` show the same.
 
-Sources of long samples lose most to dropping and cutting, so the packed mixture may differ from the requested one.
+Sources of long samples lose most to dropping and cutting, so the packed mixture may differ from the
+requested one.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class BudgetFill:
 
 
 def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFill]:
-    """Return the fill of tokens and of each budget of the table that any sample takes; empty for tokens alone.
+    """Return the fill of tokens and of each budget of the table that any sample takes; empty for
+    tokens alone.
 
     A split sample counts in each of its packs with all that it takes of a column, as in planning.
 
@@ -71,7 +73,11 @@ def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFil
     if table is None or not plan.num_packs:
         return []
     limits = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
-    columns = {name: column for name, column in table.budgets.items() if name not in ("tokens", "loss_tokens")}
+    columns = {
+        name: column
+        for name, column in table.budgets.items()
+        if name not in ("tokens", "loss_tokens")
+    }
     columns = {
         name: column
         for name, column in columns.items()
@@ -83,7 +89,14 @@ def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFil
     for name, column in columns.items():
         sums[name] = np.add.reduceat(column[plan.sample_ids].astype(np.int64), plan.offsets[:-1])
     return [
-        BudgetFill(name, limits.get(name), int(use.sum()), int(use.min()), float(use.mean()), int(use.max()))
+        BudgetFill(
+            name,
+            limits.get(name),
+            int(use.sum()),
+            int(use.min()),
+            float(use.mean()),
+            int(use.max()),
+        )
         for name, use in sums.items()
     ]
 
@@ -123,14 +136,15 @@ def source_shares(
     """
     if sources.shape != (len(table),) or sources.dtype.kind not in "iu":
         raise SettingsError(
-            f"{setting('sources')} must hold one whole number for each of the {len(table):,} samples and has shape "
-            f"{sources.shape} of {sources.dtype}"
+            f"{setting('sources')} must hold one whole number for each of the {len(table):,} "
+            f"samples and has shape {sources.shape} of {sources.dtype}"
         )
     if len(sources) and not 0 <= int(sources.min()) <= int(sources.max()) < len(names):
         # Of two wrong numbers, name the negative one: it is wrong for any number of names.
         wrong = int(sources.max()) if int(sources.min()) >= 0 else int(sources.min())
         raise SettingsError(
-            f"{setting('sources')} names source {wrong}, and only {len(names)} have a name: add {setting('source_names')}"
+            f"{setting('sources')} names source {wrong}, and only {len(names)} have a name: add "
+            f"{setting('source_names')}"
         )
 
     def total(source_ids: AnyIntArray, tokens: AnyIntArray | None = None) -> list[int]:
@@ -142,18 +156,23 @@ def source_shares(
     if plan is None:
         columns += [[0] * len(names)] * 2
     else:
-        # A split sample has several segments: it counts once as a sample, and with the tokens of each.
+        # A split sample has several segments: it counts once as a sample, and with the tokens of
+        # each.
         is_packed = np.zeros(len(table), dtype=bool)
         is_packed[plan.sample_ids] = True
         columns += [total(sources[is_packed]), total(sources[plan.sample_ids], plan.lengths)]
-    return [SourceShare(name, *row) for name, row in zip(names, zip(*columns, strict=True), strict=True)]
+    return [
+        SourceShare(name, *row) for name, row in zip(names, zip(*columns, strict=True), strict=True)
+    ]
 
 
 def sources_of_table(table: LengthTable) -> tuple[AnyIntArray, list[str]] | None:
-    """Read the sources from ``provenance["parts"]``: pairs of a name and a number of samples, in order.
+    """Read the sources from ``provenance["parts"]``: pairs of a name and a number of samples, in
+    order.
 
     Returns:
-        ``int32[num_samples]`` and names; None if the table names fewer than two, or if they do not add up to its samples.
+        ``int32[num_samples]`` and names; None if the table names fewer than two, or if they do not
+        add up to its samples.
 
     >>> table = LengthTable(LengthTable.from_lengths([2, 3, 9]).budgets, provenance={"parts": [["a", 2], ["b", 1]]})
     >>> sources, names = sources_of_table(table)
@@ -165,7 +184,9 @@ def sources_of_table(table: LengthTable) -> tuple[AnyIntArray, list[str]] | None
     # A single source has all shares.
     if len(parts) < 2 or sum(counts) != len(table):
         return None
-    return np.repeat(np.arange(len(parts), dtype=np.int32), counts), [str(name) for name, _ in parts]
+    return np.repeat(np.arange(len(parts), dtype=np.int32), counts), [
+        str(name) for name, _ in parts
+    ]
 
 
 _MAX_REJECTS = 20
@@ -230,7 +251,11 @@ class Facts:
         }
         if self.media.kinds:
             facts["media"] = self.media.as_dict()
-        return facts | {name: _plain(part) for name in ("budgets", "mixed", "shown") if (part := getattr(self, name))}
+        return facts | {
+            name: _plain(part)
+            for name in ("budgets", "mixed", "shown")
+            if (part := getattr(self, name))
+        }
 
 
 def _plain(part: Any) -> Any:
@@ -256,7 +281,8 @@ def gather_facts(
 
     Args:
         title: subject of the report.
-        table: lengths of the samples; without them the sweep is missing, and lengths are the plan's segments.
+        table: lengths of the samples; without them the sweep is missing, and lengths are the plan's
+            segments.
         plan: packs; without them the advice is missing.
         run: the training run.
         sources: ``int[num_samples]`` and names; if None, the table's own (``sources_of_table``).
@@ -299,7 +325,9 @@ def gather_facts(
     if table is not None:
         alignment = Alignment() if plan is None else plan.alignment
         capacities = sorted({*CAPACITIES, *([] if plan is None else [plan.capacity])})
-        sweep = sweep_capacities(items, capacities, alignment=alignment, packs_per_step=run.packs_per_step)
+        sweep = sweep_capacities(
+            items, capacities, alignment=alignment, packs_per_step=run.packs_per_step
+        )
         if sources is not None:
             shares = source_shares(*sources, table, plan)
     return Facts(

@@ -1,4 +1,6 @@
-"""Lengths, packs and losses in numbers: bins of histograms, percentiles, and facts of all samples."""
+"""Lengths, packs and losses in numbers: bins of histograms, percentiles, and facts of all
+samples.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Bin:
     def describe(self, noun: str) -> str:
         """Describe the values of the bin: ``1 token``, ``4 tokens`` or ``4 … 7 tokens``."""
         is_single = self.end - self.begin == 1
-        return counted(self.begin, noun) if is_single else f"{self.begin:,} … {self.end - 1:,} {noun}s"
+        return (
+            counted(self.begin, noun) if is_single else f"{self.begin:,} … {self.end - 1:,} {noun}s"
+        )
 
 
 def count_bins(items: Histogram, edges: AnyIntArray) -> list[Bin]:
@@ -39,7 +43,8 @@ def count_bins(items: Histogram, edges: AnyIntArray) -> list[Bin]:
     >>> count_bins(Histogram.of(np.array([1, 2, 3, 7])), np.array([1, 2, 4, 8]))
     [Bin(begin=1, end=2, number=1, total=1), Bin(begin=2, end=4, number=2, total=5), Bin(begin=4, end=8, number=1, total=7)]
     """
-    # Items below an edge are a prefix of the sorted lengths: differences of running sums count a bin.
+    # Items below an edge are a prefix of the sorted lengths: differences of running sums count a
+    # bin.
     indices = np.searchsorted(items.lengths, edges)
     numbers = np.diff(offsets_of(items.counts)[indices])
     totals = np.diff(offsets_of(items.lengths * items.counts)[indices])
@@ -55,13 +60,17 @@ def ratio_edges(minimum: int, maximum: int, per_octave: int = 2) -> Int64Array:
     [2, 3, 4, 6, 8, 11, 16]
     """
     # Rounding makes small edges equal: unique removes them.
-    octaves = np.arange(per_octave * (minimum.bit_length() - 1), per_octave * maximum.bit_length() + 1) / per_octave
+    octaves = (
+        np.arange(per_octave * (minimum.bit_length() - 1), per_octave * maximum.bit_length() + 1)
+        / per_octave
+    )
     edges: Int64Array = np.unique(np.rint(2.0**octaves).astype(np.int64))
     return edges
 
 
 def step_edges(minimum: int, maximum: int, max_bins: int = 30) -> Int64Array:
-    """Return whole numbers that rise by a constant step and cover the range in ``max_bins`` bins or fewer.
+    """Return whole numbers that rise by a constant step and cover the range in ``max_bins`` bins or
+    fewer.
 
     >>> step_edges(3, 9).tolist()
     [3, 4, 5, 6, 7, 8, 9, 10]
@@ -170,10 +179,19 @@ class Losses:
         """
         ledger = plan.ledger
         # Reasons are recorded only for several budgets or for samples without a target.
-        reasons = [f"{count:,} {drop_reason(name)}" for name, count in plan.outcome.dropped_by.items()]
-        why = f"dropped {', '.join(reasons)}" if reasons else f"longer than {counted(plan.capacity, 'token')}"
+        reasons = [
+            f"{count:,} {drop_reason(name)}" for name, count in plan.outcome.dropped_by.items()
+        ]
+        why = (
+            f"dropped {', '.join(reasons)}"
+            if reasons
+            else f"longer than {counted(plan.capacity, 'token')}"
+        )
         why = f"{why}, overflow policy {plan.settings.overflow_policy.value}"
-        tokens_ratio, samples_ratio = ledger.lost_ratio, ledger.samples_dropped / max(1, ledger.samples_in)
+        tokens_ratio, samples_ratio = (
+            ledger.lost_ratio,
+            ledger.samples_dropped / max(1, ledger.samples_in),
+        )
         losses = {
             f"with {percent(samples_ratio, 2)} of the samples": ledger.samples_dropped,
             f"cut off {counted(ledger.samples_truncated, 'sample')}": ledger.samples_truncated,
@@ -217,11 +235,18 @@ class FillFacts:
         num_packs = len(tokens)
         # The narrowest bins of at least one token that hold 99 % of the packs.
         low = 100.0 * float(tokens[int(0.01 * num_packs)]) / plan.capacity
-        widths = (width for width in _FILL_WIDTHS if width * plan.capacity >= 100 and 100 - _FILL_BINS * width <= low)
+        widths = (
+            width
+            for width in _FILL_WIDTHS
+            if width * plan.capacity >= 100 and 100 - _FILL_BINS * width <= low
+        )
         width = next(widths, _FILL_WIDTHS[-1])
         edges = 100 - width * np.arange(_FILL_BINS, -1, -1)
-        # A token count on an edge may be off by rounding of the percentage: 1e-6 of a token mends it.
-        cumulative = np.searchsorted(tokens, np.floor(edges / 100 * plan.capacity + 1e-6), side="right")
+        # A token count on an edge may be off by rounding of the percentage: 1e-6 of a token mends
+        # it.
+        cumulative = np.searchsorted(
+            tokens, np.floor(edges / 100 * plan.capacity + 1e-6), side="right"
+        )
         # The last edge is full by definition.
         cumulative[-1] = num_packs
         return cls(
@@ -259,7 +284,14 @@ class SizeFacts:
         # Equal steps would put nearly all packs into the first bin.
         is_wide = maximum > 40 and maximum > 8 * median
         edges = ratio_edges(minimum, maximum) if is_wide else step_edges(minimum, maximum)
-        return cls(sizes.total / sizes.num_items, minimum, median, maximum, is_wide, count_bins(sizes, edges))
+        return cls(
+            sizes.total / sizes.num_items,
+            minimum,
+            median,
+            maximum,
+            is_wide,
+            count_bins(sizes, edges),
+        )
 
 
 @dataclass(frozen=True)
@@ -269,7 +301,8 @@ class PlanFacts:
     Attributes:
         plan: the plan itself.
         losses: samples and tokens in no pack.
-        variety: difference of packs from the data; None for a plan without packs, as are the next two.
+        variety: difference of packs from the data; None for a plan without packs, as are the next
+            two.
         fill: packs by fill.
         sizes: packs by number of samples.
     """
@@ -288,7 +321,9 @@ class PlanFacts:
 
     @property
     def is_uniform(self) -> bool:
-        """True if segments of a pack are more alike than chance makes them, so that mixing helps."""
+        """True if segments of a pack are more alike than chance makes them, so that mixing
+        helps.
+        """
         return self.variety is not None and self.variety.packs.alikeness > MAX_ALIKENESS
 
     def as_dict(self) -> dict[str, Any]:
@@ -304,7 +339,9 @@ class PlanFacts:
             "settings": self.plan.record,
             "ledger": plan.ledger.as_dict(),
             "lost": asdict(self.losses),
-            "variety": None if self.variety is None else {**asdict(self.variety), "words": self.variety.describe()},
+            "variety": None
+            if self.variety is None
+            else {**asdict(self.variety), "words": self.variety.describe()},
             "fill": None if self.fill is None else asdict(self.fill),
             "samples_per_pack": None if self.sizes is None else asdict(self.sizes),
         }

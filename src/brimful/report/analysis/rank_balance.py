@@ -13,7 +13,9 @@ from brimful.plan.schedule import Barrier, Part, Tail, imbalance, pack_squares, 
 from brimful.report.analysis.training_run import TrainingRun
 
 _NOTABLE = 0.01
-"""Share of a part's time that an order for all parts may lose to one for this part alone before a note says so."""
+"""Share of a part's time that an order for all parts may lose to one for this part alone before a
+note says so.
+"""
 
 _MAX_SPANS = 48
 """Steps of an epoch that are listed one by one, evenly spread."""
@@ -21,7 +23,9 @@ _MAX_SPANS = 48
 
 @dataclass(frozen=True)
 class StepSpan:
-    """Cost of the cheapest and of the costliest rank at one step, ÷ the mean over all steps and ranks."""
+    """Cost of the cheapest and of the costliest rank at one step, ÷ the mean over all steps and
+    ranks.
+    """
 
     step: int
     least: float
@@ -51,14 +55,16 @@ class OrderCosts:
 
 @dataclass(frozen=True)
 class PartBalance:
-    """Time of one part of the model: the slowest rank ÷ the mean, over all micro-batches of an epoch together.
+    """Time of one part of the model: the slowest rank ÷ the mean, over all micro-batches of an
+    epoch together.
 
     Attributes:
         part: name of the part.
         share: its cost ÷ all cost.
         as_it_comes: in seeded order.
         balanced: with packs exchanged by the costs of all parts.
-        alone: with packs exchanged by the cost of this part alone, a practical lower bound for orders of all parts.
+        alone: with packs exchanged by the cost of this part alone, a practical lower bound for
+            orders of all parts.
     """
 
     part: Part
@@ -77,7 +83,8 @@ class RankBalance:
         pack_cost_spread: cost of the costliest pack ÷ mean cost of a pack.
         attention_ratio: cost of attention over squares ÷ all cost of the language model.
         as_it_comes, balanced: in seeded order, and exchanged by cost.
-        parts: towers and language model, if towers have work; they run in turn, each ending at its barriers.
+        parts: towers and language model, if towers have work; they run in turn, each ending at its
+            barriers.
         notes: sentences on parts that one order cannot balance, and on costs that were not counted.
     """
 
@@ -95,7 +102,9 @@ class RankBalance:
         return {"in seeded order": self.as_it_comes, "balanced by cost": self.balanced}
 
 
-def measure_rank_balance(plan: Plan, run: TrainingRun, table: LengthTable | None = None) -> RankBalance | None:
+def measure_rank_balance(
+    plan: Plan, run: TrainingRun, table: LengthTable | None = None
+) -> RankBalance | None:
     """Compute the cost on each rank at each step of the first epoch.
 
     Pure: no I/O.
@@ -146,7 +155,10 @@ def measure_rank_balance(plan: Plan, run: TrainingRun, table: LengthTable | None
             mean_at_step=float(imbalance(schedule, costs, barrier=Barrier.STEP).mean()),
             rank_tokens=plan.pack_tokens[schedule].sum(axis=(0, 2, 3)).tolist(),
             rank_squares=squares[schedule].sum(axis=(0, 2, 3)).tolist(),
-            spans=[StepSpan(int(step), float(loads[step].min()), float(loads[step].max())) for step in steps],
+            spans=[
+                StepSpan(int(step), float(loads[step].min()), float(loads[step].max()))
+                for step in steps
+            ],
         )
 
     seeded, balanced = schedule_by(None), schedule_by(costs)
@@ -163,14 +175,16 @@ def measure_rank_balance(plan: Plan, run: TrainingRun, table: LengthTable | None
             )
         )
     notes += [
-        f"no one order balances all parts: the {_words(one.part)} takes {one.balanced:.3f} times its mean, and "
-        f"{one.alone:.3f} if packs were exchanged for it alone"
+        f"no one order balances all parts: the {_words(one.part)} takes {one.balanced:.3f} times "
+        f"its mean, and {one.alone:.3f} if packs were exchanged for it alone"
         for one in balances
         if one.balanced > one.alone + _NOTABLE
     ]
     # Attention is the part of the cost that does not depend on the token count alone.
     linear = run.cost_model.linear * plan.pack_tokens.astype(np.float64)
-    language = costs[:, parts.index(Part.LANGUAGE_MODEL)] if Part.LANGUAGE_MODEL in parts else 0 * totals
+    language = (
+        costs[:, parts.index(Part.LANGUAGE_MODEL)] if Part.LANGUAGE_MODEL in parts else 0 * totals
+    )
     return RankBalance(
         num_steps=plan.num_packs // run.packs_per_step,
         pack_cost_spread=float(totals.max() / totals.mean()),
@@ -185,16 +199,23 @@ def measure_rank_balance(plan: Plan, run: TrainingRun, table: LengthTable | None
 def _costs_of_parts(
     plan: Plan, run: TrainingRun, table: LengthTable | None
 ) -> tuple[Float64Array, list[Part], list[str]]:
-    """Return costs ``[num_packs, parts]`` of the parts that have work, their names, and notes on uncounted costs."""
+    """Return costs ``[num_packs, parts]`` of the parts that have work, their names, and notes on
+    uncounted costs.
+    """
     model, notes = run.cost_model, []
     costs = plan.costs(model)[:, None]
     parts = [Part.LANGUAGE_MODEL]
     if table is not None:
         for part, column in ((Part.VISION_TOWER, "patches"), (Part.AUDIO_TOWER, "audio_frames")):
-            if part not in model.parts and column in table.budgets and (table.budgets[column] > 0).any():
+            if (
+                part not in model.parts
+                and column in table.budgets
+                and (table.budgets[column] > 0).any()
+            ):
                 notes.append(
-                    f"the model has no {_words(part)}, and the samples have {column.replace('_', ' ')}: that cost is not "
-                    f"counted; name the config.json of your model with {setting('model_config')}"
+                    f"the model has no {_words(part)}, and the samples have "
+                    f"{column.replace('_', ' ')}: that cost is not counted; name the config.json "
+                    f"of your model with {setting('model_config')}"
                 )
         try:
             all_costs = plan.costs(model, table)

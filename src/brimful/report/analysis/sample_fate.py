@@ -38,7 +38,8 @@ class SampleFate:
         where: file and line; empty without a length table that names the source.
         tokens: its length; None without a table, and for a rejected row.
         targets: of the loss; None if they were not measured.
-        status: ``packed``, ``truncated``, ``split``, ``dropped``, ``rejected``, or ``measured`` without a plan.
+        status: ``packed``, ``truncated``, ``split``, ``dropped``, ``rejected``, or ``measured``
+            without a plan.
         reason: of a loss; empty if the whole sample is in packs.
         places: segments in the order of their tokens.
     """
@@ -55,14 +56,17 @@ class SampleFate:
         """Describe the fate in a few lines."""
         lines = [f"sample         {self.sample_id:,}" + (f" at {self.where}" if self.where else "")]
         if self.tokens is not None:
-            targets = "" if self.targets is None else f", {self.targets:,} of them targets of the loss"
+            targets = (
+                "" if self.targets is None else f", {self.targets:,} of them targets of the loss"
+            )
             lines.append(f"tokens         {self.tokens:,}{targets}")
         for place in self.places:
             part = ""
             if self.status in ("truncated", "split"):
                 part = f": its tokens {place.start:,} … {place.start + place.tokens - 1:,}"
             lines.append(
-                f"packed         pack {place.pack:,}, tokens {place.first:,} … {place.first + place.tokens - 1:,}{part}"
+                f"packed         pack {place.pack:,}, tokens {place.first:,} … "
+                f"{place.first + place.tokens - 1:,}{part}"
             )
         if self.reason:
             lines.append(f"{self.status:<15}{self.reason}")
@@ -87,13 +91,17 @@ def find_sample(sample_id: int, plan: Plan | None, table: LengthTable | None) ->
     'truncated      1 of its 9 tokens are in no pack'
     """
     if plan is None and table is None:
-        raise SettingsError(f"{setting('sample', sample_id)}: no plan and no length table to find it in")
+        raise SettingsError(
+            f"{setting('sample', sample_id)}: no plan and no length table to find it in"
+        )
     count = len(table) if table is not None else plan.ledger.samples_in if plan is not None else 0
     if not 0 <= sample_id < count:
         raise SettingsError(f"{setting('sample', sample_id)}: the samples are 0 … {count - 1:,}")
     origin, tokens, targets = "", None, None
     if table is not None:
-        rejects = {int(rejected_id): (place, reason) for rejected_id, place, reason in table.rejects}
+        rejects = {
+            int(rejected_id): (place, reason) for rejected_id, place, reason in table.rejects
+        }
         origin, reason = rejects.get(sample_id, ("", ""))
         origin = origin or _origin(table, sample_id)
         # A length of −1 marks a row that could not be read.
@@ -112,7 +120,11 @@ _UNREADABLE = "the row could not be read"
 
 
 def _status(
-    plan: Plan, table: LengthTable | None, sample_id: int, places: tuple[Place, ...], tokens: int | None
+    plan: Plan,
+    table: LengthTable | None,
+    sample_id: int,
+    places: tuple[Place, ...],
+    tokens: int | None,
 ) -> tuple[str, str]:
     """Return the status of a sample, and the reason of its loss."""
     if not places:
@@ -121,8 +133,14 @@ def _status(
         if table is not None and len(table) == plan.ledger.samples_in:
             return "dropped", why_dropped(plan, table, sample_id)
         # Without the lengths only the totals of the plan are known.
-        dropped_by = ", ".join(f"{count:,} for {name}" for name, count in plan.outcome.dropped_by.items())
-        return "dropped", f"by the plan ({dropped_by or 'longer than a pack'}); lengths.arrow is not next to the plan"
+        dropped_by = ", ".join(
+            f"{count:,} for {name}" for name, count in plan.outcome.dropped_by.items()
+        )
+        return (
+            "dropped",
+            f"by the plan ({dropped_by or 'longer than a pack'}); lengths.arrow is not next to the "
+            "plan",
+        )
     packed_tokens = sum(place.tokens for place in places)
     if tokens is not None and packed_tokens < tokens:
         return "truncated", f"{tokens - packed_tokens:,} of its {tokens:,} tokens are in no pack"
@@ -134,13 +152,23 @@ def _places(plan: Plan, sample_id: int) -> tuple[Place, ...]:
     segments = np.flatnonzero(plan.sample_ids == sample_id)
     # Pack i holds the segments offsets[i] … offsets[i + 1] − 1.
     packs = np.searchsorted(plan.offsets, segments, side="right") - 1
-    firsts = [int(plan.lengths[begin:end].sum()) for begin, end in zip(plan.offsets[packs], segments, strict=True)]
-    columns = (packs.tolist(), firsts, plan.lengths[segments].tolist(), plan.starts[segments].tolist())
+    firsts = [
+        int(plan.lengths[begin:end].sum())
+        for begin, end in zip(plan.offsets[packs], segments, strict=True)
+    ]
+    columns = (
+        packs.tolist(),
+        firsts,
+        plan.lengths[segments].tolist(),
+        plan.starts[segments].tolist(),
+    )
     return tuple(sorted(map(Place, *columns), key=lambda place: place.start))
 
 
 def _origin(table: LengthTable, sample_id: int) -> str:
-    """Return file and line of a sample by the present file, or its row number if that file has been replaced."""
+    """Return file and line of a sample by the present file, or its row number if that file has been
+    replaced.
+    """
     # Samples are numbered through all files of a source; row numbers start again in each.
     row = sample_id
     for title, count in table.provenance.get("parts", ()):
@@ -149,6 +177,10 @@ def _origin(table: LengthTable, sample_id: int) -> str:
                 source = open_source(title)
             except (BrimfulError, OSError):
                 return f"row {row:,} of {title}"
-            return source.where(row) if len(source) == count else f"row {row:,} of {title} as it was when measured"
+            return (
+                source.where(row)
+                if len(source) == count
+                else f"row {row:,} of {title} as it was when measured"
+            )
         row -= count
     return ""

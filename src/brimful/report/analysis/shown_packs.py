@@ -38,16 +38,22 @@ _SEGMENTS = 24
 """Maximum number of segments shown of a pack; the strip shows all."""
 
 _MAX_BYTES, _MAX_PIXELS = 1 << 26, 50_000_000
-"""Limits of bytes in a file, and of pixels of an image or frame, or audio samples: larger media are not drawn."""
+"""Limits of bytes in a file, and of pixels of an image or frame, or audio samples: larger media are
+not drawn.
+"""
 
 _COLUMNS = 480
 """Columns of the strip of a pack."""
 
 _MAX_NAME = 80
-"""Maximum number of characters of a name that are shown: a name is any text, and may be a whole path."""
+"""Maximum number of characters of a name that are shown: a name is any text, and may be a whole
+path.
+"""
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters, including text direction, which a terminal or a page obeys; data must not contain them."""
+"""Control characters, including text direction, which a terminal or a page obeys; data must not
+contain them.
+"""
 
 Decode: TypeAlias = Callable[[TokenIds], str]
 """Function from tokens to their text."""
@@ -175,7 +181,9 @@ def segments_of(pack: Pack) -> Iterator[tuple[Segment, list[PlacedMedium]]]:
         yield Segment(sample_id, begin, start, end - begin, num_targets), media
 
 
-def split_at_media(segment: Segment, media: Sequence[PlacedMedium]) -> Iterator[slice | PlacedMedium]:
+def split_at_media(
+    segment: Segment, media: Sequence[PlacedMedium]
+) -> Iterator[slice | PlacedMedium]:
     """Yield the media of a segment, and the tokens of the pack between them, in order."""
     begin, end = segment.first, segment.first + segment.tokens
     for item in media:
@@ -210,7 +218,8 @@ class ShownMedium:
 
     Attributes:
         facts: its name, size and tokens.
-        thumbnail: JPEG of an image or of the first frame of a video; empty for audio, and if it cannot be drawn.
+        thumbnail: JPEG of an image or of the first frame of a video; empty for audio, and if it
+            cannot be drawn.
         peaks: loudest sample of each of equal parts of an audio clip, from 0 to 1.
         note: why it is not drawn; empty if it is.
     """
@@ -233,8 +242,8 @@ class ShownPack:
         index: its number.
         tokens: its tokens.
         budgets: use and capacity of tokens, and of patches if they are limited.
-        strip: kind of each of up to 480 equal parts of the pack: ``text``, ``target``, ``image``, ``video``, ``audio``
-            or ``padding``.
+        strip: kind of each of up to 480 equal parts of the pack: ``text``, ``target``, ``image``,
+            ``video``, ``audio`` or ``padding``.
         boundaries: first tokens of its segments, as shares of the capacity.
         segments: the first of them.
         hidden: number of segments that are not shown.
@@ -250,21 +259,31 @@ class ShownPack:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers of a pack for JSON, without images and texts."""
-        media = [part.facts for _, parts in self.segments for part in parts if isinstance(part, ShownMedium)]
+        media = [
+            part.facts
+            for _, parts in self.segments
+            for part in parts
+            if isinstance(part, ShownMedium)
+        ]
         return {
             "pack": self.index,
             "tokens": self.tokens,
             "budgets": {
-                name: {"used": amount, "capacity": capacity} for name, (amount, capacity) in self.budgets.items()
+                name: {"used": amount, "capacity": capacity}
+                for name, (amount, capacity) in self.budgets.items()
             },
             "media": [asdict(facts) for facts in media],
         }
 
 
-def show_packs(packs: PackSequence, *, budgets: dict[str, int], decode: Decode | None) -> list[ShownPack]:
-    """Return a few packs with media: the fullest in patches or audio, the middle one, and the emptiest that has any.
+def show_packs(
+    packs: PackSequence, *, budgets: dict[str, int], decode: Decode | None
+) -> list[ShownPack]:
+    """Return a few packs with media: the fullest in patches or audio, the middle one, and the
+    emptiest that has any.
 
-    They are choices from at most 64 packs, evenly spread, so that a large store is not read for its report.
+    They are choices from at most 64 packs, evenly spread, so that a large store is not read for its
+    report.
 
     Args:
         packs: a store.
@@ -277,8 +296,13 @@ def show_packs(packs: PackSequence, *, budgets: dict[str, int], decode: Decode |
     if not len(packs):
         return []
     indices = np.unique(np.linspace(0, len(packs) - 1, _CANDIDATES).astype(np.int64)).tolist()
-    weights = {index: sum(item.num_patches + item.num_mel_frames for item in packs[index].media) for index in indices}
-    ranking = sorted((index for index in indices if weights[index]), key=lambda index: (-weights[index], index))
+    weights = {
+        index: sum(item.num_patches + item.num_mel_frames for item in packs[index].media)
+        for index in indices
+    }
+    ranking = sorted(
+        (index for index in indices if weights[index]), key=lambda index: (-weights[index], index)
+    )
     if not ranking:
         return []
     choices = dict.fromkeys((ranking[0], ranking[len(ranking) // 2], ranking[-1]))
@@ -287,7 +311,9 @@ def show_packs(packs: PackSequence, *, budgets: dict[str, int], decode: Decode |
     return [_show(packs[index], index, budgets, decode, drawings) for index in sorted(choices)]
 
 
-def _show(pack: Pack, index: int, budgets: dict[str, int], decode: Decode | None, drawings: Iterator[int]) -> ShownPack:
+def _show(
+    pack: Pack, index: int, budgets: dict[str, int], decode: Decode | None, drawings: Iterator[int]
+) -> ShownPack:
     uses = {"tokens": len(pack), "patches": sum(item.num_patches for item in pack.media)}
     capacity = budgets["tokens"]
     return ShownPack(
@@ -327,14 +353,19 @@ def _parts(
 
 
 def _strip(pack: Pack, capacity: int) -> tuple[str, ...]:
-    """Return the kind of equal parts of a pack: the most frequent of its tokens; media and targets win ties."""
+    """Return the kind of equal parts of a pack: the most frequent of its tokens; media and targets
+    win ties.
+    """
     names = ("padding", "text", "target", *(kind.value for kind in MediaKind))
     kinds = np.zeros(capacity, dtype=np.int8)
     kinds[: len(pack)] = np.where(pack.loss_mask, 2, 1)
     for item in pack.media:
         kinds[item.start : item.start + item.length] = names.index(item.medium.kind.value)
     edges = np.linspace(0, capacity, min(_COLUMNS, capacity) + 1).astype(np.int64)
-    columns = [np.bincount(kinds[begin:end], minlength=len(names))[::-1] for begin, end in pairwise(edges.tolist())]
+    columns = [
+        np.bincount(kinds[begin:end], minlength=len(names))[::-1]
+        for begin, end in pairwise(edges.tolist())
+    ]
     return tuple(names[len(names) - 1 - int(np.argmax(counts))] for counts in columns)
 
 
@@ -345,8 +376,11 @@ def _drawn(item: PlacedMedium) -> ShownMedium:
         return ShownMedium(facts, note=facts.problem)
     try:
         if item.medium.num_bytes > _MAX_BYTES:
-            return ShownMedium(facts, note=f"not drawn: it has {item.medium.num_bytes / 1e6:,.0f} MB")
-        # The bytes that were packed: an image replaced since then would be shown next to another image's text.
+            return ShownMedium(
+                facts, note=f"not drawn: it has {item.medium.num_bytes / 1e6:,.0f} MB"
+            )
+        # The bytes that were packed: an image replaced since then would be shown next to another
+        # image's text.
         medium = replace(item.medium, data=item.read())
         if medium.kind is MediaKind.AUDIO:
             header = audio_header(medium)

@@ -1,4 +1,6 @@
-"""Status of a stream, for display: its log and acknowledgements, read again and again at little cost."""
+"""Status of a stream, for display: its log and acknowledgements, read again and again at little
+cost.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class TrainingStatus:
-    """One training, a group of ranks, by its last acknowledgement: only packs in a checkpoint count as trained.
+    """One training, a group of ranks, by its last acknowledgement: only packs in a checkpoint count
+    as trained.
 
     Attributes:
         group: its name.
@@ -69,8 +72,8 @@ class TrainingStatus:
         seconds_ago: since the acknowledgement, by the clock of its machine.
         steps_per_second: between the last two acknowledgements; None before the second.
         eta_seconds: to the end of a stream that has ended, at this speed; None while it grows.
-        dry_seconds: after which the training has caught up with a stream that grows slower than it trains; None if that
-            is not known, or never.
+        dry_seconds: after which the training has caught up with a stream that grows slower than it
+            trains; None if that is not known, or never.
     """
 
     group: str
@@ -137,10 +140,10 @@ _RATE_SECONDS = 300.0
 class StreamWatch:
     """Observer of a stream; each look reads only new records.
 
-    Everything it reports is durable: production comes from the log, and training progress from acknowledgements.
-    So it is exact at every moment, even if a process is killed, and costs producers and trainers nothing. The growth
-    of the log is timed by the monotonic clock of this process; the speed of a training by the clock of the machine that
-    acknowledges.
+    Everything it reports is durable: production comes from the log, and training progress from
+    acknowledgements. So it is exact at every moment, even if a process is killed, and costs
+    producers and trainers nothing. The growth of the log is timed by the monotonic clock of this
+    process; the speed of a training by the clock of the machine that acknowledges.
 
     Args:
         directory: path or URL of the stream.
@@ -233,8 +236,15 @@ class StreamWatch:
         return ProducerStatus(
             name=producer.name,
             is_closed=self._producers.is_closed(producer),
-            **{name: int(counts.get(name, 0)) for name in ("samples_read", "packs", "tokens", "shards")},
-            dropped={name: int(counts[name]) for name in ("malformed", "without_target") if counts.get(name)},
+            **{
+                name: int(counts.get(name, 0))
+                for name in ("samples_read", "packs", "tokens", "shards")
+            },
+            dropped={
+                name: int(counts[name])
+                for name in ("malformed", "without_target")
+                if counts.get(name)
+            },
         )
 
     def _training(self, group: str, packs_per_second: float | None) -> TrainingStatus | None:
@@ -247,7 +257,8 @@ class StreamWatch:
         ack, notes = acks.read(position)
         lanes = int(ack["lanes"])
         order = order_of(Assignment(ack["assign"]), self._log.shards, lanes)
-        # While the stream grows, a step that lacks a pack is not there yet; at the end it is, unless the tail is dropped.
+        # While the stream grows, a step that lacks a pack is not there yet; at the end it is,
+        # unless the tail is dropped.
         steps_there_are = order.num_steps(is_full=self._log.end is None or ack["tail"] == "drop")
         behind = max(0, steps_there_are - position // lanes)
         seconds = notes["time"] - acks.read(positions[0])[1]["time"]
@@ -260,7 +271,11 @@ class StreamWatch:
             elif gain is not None and gain > 0:
                 dry = behind / gain
         # Ranks of an earlier, larger run no longer acknowledge.
-        own = {rank: facts for rank, facts in sorted(acks.ranks().items()) if rank < notes["dp_world_size"]}
+        own = {
+            rank: facts
+            for rank, facts in sorted(acks.ranks().items())
+            if rank < notes["dp_world_size"]
+        }
         steps = {rank: int(facts["packs_delivered"]) // lanes for rank, facts in own.items()}
         first = max(steps.values(), default=0)
         return TrainingStatus(
@@ -274,7 +289,8 @@ class StreamWatch:
             first_needed_shard=int(ack["frontier"]),
             dp_world_size=int(notes["dp_world_size"]),
             ranks=tuple(
-                RankStatus(rank, step, first - step, int(own[rank]["skipped"])) for rank, step in steps.items()
+                RankStatus(rank, step, first - step, int(own[rank]["skipped"]))
+                for rank, step in steps.items()
             ),
             seconds_ago=max(0.0, time.time() - notes["time"]),
             steps_per_second=rate,

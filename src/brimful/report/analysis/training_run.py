@@ -56,7 +56,8 @@ def cost_model_named(name: str) -> CostModel:
     config = MODELS.get(name.lower())
     if config is None:
         raise SettingsError(
-            f"{setting('model_type', name)} is unknown: use one of {', '.join(MODELS)}, or {setting('model_config')}"
+            f"{setting('model_type', name)} is unknown: use one of {', '.join(MODELS)}, or "
+            f"{setting('model_config')}"
         )
     return CostModel.of_model(config)
 
@@ -80,7 +81,9 @@ def cost_model_from_config(path: str | os.PathLike[str]) -> CostModel:
     except ValueError as error:
         raise SettingsError(f"{setting('model_config', name)} is not JSON: {error}") from error
     if not isinstance(config, dict):
-        raise SettingsError(f"{setting('model_config', name)} holds no JSON object: give the config.json of a model")
+        raise SettingsError(
+            f"{setting('model_config', name)} holds no JSON object: give the config.json of a model"
+        )
     try:
         return CostModel.of_model(config)
     except BrimfulError as error:
@@ -117,7 +120,9 @@ class TrainingRun:
     brimful.errors.SettingsError: dp_world_size must be at least 1 and is 0
     """
 
-    dp_world_size: int = option(1, "Data-parallel ranks.", "RANKS", "--world-size", "--dp-world-size")
+    dp_world_size: int = option(
+        1, "Data-parallel ranks.", "RANKS", "--world-size", "--dp-world-size"
+    )
     micro_batch_size: int = option(
         1,
         "Samples per forward pass without packing.",
@@ -140,12 +145,18 @@ class TrainingRun:
             if value is not None and value < minimum:
                 raise SettingsError(f"{setting(name)} must be at least {minimum} and is {value}")
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise SettingsError(f"{setting('learning_rate')} must be a number above 0 and is {self.learning_rate}")
+            raise SettingsError(
+                f"{setting('learning_rate')} must be a number above 0 and is {self.learning_rate}"
+            )
 
     @property
     def packs_per_forward(self) -> int:
         """Packs of one forward on one rank."""
-        return self.micro_batch_size if self.packs_per_micro_batch is None else self.packs_per_micro_batch
+        return (
+            self.micro_batch_size
+            if self.packs_per_micro_batch is None
+            else self.packs_per_micro_batch
+        )
 
     @property
     def packs_per_step(self) -> int:
@@ -161,6 +172,8 @@ class TrainingRun:
         """Return a dictionary for JSON, with two numbers of the cost model."""
         return {
             **{name: value for name, value in vars(self).items() if name != "cost_model"},
-            "crossover_length": self.cost_model.crossover_length if self.cost_model.quadratic else None,
+            "crossover_length": self.cost_model.crossover_length
+            if self.cost_model.quadratic
+            else None,
             "cost_unit": self.cost_model.unit,
         }

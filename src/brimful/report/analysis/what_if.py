@@ -76,7 +76,8 @@ class Alternative(PlannedPacks):
 def sweep_capacities(
     lengths: Histogram, capacities: Sequence[int], *, alignment: Alignment, packs_per_step: int
 ) -> list[CapacityPoint]:
-    """Plan the same lengths at several capacities, best fit decreasing, without the samples that are too long.
+    """Plan the same lengths at several capacities, best fit decreasing, without the samples that
+    are too long.
 
     Counts of lengths are enough, so the cost depends on the number of different lengths alone.
 
@@ -103,7 +104,10 @@ def sweep_capacities(
             continue
         aligned_items = Histogram.of_counts(alignment.rounded(items.lengths), items.counts)
         num_packs = best_fit_decreasing(aligned_items, capacity=usable).num_packs
-        num_oversized, tokens_lost = lengths.num_items - items.num_items, lengths.total - items.total
+        num_oversized, tokens_lost = (
+            lengths.num_items - items.num_items,
+            lengths.total - items.total,
+        )
         points.append(
             CapacityPoint(
                 capacity=capacity,
@@ -127,9 +131,11 @@ def sweep_capacities(
 def compare_plans(
     table: LengthTable, plan: Plan, *, packs_per_step: int, capacities: Sequence[int] = ()
 ) -> list[Alternative]:
-    """Plan the same lengths at other capacities and with other algorithms, with the plan's overflow policy and seed.
+    """Plan the same lengths at other capacities and with other algorithms, with the plan's overflow
+    policy and seed.
 
-    Pure: no I/O. Under the policy ``error``, samples too long for a smaller capacity are left out and counted.
+    Pure: no I/O. Under the policy ``error``, samples too long for a smaller capacity are left out
+    and counted.
 
     Args:
         table: the lengths of the plan.

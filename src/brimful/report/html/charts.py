@@ -52,7 +52,9 @@ def lengths_chart(lengths: LengthFacts, capacity: int | None) -> str:
     chart.bars("one", sample_bars, gap=0.6)
     chart.bars("two", token_bars, gap=0.6)
     chart.mark(capacity, "capacity")
-    return figure(chart, "chart-lengths", [("one", f"share of {plural}"), ("two", "share of tokens")])
+    return figure(
+        chart, "chart-lengths", [("one", f"share of {plural}"), ("two", "share of tokens")]
+    )
 
 
 def fill_chart(fill: FillFacts, num_packs: int) -> str:
@@ -73,8 +75,13 @@ def fill_chart(fill: FillFacts, num_packs: int) -> str:
     chart.bars("one", bars)
     # The line begins with the packs that are emptier than the axis shows.
     cumulative = accumulate(fill.packs, initial=fill.below)
-    chart.line("two", [(edge, 100 * packs / num_packs) for edge, packs in zip(edges, cumulative, strict=True)])
-    return figure(chart, "chart-fill", [("one", "packs of this fill"), ("two", "packs up to this fill")])
+    chart.line(
+        "two",
+        [(edge, 100 * packs / num_packs) for edge, packs in zip(edges, cumulative, strict=True)],
+    )
+    return figure(
+        chart, "chart-fill", [("one", "packs of this fill"), ("two", "packs up to this fill")]
+    )
 
 
 def sizes_chart(sizes: SizeFacts, num_packs: int) -> str:
@@ -82,20 +89,30 @@ def sizes_chart(sizes: SizeFacts, num_packs: int) -> str:
     bins = sizes.classes
     begin, end = bins[0].begin, bins[-1].end
     label = "samples (segments) in a pack"
-    axis = decade_axis(label, begin, end) if sizes.logarithmic else linear_axis(label, begin, end, whole=True)
+    axis = (
+        decade_axis(label, begin, end)
+        if sizes.logarithmic
+        else linear_axis(label, begin, end, whole=True)
+    )
     chart = Chart(
         "Samples in a pack",
         f"Bars are packs by how many samples share them: {sizes.least:,} to {sizes.most:,}, "
-        f"{sizes.mean:,.1f} on average, which is the factor by which an unchanged batch size grows.",
+        f"{sizes.mean:,.1f} on average, which is the factor by which an unchanged batch size "
+        "grows.",
         axis,
         _percent_axis("share of packs", max(one.number for one in bins) / num_packs),
     )
-    bars = [_share_bar(one.begin, one.end, one.describe("sample"), one.number, num_packs, "pack") for one in bins]
+    bars = [
+        _share_bar(one.begin, one.end, one.describe("sample"), one.number, num_packs, "pack")
+        for one in bins
+    ]
     chart.bars("one", bars)
     return figure(chart, "chart-sizes")
 
 
-def capacity_charts(points: list[CapacityPoint], packs_per_step: int, capacity: int | None) -> list[str]:
+def capacity_charts(
+    points: list[CapacityPoint], packs_per_step: int, capacity: int | None
+) -> list[str]:
     """Draw fill and steps at other capacities."""
     num_steps = [point.steps_per_epoch for point in points]
     # Both charts share the axis of capacities, so a mark is at the same place in both.
@@ -108,7 +125,9 @@ def capacity_charts(points: list[CapacityPoint], packs_per_step: int, capacity: 
         _percent_axis("real tokens ÷ positions", 1.0),
     )
     fill.line("one", [(point.capacity, 100 * point.fill_ratio) for point in points], dots=True)
-    fill.line("two", [(point.capacity, 100 * point.padded_fill_ratio) for point in points], dots=True)
+    fill.line(
+        "two", [(point.capacity, 100 * point.padded_fill_ratio) for point in points], dots=True
+    )
     steps = Chart(
         "Steps an epoch by capacity",
         f"Steps of {counted(packs_per_step, 'pack')}: a longer pack holds more samples, so an "
@@ -119,7 +138,10 @@ def capacity_charts(points: list[CapacityPoint], packs_per_step: int, capacity: 
     steps.line("one", [(point.capacity, point.steps_per_epoch) for point in points], dots=True)
     for chart in (fill, steps):
         chart.mark(capacity, "this plan:")
-    return [figure(fill, "chart-capacity", [("one", "packed"), ("two", "padded")]), figure(steps, "chart-steps")]
+    return [
+        figure(fill, "chart-capacity", [("one", "packed"), ("two", "padded")]),
+        figure(steps, "chart-steps"),
+    ]
 
 
 def work_charts(work: RankBalance) -> list[str]:
@@ -136,13 +158,22 @@ def _costs_by_step(work: RankBalance) -> Chart:
     spans = [span for costs in work.orders.values() for span in costs.spans]
     num_spans, last = len(work.balanced.spans), work.num_steps - 1
     width = work.num_steps / num_spans
-    steps = "All steps." if num_spans == work.num_steps else f"{num_spans} of {work.num_steps:,} steps, evenly spread."
+    steps = (
+        "All steps."
+        if num_spans == work.num_steps
+        else f"{num_spans} of {work.num_steps:,} steps, evenly spread."
+    )
     chart = Chart(
         "Cost of a step on the ranks",
         "Each bar reaches from the rank with least work to the one with most, mean 1: the shorter, "
         f"the less ranks wait. {steps}",
         linear_axis("step", 0, last + width, "{:,}".format, whole=True),
-        linear_axis("cost ÷ mean", min(span.least for span in spans), max(span.most for span in spans), "{:g}".format),
+        linear_axis(
+            "cost ÷ mean",
+            min(span.least for span in spans),
+            max(span.most for span in spans),
+            "{:g}".format,
+        ),
     )
     # The bars of one step lie side by side, each 0.45 of its width wide.
     for shift, color, (order, costs) in zip((0, 0.45), _COLORS, work.orders.items(), strict=True):

@@ -28,7 +28,9 @@ def pair(*parts: str) -> str:
 
 
 def tile(name: str, value: str, remark: str, much_lost: bool = False) -> str:
-    """Return a big number with its name and a remark; ``much_lost`` shows it in the color of loss."""
+    """Return a big number with its name and a remark; ``much_lost`` shows it in the color of
+    loss.
+    """
     kind = ' class="lost"' if much_lost else ""
     number = f"<b>{escape(value)}</b><span>{escape(remark)}</span>"
     return f"<div{kind}><dt>{escape(name)}</dt><dd>{number}</dd></div>"

@@ -1,4 +1,6 @@
-"""A few packs as drawings: a strip of each, and its segments with their texts, targets and media."""
+"""A few packs as drawings: a strip of each, and its segments with their texts, targets and
+media.
+"""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -27,15 +29,21 @@ def shown_packs_section(packs: list[ShownPack]) -> str:
     """Return packs as they are; every name and text of the data is escaped."""
     kinds = {kind for pack in packs for kind in pack.strip}
     legend = "".join(
-        f'<li><i class="part-{kind}"></i>{escape(words)}</li>' for kind, words in _LEGEND.items() if kind in kinds
+        f'<li><i class="part-{kind}"></i>{escape(words)}</li>'
+        for kind, words in _LEGEND.items()
+        if kind in kinds
     )
     words = (
-        "The strip is the whole pack from its first token to its last, with a line between two segments. Below are its "
-        "segments; targets of the loss are marked."
+        "The strip is the whole pack from its first token to its last, with a line between two "
+        "segments. Below are its segments; targets of the loss are marked."
     )
     body = "".join(_pack(pack) for pack in packs)
     return section(
-        "shown", "Some packs, as they are", paragraph(words), f'<ul class="legend">{legend}</ul>', f"<div>{body}</div>"
+        "shown",
+        "Some packs, as they are",
+        paragraph(words),
+        f'<ul class="legend">{legend}</ul>',
+        f"<div>{body}</div>",
     )
 
 
@@ -55,7 +63,9 @@ def _strip(pack: ShownPack) -> str:
     parts, x = [], 0
     for kind, run in groupby(pack.strip):
         length = len(list(run))
-        parts.append(f'<rect class="part-{kind}" x="{x}" y="0" width="{length}" height="{_HEIGHT}"/>')
+        parts.append(
+            f'<rect class="part-{kind}" x="{x}" y="0" width="{length}" height="{_HEIGHT}"/>'
+        )
         x += length
     lines = [
         f'<line class="boundary" x1="{share * width:.2f}" x2="{share * width:.2f}" y1="0" y2="{_HEIGHT}"/>'
@@ -79,7 +89,11 @@ def _segment(facts: Segment, parts: Sequence[ShownText | ShownMedium]) -> str:
 
 def _text(part: ShownText) -> str:
     # Isolated, so that a mark of direction in one text does not turn the page around.
-    return f"<mark><bdi>{escape(part.text)}</bdi></mark>" if part.is_target else f"<bdi>{escape(part.text)}</bdi>"
+    return (
+        f"<mark><bdi>{escape(part.text)}</bdi></mark>"
+        if part.is_target
+        else f"<bdi>{escape(part.text)}</bdi>"
+    )
 
 
 def _medium(part: ShownMedium) -> str:

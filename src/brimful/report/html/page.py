@@ -35,8 +35,8 @@ DATA_ID = "report-data"
 def render_page(facts: Facts) -> str:
     """Return one HTML page. Equal facts give equal pages: it contains no date.
 
-    The page forbids itself to load or run anything (``Content-Security-Policy``), so it can be mailed, kept with a
-    checkpoint, and opened without a network.
+    The page forbids itself to load or run anything (``Content-Security-Policy``), so it can be
+    mailed, kept with a checkpoint, and opened without a network.
 
     >>> from brimful.measure import LengthTable
     >>> from brimful.report.analysis.facts import TrainingRun, gather_facts
@@ -74,9 +74,9 @@ def _subtitle(facts: Facts) -> str:
         plan = facts.plan_facts.plan
         settings = plan.settings
         return (
-            f"{counted(plan.ledger.samples_packed, 'sample')} in {counted(plan.num_packs, 'pack')} of "
-            f"{counted(plan.capacity, 'token')}, {settings.algorithm}, overflow {settings.overflow_policy.value}, "
-            f"seed {settings.seed}"
+            f"{counted(plan.ledger.samples_packed, 'sample')} in {counted(plan.num_packs, 'pack')} "
+            f"of {counted(plan.capacity, 'token')}, {settings.algorithm}, overflow "
+            f"{settings.overflow_policy.value}, seed {settings.seed}"
         )
     if lengths is None:
         return "no samples"
@@ -89,7 +89,10 @@ def _footer(facts: Facts) -> str:
         names.append(f"lengths {facts.length_facts.fingerprint}")
     if facts.plan is not None:
         names.append(f"plan {short(facts.plan.fingerprint)}")
-    return ", ".join(names) + f". The numbers of this page are in it as JSON, in the element {DATA_ID}."
+    return (
+        ", ".join(names)
+        + f". The numbers of this page are in it as JSON, in the element {DATA_ID}."
+    )
 
 
 def sections_of(facts: Facts) -> list[str]:
@@ -110,7 +113,8 @@ def sections_of(facts: Facts) -> list[str]:
     if plan is not None:
         parts.append(ledger_section(plan, facts.table, facts.rejects))
     parts += [
-        section(part.name, part.title, paragraph(part.words), table(part.table)) for part in tables.titled_tables(facts)
+        section(part.name, part.title, paragraph(part.words), table(part.table))
+        for part in tables.titled_tables(facts)
     ]
     if facts.work is not None:
         parts.append(work_section(facts.work, model))
@@ -174,7 +178,9 @@ def advice_section(advice: Advice, model: str) -> str:
         f"<div><dt>{escape(note.topic)}</dt><dd>{escape(note.text)}<cite>{escape(note.source)}</cite></dd></div>"
         for note in advice.notes
     )
-    arithmetic = f"Arithmetic is by the cost model of {model}; kernels and networks have their own limits."
+    arithmetic = (
+        f"Arithmetic is by the cost model of {model}; kernels and networks have their own limits."
+    )
     return section(
         "packing",
         "What changes when you turn packing on",
@@ -216,7 +222,9 @@ def packs_section(facts: PlanFacts) -> str:
     words = [f"How packs differ from the data: {'; '.join(facts.variety.describe())}."]
     if facts.is_uniform:
         mix = in_python(setting("mix", True))
-        words.append(f"Segments of a pack are alike. With {mix} they are exchanged, at no cost in fill.")
+        words.append(
+            f"Segments of a pack are alike. With {mix} they are exchanged, at no cost in fill."
+        )
     charts = pair(fill_chart(facts.fill, num_packs), sizes_chart(facts.sizes, num_packs))
     return section("packs", "Packs", charts, *map(paragraph, words))
 
@@ -233,7 +241,9 @@ def capacity_section(facts: Facts) -> str:
         "capacities",
         "Other capacities",
         paragraph(words),
-        warning(f"Too long, and so left out, of all tokens: {large_losses}.") if large_losses else "",
+        warning(f"Too long, and so left out, of all tokens: {large_losses}.")
+        if large_losses
+        else "",
         pair(*capacity_charts(points, facts.run.packs_per_step, capacity)),
         table(tables.sweep_table(points)),
     )
@@ -269,14 +279,18 @@ def work_section(work: RankBalance, model: str) -> str:
     return section("work", "Cost on ranks and steps", *parts)
 
 
-def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Sequence[Sequence[Any]]) -> str:
+def ledger_section(
+    facts: PlanFacts, lengths: LengthTable | None, rejects: Sequence[Sequence[Any]]
+) -> str:
     """Return the account of every sample, every token and every target of the loss."""
     plan, ledger = facts.plan, facts.plan.ledger
     samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
     policy = plan.settings.overflow_policy.value
     longer = f"longer than {counted(plan.capacity, 'token')}, overflow policy {policy}"
 
-    def row(name: str, num_samples: int, num_tokens: int, reason: str = "", is_loss: bool = False) -> Row:
+    def row(
+        name: str, num_samples: int, num_tokens: int, reason: str = "", is_loss: bool = False
+    ) -> Row:
         ratio = num_tokens / tokens
         return {
             "": name,
@@ -293,7 +307,13 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Seque
         row("dropped", ledger.samples_dropped, ledger.tokens_dropped, facts.losses.why, True),
         row("rejected", ledger.samples_rejected, 0, "could not be read or encoded")
         | {"tokens": None, "of tokens": None},
-        row("truncated, of those packed", ledger.samples_truncated, ledger.tokens_truncated, longer, True),
+        row(
+            "truncated, of those packed",
+            ledger.samples_truncated,
+            ledger.tokens_truncated,
+            longer,
+            True,
+        ),
         row("split, of those packed", ledger.samples_split, 0, longer),
     ]
     sums = (
@@ -304,10 +324,15 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Seque
     account = None if lengths is None else lengths.account
     parts += _targets(ledger, 0 if account is None else account.no_target[BORROWED_REASON])
     if account is not None and account.no_target:
-        reasons: list[Row] = [{"why": reason, "samples": count} for reason, count in account.no_target.most_common()]
+        reasons: list[Row] = [
+            {"why": reason, "samples": count} for reason, count in account.no_target.most_common()
+        ]
         parts += ["<h3>Samples without a target of their own</h3>", table(Table(reasons))]
     if account is not None and account.unread:
-        names = ", ".join(f"{name} ({percent(count / samples, 0)})" for name, count in account.unread.most_common())
+        names = ", ".join(
+            f"{name} ({percent(count / samples, 0)})"
+            for name, count in account.unread.most_common()
+        )
         text = "Columns of the rows that were not read, with the share of samples that have them"
         parts.append(paragraph(f"{text}: {names}.", "fine"))
     after_segments, at_row_ends = plan.padding

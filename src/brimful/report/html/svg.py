@@ -1,8 +1,8 @@
 """Charts as inline SVG: bars, lines, ranges and marks on linear or logarithmic axes.
 
-Colors come from the classes of the page, so a chart follows its light and dark theme; texts are texts, so they can
-be selected, searched and read aloud. Nothing is loaded and nothing runs. ``docs/adr/0002-dependencies.md`` says why
-this is not a plotting library.
+Colors come from the classes of the page, so a chart follows its light and dark theme; texts are
+texts, so they can be selected, searched and read aloud. Nothing is loaded and nothing runs.
+``docs/adr/0002-dependencies.md`` says why this is not a plotting library.
 """
 
 import math
@@ -43,11 +43,17 @@ def decimal(value: float) -> str:
 
 
 def _round_step(span: float, max_steps: int) -> float:
-    """Return the smallest step of 1, 2 or 5 times a power of ten that divides the span into ``max_steps`` or fewer."""
+    """Return the smallest step of 1, 2 or 5 times a power of ten that divides the span into
+    ``max_steps`` or fewer.
+    """
     # An empty range still needs a step.
     span = max(span, 1e-9)
     power = 10.0 ** math.floor(math.log10(span / max_steps))
-    return next(factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= max_steps + 1e-9)
+    return next(
+        factor * power
+        for factor in (1, 2, 5, 10, 20)
+        if span / (factor * power) <= max_steps + 1e-9
+    )
 
 
 def _tidy(tick: float) -> float:
@@ -85,7 +91,11 @@ class Axis:
 
 
 def linear_axis(
-    label: str, begin: float, end: float, show: Callable[[float], str] = decimal, whole: bool = False
+    label: str,
+    begin: float,
+    end: float,
+    show: Callable[[float], str] = decimal,
+    whole: bool = False,
 ) -> Axis:
     """Return an axis in steps of 1, 2 or 5 times a power of ten, extended to whole steps.
 
@@ -119,11 +129,15 @@ def decade_axis(label: str, begin: float, end: float) -> Axis:
     >>> decade_axis("steps", 15, 450).ticks
     [10, 100, 1000]
     """
-    return _power_axis(label, 10, math.floor(math.log10(begin)), math.ceil(math.log10(end)), decimal)
+    return _power_axis(
+        label, 10, math.floor(math.log10(begin)), math.ceil(math.log10(end)), decimal
+    )
 
 
 def _power_axis(label: str, base: int, low: int, high: int, show: Callable[[float], str]) -> Axis:
-    """Return an axis from power ``low`` of a base to ``high``, with marks at each power or at every n-th."""
+    """Return an axis from power ``low`` of a base to ``high``, with marks at each power or at every
+    n-th.
+    """
     high = max(high, low + 1)
     stride = -(-(high - low + 1) // _MAX_TICKS)
     ticks = [base**power for power in range(low, high + 1, stride)]
@@ -132,7 +146,9 @@ def _power_axis(label: str, base: int, low: int, high: int, show: Callable[[floa
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle from ``begin`` to ``end`` on the one axis and from ``low`` to ``high`` on the other, with a title."""
+    """A rectangle from ``begin`` to ``end`` on the one axis and from ``low`` to ``high`` on the
+    other, with a title.
+    """
 
     begin: float
     end: float
@@ -157,12 +173,16 @@ class Chart:
     y: Axis
     _marks: list[str] = field(default_factory=list)
 
-    def bars(self, colour: str, bars: Sequence[Bar], gap: float = 1.0, min_height: float = 1.0) -> None:
+    def bars(
+        self, colour: str, bars: Sequence[Bar], gap: float = 1.0, min_height: float = 1.0
+    ) -> None:
         """Draw rectangles in a color of the page, each with its title as a tooltip."""
         for bar in bars:
             begin, end = self._x(bar.begin) + gap / 2, self._x(bar.end) - gap / 2
             top, bottom = self._y(bar.high), self._y(bar.low)
-            if bar.high > 0 and bottom - top < min_height:  # a small bar is visible, an empty one is not
+            if (
+                bar.high > 0 and bottom - top < min_height
+            ):  # a small bar is visible, an empty one is not
                 top = bottom - min_height
             width = max(end - begin, 0.5)
             self._marks.append(
@@ -182,11 +202,15 @@ class Chart:
             ]
 
     def mark(self, value: float | None, name: str) -> None:
-        """Draw a dashed line at a value on the horizontal axis, with its name at the top; nothing for any other value."""
+        """Draw a dashed line at a value on the horizontal axis, with its name at the top; nothing
+        for any other value.
+        """
         if value is None or not self.x.begin <= value <= self.x.end:
             return
         x = self._x(value)
-        anchor, shift = ("end", -5) if x > _WIDTH / 2 else ("start", 5)  # the word points to the middle
+        anchor, shift = (
+            ("end", -5) if x > _WIDTH / 2 else ("start", 5)
+        )  # the word points to the middle
         self._marks.append(
             f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 24}" y2="{_HEIGHT - _BOTTOM}"/>'
             f'<text class="note" x="{x + shift:.1f}" y="{_TOP - 18}" text-anchor="{anchor}" '
@@ -224,7 +248,8 @@ class Chart:
                 f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
                 f'<text x="{x:.1f}" y="{bottom + 19}" text-anchor="middle">{escape(self.x.show(tick))}</text>'
             )
-        # The vertical label is above its axis: letters are larger on a narrow screen, and nothing overlaps there.
+        # The vertical label is above its axis: letters are larger on a narrow screen, and nothing
+        # overlaps there.
         parts.append(
             f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'
             f'<text class="label" x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">'

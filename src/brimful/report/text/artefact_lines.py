@@ -18,7 +18,8 @@ def describe_lengths(table: LengthTable) -> list[str]:
     'lengths        3 samples, 18 tokens, ee6a191'
     """
     lines = [
-        f"lengths        {counted(len(table), 'sample')}, {counted(table.total_tokens, 'token')}, {short(table.fingerprint)}"
+        f"lengths        {counted(len(table), 'sample')}, {counted(table.total_tokens, 'token')}, "
+        f"{short(table.fingerprint)}"
     ]
     for name, column in table.budgets.items():
         # Rejected samples have no length.
@@ -27,20 +28,34 @@ def describe_lengths(table: LengthTable) -> list[str]:
             p5, p50, p95, p99 = np.percentile(values, [5, 50, 95, 99]).astype(int).tolist()
             spread = f"p5 {p5:,}, median {p50:,}, p95 {p95:,}, p99 {p99:,}"
             lines.append(
-                f"{name:<15}mean {values.mean():,.1f}, shortest {values.min():,}, {spread}, longest {values.max():,}"
+                f"{name:<15}mean {values.mean():,.1f}, shortest {values.min():,}, {spread}, "
+                f"longest {values.max():,}"
             )
     if table.targets is not None:
         share = 100 * table.targets.total / max(1, table.total_tokens)
-        no_target, unread = table.account.no_target.most_common(), table.account.unread.most_common()
-        lines.append(f"targets        {table.targets.total:,} ({share:.1f} % of the tokens) if nothing is cut")
+        no_target, unread = (
+            table.account.no_target.most_common(),
+            table.account.unread.most_common(),
+        )
+        lines.append(
+            f"targets        {table.targets.total:,} ({share:.1f} % of the tokens) if nothing is "
+            "cut"
+        )
         lines += [f"without any    {count:,} samples: {reason}" for reason, count in no_target]
         if unread:
-            names = ", ".join(f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in unread)
+            names = ", ".join(
+                f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in unread
+            )
             lines.append(f"not read       columns {names} of the rows")
     if table.provenance:
-        lines.append(f"source         {table.provenance['source']}, {short(table.provenance['source_fingerprint'])}")
+        lines.append(
+            f"source         {table.provenance['source']}, "
+            f"{short(table.provenance['source_fingerprint'])}"
+        )
     if len(table.rejected_ids):
-        filter_words = "".join(f", {count:,} by filter {name}" for name, count in table.account.filtered.most_common())
+        filter_words = "".join(
+            f", {count:,} by filter {name}" for name, count in table.account.filtered.most_common()
+        )
         lines.append(
             f"rejected       {counted(len(table.rejected_ids), 'row' if filter_words else 'malformed row')}{filter_words}"
         )
@@ -53,16 +68,19 @@ def describe_plan(plan: Plan) -> list[str]:
     ledger = plan.ledger
     samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
     lines = [
-        f"packs          {plan.num_packs:,} of {counted(plan.capacity, 'token')}, {short(plan.fingerprint)}",
+        f"packs          {plan.num_packs:,} of {counted(plan.capacity, 'token')}, "
+        f"{short(plan.fingerprint)}",
         f"fill           {100 * plan.fill_ratio:.2f} %",
         *_padding(plan),
-        f"lower bound    {counted(plan.bound, 'pack')}; the plan has {plan.num_packs - plan.bound:,} more",
+        f"lower bound    {counted(plan.bound, 'pack')}; the plan has "
+        f"{plan.num_packs - plan.bound:,} more",
     ]
     if plan.num_packs:
         sizes = np.diff(plan.offsets)
         fill = plan.pack_tokens / plan.capacity
         lines += [
-            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
+            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most "
+            f"{sizes.max():,}",
             f"fill of a pack least {100 * fill.min():.1f} %, median {100 * np.median(fill):.1f} %",
         ]
     lines += [
@@ -72,16 +90,18 @@ def describe_plan(plan: Plan) -> list[str]:
         f"tokens         {ledger.tokens_in:,} in: {ledger.tokens_packed:,} packed, "
         f"{ledger.tokens_dropped:,} dropped ({percent(ledger.tokens_dropped / tokens, 2)}), "
         f"{ledger.tokens_truncated:,} truncated ({percent(ledger.tokens_truncated / tokens, 2)})",
-        f"cut            {counted(ledger.samples_truncated, 'sample')} truncated, {ledger.samples_split:,} split",
+        f"cut            {counted(ledger.samples_truncated, 'sample')} truncated, "
+        f"{ledger.samples_split:,} split",
     ]
     if ledger.targets_in is not None:
         lines.append(
-            f"targets        {ledger.targets_in:,} in: {ledger.targets_packed:,} packed, {ledger.targets_dropped:,} dropped, "
-            f"{ledger.targets_cut:,} lost to cuts"
+            f"targets        {ledger.targets_in:,} in: {ledger.targets_packed:,} packed, "
+            f"{ledger.targets_dropped:,} dropped, {ledger.targets_cut:,} lost to cuts"
         )
         if ledger.samples_without_target:
             lines.append(
-                f"without any    {ledger.samples_without_target:,} samples in the packs: they teach nothing, except as mismatches of KTO"
+                f"without any    {ledger.samples_without_target:,} samples in the packs: they "
+                "teach nothing, except as mismatches of KTO"
             )
     warning = Losses.of(plan).warning
     return lines + ([f"warning        {warning}"] if warning else []) + _record(plan)
@@ -111,19 +131,31 @@ _KEYS_WITH_A_LINE = (
 def _record(plan: Plan) -> list[str]:
     """Describe the requested options, and their results."""
     outcome = plan.outcome
-    pairs = (f"{key} {_words(value)}" for key, value in plan.record.items() if key not in _KEYS_WITH_A_LINE)
+    pairs = (
+        f"{key} {_words(value)}"
+        for key, value in plan.record.items()
+        if key not in _KEYS_WITH_A_LINE
+    )
     lines = [f"settings       {', '.join(pairs)}"]
     if plan.settings.mixture is not None:
-        lines.append(f"mixture        {describe_mixture(outcome.mixed, plan.settings.mixture.as_dict())}")
-        lines += [f"source         {source.describe()}" for source in sources_of_record(outcome.mixed)]
+        lines.append(
+            f"mixture        {describe_mixture(outcome.mixed, plan.settings.mixture.as_dict())}"
+        )
+        lines += [
+            f"source         {source.describe()}" for source in sources_of_record(outcome.mixed)
+        ]
     lines += [f"phase          {line}" for line in outcome.phase_reports]
-    lines += [f"dropped for    {name}: {counted(count, 'sample')}" for name, count in outcome.dropped_by.items()]
+    lines += [
+        f"dropped for    {name}: {counted(count, 'sample')}"
+        for name, count in outcome.dropped_by.items()
+    ]
     if outcome.groups is not None:
         lines.append(f"groups         {short(outcome.groups)}, each contiguous in one pack")
     if outcome.packs_below_min_fill is not None:
         num_before, num_after = outcome.packs_below_min_fill
         lines.append(
-            f"below min_fill {counted(num_before, 'pack')}, packed again; {num_after:,} remain, last in the plan"
+            f"below min_fill {counted(num_before, 'pack')}, packed again; {num_after:,} remain, "
+            "last in the plan"
         )
     return lines
 
@@ -135,7 +167,8 @@ def _padding(plan: Plan) -> list[str]:
     after_segments, at_row_ends = plan.padding
     share = (after_segments + at_row_ends) / (plan.num_packs * plan.capacity)
     return [
-        f"padding        {100 * share:.2f} %: {counted(after_segments, 'token')} after segments, {at_row_ends:,} at the ends of rows, as aligned"
+        f"padding        {100 * share:.2f} %: {counted(after_segments, 'token')} after segments, "
+        f"{at_row_ends:,} at the ends of rows, as aligned"
     ]
 
 
@@ -154,7 +187,8 @@ def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
     """Describe a pack store, with the fate of its samples if the plan is given."""
     identity = packs.identity
     lines = [
-        f"packs          {len(packs):,} of {counted(packs.capacity, 'token')} in {counted(packs.num_shards, 'shard')}",
+        f"packs          {len(packs):,} of {counted(packs.capacity, 'token')} in "
+        f"{counted(packs.num_shards, 'shard')}",
         f"fill           {100 * packs.fill_ratio:.2f} %, {counted(packs.num_tokens, 'token')}",
         f"labels         train on {identity.get('train_on')}",
         f"fingerprints   plan {short(identity['plan'])}, source {short(identity['source'])}, "
@@ -163,7 +197,10 @@ def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
     if plan is not None:
         lines += [line for line in describe_plan(plan) if line.startswith(_PLAN_LABELS)]
     if not packs.alignment.is_none:
-        lines.append(f"alignment      segments to {packs.alignment.segment}, rows to {packs.alignment.total} tokens")
+        lines.append(
+            f"alignment      segments to {packs.alignment.segment}, rows to "
+            f"{packs.alignment.total} tokens"
+        )
     lines += packs.media.lines()
     # Path and fingerprint of the tokenizer are one line.
     notes = dict(packs.notes)

@@ -17,7 +17,9 @@ _HEAD, _TAIL = 48, 24
 """Tokens that are shown of a long segment, at its beginning and at its end."""
 
 
-def show_pack(pack: Pack, index: int, capacity: int, decode: Decode | None, full: bool = False) -> list[str]:
+def show_pack(
+    pack: Pack, index: int, capacity: int, decode: Decode | None, full: bool = False
+) -> list[str]:
     """Describe the segments of a pack; targets of the loss stand between ⟦ and ⟧.
 
     Args:
@@ -29,8 +31,8 @@ def show_pack(pack: Pack, index: int, capacity: int, decode: Decode | None, full
     """
     share = 100 * len(pack) / capacity
     lines = [
-        f"pack {index}: {len(pack):,} of {capacity:,} tokens ({share:.1f} %), {pack.num_segments} segments, "
-        f"{pack.num_loss_tokens:,} loss tokens"
+        f"pack {index}: {len(pack):,} of {capacity:,} tokens ({share:.1f} %), {pack.num_segments} "
+        f"segments, {pack.num_loss_tokens:,} loss tokens"
     ]
     for segment, media in segments_of(pack):
         start = f" from its token {segment.start:,}" if segment.start else ""
@@ -45,7 +47,9 @@ def show_pack(pack: Pack, index: int, capacity: int, decode: Decode | None, full
         # Each medium is in the place of its tokens, which are one token repeated.
         lines.append(
             "".join(
-                MediumFacts.of(part).describe() if isinstance(part, PlacedMedium) else _text(pack, part, decode, full)
+                MediumFacts.of(part).describe()
+                if isinstance(part, PlacedMedium)
+                else _text(pack, part, decode, full)
                 for part in split_at_media(segment, media)
             )
         )
@@ -72,7 +76,9 @@ def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Decode | None) -
 
 
 def _text(pack: Pack, tokens: slice, decode: Decode, full: bool) -> str:
-    """Return the text of some tokens with marks around targets, without the middle of a long one."""
+    """Return the text of some tokens with marks around targets, without the middle of a long
+    one.
+    """
 
     def marked(begin: int, end: int) -> str:
         texts = texts_of(pack, slice(begin, end), decode)
@@ -81,5 +87,8 @@ def _text(pack: Pack, tokens: slice, decode: Decode, full: bool) -> str:
     num_hidden = tokens.stop - tokens.start - _HEAD - _TAIL
     if full or num_hidden <= 0:
         return marked(tokens.start, tokens.stop)
-    head, tail = marked(tokens.start, tokens.start + _HEAD), marked(tokens.stop - _TAIL, tokens.stop)
+    head, tail = (
+        marked(tokens.start, tokens.start + _HEAD),
+        marked(tokens.stop - _TAIL, tokens.stop),
+    )
     return f"{head}\n   … {num_hidden:,} tokens …\n{tail}"

@@ -51,7 +51,10 @@ def describe_facts(facts: Facts) -> list[str]:
         lines += [f"variety        {words}" for words in facts.plan_facts.variety.describe()]
         if facts.plan_facts.is_uniform:
             mix = setting("mix", True)
-            lines.append(f"               segments of a pack are alike: {mix} exchanges them, at no cost in fill")
+            lines.append(
+                f"               segments of a pack are alike: {mix} exchanges them, at no cost in "
+                "fill"
+            )
     lines += facts.media.lines()
     for part in titled_tables(facts):
         lines += ["", f"{part.title}: {part.words}", *draw_table(part.table)]
@@ -91,7 +94,9 @@ def describe_advice(advice: Advice) -> list[str]:
     steps/epoch    1, was 2 unpacked -> accumulation 1 gives 2
     """
     packed_step, unpacked_step, best_step = advice.packed, advice.unpacked, advice.best.step
-    samples = f"samples/step   {packed_step.samples:,.0f}, was {unpacked_step.samples:,.0f} unpacked"
+    samples = (
+        f"samples/step   {packed_step.samples:,.0f}, was {unpacked_step.samples:,.0f} unpacked"
+    )
     steps = f"steps/epoch    {packed_step.steps_per_epoch:,}, was {unpacked_step.steps_per_epoch:,} unpacked"
     if not advice.nothing_to_set:
         samples += f" -> {_changes(advice)} gives {best_step.samples:,.0f}"
@@ -106,7 +111,9 @@ def _changes(advice: Advice) -> str:
         ("accumulation", advice.gradient_accumulation_steps, best.gradient_accumulation_steps),
         ("packs a forward", advice.packs_per_micro_batch, best.packs_per_micro_batch),
     )
-    return ", ".join(f"{name} {current:,} → {value:,}" for name, current, value in settings if current != value)
+    return ", ".join(
+        f"{name} {current:,} → {value:,}" for name, current, value in settings if current != value
+    )
 
 
 def draw_choices(advice: Advice) -> list[str]:
@@ -136,5 +143,7 @@ def draw_histogram(table: LengthTable) -> list[str]:
     ]
     bars = ["█" * round(_BAR_WIDTH * length_bin.number / max_number) for length_bin in bins]
     # A bin that holds anything shows something.
-    bars = [bar or "▏" * bool(length_bin.number) for bar, length_bin in zip(bars, bins, strict=True)]
+    bars = [
+        bar or "▏" * bool(length_bin.number) for bar, length_bin in zip(bars, bins, strict=True)
+    ]
     return draw_table(Table(rows, bars))

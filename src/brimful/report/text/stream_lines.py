@@ -1,8 +1,8 @@
 """A stream as lines: in full, as one line for a log, and as metrics of Prometheus.
 
 Prometheus' text format, version 0.0.4, is for the textfile collector of node-exporter
-(https://prometheus.io/docs/instrumenting/exposition_formats): for each name its help, its type, and a line for each set
-of labels.
+(https://prometheus.io/docs/instrumenting/exposition_formats): for each name its help, its type, and
+a line for each set of labels.
 """
 
 from __future__ import annotations
@@ -17,17 +17,25 @@ _MAX_RANKS = 8
 
 def describe_stream(stream: StreamStatus) -> list[str]:
     """Describe a stream, its producers and its trainings."""
-    removed = f", {counted(stream.removed_shards, 'shard')} removed" if stream.removed_shards else ""
+    removed = (
+        f", {counted(stream.removed_shards, 'shard')} removed" if stream.removed_shards else ""
+    )
     lines = [
-        f"stream         {stream.url}: {'ended' if stream.is_ended else 'growing'}, {size_of(stream.kept_bytes)}{removed}",
-        f"produced       {counted(stream.packs, 'pack')} in {counted(stream.shards, 'shard')}, {stream.tokens:,} tokens, "
-        f"{percent(stream.fill_ratio)} of {stream.capacity:,}{_growth(stream)}",
+        f"stream         {stream.url}: {'ended' if stream.is_ended else 'growing'}, "
+        f"{size_of(stream.kept_bytes)}{removed}",
+        f"produced       {counted(stream.packs, 'pack')} in {counted(stream.shards, 'shard')}, "
+        f"{stream.tokens:,} tokens, {percent(stream.fill_ratio)} of "
+        f"{stream.capacity:,}{_growth(stream)}",
     ]
     for producer in stream.producers:
-        dropped = "".join(f", {number:,} {reason.replace('_', ' ')}" for reason, number in producer.dropped.items())
+        dropped = "".join(
+            f", {number:,} {reason.replace('_', ' ')}"
+            for reason, number in producer.dropped.items()
+        )
         lines.append(
-            f"producer       {producer.name}: {counted(producer.samples_read, 'sample')} read{dropped}; "
-            f"{counted(producer.packs, 'pack')} in {counted(producer.shards, 'shard')}{'; closed' * producer.is_closed}"
+            f"producer       {producer.name}: {counted(producer.samples_read, 'sample')} "
+            f"read{dropped}; {counted(producer.packs, 'pack')} in "
+            f"{counted(producer.shards, 'shard')}{'; closed' * producer.is_closed}"
         )
     for training in stream.trainings:
         lines += _training(training)
@@ -40,7 +48,10 @@ def stream_line(stream: StreamStatus) -> str:
     """Describe a stream in one line, for logs."""
     parts = [f"{counted(stream.shards, 'shard')}, {counted(stream.packs, 'pack')}{_growth(stream)}"]
     for producer in stream.producers:
-        parts.append(f"{producer.name} {counted(producer.samples_read, 'sample')}{' (closed)' * producer.is_closed}")
+        parts.append(
+            f"{producer.name} "
+            f"{counted(producer.samples_read, 'sample')}{' (closed)' * producer.is_closed}"
+        )
     for training in stream.trainings:
         text = f"{training.group} step {training.step:,} of {training.steps_there_are:,}{_speed(training)}"
         late = max((rank.steps_behind for rank in training.ranks), default=0)
@@ -62,13 +73,17 @@ def _growth(stream: StreamStatus) -> str:
 def _training(training: TrainingStatus) -> list[str]:
     name = f" ({training.checkpoint})" if training.checkpoint else ""
     lines = [
-        f"training       {training.group}: step {training.step:,} of {training.steps_there_are:,}{name}, acknowledged "
-        f"{clock(training.seconds_ago)} ago{_speed(training)}; needs shards from {training.first_needed_shard:,} on"
+        f"training       {training.group}: step {training.step:,} of "
+        f"{training.steps_there_are:,}{name}, acknowledged {clock(training.seconds_ago)} "
+        f"ago{_speed(training)}; needs shards from {training.first_needed_shard:,} on"
     ]
     if training.ranks:
-        late = sorted((rank for rank in training.ranks if rank.steps_behind), key=lambda rank: rank.step)
+        late = sorted(
+            (rank for rank in training.ranks if rank.steps_behind), key=lambda rank: rank.step
+        )
         names = [
-            f"rank {rank.dp_rank} at step {rank.step:,}, {rank.steps_behind:,} behind" for rank in late[:_MAX_RANKS]
+            f"rank {rank.dp_rank} at step {rank.step:,}, {rank.steps_behind:,} behind"
+            for rank in late[:_MAX_RANKS]
         ]
         names += [f"{len(late) - _MAX_RANKS:,} more"] if len(late) > _MAX_RANKS else []
         skipped = sum(rank.skipped for rank in training.ranks)
@@ -117,7 +132,8 @@ _METRICS = {
     "brimful_training_step": "Step of the last acknowledged checkpoint.",
     "brimful_training_packs": "Packs that durable checkpoints were trained on.",
     "brimful_training_steps_behind": "Steps that the stream has after the checkpoint.",
-    "brimful_training_first_needed_shard": "First shard that the last acknowledged checkpoint needs.",
+    "brimful_training_first_needed_shard": "First shard that the last acknowledged checkpoint "
+    "needs.",
     "brimful_training_seconds_ago": "Seconds since the last acknowledgement.",
     "brimful_training_eta_seconds": "Seconds to the end of a stream that has ended.",
     "brimful_training_dry_seconds": "Seconds until the training has caught up with the stream.",
@@ -133,8 +149,13 @@ def prometheus_text(stream: StreamStatus) -> str:
 
     def add(name: str, value: float | None, **labels: object) -> None:
         if value is not None:
-            texts = (f'{key}="{_escaped(str(text))}"' for key, text in {"stream": stream.url, **labels}.items())
-            samples[f"brimful_{name}"].append(f"brimful_{name}{{{','.join(texts)}}} {float(value):.15g}")
+            texts = (
+                f'{key}="{_escaped(str(text))}"'
+                for key, text in {"stream": stream.url, **labels}.items()
+            )
+            samples[f"brimful_{name}"].append(
+                f"brimful_{name}{{{','.join(texts)}}} {float(value):.15g}"
+            )
 
     for noun in ("shards", "packs", "tokens", "bytes"):
         add(f"stream_{noun}_total", getattr(stream, noun))
@@ -161,7 +182,9 @@ def prometheus_text(stream: StreamStatus) -> str:
     blocks = []
     for name, lines in samples.items():
         kind = "counter" if name.endswith("_total") else "gauge"
-        blocks += [f"# HELP {name} {_METRICS[name]}", f"# TYPE {name} {kind}", *lines] if lines else []
+        blocks += (
+            [f"# HELP {name} {_METRICS[name]}", f"# TYPE {name} {kind}", *lines] if lines else []
+        )
     return "".join(f"{line}\n" for line in blocks)
 
 

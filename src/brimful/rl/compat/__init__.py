@@ -12,6 +12,6 @@ To use one, replace one import:
 ``compat.megatron``     ``balanced_cp_scheduler``
 ======================  ==============================================================================
 
-Signatures and result shapes match the trainers. If a trainer lets a micro-batch exceed its budget, the function
-here keeps the budget, and its docstring says so.
+Signatures and result shapes match the trainers. If a trainer lets a micro-batch exceed its budget,
+the function here keeps the budget, and its docstring says so.
 """

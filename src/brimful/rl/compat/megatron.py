@@ -1,4 +1,6 @@
-"""Scheduler of Megatron-Core for hybrid context parallelism, ``megatron.core.pipeline_parallel.hybrid_cp_schedule``."""
+"""Scheduler of Megatron-Core for hybrid context parallelism,
+``megatron.core.pipeline_parallel.hybrid_cp_schedule``.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ def groups_and_subsamples(
     total_hdp_gpus: int,
     cost: StepCost = COST_OF_MEGATRON,
 ) -> tuple[list[list[list[int]]], list[list[list[int]]]]:
-    """Return lengths and ids by micro-batch and rank, like ``BalancedCPScheduler.get_groups_and_subsamples``.
+    """Return lengths and ids by micro-batch and rank, like
+    ``BalancedCPScheduler.get_groups_and_subsamples``.
 
-    Megatron-Core limits one sample's share on a rank; here the limit holds for all tokens of a rank in a micro-batch.
+    Megatron-Core limits one sample's share on a rank; here the limit holds for all tokens of a rank
+    in a micro-batch.
 
     Args:
         sample_id_seqlens: id and length of each sample.
@@ -42,7 +46,10 @@ def groups_and_subsamples(
     ids = [sample_id for sample_id, _ in sample_id_seqlens]
     lengths = [length for _, length in sample_id_seqlens]
     plan = plan_context_parallel(
-        np.array(lengths), max_tokens_per_rank=max_seq_len_per_rank, world_size=total_hdp_gpus, cost=cost
+        np.array(lengths),
+        max_tokens_per_rank=max_seq_len_per_rank,
+        world_size=total_hdp_gpus,
+        cost=cost,
     )
     groups = plan.sample_id_groups
     return (
@@ -68,6 +75,8 @@ def balanced_cp_scheduler() -> type[Any]:
         """Scheduler that takes its groups from ``plan_context_parallel``."""
 
         def get_groups_and_subsamples(self, sample_id_seqlens: Any, config: Any) -> Any:
-            return groups_and_subsamples(sample_id_seqlens, self.max_seq_len_per_rank, self.total_hdp_gpus)
+            return groups_and_subsamples(
+                sample_id_seqlens, self.max_seq_len_per_rank, self.total_hdp_gpus
+            )
 
     return PlannedCPScheduler

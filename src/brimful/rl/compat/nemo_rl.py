@@ -15,8 +15,9 @@ __all__ = ["SequencePacker", "get_packer"]
 class SequencePacker:
     """Packer of sequences into bins; the number of bins is a multiple of the ranks.
 
-    Bins are in the order in which NeMo RL deals them: bin ``b`` goes to rank ``b % bin_count_multiple``, and bins that
-    are computed at the same time have about the same cost.
+    Bins are in the order in which NeMo RL deals them: bin ``b`` goes to rank
+    ``b % bin_count_multiple``, and bins that are computed at the same time have about the same
+    cost.
 
     Raises:
         SettingsError: ``min_bin_count`` or ``bin_count_multiple`` below 1.
@@ -60,7 +61,11 @@ class SequencePacker:
         if self.collect_metrics:
             self.metrics = {"num_bins": float(step.tokens.size), "bin_utilization": step.fill_ratio}
         by_rank = [step.micro_batches(rank) for rank in range(ranks)]
-        return [by_rank[rank][number].tolist() for number in range(step.num_micro_batches) for rank in range(ranks)]
+        return [
+            by_rank[rank][number].tolist()
+            for number in range(step.num_micro_batches)
+            for rank in range(ranks)
+        ]
 
     def __repr__(self) -> str:
         return f"SequencePacker(capacity {self.bin_capacity:,}, a multiple of {self.bin_count_multiple} bins)"
@@ -74,7 +79,8 @@ def get_packer(
     min_bin_count: int | None = None,
     bin_count_multiple: int | None = None,
 ) -> SequencePacker:
-    """Make a packer. Algorithm and seed are accepted but have no effect: the plan is spread over the ranks.
+    """Make a packer. Algorithm and seed are accepted but have no effect: the plan is spread over
+    the ranks.
 
     >>> get_packer("modified_first_fit_decreasing", 8)
     SequencePacker(capacity 8, a multiple of 1 bins)

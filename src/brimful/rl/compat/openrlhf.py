@@ -1,9 +1,10 @@
 """Planning functions of OpenRLHF, ``openrlhf.utils.seqlen_balancing``.
 
-OpenRLHF counts micro-batches by first fit, takes the maximum over all ranks, and then divides tokens evenly among that
-many micro-batches, whether or not each part is within the budget. Here the count of a rank is one for which
-``get_seqlen_balanced_partitions`` stays within the budget. To guarantee the budget also for the larger count of another
-rank, call ``plan_step`` once for all ranks.
+OpenRLHF counts micro-batches by first fit, takes the maximum over all ranks, and then divides
+tokens evenly among that many micro-batches, whether or not each part is within the budget. Here the
+count of a rank is one for which ``get_seqlen_balanced_partitions`` stays within the budget. To
+guarantee the budget also for the larger count of another rank, call ``plan_step`` once for all
+ranks.
 """
 
 from collections.abc import Sequence
@@ -17,9 +18,13 @@ __all__ = ["get_minimum_num_micro_batch_size", "get_seqlen_balanced_partitions"]
 
 
 def get_minimum_num_micro_batch_size(
-    total_lengths: Sequence[int], max_tokens_per_gpu: int, ring_attn_size: int, ds_tensor_parallel_size: int
+    total_lengths: Sequence[int],
+    max_tokens_per_gpu: int,
+    ring_attn_size: int,
+    ds_tensor_parallel_size: int,
 ) -> int:
-    """Return a number of micro-batches for which ``get_seqlen_balanced_partitions`` stays within the budget.
+    """Return a number of micro-batches for which ``get_seqlen_balanced_partitions`` stays within
+    the budget.
 
     Args:
         total_lengths: tokens of each sample.
@@ -38,7 +43,10 @@ def get_minimum_num_micro_batch_size(
     number = plan_step(lengths, capacity=capacity, dp_world_size=1).num_micro_batches
     # The loop ends at the latest with as many micro-batches as samples, one sample each.
     while (
-        max(int(lengths[part].sum()) for part in get_seqlen_balanced_partitions(total_lengths, number, False))
+        max(
+            int(lengths[part].sum())
+            for part in get_seqlen_balanced_partitions(total_lengths, number, False)
+        )
         > capacity
     ):
         number += 1

@@ -27,27 +27,31 @@ def build_dp_schedule(
 ) -> tuple[list[list[int]], list[list[list[int]]], list[int], list[int]]:
     """Divide the samples of several training steps among ranks and micro-batches.
 
-    Like slime's function, but no micro-batch exceeds ``max_tokens_per_gpu · cp_size``: a sample above this limit is
-    refused, where slime gives it its own micro-batch. Ranks are balanced over the step: by the FLOPs of the model if
-    ``args`` describes one, otherwise by tokens; with ``use_dynamic_batch_size=False`` always by tokens.
+    Like slime's function, but no micro-batch exceeds ``max_tokens_per_gpu · cp_size``: a sample
+    above this limit is refused, where slime gives it its own micro-batch. Ranks are balanced over
+    the step: by the FLOPs of the model if ``args`` describes one, otherwise by tokens; with
+    ``use_dynamic_batch_size=False`` always by tokens.
 
     Args:
-        args: has ``use_dynamic_batch_size``, ``max_tokens_per_gpu`` or ``micro_batch_size``, and the sizes of the model
-            under Megatron's names.
-        train_parallel_config: ``dp_size``, ``cp_size``, ``vpp_size``, ``microbatch_group_size_per_vp_stage``.
+        args: has ``use_dynamic_batch_size``, ``max_tokens_per_gpu`` or ``micro_batch_size``, and
+            the sizes of the model under Megatron's names.
+        train_parallel_config: ``dp_size``, ``cp_size``, ``vpp_size``,
+            ``microbatch_group_size_per_vp_stage``.
         total_lengths: tokens of each sample.
-        global_batch_size: rollouts of a step; the remaining rollouts, fewer than a step, are left out.
+        global_batch_size: rollouts of a step; the remaining rollouts, fewer than a step, are left
+            out.
         rollout_indices: rollout of each sample; all samples of a rollout share a step.
         sample_is_multimodal: accepted if text and media may share a micro-batch.
 
     Returns:
-        Samples of each rank; for each rank and micro-batch, positions in the samples of the rank; number of
-        micro-batches of a rank in each step; number of rollouts of each step.
+        Samples of each rank; for each rank and micro-batch, positions in the samples of the rank;
+        number of micro-batches of a rank in each step; number of rollouts of each step.
 
     Raises:
         OversizedSampleError: a sample exceeds the budget.
         InvalidLengthsError: too few rollouts for a step, or samples for the ranks.
-        SettingsError: a token budget for steps, or text and media in separate micro-batches; only slime has these.
+        SettingsError: a token budget for steps, or text and media in separate micro-batches; only
+            slime has these.
 
     >>> from types import SimpleNamespace
     >>> args = SimpleNamespace(use_dynamic_batch_size=True, max_tokens_per_gpu=7)
@@ -57,13 +61,22 @@ def build_dp_schedule(
     """
     if getattr(args, "global_batch_tokens", None) is not None:
         raise SettingsError(
-            "global_batch_tokens makes steps of a number of tokens: cut the steps before, or use slime's own scheduler"
+            "global_batch_tokens makes steps of a number of tokens: cut the steps before, or use "
+            "slime's own scheduler"
         )
-    if sample_is_multimodal is not None and getattr(args, "multimodal_aware_packing", "off") != "off":
-        raise SettingsError("multimodal_aware_packing keeps text and media apart: plan each separately with plan_step")
+    if (
+        sample_is_multimodal is not None
+        and getattr(args, "multimodal_aware_packing", "off") != "off"
+    ):
+        raise SettingsError(
+            "multimodal_aware_packing keeps text and media apart: plan each separately with "
+            "plan_step"
+        )
     ranks = train_parallel_config["dp_size"]
     multiple = (
-        train_parallel_config["microbatch_group_size_per_vp_stage"] if train_parallel_config["vpp_size"] > 1 else 1
+        train_parallel_config["microbatch_group_size_per_vp_stage"]
+        if train_parallel_config["vpp_size"] > 1
+        else 1
     )
     rollouts: dict[int, list[int]] = {}
     for sample, rollout in enumerate(rollout_indices):
@@ -71,7 +84,8 @@ def build_dp_schedule(
     num_steps = len(rollouts) // global_batch_size
     if num_steps == 0:
         raise InvalidLengthsError(
-            f"{len(rollouts):,} rollouts are fewer than one global_batch_size of {global_batch_size:,}"
+            f"{len(rollouts):,} rollouts are fewer than one global_batch_size of "
+            f"{global_batch_size:,}"
         )
 
     partitions: list[list[int]] = [[] for _ in range(ranks)]
@@ -85,7 +99,9 @@ def build_dp_schedule(
         capacity = args.micro_batch_size
     of_rollout = iter(rollouts.values())
     for _ in range(num_steps):
-        samples = np.array([sample for members in islice(of_rollout, global_batch_size) for sample in members])
+        samples = np.array(
+            [sample for members in islice(of_rollout, global_batch_size) for sample in members]
+        )
         lengths = np.asarray(total_lengths)[samples]
         step = plan_step(
             lengths if is_dynamic else np.ones_like(lengths),

@@ -1,4 +1,6 @@
-"""Planning functions of verl, ``verl.utils.seqlen_balancing``; slime and OpenRLHF have its partitions of equal sums too."""
+"""Planning functions of verl, ``verl.utils.seqlen_balancing``; slime and OpenRLHF have its
+partitions of equal sums too.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,21 @@ from brimful.rl.step_planner import plan_step
 __all__ = ["get_seqlen_balanced_partitions", "micro_batch_indices", "rearrange_micro_batches"]
 
 COST_OF_VERL = CostModel(linear=24576, quadratic=1, tile=1)
-"""Workload that verl assumes, for a 7B model: FLOPs of 24576·l + l². Pass the cost of your model instead."""
+"""Workload that verl assumes, for a 7B model: FLOPs of 24576·l + l². Pass the cost of your model
+instead.
+"""
 
 
-def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int, equal_size: bool) -> list[list[int]]:
+def get_seqlen_balanced_partitions(
+    seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
+) -> list[list[int]]:
     """Divide items into partitions of nearly equal sums, by least load instead of differencing.
 
     Args:
         seqlen_list: lengths, or workloads of any size.
         k_partitions: number of partitions, none of them empty.
-        equal_size: give each the same number of items; ``k_partitions`` has to divide the number of items.
+        equal_size: give each the same number of items; ``k_partitions`` has to divide the number of
+            items.
 
     Returns:
         Ascending positions of each partition.
@@ -39,7 +46,9 @@ def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int
     """
     num_items = len(seqlen_list)
     if equal_size and num_items % k_partitions:
-        raise SettingsError(f"equal_size needs a multiple of {k_partitions:,} items, not {num_items:,}")
+        raise SettingsError(
+            f"equal_size needs a multiple of {k_partitions:,} items, not {num_items:,}"
+        )
     # Every item takes one place: the capacity counts items, and the values are the cost.
     step = plan_step(
         np.ones(num_items, dtype=np.int32),
@@ -59,12 +68,14 @@ def micro_batch_indices(
     force_group_size: int = 1,
     cost: CostModel = COST_OF_VERL,
 ) -> list[list[int]]:
-    """Return the positions of each micro-batch of one rank: the planning half of ``rearrange_micro_batches``.
+    """Return the positions of each micro-batch of one rank: the planning half of
+    ``rearrange_micro_batches``.
 
     Args:
         seq_len_effective: ``int[num_samples]``: tokens of each sample of this rank.
         max_token_len: maximum tokens of a micro-batch, never exceeded.
-        num_batches_divided_by: the number of micro-batches is a multiple of this (virtual pipeline stages).
+        num_batches_divided_by: the number of micro-batches is a multiple of this (virtual pipeline
+            stages).
         min_num_micro_batch: minimum number of micro-batches.
         force_group_size: this many neighbors share a micro-batch.
         cost: model of the cost that is balanced.
@@ -102,9 +113,10 @@ def rearrange_micro_batches(
 ) -> tuple[list[Any], list[list[int]]]:
     """Split the batch of a rank into micro-batches within a budget of tokens.
 
-    Like verl's function, with its batches (``TensorDict``) and groups, but the plan keeps the budget directly, without
-    trying one number of micro-batches after the other. Micro-batches are always in order of falling cost
-    (``use_dynamic_bsz_balance``). Ranks agree on the number of micro-batches with one ``all_reduce``, as in verl.
+    Like verl's function, with its batches (``TensorDict``) and groups, but the plan keeps the
+    budget directly, without trying one number of micro-batches after the other. Micro-batches are
+    always in order of falling cost (``use_dynamic_bsz_balance``). Ranks agree on the number of
+    micro-batches with one ``all_reduce``, as in verl.
 
     Returns:
         The micro-batches, and the positions of each.
@@ -115,7 +127,9 @@ def rearrange_micro_batches(
     with optional("torch", "torch", "rearrange_micro_batches"):
         import torch
     input_ids = batch["input_ids"]
-    lengths = input_ids.offsets().diff() if input_ids.is_nested else batch["attention_mask"].sum(dim=1)
+    lengths = (
+        input_ids.offsets().diff() if input_ids.is_nested else batch["attention_mask"].sum(dim=1)
+    )
     numbers = lengths.cpu().numpy()
     settings = (num_batches_divided_by, min_num_micro_batch, force_group_size)
     rows = micro_batch_indices(numbers, max_token_len, *settings)
@@ -123,7 +137,9 @@ def rearrange_micro_batches(
         most = torch.tensor([len(rows)], device=lengths.device)
         torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX, group=dp_group)
         if int(most) > len(rows):
-            rows = micro_batch_indices(numbers, max_token_len, num_batches_divided_by, int(most), force_group_size)
+            rows = micro_batch_indices(
+                numbers, max_token_len, num_batches_divided_by, int(most), force_group_size
+            )
     return [_select(batch, positions) for positions in rows], rows
 
 

@@ -1,8 +1,8 @@
 """Formats of rows: chats, questions with answers, media with texts, and documents.
 
-A format says by the keys of a row whether it is its own (``matches``) and turns it into a chat, a text or tokens
-(``convert``). Its ``fields`` are the keys it reads; a mapping such as ``{"messages": "dialogue"}`` renames them for
-data with other keys.
+A format says by the keys of a row whether it is its own (``matches``) and turns it into a chat, a
+text or tokens (``convert``). Its ``fields`` are the keys it reads; a mapping such as
+``{"messages": "dialogue"}`` renames them for data with other keys.
 
 >>> detect([{"question": "1+1?", "answer": "2"}]).name
 'question_answer'
@@ -12,7 +12,14 @@ from importlib import import_module
 
 from brimful.base.wings import FORMAT_MODULES
 from brimful.sources.formats.messages import Messages, ShareGPT
-from brimful.sources.formats.row_format import FORMATS, RowFormat, detect, format_named, register, suggested
+from brimful.sources.formats.row_format import (
+    FORMATS,
+    RowFormat,
+    detect,
+    format_named,
+    register,
+    suggested,
+)
 from brimful.sources.formats.texts import (
     Alpaca,
     Caption,
@@ -30,4 +37,14 @@ register(Tokens)
 # Formats of other rooms read more columns of a row than those below, so they are tried first.
 for _module in FORMAT_MODULES:
     import_module(_module)
-register(Messages, ShareGPT, Alpaca, PromptCompletion, QuestionAnswer, Caption, Detection, Transcript, Text)
+register(
+    Messages,
+    ShareGPT,
+    Alpaca,
+    PromptCompletion,
+    QuestionAnswer,
+    Caption,
+    Detection,
+    Transcript,
+    Text,
+)

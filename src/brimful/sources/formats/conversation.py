@@ -7,7 +7,17 @@ from typing import Any
 from brimful.sources.media_places import is_media_part
 from brimful.sources.sample import MalformedRowError, Message
 
-_MEDIA_PARTS = ("image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio", "file")
+_MEDIA_PARTS = (
+    "image",
+    "image_url",
+    "input_image",
+    "video",
+    "video_url",
+    "audio",
+    "audio_url",
+    "input_audio",
+    "file",
+)
 _MEDIA_KEYS = frozenset((*_MEDIA_PARTS, *(f"{part}s" for part in _MEDIA_PARTS)))
 _WEIGHT_KEYS = ("weight", "loss_weight")
 _CHANGED_KEYS = _MEDIA_KEYS | {
@@ -21,7 +31,9 @@ _REASONING_PARTS = ("reasoning", "thinking")
 
 
 def as_text(value: Any, name: str) -> str:
-    """Return a string, or raise an error that shows the value; ``name`` names the value in the message."""
+    """Return a string, or raise an error that shows the value; ``name`` names the value in the
+    message.
+    """
     if not isinstance(value, str):
         raise MalformedRowError(f"{name} must be text and is {preview(value)}")
     return value
@@ -44,10 +56,12 @@ def is_plain(turn: Any) -> bool:
 def as_message(value: Any, name: str) -> Message:
     """Return one checked turn in OpenAI's form; text parts are joined and JSON arguments parsed.
 
-    A content that holds media stays a list of texts and of media parts as they are (``brimful.sources.media_places``).
+    A content that holds media stays a list of texts and of media parts as they are
+    (``brimful.sources.media_places``).
 
-    Chat templates expect the arguments of a tool call as an object; OpenAI's API writes them as JSON text. Parts of
-    type ``reasoning`` or ``thinking`` become ``reasoning_content``, parts of type ``tool_call`` become calls.
+    Chat templates expect the arguments of a tool call as an object; OpenAI's API writes them as
+    JSON text. Parts of type ``reasoning`` or ``thinking`` become ``reasoning_content``, parts of
+    type ``tool_call`` become calls.
     """
     if type(value) is not dict and not isinstance(value, Mapping):
         raise MalformedRowError(f"{name} must be an object and is {preview(value)}")
@@ -57,7 +71,9 @@ def as_message(value: Any, name: str) -> Message:
     message = dict(value)
     for key in _WEIGHT_KEYS:
         if message.get(key) not in (None, 0, 1):
-            raise MalformedRowError(f"{key} of {name} must be 0 or 1 and is {preview(message[key])}")
+            raise MalformedRowError(
+                f"{key} of {name} must be 0 or 1 and is {preview(message[key])}"
+            )
     # Templates read the reasoning from one key; data sets write it under several.
     for key in _REASONING_PARTS:
         if isinstance(message.get(key), str) and message.get("reasoning_content") is None:
@@ -90,7 +106,9 @@ def as_message(value: Any, name: str) -> Message:
 
 
 def key_of_turns(row: Mapping[str, Any], names: set[str]) -> str | None:
-    """Return the first key of a row whose value is a list of turns with these names; None without one."""
+    """Return the first key of a row whose value is a list of turns with these names; None without
+    one.
+    """
     for key, value in row.items():
         turn = value[0] if isinstance(value, list) and value else None
         if isinstance(turn, Mapping) and names <= turn.keys():
@@ -99,7 +117,9 @@ def key_of_turns(row: Mapping[str, Any], names: set[str]) -> str | None:
 
 
 def as_tools(value: Any) -> list[dict[str, Any]] | None:
-    """Return the tools of a chat: a list of JSON schemas, or JSON text of one; None for an empty value."""
+    """Return the tools of a chat: a list of JSON schemas, or JSON text of one; None for an empty
+    value.
+    """
     if isinstance(value, str) and value:
         value = from_json(value, "tools")
     if value is None or value == "" or value == []:
@@ -133,7 +153,9 @@ def preview(value: Any) -> str:
 
 
 def _as_call(value: Any, name: str) -> dict[str, Any]:
-    """Return one tool call, with or without OpenAI's ``function`` around it; its arguments as an object."""
+    """Return one tool call, with or without OpenAI's ``function`` around it; its arguments as an
+    object.
+    """
     if not isinstance(value, Mapping):
         raise MalformedRowError(f"a tool call of {name} must be an object and is {preview(value)}")
     call: dict[str, Any] = dict(value)
@@ -154,8 +176,12 @@ def _as_call(value: Any, name: str) -> dict[str, Any]:
     return call
 
 
-def _join_parts(parts: Sequence[Any], name: str) -> tuple[str | list[dict[str, Any]], str, list[Any]]:
-    """Return the text (with media, its parts), the reasoning and the tool calls in the parts of one content."""
+def _join_parts(
+    parts: Sequence[Any], name: str
+) -> tuple[str | list[dict[str, Any]], str, list[Any]]:
+    """Return the text (with media, its parts), the reasoning and the tool calls in the parts of one
+    content.
+    """
     content: list[dict[str, Any]] = []
     text, reasoning, calls = "", "", []
     for part in parts:
@@ -170,13 +196,17 @@ def _join_parts(parts: Sequence[Any], name: str) -> tuple[str | list[dict[str, A
             raise MalformedRowError(f"a part of {name} must be text and is {preview(part)}")
         # A part has its text under "text", under "value", or under the name of its own type.
         kind = part.get("type", "text")
-        part_text = next((part[key] for key in ("text", "value", kind) if isinstance(part.get(key), str)), None)
+        part_text = next(
+            (part[key] for key in ("text", "value", kind) if isinstance(part.get(key), str)), None
+        )
         if kind == "tool_call":
             call = part.get("value", part)
             call = from_json(call, f"a tool call of {name}") if isinstance(call, str) else call
             calls += call if isinstance(call, list) else [call]
         elif kind not in (*_TEXT_PARTS, *_REASONING_PARTS):
-            raise MalformedRowError(f"{name} holds a part of type {kind!r}; only text can be packed so far")
+            raise MalformedRowError(
+                f"{name} holds a part of type {kind!r}; only text can be packed so far"
+            )
         elif part_text is None:
             raise MalformedRowError(f"a part of {name} must be text and is {preview(part)}")
         elif kind in _REASONING_PARTS:

@@ -3,7 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brimful.sources.formats.conversation import as_message, as_text, as_tools, from_json, key_of_turns, preview
+from brimful.sources.formats.conversation import (
+    as_message,
+    as_text,
+    as_tools,
+    from_json,
+    key_of_turns,
+    preview,
+)
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.sample import MalformedRowError, Message, PlainMessages
 
@@ -26,12 +33,17 @@ class Messages(RowFormat):
         return None if key is None else {"messages": key}
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {"messages": self.messages(row, "messages"), "tools": as_tools(self.optional(row, "tools"))}
+        return {
+            "messages": self.messages(row, "messages"),
+            "tools": as_tools(self.optional(row, "tools")),
+        }
 
     def conversations(self, rows: Sequence[dict[str, Any]]) -> Sequence[PlainMessages | None]:
         messages, tools = self.fields["messages"], self.fields["tools"]
         conversations = [
-            turns if type(turns := row.get(messages)) is list and turns and row.get(tools) is None else None
+            turns
+            if type(turns := row.get(messages)) is list and turns and row.get(tools) is None
+            else None
             for row in rows
         ]
         turns_of_rows = [turns for turns in conversations if turns is not None]
@@ -49,9 +61,11 @@ _ROLES = {
 
 
 class ShareGPT(RowFormat):
-    """``{"conversations": [{"from": "human", "value": …}, {"from": "gpt", "value": …}], "system": …}``.
+    """``{"conversations": [{"from": "human", "value": …}, {"from": "gpt", "value": …}], "system":
+    …}``.
 
-    Turns with ``role`` and ``content`` are understood too: many data sets have such turns under this key.
+    Turns with ``role`` and ``content`` are understood too: many data sets have such turns under
+    this key.
 
     >>> row = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}
     >>> [turn["role"] for turn in ShareGPT().convert(row)["messages"]]
@@ -69,7 +83,10 @@ class ShareGPT(RowFormat):
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         messages = self.messages(row, "conversations", as_sharegpt_message)
-        return {"messages": self.system_message(row) + messages, "tools": as_tools(self.optional(row, "tools"))}
+        return {
+            "messages": self.system_message(row) + messages,
+            "tools": as_tools(self.optional(row, "tools")),
+        }
 
 
 def as_sharegpt_message(turn: Any, name: str) -> Message:
@@ -85,7 +102,9 @@ def as_sharegpt_message(turn: Any, name: str) -> Message:
         message = {"role": _ROLES[speaker], "content": text}
     else:
         value = repr(speaker) if isinstance(speaker, str) else preview(speaker)
-        raise MalformedRowError(f"{name} is from {value}: use one of {', '.join(_ROLES)}, function_call")
+        raise MalformedRowError(
+            f"{name} is from {value}: use one of {', '.join(_ROLES)}, function_call"
+        )
     extra = {key: value for key, value in turn.items() if key not in ("from", "value", *message)}
     return {**extra, **message}
 

@@ -1,4 +1,6 @@
-"""The contract of a row format, the table of formats, and the choice of one by a name or by the keys of rows."""
+"""The contract of a row format, the table of formats, and the choice of one by a name or by the
+keys of rows.
+"""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -22,22 +24,32 @@ class RowFormat(abc.ABC):
     default_prompt: ClassVar[str] = ""
     """Turn of the user that the format adds; empty if all turns come from the row."""
     view: ClassVar[type[RowView] | None] = None
-    """View that makes several samples of a row, whose parts ``sample_of_part`` converts; None if a row is one sample."""
+    """View that makes several samples of a row, whose parts ``sample_of_part`` converts; None if a
+    row is one sample.
+    """
     takes_media: ClassVar[bool] = True
     """False if its rows are packed as text only."""
     refused_columns: ClassVar[tuple[str, ...]] = ()
-    """Columns that change what a row means: rows of formats that do not read them are refused (``refusal``)."""
+    """Columns that change what a row means: rows of formats that do not read them are refused
+    (``refusal``).
+    """
     synonyms: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Keys that data sets use for the fields, the likeliest first."""
     has_conversations: ClassVar[bool] = False
-    """True if most rows are a role and a text in each turn, and nothing else: ``conversations`` converts many at once."""
+    """True if most rows are a role and a text in each turn, and nothing else: ``conversations``
+    converts many at once.
+    """
     is_detected: ClassVar[bool] = True
     """False if rows look like rows of another format, so that the caller has to name the format."""
     puts_media_first: ClassVar[bool] = False
-    """True if its rows have a medium and no marks: the media come first in the first turn of the user."""
+    """True if its rows have a medium and no marks: the media come first in the first turn of the
+    user.
+    """
 
     def __init__(self, fields: Mapping[str, str] | None = None, prompt: str | None = None) -> None:
-        """``prompt``: turn of the user that replaces ``default_prompt``; ignored by a format without one."""
+        """``prompt``: turn of the user that replaces ``default_prompt``; ignored by a format
+        without one.
+        """
         strangers = sorted(set(fields or {}) - set(self.default_fields))
         if strangers:
             raise SettingsError(
@@ -51,7 +63,9 @@ class RowFormat(abc.ABC):
 
     def matches(self, row: Any) -> bool:
         """Return true for an object with all required fields."""
-        return isinstance(row, Mapping) and all(self.fields[name] in row for name in self.required_fields)
+        return isinstance(row, Mapping) and all(
+            self.fields[name] in row for name in self.required_fields
+        )
 
     @abc.abstractmethod
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +74,8 @@ class RowFormat(abc.ABC):
         These are ``messages`` and ``tools``, or ``text``, or ``input_ids`` and ``labels``.
 
         Raises:
-            MalformedRowError: a field is missing or has the wrong type; names it and shows the value.
+            MalformedRowError: a field is missing or has the wrong type; names it and shows the
+                value.
         """
 
     def conversations(self, rows: Sequence[dict[str, Any]]) -> Sequence[PlainMessages | None]:
@@ -75,7 +90,8 @@ class RowFormat(abc.ABC):
 
         Args:
             part: as the view yields it.
-            read: function from a row to its sample, with all checks. Its second argument replaces ``convert``.
+            read: function from a row to its sample, with all checks. Its second argument replaces
+                ``convert``.
         """
         raise NotImplementedError
 
@@ -86,7 +102,9 @@ class RowFormat(abc.ABC):
 
     @classmethod
     def likely_fields(cls, row: Mapping[str, Any]) -> Mapping[str, str] | None:
-        """Return the fields by which a row may be of this format, judged by its keys; None if it cannot be."""
+        """Return the fields by which a row may be of this format, judged by its keys; None if it
+        cannot be.
+        """
         keys = {
             field: key
             for field, synonyms in cls.synonyms.items()
@@ -97,7 +115,9 @@ class RowFormat(abc.ABC):
 
     @classmethod
     def refusal(cls, row: Any) -> str:
-        """Return why a row with one of the ``refused_columns`` is not read by another format, up to the remedy."""
+        """Return why a row with one of the ``refused_columns`` is not read by another format, up to
+        the remedy.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -109,7 +129,9 @@ class RowFormat(abc.ABC):
         """Return a field, or refuse the row without it."""
         key = self.fields[name]
         if type(row) is not dict and not isinstance(row, Mapping):
-            raise MalformedRowError(f"a row of format {self.name} must be an object and is {preview(row)}")
+            raise MalformedRowError(
+                f"a row of format {self.name} must be an object and is {preview(row)}"
+            )
         if key not in row:
             raise MalformedRowError(f"field {key!r} is missing (found {sorted(map(str, row))})")
         return row[key]
@@ -125,7 +147,11 @@ class RowFormat(abc.ABC):
     def system_message(self, row: Mapping[str, Any]) -> list[Message]:
         """Return the system message of the field ``system``; none if it is absent or empty."""
         system = self.optional(row, "system")
-        return [{"role": "system", "content": as_text(system, self.fields["system"])}] if system else []
+        return (
+            [{"role": "system", "content": as_text(system, self.fields["system"])}]
+            if system
+            else []
+        )
 
     def messages(
         self, row: Mapping[str, Any], name: str, convert: Callable[[Any, str], Message] = as_message
@@ -133,7 +159,9 @@ class RowFormat(abc.ABC):
         """Return the messages of a field that must be a list of at least one turn."""
         turns, key = self.get(row, name), self.fields[name]
         if not isinstance(turns, list):
-            raise MalformedRowError(f"{key!r} must be a list of turns and is {type(turns).__name__}")
+            raise MalformedRowError(
+                f"{key!r} must be a list of turns and is {type(turns).__name__}"
+            )
         if not turns:
             raise MalformedRowError(f"{key!r} is empty: a conversation needs at least one turn")
         if convert is as_message:
@@ -146,7 +174,10 @@ class RowFormat(abc.ABC):
                     if not is_plain(messages[index]):
                         messages[index] = as_message(messages[index], f"{key}[{index}]")
                 return messages
-            return [turn if is_plain(turn) else as_message(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
+            return [
+                turn if is_plain(turn) else as_message(turn, f"{key}[{index}]")
+                for index, turn in enumerate(turns)
+            ]
         return [convert(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
 
     def __eq__(self, other: object) -> bool:
@@ -162,12 +193,16 @@ class RowFormat(abc.ABC):
         return settings if self.prompt is None else {**settings, "prompt": self.prompt}
 
     def __repr__(self) -> str:
-        new_keys = {name: key for name, key in self.fields.items() if self.default_fields[name] != key}
+        new_keys = {
+            name: key for name, key in self.fields.items() if self.default_fields[name] != key
+        }
         return f"{type(self).__name__}({new_keys or ''})"
 
 
 FORMATS: dict[str, type[RowFormat]] = {}
-"""All formats by name, in the order in which they are tried; last the formats that have to be named."""
+"""All formats by name, in the order in which they are tried; last the formats that have to be
+named.
+"""
 
 REFUSED_COLUMNS: dict[str, type[RowFormat]] = {}
 """Columns that change what a sample means, each with the format that says why others refuse it."""
@@ -182,18 +217,25 @@ def register(*formats: type[RowFormat]) -> None:
         FORMATS[name] = FORMATS.pop(name)
 
 
-def format_named(name: str, fields: Mapping[str, str] | None = None, prompt: str | None = None) -> RowFormat:
-    """Return the format of that name; ``fields`` renames its fields, ``prompt`` replaces its prompt.
+def format_named(
+    name: str, fields: Mapping[str, str] | None = None, prompt: str | None = None
+) -> RowFormat:
+    """Return the format of that name; ``fields`` renames its fields, ``prompt`` replaces its
+    prompt.
 
     Raises:
         SettingsError: no such format, or a field that the format does not have.
     """
     if name not in FORMATS:
-        raise SettingsError(f"{setting('format', name)} is unknown: use one of {', '.join(FORMATS)}")
+        raise SettingsError(
+            f"{setting('format', name)} is unknown: use one of {', '.join(FORMATS)}"
+        )
     return FORMATS[name](fields, prompt)
 
 
-def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None, prompt: str | None = None) -> RowFormat:
+def detect(
+    rows: Sequence[Any], fields: Mapping[str, str] | None = None, prompt: str | None = None
+) -> RowFormat:
     """Return the format that most of these rows match; the earlier one on a tie.
 
     A row that does not match is reported when it is read.
@@ -204,26 +246,31 @@ def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None, prompt:
     candidates = [
         format_class(fields, prompt)
         for format_class in FORMATS.values()
-        if format_class.is_detected and (not fields or set(fields) <= set(format_class.default_fields))
+        if format_class.is_detected
+        and (not fields or set(fields) <= set(format_class.default_fields))
     ]
     matches = [sum(map(candidate.matches, rows)) for candidate in candidates]
     if any(matches):
         return candidates[matches.index(max(matches))]
     row = rows[0] if rows and isinstance(rows[0], Mapping) else {}
     keys = [str(key) for key in row]
-    summary = f"has keys {sorted(keys)}" if keys else f"is {type(rows[0]).__name__ if rows else 'none'}"
+    summary = (
+        f"has keys {sorted(keys)}" if keys else f"is {type(rows[0]).__name__ if rows else 'none'}"
+    )
     suggestion = suggested(row)
     example = suggestion or _named("messages", {"messages": "dialogue"})
     if not suggestion and fields and "messages" not in fields:
         example = f"{setting('format')} with {setting('fields', dict(fields))}"
     raise UnknownFormatError(
-        f"the rows have no format that brimful knows; the first {summary}. {'' if suggestion else _hint(row)}Name the format and its fields, for example "
-        f"{example} (formats: {', '.join(FORMATS)})"
+        f"the rows have no format that brimful knows; the first {summary}. "
+        f"{'' if suggestion else _hint(row)}Name the format and its fields, for example {example} "
+        f"(formats: {', '.join(FORMATS)})"
     )
 
 
 def suggested(row: Any) -> str:
-    """Return the settings by which a row can be read, by its keys and values; empty if none are known.
+    """Return the settings by which a row can be read, by its keys and values; empty if none are
+    known.
 
     >>> from brimful.base.wording import in_python
     >>> in_python(suggested({"problem": "1+1?", "solution": "2"}))
@@ -248,12 +295,20 @@ def suggested(row: Any) -> str:
 
 
 def _named(name: str, fields: Mapping[str, str]) -> str:
-    new_keys = {field: key for field, key in fields.items() if FORMATS[name].default_fields[field] != key}
-    return f"{setting('format', name)} {setting('fields', new_keys)}" if new_keys else setting("format", name)
+    new_keys = {
+        field: key for field, key in fields.items() if FORMATS[name].default_fields[field] != key
+    }
+    return (
+        f"{setting('format', name)} {setting('fields', new_keys)}"
+        if new_keys
+        else setting("format", name)
+    )
 
 
 _MOST_KEYS_AROUND_ROWS = 4
-"""Maximum keys of an object that wraps rows, such as ``{"data": [ … ], "version": 1}``; other JSON files have more."""
+"""Maximum keys of an object that wraps rows, such as ``{"data": [ … ], "version": 1}``; other JSON
+files have more.
+"""
 
 
 def _hint(row: Mapping[str, Any]) -> str:
@@ -261,6 +316,14 @@ def _hint(row: Mapping[str, Any]) -> str:
     hint = "".join(format_class.hint(row) for format_class in FORMATS.values())
     if hint:
         return hint
-    lists = [key for key, value in row.items() if isinstance(value, list) and value and suggested(value[0])]
+    lists = [
+        key
+        for key, value in row.items()
+        if isinstance(value, list) and value and suggested(value[0])
+    ]
     key = lists[0] if lists and len(row) <= _MOST_KEYS_AROUND_ROWS else None
-    return "" if key is None else f"Rows seem to be under {key!r}: write that list to a separate .json file. "
+    return (
+        ""
+        if key is None
+        else f"Rows seem to be under {key!r}: write that list to a separate .json file. "
+    )

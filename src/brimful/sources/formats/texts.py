@@ -1,4 +1,6 @@
-"""Formats of rows that are no lists of turns: texts, tokens, instructions, captions, transcripts."""
+"""Formats of rows that are no lists of turns: texts, tokens, instructions, captions,
+transcripts.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,7 +37,9 @@ class Text(RowFormat):
     def convert(self, row: Mapping[str, Any] | str) -> dict[str, Any]:
         text = row if isinstance(row, str) else self.text(row, "text")
         if not text:
-            raise MalformedRowError(f"{self.fields['text']!r} is empty: a document needs at least one character")
+            raise MalformedRowError(
+                f"{self.fields['text']!r} is empty: a document needs at least one character"
+            )
         return {"text": text}
 
 
@@ -43,10 +47,12 @@ _NAMES = ("input_ids", "labels", "attention_mask", *TARGET_MASKS, "position_ids"
 
 
 class Tokens(RowFormat):
-    """``{"input_ids": [ … ], "labels": [ … ]}``, as tokenizing scripts write them (``brimful.base.tokenized``).
+    """``{"input_ids": [ … ], "labels": [ … ]}``, as tokenizing scripts write them
+    (``brimful.base.tokenized``).
 
-    Targets are the labels other than -100, or the tokens that a mask marks, or else all tokens. Padding that an
-    ``attention_mask`` marks is cut off. A row that holds several samples is refused: packs are made of samples.
+    Targets are the labels other than -100, or the tokens that a mask marks, or else all tokens.
+    Padding that an ``attention_mask`` marks is cut off. A row that holds several samples is
+    refused: packs are made of samples.
 
     >>> Tokens().convert({"input_ids": [5, 6, 7, 0], "labels": [-100, 6, 7, -100], "attention_mask": [1, 1, 1, 0]})
     {'input_ids': [5, 6, 7], 'labels': [-100, 6, 7]}
@@ -58,17 +64,23 @@ class Tokens(RowFormat):
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         self.get(row, "input_ids")
-        columns = {name: value for name in self.fields if (value := self.optional(row, name)) is not None}
+        columns = {
+            name: value for name in self.fields if (value := self.optional(row, name)) is not None
+        }
         try:
             tokens = read_tokenized(columns, "the row")
         except CollateError as error:
             raise MalformedRowError(error.message) from error
         num_samples = len(tokens.cu_seqlens) - 1
         if num_samples > 1:
-            raise MalformedRowError(f"the row is already a pack of {num_samples} samples: give one sample a row")
+            raise MalformedRowError(
+                f"the row is already a pack of {num_samples} samples: give one sample a row"
+            )
         ids = tokens.input_ids.tolist()
         if min(ids) < 0:
-            raise MalformedRowError(f"the row has {min(ids)} in {self.fields['input_ids']!r}, which is not a token id")
+            raise MalformedRowError(
+                f"the row has {min(ids)} in {self.fields['input_ids']!r}, which is not a token id"
+            )
         labels = np.where(tokens.loss_mask, tokens.input_ids, IGNORE_INDEX)
         return {"input_ids": ids, "labels": labels.tolist()}
 
@@ -89,7 +101,9 @@ class PromptCompletion(RowFormat):
         return {"messages": messages, "tools": as_tools(self.optional(row, "tools"))}
 
     def _side(self, row: Mapping[str, Any], name: str, role: str) -> list[Message]:
-        """Return the messages of the prompt or the completion; a text is one message of that role."""
+        """Return the messages of the prompt or the completion; a text is one message of that
+        role.
+        """
         if isinstance(self.get(row, name), list):
             return self.messages(row, name)
         return [{"role": role, "content": self.text(row, name)}]
@@ -127,7 +141,8 @@ class QuestionAnswer(RowFormat):
 
 
 class Alpaca(RowFormat):
-    """``{"instruction": …, "input": …, "output": …}``, with optional ``system`` and ``history`` pairs.
+    """``{"instruction": …, "input": …, "output": …}``, with optional ``system`` and ``history``
+    pairs.
 
     A non-empty input follows the instruction on a new line, as in LLaMA-Factory.
 
@@ -136,7 +151,9 @@ class Alpaca(RowFormat):
     """
 
     name = "alpaca"
-    default_fields = {field: field for field in ("instruction", "input", "output", "system", "history")}
+    default_fields = {
+        field: field for field in ("instruction", "input", "output", "system", "history")
+    }
     required_fields = ("instruction", "output")
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,10 +164,17 @@ class Alpaca(RowFormat):
         # The order of the turns: system, history, the question with its input, the answer.
         messages = self.system_message(row)
         history = self.optional(row, "history") or []
-        if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
-            raise MalformedRowError(f"{self.fields['history']!r} must hold [question, answer] pairs")
+        if not isinstance(history, list) or not all(
+            isinstance(pair, list) and len(pair) == 2 for pair in history
+        ):
+            raise MalformedRowError(
+                f"{self.fields['history']!r} must hold [question, answer] pairs"
+            )
         for pair in history:
-            texts = as_text(pair[0], "a question of the history"), as_text(pair[1], "an answer of the history")
+            texts = (
+                as_text(pair[0], "a question of the history"),
+                as_text(pair[1], "an answer of the history"),
+            )
             messages += exchange(*texts)
         messages += exchange(question, answer)
         return {"messages": messages}
@@ -164,9 +188,9 @@ _DEFAULT_KIND = "image"
 class Caption(RowFormat):
     """``{"image": …, "caption": …}``, or ``"captions": [ … ]`` with several of them.
 
-    One row is one sample. The user asks for a description, the caption is the answer; further captions of a medium
-    become further turns of the same chat, so that the medium costs its tokens only once. A caption is a text or
-    ``{"content": text}``.
+    One row is one sample. The user asks for a description, the caption is the answer; further
+    captions of a medium become further turns of the same chat, so that the medium costs its tokens
+    only once. A caption is a text or ``{"content": text}``.
 
     >>> row = {"image": "a.jpg", "captions": ["A cat.", {"content": "A cat on a mat."}]}
     >>> [message["content"] for message in Caption().convert(row)["messages"]]
@@ -180,7 +204,11 @@ class Caption(RowFormat):
     puts_media_first = True
 
     def matches(self, row: Any) -> bool:
-        if not isinstance(row, Mapping) or isinstance(row.get(self.fields["prompt"]), list) or "prompts" in row:
+        if (
+            not isinstance(row, Mapping)
+            or isinstance(row.get(self.fields["prompt"]), list)
+            or "prompts" in row
+        ):
             return False  # a pack of several samples also has a list of prompts
         return any(self.fields[name] in row for name in ("caption", "captions"))
 
@@ -188,7 +216,14 @@ class Caption(RowFormat):
         captions = self._captions(row)
         asked = self.optional(row, "prompt")
         prompt = self.text(row, "prompt") if asked else self.prompt
-        kind = next((MEDIA_COLUMNS[column].value for column in row if column in MEDIA_COLUMNS and row[column]), None)
+        kind = next(
+            (
+                MEDIA_COLUMNS[column].value
+                for column in row
+                if column in MEDIA_COLUMNS and row[column]
+            ),
+            None,
+        )
         first, further = prompt or _FIRST.format(kind=kind or _DEFAULT_KIND), _FURTHER
         if prompt:
             # The medium belongs to the first turn only, wherever the prompt marks it.
@@ -203,11 +238,14 @@ class Caption(RowFormat):
         single, several = self.optional(row, "caption"), self.optional(row, "captions")
         if single and several:
             raise MalformedRowError(
-                f"it has {self.fields['caption']!r} and {self.fields['captions']!r}: keep one of them"
+                f"it has {self.fields['caption']!r} and {self.fields['captions']!r}: keep one of "
+                "them"
             )
         name = self.fields["captions" if several else "caption"]
         values = several if isinstance(several, list) and several else [several or single]
-        captions = [value.get("content") if isinstance(value, Mapping) else value for value in values]
+        captions = [
+            value.get("content") if isinstance(value, Mapping) else value for value in values
+        ]
         for value, caption in zip(values, captions, strict=True):
             if not isinstance(caption, str) or not caption.strip():
                 raise MalformedRowError(f"{name!r} must hold texts and holds {preview(value)}")
@@ -218,7 +256,8 @@ _TRANSCRIPT_NAMES = ("transcript", "transcription", "sentence", "text")
 
 
 class Transcript(RowFormat):
-    """``{"audio": …, "transcript": …}``; the words may also be under ``transcription``, ``sentence`` or ``text``.
+    """``{"audio": …, "transcript": …}``; the words may also be under ``transcription``,
+    ``sentence`` or ``text``.
 
     The user asks for the words, the transcript is the answer.
 
@@ -233,17 +272,24 @@ class Transcript(RowFormat):
     puts_media_first = True
 
     def matches(self, row: Any) -> bool:
-        if not isinstance(row, Mapping) or not any(self.fields[name] in row for name in _TRANSCRIPT_NAMES):
+        if not isinstance(row, Mapping) or not any(
+            self.fields[name] in row for name in _TRANSCRIPT_NAMES
+        ):
             return False
-        return any(MEDIA_COLUMNS.get(column) is MediaKind.AUDIO and value for column, value in row.items())
+        return any(
+            MEDIA_COLUMNS.get(column) is MediaKind.AUDIO and value for column, value in row.items()
+        )
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         names = [name for name in _TRANSCRIPT_NAMES if self.optional(row, name)]
         if not names:
             key = next(
-                (self.fields[name] for name in _TRANSCRIPT_NAMES if self.fields[name] in row), self.fields["transcript"]
+                (self.fields[name] for name in _TRANSCRIPT_NAMES if self.fields[name] in row),
+                self.fields["transcript"],
             )
-            raise MalformedRowError(f"{key!r} is empty" if key in row else f"field {key!r} is missing")
+            raise MalformedRowError(
+                f"{key!r} is empty" if key in row else f"field {key!r} is missing"
+            )
         if len(names) > 1:
             keys = ", ".join(repr(self.fields[name]) for name in names)
             raise MalformedRowError(f"it has several transcripts ({keys}): keep one of them")
@@ -252,7 +298,9 @@ class Transcript(RowFormat):
 
 
 SCALE = 1000
-"""Units along each side of an image: coordinates do not depend on the size to which a processor resizes it."""
+"""Units along each side of an image: coordinates do not depend on the size to which a processor
+resizes it.
+"""
 
 _CORNER_AND_SIZE = ("bbox", "bbox_xywh")
 _TWO_CORNERS = ("bbox_2d", "bbox_xyxy")
@@ -260,12 +308,14 @@ _LABELS = ("label", "category", "name")
 
 
 class Detection(RowFormat):
-    """``{"image": …, "width": …, "height": …, "objects": [{"label": …, "bbox": [x, y, width, height]}, …]}``.
+    """``{"image": …, "width": …, "height": …, "objects": [{"label": …, "bbox": [x, y, width,
+    height]}, …]}``.
 
-    The answer is JSON: ``[{"bbox_2d": [x1, y1, x2, y2], "label": …}, …]``, corners from 0 to 1000 along each side, as
-    Qwen-VL and InternVL write them. In the row they are pixels: ``bbox`` or ``bbox_xywh`` as in COCO, ``bbox_2d`` or
-    ``bbox_xyxy`` as two corners; the label is ``label``, ``category`` or ``name``. The order of the objects stays.
-    COCO's crowds (``iscrowd``) are not single objects and are left out.
+    The answer is JSON: ``[{"bbox_2d": [x1, y1, x2, y2], "label": …}, …]``, corners from 0 to 1000
+    along each side, as Qwen-VL and InternVL write them. In the row they are pixels: ``bbox`` or
+    ``bbox_xywh`` as in COCO, ``bbox_2d`` or ``bbox_xyxy`` as two corners; the label is ``label``,
+    ``category`` or ``name``. The order of the objects stays. COCO's crowds (``iscrowd``) are not
+    single objects and are left out.
 
     >>> row = {"width": 200, "height": 100, "objects": [{"label": "cat", "bbox": [20, 10, 100, 50]}]}
     >>> Detection().convert(row)["messages"][1]["content"]
@@ -299,7 +349,12 @@ class Detection(RowFormat):
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value and abs(value) < 1e9
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and value == value
+        and abs(value) < 1e9
+    )
 
 
 def _box(item: Any, size: tuple[float, float], name: str) -> dict[str, Any]:
@@ -311,15 +366,20 @@ def _box(item: Any, size: tuple[float, float], name: str) -> dict[str, Any]:
     numbers = item[box_key] if box_key is not None else None
     if not isinstance(numbers, list) or len(numbers) != 4 or not all(map(_is_number, numbers)):
         known_keys = ", ".join((*_CORNER_AND_SIZE, *_TWO_CORNERS))
-        raise MalformedRowError(f"{name} needs a box of four numbers ({known_keys}) and has {preview(numbers)}")
+        raise MalformedRowError(
+            f"{name} needs a box of four numbers ({known_keys}) and has {preview(numbers)}"
+        )
     left_edge, top, right, bottom = numbers
     if box_key in _CORNER_AND_SIZE:
         right, bottom = left_edge + right, top + bottom
     width, height = size
-    # Rounding may put a corner a pixel outside: it is moved to the edge. A box farther out belongs to another image.
+    # Rounding may put a corner a pixel outside: it is moved to the edge. A box farther out belongs
+    # to another image.
     is_inside = left_edge >= -1 and top >= -1 and right <= width + 1 and bottom <= height + 1
     if not (left_edge <= right and top <= bottom and is_inside):
-        raise MalformedRowError(f"the box of {name}, {preview(numbers)}, is outside {width:g} × {height:g} pixels")
+        raise MalformedRowError(
+            f"the box of {name}, {preview(numbers)}, is outside {width:g} × {height:g} pixels"
+        )
     corners = [left_edge / width, top / height, right / width, bottom / height]
     scaled_boxes = [min(SCALE, max(0, round(SCALE * corner))) for corner in corners]
     return {"bbox_2d": scaled_boxes, "label": as_text(label, f"the label of {name}")}

@@ -2,7 +2,14 @@
 
 from brimful.store.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardWriter
 from brimful.store.shards.log import LANES, StreamLog
-from brimful.store.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, PlainPack, assemble_pack
+from brimful.store.shards.pack import (
+    FingerprintedPacks,
+    Pack,
+    PackRows,
+    PackSequence,
+    PlainPack,
+    assemble_pack,
+)
 from brimful.store.shards.shard_reader import ShardReader, checked_file
 from brimful.store.shards.shard_record import EndRecord, ShardRecord, add_shard, new_producer_id
 

@@ -10,8 +10,8 @@
 ``checksum``     uint64              XXH3-64 of the row, checked at every read
 ===============  ==================  ==========================================================
 
-Packs with media are version 4: a reader that does not support media must not serve their tokens without them. Their
-bytes are in separate files (``media/store/files.py``).
+Packs with media are version 4: a reader that does not support media must not serve their tokens
+without them. Their bytes are in separate files (``media/store/files.py``).
 """
 
 import functools
@@ -35,7 +35,9 @@ MEDIA_VERSION = 4
 """Version of a shard of packs with media. A reader rejects every version that is not named here."""
 
 BATCH_ROWS = 64
-"""Rows in a record batch. A reader parses a shard batch by batch, and finds row ``r`` in batch ``r // BATCH_ROWS``."""
+"""Rows in a record batch. A reader parses a shard batch by batch, and finds row ``r`` in batch
+``r // BATCH_ROWS``.
+"""
 
 _SINK_BUFFER = 1 << 16
 """Bytes that Arrow collects before it calls ``write`` of the sink."""
@@ -44,7 +46,9 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def row_checksum(*columns: Any) -> int:
-    """Return XXH3-64 over the columns of one row, in file order: tokens first, by far the longest."""
+    """Return XXH3-64 over the columns of one row, in file order: tokens first, by far the
+    longest.
+    """
     ids, *others = columns
     hasher = xxhash.xxh3_64(ids)
     # One call for many small columns: the overhead of a call exceeds hashing its bytes.
@@ -64,7 +68,9 @@ def _packed_masks(rows: PackRows) -> tuple[_Array, Offsets]:
 
 
 def batch_digest(checksums: _Array) -> str:
-    """Return 8 hexadecimal digits for the column of checksums of a batch, which covers all its rows."""
+    """Return 8 hexadecimal digits for the column of checksums of a batch, which covers all its
+    rows.
+    """
     return f"{xxhash.xxh3_64_intdigest(checksums.data) & 0xFFFFFFFF:08x}"
 
 
@@ -97,8 +103,8 @@ class ShardWriter:
         media_root: directory that references to files in it are relative to.
 
     Attributes:
-        batches: 8 hexadecimal digits for each batch so far: the record of the shard holds them, and a reader compares
-            them.
+        batches: 8 hexadecimal digits for each batch so far: the record of the shard holds them, and
+            a reader compares them.
     """
 
     def __init__(self, sink: Any, *, version: int = SHARD_VERSION, media_root: str = "") -> None:
@@ -108,12 +114,15 @@ class ShardWriter:
         self._media_root = media_root
         self.batches = ""
         self._schema = schema_of(version)
-        # Arrow writes a dozen small pieces for each column; they are collected before they reach Python.
+        # Arrow writes a dozen small pieces for each column; they are collected before they reach
+        # Python.
         self._sink = pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _SINK_BUFFER)
         self._writer = pa.ipc.new_file(self._sink, self._schema)
 
     def add(self, rows: PackRows) -> None:
-        """Append packs: ``BATCH_ROWS`` in every call but the last, which may have fewer. Only bits of masks are copied."""
+        """Append packs: ``BATCH_ROWS`` in every call but the last, which may have fewer. Only bits
+        of masks are copied.
+        """
         import pyarrow as pa
 
         # A reader divides by BATCH_ROWS to find a row, so only the last batch may be short.
@@ -123,23 +132,36 @@ class ShardWriter:
         # The cells of each row's attachments enter its checksum.
         attached: Sequence[tuple[Any, ...]] = [()] * len(rows)
         if self._attached is not None:
-            attached = [self._attached.cells_of(items, self._media_root) for items in rows.attachments or attached]
+            attached = [
+                self._attached.cells_of(items, self._media_root)
+                for items in rows.attachments or attached
+            ]
         # Memoryviews: they are sliced and joined faster than NumPy views, five for each row.
         ids, masks, lengths, sample_ids, starts = (
-            column.data for column in (rows.input_ids, bits, rows.lengths, rows.sample_ids, rows.starts)
+            column.data
+            for column in (rows.input_ids, bits, rows.lengths, rows.sample_ids, rows.starts)
         )
-        places = zip(pairwise(tokens), pairwise(segments), pairwise(mask_offsets.tolist()), attached, strict=True)
+        places = zip(
+            pairwise(tokens),
+            pairwise(segments),
+            pairwise(mask_offsets.tolist()),
+            attached,
+            strict=True,
+        )
         checksums = [
             row_checksum(ids[a:b], masks[e:f], lengths[c:d], sample_ids[c:d], starts[c:d], *cells)
             for (a, b), (c, d), (e, f), cells in places
         ]
         checksum_column = np.array(checksums, dtype=np.uint64)
         self.batches += batch_digest(checksum_column)
-        # Lists of Arrow have int32 offsets; ours are int64 because they also count the tokens of whole plans.
+        # Lists of Arrow have int32 offsets; ours are int64 because they also count the tokens of
+        # whole plans.
         segment_offsets = to_arrow(rows.segments.astype(np.int32))
         mask_buffers = [None, pa.py_buffer(mask_offsets.astype(np.int32)), pa.py_buffer(bits)]
         columns = [
-            pa.ListArray.from_arrays(to_arrow(rows.tokens.astype(np.int32)), to_arrow(rows.input_ids)),
+            pa.ListArray.from_arrays(
+                to_arrow(rows.tokens.astype(np.int32)), to_arrow(rows.input_ids)
+            ),
             pa.Array.from_buffers(pa.binary(), len(rows), mask_buffers),
             *(
                 pa.ListArray.from_arrays(segment_offsets, to_arrow(values))
@@ -150,11 +172,15 @@ class ShardWriter:
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
-    def add_packs(self, packs: Sequence[Pack], attachments: Sequence[Sequence[Any]] | None = None) -> None:
+    def add_packs(
+        self, packs: Sequence[Pack], attachments: Sequence[Sequence[Any]] | None = None
+    ) -> None:
         """Append packs, with these attachments in place of their own, and write the footer."""
         for begin in range(0, len(packs), BATCH_ROWS):
             batch = slice(begin, begin + BATCH_ROWS)
-            self.add(PackRows.of_packs(packs[batch], None if attachments is None else attachments[batch]))
+            self.add(
+                PackRows.of_packs(packs[batch], None if attachments is None else attachments[batch])
+            )
         self.close()
 
     def close(self) -> None:

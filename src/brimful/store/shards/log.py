@@ -8,21 +8,27 @@
     log/000000000000.json             one record per shard: THE commit point
     log/<last>.json                   the end record: nothing can follow it
 
-A finished pack store is a stream whose log has an end record. Records have running sums: the log alone gives the number
-of packs.
+A finished pack store is a stream whose log has an end record. Records have running sums: the log
+alone gives the number of packs.
 """
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from brimful.base.blobs import BlobGroup, BlobStore
-from brimful.base.fingerprint import differing_keys, fingerprint_of, short
+from brimful.base.fingerprint import fingerprint_of
 from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
-from brimful.store.shards.shard_record import EndRecord, ShardRecord, append_records, parsed_json, parsed_record
+from brimful.store.shards.shard_record import (
+    EndRecord,
+    ShardRecord,
+    append_records,
+    identity_differences,
+    parsed_json,
+    parsed_record,
+)
 
 FORMAT, FORMAT_VERSION = "brimful.packs", 1
 """Name and version in every header; a reader rejects others."""
@@ -47,14 +53,16 @@ class StreamLog:
         """Read and check ``stream.json``.
 
         Raises:
-            NotAPackStoreError, CorruptFileError: it does not exist; it is damaged, or of another version.
+            NotAPackStoreError, CorruptFileError: it does not exist; it is damaged, or of another
+                version.
         """
         name = f"{self.store.url}/{_HEADER}"
         try:
             data = self.store.get(_HEADER)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotAPackStoreError(
-                f"{self.store.url} is not a pack store: it has no {_HEADER} (`brimful pack` and `pack_dataset` write one)"
+                f"{self.store.url} is not a pack store: it has no {_HEADER} (`brimful pack` and "
+                "`pack_dataset` write one)"
             ) from error
         header = parsed_json(data, name)
         if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
@@ -71,13 +79,16 @@ class StreamLog:
         return self.store.size(_HEADER) is not None
 
     def begin(self, identity: dict[str, Any], notes: dict[str, Any]) -> None:
-        """Claim the directory for packs of this identity, or check that it already has this identity.
+        """Claim the directory for packs of this identity, or check that it already has this
+        identity.
 
         Args:
-            identity, notes: settings and fingerprints that must be equal to resume a job; facts that may differ.
+            identity, notes: settings and fingerprints that must be equal to resume a job; facts
+                that may differ.
 
         Raises:
-            StoreMismatchError: the directory holds packs of another identity; names the differences.
+            StoreMismatchError: the directory holds packs of another identity; names the
+                differences.
         """
         header = {"format": FORMAT, "version": FORMAT_VERSION, "identity": identity, "notes": notes}
         header["checksum"] = fingerprint_of([identity, notes])
@@ -91,24 +102,15 @@ class StreamLog:
         Raises:
             StoreMismatchError: names the differences.
         """
-        store_identity, identity = _flat(self.header()["identity"]), _flat(identity)
-        # Packs do not depend on lanes.
-        names = {key.split(" ", 1)[0] for key in identity} - {"lanes"}
-        keys = [key for key in differing_keys(store_identity, identity) if key.split(" ", 1)[0] in names]
-        # The plan and its packs per shard follow from the other keys.
-        keys = [key for key in keys if key not in ("plan", "packs_per_shard")] or keys
-        if keys:
-            text = ", ".join(
-                f"{key} ({_abridged(store_identity.get(key))} there, {_abridged(identity.get(key))} now)"
-                for key in keys
-            )
+        if differences := identity_differences(self.header()["identity"], identity):
             raise StoreMismatchError(
-                f"{self.store.url} already holds packs made differently: {text}. "
+                f"{self.store.url} already holds packs made differently: {differences}. "
                 f"Choose another {setting('directory')}, or delete that one"
             )
 
     def commit(self, record: ShardRecord, files: BlobGroup) -> bool:
-        """Publish a shard with its files; return false if a shard of that number was committed earlier.
+        """Publish a shard with its files; return false if a shard of that number was committed
+        earlier.
 
         Args:
             record: of the shard.
@@ -122,11 +124,17 @@ class StreamLog:
 
     def end(self, record: EndRecord) -> None:
         """Close the stream: nothing can be committed after it."""
-        self.store.put_if_absent(_key(record.seq), json.dumps({"type": "end", **asdict(record)}).encode())
+        self.store.put_if_absent(
+            _key(record.seq), json.dumps({"type": "end", **asdict(record)}).encode()
+        )
 
     def committed(self) -> set[int]:
-        """Return the numbers of all records, including the end, by one listing; files with other names are no records."""
-        return {int(match[1]) for key in self.store.list("log/") if (match := _RECORD.fullmatch(key))}
+        """Return the numbers of all records, including the end, by one listing; files with other
+        names are no records.
+        """
+        return {
+            int(match[1]) for key in self.store.list("log/") if (match := _RECORD.fullmatch(key))
+        }
 
     def records(self) -> tuple[list[ShardRecord], EndRecord | None]:
         """Return the shard records up to the first gap, and the end if it follows them.
@@ -144,15 +152,19 @@ class StreamLog:
             except FileNotFoundError:
                 # A listing may be ahead of what can be read: only readable records count.
                 return shards, self.next_records(shards)
-            end = append_records(shards, [self._parsed(seq, text) for seq, text in zip(seqs, data, strict=True)])
+            end = append_records(
+                shards, [self._parsed(seq, text) for seq, text in zip(seqs, data, strict=True)]
+            )
             if end is not None:
                 return shards, end
         return shards, None
 
     def next_records(self, shards: list[ShardRecord]) -> EndRecord | None:
-        """Append the records that were committed since ``shards`` was read; return the end if it follows.
+        """Append the records that were committed since ``shards`` was read; return the end if it
+        follows.
 
-        Without a new record this is one request: records are requested by key, so no stale listing matters.
+        Without a new record this is one request: records are requested by key, so no stale listing
+        matters.
 
         Raises:
             CorruptFileError: as for ``records``.
@@ -184,17 +196,3 @@ class StreamLog:
 
 def _key(seq: int) -> str:
     return f"log/{seq:012d}.json"
-
-
-def _abridged(value: Any) -> str:
-    """Return a value as text; fingerprints are cut to seven digits."""
-    text = str(value)
-    return short(text) if len(text) == 32 else text
-
-
-def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an identity without nesting: ``{"settings": {"seed": 0}}`` becomes ``{"settings seed": 0}``."""
-    flat: dict[str, Any] = {}
-    for key, value in identity.items():
-        flat.update({f"{key} {name}": v for name, v in value.items()} if isinstance(value, Mapping) else {key: value})
-    return flat

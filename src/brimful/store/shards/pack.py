@@ -1,4 +1,6 @@
-"""One pack: the tokens of several samples in one row, and where each begins; and many packs as flat columns."""
+"""One pack: the tokens of several samples in one row, and where each begins; and many packs as flat
+columns.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from brimful.errors import CollateError
 
 
 class _NoDictionary:
-    """Refusal of ``vars(pack)`` and ``pack[key]``, with which other collators look up the keys of a sample."""
+    """Refusal of ``vars(pack)`` and ``pack[key]``, with which other collators look up the keys of a
+    sample.
+    """
 
     __slots__ = ()
 
@@ -40,8 +44,8 @@ class _NoDictionary:
 
 def _wrong_collator() -> CollateError:
     return CollateError(
-        "packs came to a collator that does not support them, such as a trainer's default: give the trainer "
-        "data_collator=PackCollator(), or a DataLoader collate_fn=PackCollator()"
+        "packs came to a collator that does not support them, such as a trainer's default: give "
+        "the trainer data_collator=PackCollator(), or a DataLoader collate_fn=PackCollator()"
     )
 
 
@@ -51,10 +55,13 @@ class Pack(_NoDictionary):
 
     Attributes:
         input_ids: ``int32[num_tokens]``.
-        loss_mask: ``bool[num_tokens]``, true where the token is a target; never for the first of a segment.
+        loss_mask: ``bool[num_tokens]``, true where the token is a target; never for the first of a
+            segment.
         cu_seqlens: ``int32[num_segments + 1]``, starts of the segments, and the end.
-        sample_ids: ``int64[num_segments]``, the sample of each segment; -1 in a filler pack without loss.
-        starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless the sample was cut.
+        sample_ids: ``int64[num_segments]``, the sample of each segment; -1 in a filler pack without
+            loss.
+        starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless the
+            sample was cut.
         attachments: what belongs to some of its tokens, such as images, in their order.
 
     >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
@@ -79,7 +86,9 @@ class Pack(_NoDictionary):
 
     @property
     def labels(self) -> Labels:
-        """Labels, ``int64[num_tokens]``: the token of a target, else ``IGNORE_INDEX``. Not shifted; a new array."""
+        """Labels, ``int64[num_tokens]``: the token of a target, else ``IGNORE_INDEX``. Not shifted;
+        a new array.
+        """
         return np.where(self.loss_mask, self.input_ids, np.int64(IGNORE_INDEX))
 
     @property
@@ -105,7 +114,8 @@ class Pack(_NoDictionary):
         """
         edges, starts = self.cu_seqlens.tolist(), self.starts.tolist()
         spans = [slice(edges[segment], edges[segment + 1]) for segment in segments]
-        # ``assemble_pack`` takes the attachments of whole samples, in which a segment begins at its start.
+        # ``assemble_pack`` takes the attachments of whole samples, in which a segment begins at its
+        # start.
         attachments = [
             [
                 replace(item, start=item.start - edges[segment] + starts[segment])
@@ -123,14 +133,15 @@ class Pack(_NoDictionary):
         )
 
     def without_loss(self) -> Pack:
-        """Return the same tokens without targets, media and samples: every id is -1. It keeps a rank without a pack
-        in step with the others.
+        """Return the same tokens without targets, media and samples: every id is -1. It keeps a
+        rank without a pack in step with the others.
         """
         no_ids = np.full_like(self.sample_ids, -1)
         return Pack(self.input_ids, self.loss_mask & False, self.cu_seqlens, no_ids, self.starts)
 
     def __eq__(self, other: object) -> bool:
-        # A tokenizer that pads a batch checks `"input_ids" in batch`, which compares each pack with a string.
+        # A tokenizer that pads a batch checks `"input_ids" in batch`, which compares each pack with
+        # a string.
         if isinstance(other, str):
             raise _wrong_collator()
         if not isinstance(other, Pack):
@@ -169,7 +180,8 @@ def assemble_pack(
     starts: Sequence[int] | TokenIds | None = None,
     attachments: Sequence[Sequence[Any]] | None = None,
 ) -> Pack:
-    """Concatenate segments into one pack. The first token of each loses its label: no token before it may predict it.
+    """Concatenate segments into one pack. The first token of each loses its label: no token before
+    it may predict it.
 
     Args:
         ids: tokens of each segment, none empty.
@@ -184,14 +196,24 @@ def assemble_pack(
     cu_seqlens = offsets_of([len(segment) for segment in ids]).astype(np.int32)
     loss_mask = np.concatenate(masks)
     loss_mask[cu_seqlens[:-1]] = False
-    first_tokens = np.zeros(len(ids), dtype=np.int32) if starts is None else np.asarray(starts, dtype=np.int32)
+    first_tokens = (
+        np.zeros(len(ids), dtype=np.int32) if starts is None else np.asarray(starts, dtype=np.int32)
+    )
     placed: list[Any] = []
     for segment, items in enumerate(attachments or ()):
-        start, offset, length = int(first_tokens[segment]), int(cu_seqlens[segment]), len(ids[segment])
+        start, offset, length = (
+            int(first_tokens[segment]),
+            int(cu_seqlens[segment]),
+            len(ids[segment]),
+        )
         try:
-            placed += attachments_of_segment(items, start=start, length=length, segment=segment, offset=offset)
+            placed += attachments_of_segment(
+                items, start=start, length=length, segment=segment, offset=offset
+            )
         except BadAttachmentError as error:
-            raise CollateError(f"sample {int(sample_ids[segment])}: {error}; drop samples that are too long") from error
+            raise CollateError(
+                f"sample {int(sample_ids[segment])}: {error}; drop samples that are too long"
+            ) from error
     return Pack(
         input_ids=np.concatenate(ids).astype(np.int32, copy=False),
         loss_mask=loss_mask,
@@ -204,12 +226,13 @@ def assemble_pack(
 
 @dataclass(frozen=True)
 class PackRows:
-    """Concatenated packs, from which a shard is built. The constructor clears the mask of each segment's first token.
+    """Concatenated packs, from which a shard is built. The constructor clears the mask of each
+    segment's first token.
 
     Attributes:
         input_ids: ``int32[num_tokens]`` of all packs.
-        loss_mask: ``bool[num_tokens]``; changed in place: false for the first token of every segment, which has no
-            context.
+        loss_mask: ``bool[num_tokens]``; changed in place: false for the first token of every
+            segment, which has no context.
         lengths: ``int32[num_segments]``.
         sample_ids: ``int64[num_segments]``.
         starts: ``int32[num_segments]``.
@@ -231,7 +254,9 @@ class PackRows:
     attachments: Sequence[Sequence[Any]] | None = None
 
     @classmethod
-    def of_packs(cls, packs: Sequence[Pack], attachments: Sequence[Sequence[Any]] | None = None) -> PackRows:
+    def of_packs(
+        cls, packs: Sequence[Pack], attachments: Sequence[Sequence[Any]] | None = None
+    ) -> PackRows:
         """Return the rows of some packs, copied, with these attachments in place of their own."""
         return cls(
             np.concatenate([pack.input_ids for pack in packs]),
@@ -263,7 +288,8 @@ class PackRows:
 
 
 class PlainPack(list[Mapping[str, Any]]):
-    """Rows of a data set in one sequence, each with ``input_ids`` and further outputs of its encoder: labels, pixels.
+    """Rows of a data set in one sequence, each with ``input_ids`` and further outputs of its
+    encoder: labels, pixels.
 
     ``PackCollator`` joins them; so do other collators that take a list of rows.
 
@@ -278,7 +304,9 @@ class PlainPack(list[Mapping[str, Any]]):
     def without_loss(self) -> PlainPack:
         """Return the same tokens without targets, media and samples: every id is -1."""
         names = ("input_ids", "attention_mask")
-        rows: list[dict[str, Any]] = [{name: row[name] for name in names if name in row} for row in self]
+        rows: list[dict[str, Any]] = [
+            {name: row[name] for name in names if name in row} for row in self
+        ]
         for row in rows:
             row["labels"] = [IGNORE_INDEX] * len(row["input_ids"])
         return PlainPack(rows, [-1] * len(rows))

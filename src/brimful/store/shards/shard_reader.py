@@ -1,4 +1,6 @@
-"""Reader of a shard: packs by row, as checked views of the mapped file (``format.py`` has its columns)."""
+"""Reader of a shard: packs by row, as checked views of the mapped file (``format.py`` has its
+columns).
+"""
 
 import contextlib
 import os
@@ -14,7 +16,14 @@ from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import to_numpy
 from brimful.errors import CorruptFileError
-from brimful.store.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, batch_digest, row_checksum, schema_of
+from brimful.store.shards.format import (
+    BATCH_ROWS,
+    MEDIA_VERSION,
+    SHARD_VERSION,
+    batch_digest,
+    row_checksum,
+    schema_of,
+)
 from brimful.store.shards.pack import Pack
 
 _BOOL = np.dtype(np.bool_)
@@ -28,13 +37,14 @@ class _BatchViews:
     def __init__(self, batch: Any, attached_names: Sequence[str]) -> None:
         import pyarrow as pa
 
-        # A flipped bit may be in the offsets and buffer sizes: validate before any column is touched.
+        # A flipped bit may be in the offsets and buffer sizes: validate before any column is
+        # touched.
         batch.validate(full=True)
         # Offsets are Python integers: slicing with them is faster than with NumPy integers.
         self.ids, self.id_offsets = _list_views(batch.column("input_ids"))
         self.lengths, self.segment_offsets = _list_views(batch.column("lengths"))
-        # Counted from the first row of the batch. Only differences within a row are used, and its checksum covers its
-        # lengths.
+        # Counted from the first row of the batch. Only differences within a row are used, and its
+        # checksum covers its lengths.
         self.cu_seqlens = offsets_of(self.lengths).astype(np.int32)
         self.sample_ids, _ = _list_views(batch.column("sample_ids"))
         self.starts, _ = _list_views(batch.column("starts"))
@@ -43,14 +53,20 @@ class _BatchViews:
         self.digest = batch_digest(checksums)
         self.checksums: list[int] = checksums.tolist()
         columns = [batch.column(name) for name in attached_names]
-        views = [(_list_views if pa.types.is_list(column.type) else _text_views)(column) for column in columns]
+        views = [
+            (_list_views if pa.types.is_list(column.type) else _text_views)(column)
+            for column in columns
+        ]
         # Columns without a value in this batch need no slices.
         self.attached = [(data.data, offsets) if len(data) else None for data, offsets in views]
 
     def attached_of(self, row: int) -> list[bytes]:
         """Return the stored cells of a pack's attachments; empty in a shard of text."""
         # A copy is checked and then parsed: the mapped file may change in between.
-        return [b"" if view is None else view[0][view[1][row] : view[1][row + 1]].tobytes() for view in self.attached]
+        return [
+            b"" if view is None else view[0][view[1][row] : view[1][row + 1]].tobytes()
+            for view in self.attached
+        ]
 
 
 def _text_views(column: Any) -> tuple[_Array, list[int]]:
@@ -72,8 +88,9 @@ class ShardReader:
         path: of the file.
         size: committed bytes; another size is rejected before anything is mapped, because reading
             past the end of a mapped file kills the process.
-        batches: committed digests of its batches (``ShardWriter.batches``), compared when a batch is first
-            read: rows of another shard have valid checksums too. None if the record has none.
+        batches: committed digests of its batches (``ShardWriter.batches``), compared when a batch
+            is first read: rows of another shard have valid checksums too. None if the record has
+            none.
         media: files that its packs refer to; needed for shards with attachments.
 
     Attributes:
@@ -84,28 +101,40 @@ class ShardReader:
         CorruptFileError: cut short, or not a shard.
     """
 
-    def __init__(self, path: str, *, size: int, batches: str | None = None, media: Any = None) -> None:
+    def __init__(
+        self, path: str, *, size: int, batches: str | None = None, media: Any = None
+    ) -> None:
         import pyarrow as pa
 
         self.path, self._digests, self._media = path, batches, media
         try:
             file_size = os.stat(path).st_size
         except FileNotFoundError as error:
-            raise CorruptFileError(f"{path} is missing: its packs were committed, so it was deleted since") from error
+            raise CorruptFileError(
+                f"{path} is missing: its packs were committed, so it was deleted since"
+            ) from error
         if file_size != size:
-            raise CorruptFileError(f"{path} has {file_size:,} bytes and was committed with {size:,}: write it again")
+            raise CorruptFileError(
+                f"{path} has {file_size:,} bytes and was committed with {size:,}: write it again"
+            )
         try:
             self._reader = pa.ipc.open_file(pa.memory_map(path))
             version = (self._reader.schema.metadata or {}).get(b"brimful_shard")
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
-            raise CorruptFileError(f"{path} cannot be read as a shard: {str(error).splitlines()[0]}") from error
+            raise CorruptFileError(
+                f"{path} cannot be read as a shard: {str(error).splitlines()[0]}"
+            ) from error
         versions = {str(number).encode(): number for number in (SHARD_VERSION, MEDIA_VERSION)}
         if version not in versions:
             known = ", ".join(map(str, versions.values()))
-            raise CorruptFileError(f"{path} has shard version {version!r}; this brimful reads {known}")
+            raise CorruptFileError(
+                f"{path} has shard version {version!r}; this brimful reads {known}"
+            )
         for field in schema_of(versions[version]):
             if field not in list(self._reader.schema):
-                raise CorruptFileError(f"{path} has no column {field.name!r} of type {field.type}: write it again")
+                raise CorruptFileError(
+                    f"{path} has no column {field.name!r} of type {field.type}: write it again"
+                )
         self.has_media = versions[version] == MEDIA_VERSION
         self._attached = attachment_store() if self.has_media else None
         self._batches: dict[int, _BatchViews] = {}
@@ -116,15 +145,19 @@ class ShardReader:
 
         try:
             batch = _BatchViews(
-                self._reader.get_batch(batch_index), () if self._attached is None else self._attached.COLUMNS
+                self._reader.get_batch(batch_index),
+                () if self._attached is None else self._attached.COLUMNS,
             )
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
-            raise CorruptFileError(f"{self.path}: batch {batch_index} is damaged ({error}): write it again") from error
+            raise CorruptFileError(
+                f"{self.path}: batch {batch_index} is damaged ({error}): write it again"
+            ) from error
         if self._digests is not None:
             committed = self._digests[8 * batch_index : 8 * (batch_index + 1)]
             if batch.digest != committed:
                 raise CorruptFileError(
-                    f"{self.path}: batch {batch_index} has other bytes than were committed: write the shard again"
+                    f"{self.path}: batch {batch_index} has other bytes than were committed: write "
+                    "the shard again"
                 )
         self._batches[batch_index] = batch
         return batch
@@ -144,11 +177,18 @@ class ShardReader:
         ids = batch.ids[batch.id_offsets[i] : batch.id_offsets[i + 1]]
         bits = batch.bits[batch.mask_offsets[i] : batch.mask_offsets[i + 1]]
         begin, end = batch.segment_offsets[i], batch.segment_offsets[i + 1]
-        lengths, sample_ids, starts = batch.lengths[begin:end], batch.sample_ids[begin:end], batch.starts[begin:end]
-        # The views share the mapped file, which may change under an open reader: check at every read.
+        lengths, sample_ids, starts = (
+            batch.lengths[begin:end],
+            batch.sample_ids[begin:end],
+            batch.starts[begin:end],
+        )
+        # The views share the mapped file, which may change under an open reader: check at every
+        # read.
         attached = batch.attached_of(i)
         if row_checksum(ids, bits, lengths, sample_ids, starts, *attached) != batch.checksums[i]:
-            raise CorruptFileError(f"{self.path}: row {row} has other bytes than were written: write the shard again")
+            raise CorruptFileError(
+                f"{self.path}: row {row} has other bytes than were written: write the shard again"
+            )
         cu_seqlens = batch.cu_seqlens[begin : end + 1]
         # Positional options: keyword arguments take as long as unpacking the bits.
         mask = np.unpackbits(bits, None, len(ids), "little").view(_BOOL)
@@ -159,8 +199,11 @@ class ShardReader:
 
 
 @contextlib.contextmanager
-def checked_file(store: BlobStore, key: str, xxh3_128: str, *, in_place: bool = False) -> Iterator[str]:
-    """Yield the path of a shard whose bytes have the committed hash: of a copy that is removed with the block.
+def checked_file(
+    store: BlobStore, key: str, xxh3_128: str, *, in_place: bool = False
+) -> Iterator[str]:
+    """Yield the path of a shard whose bytes have the committed hash: of a copy that is removed with
+    the block.
 
     Args:
         store, key, xxh3_128: of the shard.

@@ -4,11 +4,12 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from brimful.base.blobs import Blob, BlobGroup
+from brimful.base.fingerprint import differing_keys, short
 from brimful.errors import CorruptFileError
 
 
@@ -25,8 +26,8 @@ class ShardRecord:
         cum_packs, cum_tokens: in this and all earlier shards.
         producer_id: host, process id and random digits of the writer.
         state: position of the producer after it, for growing streams; None in a planned store.
-        media: counts of the media of its packs (``media/store/census.py``), and the file of the media that no earlier
-            shard has (``media/store/files.py``); None without media.
+        media: counts of the media of its packs (``media/store/census.py``), and the file of the
+            media that no earlier shard has (``media/store/files.py``); None without media.
         batches: 8 hexadecimal digits for each batch of its rows (``ShardWriter.batches``).
     """
 
@@ -65,7 +66,9 @@ def append_records(
         num_packs, num_tokens = (shards[-1].cum_packs, shards[-1].cum_tokens) if shards else (0, 0)
         if isinstance(record, EndRecord):
             if (record.packs, record.tokens) != (num_packs, num_tokens):
-                raise CorruptFileError(f"{name}: the end counts {record.packs:,} packs, the shards {num_packs:,}")
+                raise CorruptFileError(
+                    f"{name}: the end counts {record.packs:,} packs, the shards {num_packs:,}"
+                )
             return record
         # A record that another file replaced parses well; its number and running sums reveal it.
         sums = num_packs + record.packs, num_tokens + record.tokens
@@ -81,9 +84,15 @@ def new_producer_id() -> str:
 
 
 def add_shard(
-    files: BlobGroup, seq: int, blob: Blob, numbers: tuple[int, int, int, int], producer_id: str, **facts: Any
+    files: BlobGroup,
+    seq: int,
+    blob: Blob,
+    numbers: tuple[int, int, int, int],
+    producer_id: str,
+    **facts: Any,
 ) -> ShardRecord:
-    """Add a complete shard to a commit, under its number and 16 digits of its hash; return its record.
+    """Add a complete shard to a commit, under its number and 16 digits of its hash; return its
+    record.
 
     Args:
         files, seq, blob: of the shard.
@@ -96,7 +105,9 @@ def add_shard(
 
 
 def parsed_record(data: bytes, name: str) -> ShardRecord | EndRecord:
-    """Return a record from its file, whose name is for messages; nothing is compared with other records."""
+    """Return a record from its file, whose name is for messages; nothing is compared with other
+    records.
+    """
     values = parsed_json(data, name)
     kinds: dict[Any, type[ShardRecord | EndRecord]] = {"shard": ShardRecord, "end": EndRecord}
     try:
@@ -116,3 +127,37 @@ def parsed_json(data: bytes, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CorruptFileError(f"{name} is damaged: it holds {type(value).__name__}")
     return value
+
+
+def identity_differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Describe what differs between the identity of a store and that of a job, or a part of it."""
+    flat_there, flat_now = _flat(there), _flat(now)
+    # Packs do not depend on lanes.
+    names = {key.split(" ", 1)[0] for key in flat_now} - {"lanes"}
+    keys = [key for key in differing_keys(flat_there, flat_now) if key.split(" ", 1)[0] in names]
+    # The plan and its packs per shard follow from the other keys.
+    keys = [key for key in keys if key not in ("plan", "packs_per_shard")] or keys
+    return ", ".join(
+        f"{key} ({_abridged(flat_there.get(key))} there, {_abridged(flat_now.get(key))} now)"
+        for key in keys
+    )
+
+
+def _abridged(value: Any) -> str:
+    """Return a value as text; fingerprints are cut to seven digits."""
+    text = str(value)
+    return short(text) if len(text) == 32 else text
+
+
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an identity without nesting: ``{"settings": {"seed": 0}}`` becomes
+    ``{"settings seed": 0}``.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in identity.items():
+        flat.update(
+            {f"{key} {name}": v for name, v in value.items()}
+            if isinstance(value, Mapping)
+            else {key: value}
+        )
+    return flat

@@ -38,9 +38,10 @@ class BackPressure:
 
     Args:
         store: of the stream.
-        high_water: shards that may be ahead of the acknowledgements of all trainings; None for no limit. Once it is
-            reached, a producer waits until a quarter of them is trained.
-        trainings: names under which trainings acknowledge; one without an acknowledgement needs every shard.
+        high_water: shards that may be ahead of the acknowledgements of all trainings; None for no
+            limit. Once it is reached, a producer waits until a quarter of them is trained.
+        trainings: names under which trainings acknowledge; one without an acknowledgement needs
+            every shard.
         min_free_bytes: bytes of the disk to keep free.
         clock: measures the pauses between two checks.
 
@@ -49,23 +50,36 @@ class BackPressure:
     """
 
     def __init__(
-        self, store: BlobStore, *, high_water: int | None, trainings: Sequence[str], min_free_bytes: int, clock: Clock
+        self,
+        store: BlobStore,
+        *,
+        high_water: int | None,
+        trainings: Sequence[str],
+        min_free_bytes: int,
+        clock: Clock,
     ) -> None:
         if high_water is not None:
             setting_number("high_water", high_water, minimum=1)
             if not trainings:
                 raise SettingsError(
-                    f"{setting('high_water', high_water)} counts shards that no training has acknowledged: name the "
-                    f"trainings by {setting('trainings')}"
+                    f"{setting('high_water', high_water)} counts shards that no training has "
+                    f"acknowledged: name the trainings by {setting('trainings')}"
                 )
-        self._store, self._high_water, self._trainings, self._clock = store, high_water, list(trainings), clock
+        self._store, self._high_water, self._trainings, self._clock = (
+            store,
+            high_water,
+            list(trainings),
+            clock,
+        )
         self._min_free_bytes = setting_number("min_free_bytes", min_free_bytes, minimum=0)
         self._next_look, self._next_warning = -float("inf"), -float("inf")
         self._is_full = False
         self.reason = ""
 
     def is_on(self, num_shards: int) -> bool:
-        """Return true if a stream of ``num_shards`` shards must not grow now; ``reason`` says why."""
+        """Return true if a stream of ``num_shards`` shards must not grow now; ``reason`` says
+        why.
+        """
         now = self._clock.now()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
@@ -74,7 +88,11 @@ class BackPressure:
                 self._next_warning = now + _WARN_SECONDS
                 logging.getLogger("brimful").warning("waiting: %s", self.reason)
         # Shards that this producer commits between two checks count at once.
-        elif not self.reason and self._high_water is not None and num_shards - self._trained >= self._high_water:
+        elif (
+            not self.reason
+            and self._high_water is not None
+            and num_shards - self._trained >= self._high_water
+        ):
             self.reason = self._water(num_shards)
         return bool(self.reason)
 
@@ -85,7 +103,8 @@ class BackPressure:
             return ""
         self._trained = min(map(self._frontier, self._trainings))
         level = num_shards - self._trained
-        # Once full, it stays full until a quarter is trained, so that it does not stop at every shard.
+        # Once full, it stays full until a quarter is trained, so that it does not stop at every
+        # shard.
         limit = self._high_water - (max(1, self._high_water // 4) - 1 if self._is_full else 0)
         self._is_full = level >= limit
         if not self._is_full:
@@ -100,7 +119,9 @@ class BackPressure:
         try:
             return int(json.loads(self._store.get(max(keys)))["ack"]["frontier"])
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFileError(f"{self._store.url}/{max(keys)} is damaged: {error!r}") from error
+            raise CorruptFileError(
+                f"{self._store.url}/{max(keys)} is damaged: {error!r}"
+            ) from error
 
     def _disk(self) -> str:
         if not self._min_free_bytes or not isinstance(self._store, LocalBlobStore):

@@ -1,8 +1,10 @@
-"""Tokens that a producer has taken from its source and not yet committed: ready packs, and waiting segments.
+"""Tokens that a producer has taken from its source and not yet committed: ready packs, and waiting
+segments.
 
-They are in a file in the format of shards, which the next record names by its hash: packs first, then one row for each
-segment in the order of the window. So a stopped producer resumes without reading its source again. For media in files
-it holds places and fingerprints (``media/job/producer.py`` has the bytes of the others).
+They are in a file in the format of shards, which the next record names by its hash: packs first,
+then one row for each segment in the order of the window. So a stopped producer resumes without
+reading its source again. For media in files it holds places and fingerprints
+(``media/job/producer.py`` has the bytes of the others).
 """
 
 from __future__ import annotations
@@ -71,10 +73,14 @@ class WaitingSamples:
         start: int = 0,
         media: tuple[Any, ...] = (),
     ) -> None:
-        """Keep the tokens of a sample, or of a part that begins at ``start``; media keep their places in the sample."""
+        """Keep the tokens of a sample, or of a part that begins at ``start``; media keep their
+        places in the sample.
+        """
         self._samples.setdefault(sample_id, []).append(_Tokens(start, input_ids, loss_mask, media))
 
-    def pack(self, sample_ids: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> Pack:
+    def pack(
+        self, sample_ids: Sequence[int], starts: Sequence[int], lengths: Sequence[int]
+    ) -> Pack:
         """Return a pack of segments, without removing them.
 
         Raises:
@@ -82,7 +88,9 @@ class WaitingSamples:
         """
         parts = [self._part(*place) for place in zip(sample_ids, starts, strict=True)]
         begins = [start - part.start for start, part in zip(starts, parts, strict=True)]
-        spans = [slice(begin, begin + length) for begin, length in zip(begins, lengths, strict=True)]
+        spans = [
+            slice(begin, begin + length) for begin, length in zip(begins, lengths, strict=True)
+        ]
         try:
             return assemble_pack(
                 [part.input_ids[span] for part, span in zip(parts, spans, strict=True)],
@@ -92,14 +100,20 @@ class WaitingSamples:
                 [part.media for part in parts],
             )
         except CollateError as error:
-            raise OversizedSampleError(f"{error.message}: choose {setting('overflow', 'drop')}") from error
+            raise OversizedSampleError(
+                f"{error.message}: choose {setting('overflow', 'drop')}"
+            ) from error
 
     def _part(self, sample_id: int, start: int) -> _Tokens:
         parts = self._samples[sample_id]
-        return next(part for part in parts if part.start <= start < part.start + len(part.input_ids))
+        return next(
+            part for part in parts if part.start <= start < part.start + len(part.input_ids)
+        )
 
     def take(self, packs: StreamPacks) -> list[Pack]:
-        """Return the packs that left the planner, with their tokens; remove samples with their last segment."""
+        """Return the packs that left the planner, with their tokens; remove samples with their last
+        segment.
+        """
         ready = []
         for columns in packs:
             sample_ids, starts, lengths = (column.tolist() for column in columns)
@@ -119,8 +133,12 @@ class WaitingSamples:
             del self._samples[sample_id]
 
 
-def write_packs_to(blob: Blob, packs: Sequence[Pack], media: Sequence[Sequence[Any]] | None = None) -> str:
-    """Write packs as a shard, with their media unless ``media`` is None; return the digests of its batches."""
+def write_packs_to(
+    blob: Blob, packs: Sequence[Pack], media: Sequence[Sequence[Any]] | None = None
+) -> str:
+    """Write packs as a shard, with their media unless ``media`` is None; return the digests of its
+    batches.
+    """
     writer = ShardWriter(blob, version=SHARD_VERSION if media is None else MEDIA_VERSION)
     writer.add_packs(packs, media)
     return writer.batches
@@ -134,14 +152,18 @@ def save_carry_over(
     segments: Sequence[Pack],
     carried_media: Any = None,
 ) -> dict[str, Any] | None:
-    """Write the carry-over into a commit, and return its entry in the record; None if it is empty."""
+    """Write the carry-over into a commit, and return its entry in the record; None if it is
+    empty.
+    """
     if not ready and not segments:
         return None
     rows = [*ready, *segments]
     media: list[list[Any]] | None = None
     containers: list[dict[str, Any]] = []
     if carried_media is not None:
-        media, containers = carried_media.save(files, f"{folder}/media-{seq:08d}", [row.attachments for row in rows])
+        media, containers = carried_media.save(
+            files, f"{folder}/media-{seq:08d}", [row.attachments for row in rows]
+        )
     blob = files.blob(f"{folder}/{seq:08d}")
     write_packs_to(blob, rows, media)
     key = f"{folder}/{seq:08d}-{blob.xxh3_128[:16]}.arrow"

@@ -29,7 +29,9 @@ class Intake:
 
     def __init__(self, encoder: Encoder, settings: ProducerSettings, title: str) -> None:
         self._encoder, self._settings, self._title = encoder, settings, title
-        self._media = attachment_jobs().ArrivedMedia(encoder, title) if encoder.takes_media else None
+        self._media = (
+            attachment_jobs().ArrivedMedia(encoder, title) if encoder.takes_media else None
+        )
         self._num_shown = 0
 
     def take(
@@ -38,13 +40,13 @@ class Intake:
         """Encode samples, numbered from ``first_id``, and apply the policies.
 
         Returns:
-            Samples to pack by their ids, and numbers of samples: ``samples_read``, and those left out as ``malformed`` or
-            ``without_target``.
+            Samples to pack by their ids, and numbers of samples: ``samples_read``, and those left
+            out as ``malformed`` or ``without_target``.
 
         Raises:
             BadSampleError, NoTargetError: by the policies.
-            EncodersDifferError, ProcessorDiffersError: a fast library and its reference, or the encoder and the model's
-                processor, gave different tokens.
+            EncodersDifferError, ProcessorDiffersError: a fast library and its reference, or the
+                encoder and the model's processor, gave different tokens.
         """
         kept: dict[int, EncodedSample] = {}
         counts = {"samples_read": len(samples), "malformed": 0, "without_target": 0}
@@ -66,18 +68,27 @@ class Intake:
                 )
         return kept, counts
 
-    def _encoded(self, samples: Sequence[Sample | BadSampleError]) -> list[EncodedSample | BadSampleError]:
+    def _encoded(
+        self, samples: Sequence[Sample | BadSampleError]
+    ) -> list[EncodedSample | BadSampleError]:
         readable = [sample for sample in samples if isinstance(sample, Sample)]
         results = self._encoder.encode_batch(readable)
         if self._encoder.engine.id:
             compare_share(
-                self._encoder, readable, results, place=lambda _: self._title, remedy="begin the stream again"
+                self._encoder,
+                readable,
+                results,
+                place=lambda _: self._title,
+                remedy="begin the stream again",
             )
         if self._media is not None:
             self._media.compare(readable, results)
             results = self._media.fingerprinted(readable, results)
         remaining_results = iter(results)
-        return [sample if isinstance(sample, BadSampleError) else next(remaining_results) for sample in samples]
+        return [
+            sample if isinstance(sample, BadSampleError) else next(remaining_results)
+            for sample in samples
+        ]
 
     def _refuse(self, error: BadSampleError) -> None:
         if self._settings.on_bad_sample == "error":
@@ -87,7 +98,9 @@ class Intake:
             logging.getLogger("brimful").warning("left out: %s", error)
 
     def _has_target(self, loss_mask: LossMask) -> bool:
-        """Return true if a sample has a target, after truncation; the first token of a segment is not a target."""
+        """Return true if a sample has a target, after truncation; the first token of a segment is
+        not a target.
+        """
         if self._settings.overflow is Overflow.TRUNCATE:
             loss_mask = loss_mask[: self._settings.capacity]
         elif self._settings.overflow is Overflow.TRUNCATE_LEFT:

@@ -1,4 +1,6 @@
-"""Samples before their commit: the planner's window, the packs that are ready for a shard, and their account."""
+"""Samples before their commit: the planner's window, the packs that are ready for a shard, and
+their account.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class ProducerStatistics:
     """Account of one producer: read = packed + waiting + dropped, by sample.
 
     Attributes:
-        samples_read, samples_packed, samples_waiting: taken from the source; in committed shards; not yet in a shard.
+        samples_read, samples_packed, samples_waiting: taken from the source; in committed shards;
+            not yet in a shard.
         dropped: samples that were left out, by reason.
         packs, tokens, shards: committed.
         capacity: maximum tokens of a pack.
@@ -49,11 +52,14 @@ class ProducerStatistics:
         return {**asdict(self), "fill_ratio": self.fill_ratio}
 
     def __str__(self) -> str:
-        num_dropped = "".join(f", {number:,} {reason}" for reason, number in self.dropped.items() if number)
+        num_dropped = "".join(
+            f", {number:,} {reason}" for reason, number in self.dropped.items() if number
+        )
         return (
-            f"{counted(self.samples_read, 'sample')} read, {self.samples_packed:,} packed, {self.samples_waiting:,} "
-            f"waiting{num_dropped}; {counted(self.packs, 'pack')} in {counted(self.shards, 'shard')}, "
-            f"{self.tokens:,} tokens, {percent(self.fill_ratio)} full"
+            f"{counted(self.samples_read, 'sample')} read, {self.samples_packed:,} packed, "
+            f"{self.samples_waiting:,} waiting{num_dropped}; {counted(self.packs, 'pack')} in "
+            f"{counted(self.shards, 'shard')}, {self.tokens:,} tokens, {percent(self.fill_ratio)} "
+            "full"
         )
 
 
@@ -77,29 +83,42 @@ class PackingWindow:
         return not self.ready and not len(self._waiting)
 
     def add(self, samples: Mapping[int, EncodedSample], counts: Mapping[str, int]) -> None:
-        """Add samples to the planner's window, and collect full packs; ``counts`` are those of ``Intake.take``."""
+        """Add samples to the planner's window, and collect full packs; ``counts`` are those of
+        ``Intake.take``.
+        """
         lengths = np.array([len(sample) for sample in samples.values()], dtype=np.int32)
         packs = self._planner.add(np.array(list(samples), dtype=np.int64), lengths)
         for sample_id, sample in samples.items():
             # A sample that is too long and dropped never leaves the planner.
-            if len(sample) <= self._settings.capacity or self._settings.overflow is not Overflow.DROP:
+            if (
+                len(sample) <= self._settings.capacity
+                or self._settings.overflow is not Overflow.DROP
+            ):
                 self._waiting.add(sample_id, sample.input_ids, sample.loss_mask, media=sample.media)
         for name, number in counts.items():
             self.counts[name] += number
         self.ready += self._waiting.take(packs)
 
     def finish(self, min_packs: int = 0) -> None:
-        """Empty the window into packs, full or not: at least ``min_packs`` in all, if the samples suffice."""
+        """Empty the window into packs, full or not: at least ``min_packs`` in all, if the samples
+        suffice.
+        """
         packs = self._planner.finish()
         num_missing = min_packs - len(self.ready) - len(packs)
         if num_missing > 0:
             cuts = np.setdiff1d(np.arange(packs.offsets[-1]), packs.offsets)
-            chosen_cuts = cuts[np.unique(np.linspace(0, len(cuts) - 1, min(num_missing, len(cuts))).astype(np.int64))]
+            chosen_cuts = cuts[
+                np.unique(
+                    np.linspace(0, len(cuts) - 1, min(num_missing, len(cuts))).astype(np.int64)
+                )
+            ]
             packs = replace(packs, offsets=np.union1d(packs.offsets, chosen_cuts))
         self.ready += self._waiting.take(packs)
 
     def packs_of_shard(self) -> int:
-        """Return the packs of the next shard, by their number or the bytes of their media; 0 if it is not full yet."""
+        """Return the packs of the next shard, by their number or the bytes of their media; 0 if it
+        is not full yet.
+        """
         # The bytes depend only on the samples, so a shard is the same after a stop.
         num_bytes = 0
         for num_packs, pack in enumerate(self.ready[: self._settings.shard_packs], 1):
@@ -123,13 +142,19 @@ class PackingWindow:
         starts = window["starts"] or [0] * len(window["sample_ids"])
         return [
             self._waiting.pack([sample_id], [start], [length])
-            for sample_id, start, length in zip(window["sample_ids"], starts, window["lengths"], strict=True)
+            for sample_id, start, length in zip(
+                window["sample_ids"], starts, window["lengths"], strict=True
+            )
         ]
 
     def planner_state(self) -> dict[str, Any]:
         """Return the state of the planner without its segments: every process reads the records."""
         window = self._planner.state_dict()
-        return {name: value for name, value in window.items() if name not in ("sample_ids", "starts", "lengths")}
+        return {
+            name: value
+            for name, value in window.items()
+            if name not in ("sample_ids", "starts", "lengths")
+        }
 
     def load(
         self,
@@ -151,7 +176,9 @@ class PackingWindow:
         )
         for segment, start in zip(segments, starts, strict=True):
             media = tuple(replace(item, start=start + item.start) for item in segment.attachments)
-            self._waiting.add(int(segment.sample_ids[0]), segment.input_ids, segment.loss_mask, start, media)
+            self._waiting.add(
+                int(segment.sample_ids[0]), segment.input_ids, segment.loss_mask, start, media
+            )
 
     @property
     def statistics(self) -> ProducerStatistics:

@@ -1,4 +1,6 @@
-"""Packing while data still arrives: a producer appends shards to a stream, each sample exactly once."""
+"""Packing while data still arrives: a producer appends shards to a stream, each sample exactly
+once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ from brimful.stream.producer.records import (
     SeenRecords,
     late_looks,
 )
-from brimful.stream.producer.registration import Producers, Registration, check_apart, claim_stream, mode_of_arrivals
+from brimful.stream.producer.registration import (
+    Producers,
+    Registration,
+    check_apart,
+    claim_stream,
+    mode_of_arrivals,
+)
 from brimful.stream.producer.settings import ProducerSettings
 
 _BATCH = 256
@@ -42,19 +50,22 @@ _MAX_WAIT = 1.0
 
 
 class PackingProducer:
-    """Producer that appends packs to a stream while samples arrive; stops and restarts at any point do not change them.
+    """Producer that appends packs to a stream while samples arrive; stops and restarts at any point
+    do not change them.
 
-    Samples are packed in a window (``Lookahead``), and packs leave in shards of one size. The contents of a shard
-    depend only on the order of the samples, unless ``max_age`` cuts it short. Several producers may feed one stream,
-    each with its own name and source; two processes of one name share one source and do its work twice, but commit it
-    once.
+    Samples are packed in a window (``Lookahead``), and packs leave in shards of one size. The
+    contents of a shard depend only on the order of the samples, unless ``max_age`` cuts it short.
+    Several producers may feed one stream, each with its own name and source; two processes of one
+    name share one source and do its work twice, but commit it once.
 
     Args:
         source: a growing directory, a file, ``-`` or an iterable (``open_feed``), or a ``Feed``.
         encoder: an encoder, a tokenizer, or the name or directory of one.
         directory: path or URL of the stream.
-        settings, options: a ``ProducerSettings``, or its fields as keywords: ``capacity``, and others.
-        encoder_options: an ``EncoderSettings``, or its fields; ``media`` for a family of models with media.
+        settings, options: a ``ProducerSettings``, or its fields as keywords: ``capacity``, and
+            others.
+        encoder_options: an ``EncoderSettings``, or its fields; ``media`` for a family of models
+            with media.
         notes: information for users; kept in the header.
         clock: replacement for the machine's clock, for tests.
         on_shard: called with the statistics after each shard that this process commits.
@@ -96,16 +107,25 @@ class PackingProducer:
         self._pressure = BackPressure(
             self._store,
             clock=self._clock,
-            **{name: getattr(self._settings, name) for name in ("high_water", "trainings", "min_free_bytes")},
+            **{
+                name: getattr(self._settings, name)
+                for name in ("high_water", "trainings", "min_free_bytes")
+            },
         )
         if not isinstance(encoder_options, EncoderSettings):
             encoder_options = EncoderSettings(**(encoder_options or {}))
         self._given_encoder, self._encoder_settings = encoder, encoder_options
         self._encoder = encoder if isinstance(encoder, Encoder) else None
-        takes_media = encoder_options.media is not None if self._encoder is None else self._encoder.takes_media
+        takes_media = (
+            encoder_options.media is not None
+            if self._encoder is None
+            else self._encoder.takes_media
+        )
         self._carried_media = attachment_jobs().CarriedMedia(self._store) if takes_media else None
         rows = settings_from(RowSettings, vars(self._settings))
-        self._feed: Feed = open_feed(source, rows, media=takes_media, cache_dir=self._settings.cache_dir)
+        self._feed: Feed = open_feed(
+            source, rows, media=takes_media, cache_dir=self._settings.cache_dir
+        )
         check_apart(source, self.directory)
         self.name = self._settings.producer
         self._notes = dict(notes or {})
@@ -124,17 +144,19 @@ class PackingProducer:
         return self._window.statistics
 
     def run(self, *, close: bool = False) -> ProducerStatistics:
-        """Follow the source until it ends, or until ``stop``; with ``close`` end the stream where the source ends.
+        """Follow the source until it ends, or until ``stop``; with ``close`` end the stream where
+        the source ends.
 
         With ``close``, a directory ends when all its current files are read. The stream ends once
-        all its producers are closed. Without ``close``, samples that fill no shard stay uncommitted, and the same call
-        resumes after the last shard.
+        all its producers are closed. Without ``close``, samples that fill no shard stay
+        uncommitted, and the same call resumes after the last shard.
 
         Args:
             close: true if nothing will follow the current contents of the source.
 
         Raises:
-            BadSampleError, NoTargetError, OversizedSampleError: by the policies; no committed data is lost.
+            BadSampleError, NoTargetError, OversizedSampleError: by the policies; no committed data
+                is lost.
             StoreFullError: no space left; the same call resumes once space is free.
         """
         wait = FIRST_WAIT
@@ -151,26 +173,33 @@ class PackingProducer:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts so far, for any thread: ``samples_read``, and committed ``packs``, ``tokens``, ``shards``."""
+        """Counts so far, for any thread: ``samples_read``, and committed ``packs``, ``tokens``,
+        ``shards``.
+        """
         return dict(self._window.counts)
 
     @property
     def seconds_to_shard(self) -> float | None:
-        """Maximum seconds until waiting samples leave by age; None if none wait, or without an age. From any thread."""
+        """Maximum seconds until waiting samples leave by age; None if none wait, or without an age.
+        From any thread.
+        """
         oldest, max_age = self._oldest, self._settings.max_age
         if oldest is None or max_age is None or self._window.is_empty:
             return None
         return max(0.0, oldest + max_age - self._clock.now())
 
     def stop(self) -> None:
-        """Make ``run`` return after the current step, with one more shard if samples were taken since the last.
+        """Make ``run`` return after the current step, with one more shard if samples were taken
+        since the last.
 
         Its record carries over the rest. Any thread or signal handler may call this.
         """
         self._is_stopped = True
 
     def close(self) -> ProducerStatistics:
-        """Read the source to its end, commit waiting samples, and end the stream if all its producers are closed."""
+        """Read the source to its end, commit waiting samples, and end the stream if all its
+        producers are closed.
+        """
         self._is_stopped = False
         return self.run(close=True)
 
@@ -223,18 +252,27 @@ class PackingProducer:
         return False
 
     def _forget_age(self, oldest: float | None = None) -> None:
-        """Restart the age. Until each lane has a shard it counts from the first sample: training cannot begin before."""
+        """Restart the age. Until each lane has a shard it counts from the first sample: training
+        cannot begin before.
+        """
         if len(self._records) >= self._num_lanes:
             self._oldest = oldest
 
     def _finish_window(self) -> None:
-        """Empty the window; if a lane has no shard, into enough packs for each lane, so that training can begin."""
+        """Empty the window; if a lane has no shard, into enough packs for each lane, so that
+        training can begin.
+        """
         self._window.finish(self._num_lanes - len(self._records))
 
     def _share(self) -> int:
-        """Return the number of ready packs for the next shard, so that its lane is level with the others."""
+        """Return the number of ready packs for the next shard, so that its lane is level with the
+        others.
+        """
         lanes, num_ready = self._num_lanes, len(self._window.ready)
-        totals = [sum(record.packs for record in self._records.shards[lane::lanes]) for lane in range(lanes)]
+        totals = [
+            sum(record.packs for record in self._records.shards[lane::lanes])
+            for lane in range(lanes)
+        ]
         level, num_left = min(totals), num_ready
         while (num_missing := sum(max(0, level + 1 - total) for total in totals)) <= num_ready:
             num_left, level = num_ready - num_missing, level + 1
@@ -242,10 +280,16 @@ class PackingProducer:
         return min(share, num_ready, self._window.packs_of_shard() or self._per_shard)
 
     def _keep(self) -> None:
-        """Commit a shard if samples were taken since the last one: its record carries over the rest."""
+        """Commit a shard if samples were taken since the last one: its record carries over the
+        rest.
+        """
         states = self._records.states()
         num_kept = states[-1]["counts"]["samples_read"] if states else 0
-        if not self._is_current or self.is_finished or self._window.counts["samples_read"] == num_kept:
+        if (
+            not self._is_current
+            or self.is_finished
+            or self._window.counts["samples_read"] == num_kept
+        ):
             return
         if not self._window.ready:
             self._finish_window()
@@ -258,7 +302,9 @@ class PackingProducer:
         return self._registration
 
     def _begin(self, *, close: bool) -> bool:
-        """Claim the stream and register, once the encoding mode is known; return false until then."""
+        """Claim the stream and register, once the encoding mode is known; return false until
+        then.
+        """
         known = self._producers.named(self.name)
         if known is None and self._records.look() is not None:
             raise self._ended()
@@ -269,10 +315,14 @@ class PackingProducer:
                 return False
             mode = known_mode.value
             tokenizer = None if self._given_encoder is None else Tokenizer.of(self._given_encoder)
-            self._encoder = encoder_for(None, tokenizer, replace(self._encoder_settings, mode=known_mode))
+            self._encoder = encoder_for(
+                None, tokenizer, replace(self._encoder_settings, mode=known_mode)
+            )
         self._intake = Intake(self._encoder, self._settings, self._feed.title)
         self._num_lanes = claim_stream(self._log, self._encoder, self._settings, self._notes)
-        self._registration = self._producers.register(self.name, {"mode": mode, **self._settings.registered})
+        self._registration = self._producers.register(
+            self.name, {"mode": mode, **self._settings.registered}
+        )
         return True
 
     def _adopt(self) -> None:
@@ -298,14 +348,15 @@ class PackingProducer:
 
     def _ended(self) -> StoreMismatchError:
         return StoreMismatchError(
-            f"{self.directory} has ended with {counted(len(self._records), 'shard')}: nothing can follow. Choose "
-            f"another {setting('directory')}"
+            f"{self.directory} has ended with {counted(len(self._records), 'shard')}: nothing can "
+            f"follow. Choose another {setting('directory')}"
         )
 
     def _commit(self, num_packs: int) -> bool:
         """Write a shard of the first ready packs and its record; return true.
 
-        If another process was first, its record is adopted: completely for the same name, otherwise only its number.
+        If another process was first, its record is adopted: completely for the same name, otherwise
+        only its number.
         """
         # Not after the last commit: there, removing a file waits until the device has flushed.
         self._records.clear_carry_over()
@@ -326,7 +377,9 @@ class PackingProducer:
                 "carry_over": carry_over,
                 "is_closing": self._is_closing,
             }
-            while not self._log.commit(record := records.write_shard(files, packs, state, self._writer_id), files):
+            while not self._log.commit(
+                record := records.write_shard(files, packs, state, self._writer_id), files
+            ):
                 if self._lost_to_own():
                     self._is_current = False
                     return True
@@ -343,7 +396,8 @@ class PackingProducer:
         return True
 
     def _lost_to_own(self) -> bool:
-        """Read the records that other processes committed first; return true if one has this producer's name.
+        """Read the records that other processes committed first; return true if one has this
+        producer's name.
 
         Raises:
             StoreMismatchError: the stream has ended.
@@ -365,16 +419,21 @@ class PackingProducer:
         self.is_finished = True
         while True:
             # This one is closed, even if its file is not visible yet.
-            producers = [producer for producer in self._producers.all() if producer.name != self.name]
-            open_names = [producer.name for producer in producers if not self._producers.is_closed(producer)]
+            producers = [
+                producer for producer in self._producers.all() if producer.name != self.name
+            ]
+            open_names = [
+                producer.name for producer in producers if not self._producers.is_closed(producer)
+            ]
             if open_names or self._records.look() is not None:
                 break
             self._log.end(EndRecord(len(self._records), *self._records.sums))
         if open_names:
-            # If names are shown late, two producers that close at once each see the other open, and none ends the
-            # stream.
+            # If names are shown late, two producers that close at once each see the other open, and
+            # none ends the stream.
             logging.getLogger("brimful").warning(
-                "%s stays open: not closed by %s; if all its producers are and it has no end, run one of their commands again",
+                "%s stays open: not closed by %s; if all its producers are and it has no end, run "
+                "one of their commands again",
                 *(self.directory, first_few(open_names, len(open_names))),
             )
 

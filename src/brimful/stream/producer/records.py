@@ -1,4 +1,5 @@
-"""Records of a stream as one producer sees them: what it reads, what it writes, and what it resumes from.
+"""Records of a stream as one producer sees them: what it reads, what it writes, and what it resumes
+from.
 
 A record commits a shard, the position in the source and the carry-over together.
 """
@@ -25,10 +26,14 @@ FIRST_WAIT = 0.02
 """Seconds between the first two checks for something that has not arrived."""
 
 _LATE_LOOKS = 12
-"""Checks for a file that must exist before it counts as lost: half a minute, as network mounts may need."""
+"""Checks for a file that must exist before it counts as lost: half a minute, as network mounts may
+need.
+"""
 
 _KEPT_CARRY_OVERS = 2
-"""Number of last records whose carry-over is kept: another process may be reading the second to last."""
+"""Number of last records whose carry-over is kept: another process may be reading the second to
+last.
+"""
 
 
 class SeenRecords:
@@ -65,7 +70,11 @@ class SeenRecords:
 
     def _own(self, records: Iterable[ShardRecord]) -> Iterator[dict[str, Any]]:
         states = (record.state for record in records)
-        return (state for state in states if isinstance(state, dict) and state.get("producer") == self._name)
+        return (
+            state
+            for state in states
+            if isinstance(state, dict) and state.get("producer") == self._name
+        )
 
     @property
     def sums(self) -> tuple[int, int]:
@@ -75,7 +84,8 @@ class SeenRecords:
     def write_shard(
         self, files: BlobGroup, packs: Sequence[Pack], state: dict[str, Any], writer_id: str
     ) -> ShardRecord:
-        """Write a shard and its media under the next number, and return its record; its commit publishes them.
+        """Write a shard and its media under the next number, and return its record; its commit
+        publishes them.
 
         Raises:
             BadSampleError: a medium was changed after intake, or is gone.
@@ -89,7 +99,9 @@ class SeenRecords:
         batches = write_packs_to(blob, packs, media)
         tokens = sum(map(len, packs))
         numbers = (len(packs), tokens, num_packs + len(packs), num_tokens + tokens)
-        return add_shard(files, seq, blob, numbers, writer_id, state=state, media=media_facts, batches=batches)
+        return add_shard(
+            files, seq, blob, numbers, writer_id, state=state, media=media_facts, batches=batches
+        )
 
     def clear_carry_over(self) -> None:
         """Remove the carry-over of a record that no process resumes from."""
@@ -100,8 +112,11 @@ class SeenRecords:
             for key in files[-1].difference(*files[:-1]):
                 self._log.store.delete(key)
 
-    def recover(self, settings: ProducerSettings) -> tuple[PackingWindow, list[dict[str, Any]], EndRecord | None]:
-        """Return the window of the last record of this producer, the states in its records, and the end if it exists.
+    def recover(
+        self, settings: ProducerSettings
+    ) -> tuple[PackingWindow, list[dict[str, Any]], EndRecord | None]:
+        """Return the window of the last record of this producer, the states in its records, and the
+        end if it exists.
 
         Raises:
             CorruptFileError: the carry-over is gone or damaged.
@@ -117,21 +132,26 @@ class SeenRecords:
             state = states[-1]
             if state.get("version") != STATE_VERSION:
                 raise StateError(
-                    f"{store.url}: producer {self._name} has state of version {state.get('version')!r}; this brimful "
-                    f"reads {STATE_VERSION}"
+                    f"{store.url}: producer {self._name} has state of version "
+                    f"{state.get('version')!r}; this brimful reads {STATE_VERSION}"
                 )
             carried = state["carry_over"]
             carried_file = (carried or {}).get("file", "")
             try:
-                rows = ([], []) if carried is None else load_carry_over(store, carried, self._carried_media)
+                rows = (
+                    ([], [])
+                    if carried is None
+                    else load_carry_over(store, carried, self._carried_media)
+                )
             except FileNotFoundError:
-                # Another process of this name has committed more records, or a network mount shows the file late.
+                # Another process of this name has committed more records, or a network mount shows
+                # the file late.
                 continue
             window.load(state["counts"], state["window"], *rows)
             return window, states, end
         raise CorruptFileError(
-            f"{store.url}: {carried_file} is missing: what producer {self._name} has taken and not packed is lost; "
-            f"begin the stream again"
+            f"{store.url}: {carried_file} is missing: what producer {self._name} has taken and not "
+            "packed is lost; begin the stream again"
         )
 
 
@@ -141,7 +161,9 @@ def _carried_files(state: dict[str, Any]) -> set[str]:
 
 
 def late_looks(clock: Clock) -> Iterator[int]:
-    """Yield the number of each check for something that a network mount may show late, with pauses in between."""
+    """Yield the number of each check for something that a network mount may show late, with pauses
+    in between.
+    """
     for look in range(_LATE_LOOKS):
         if look:
             clock.sleep(min(FIRST_WAIT * 2 ** (look - 1), 5.0))

@@ -25,7 +25,13 @@ from brimful.base.checks import choice_of
 from brimful.base.wording import differences, setting
 from brimful.encode.choose import EncoderSettings, Mode
 from brimful.encode.encoder import Encoder
-from brimful.errors import BadSampleError, CorruptFileError, SettingsError, SourceError, StoreMismatchError
+from brimful.errors import (
+    BadSampleError,
+    CorruptFileError,
+    SettingsError,
+    SourceError,
+    StoreMismatchError,
+)
 from brimful.sources.feed import Feed
 from brimful.sources.sample import Sample
 from brimful.store.shards import StreamLog
@@ -70,7 +76,8 @@ class Producers:
     def all(self, first: int = 0) -> list[Registration]:
         """Return the registered producers, by number, from number ``first``."""
         registrations: list[Registration] = []
-        # By key, not by a listing: a stale listing could miss some, and a number would be given twice.
+        # By key, not by a listing: a stale listing could miss some, and a number would be given
+        # twice.
         while (producer := self._read(first + len(registrations))) is not None:
             registrations.append(producer)
         return registrations
@@ -87,7 +94,10 @@ class Producers:
             StoreMismatchError: it is registered with other settings; names the differences.
         """
         if not _NAME.fullmatch(name):
-            raise SettingsError(f"{setting('producer', name)} must be of letters, digits, dots, dashes and underscores")
+            raise SettingsError(
+                f"{setting('producer', name)} must be of letters, digits, dots, dashes and "
+                "underscores"
+            )
         while True:
             registrations = self.all()
             same = next((producer for producer in registrations if producer.name == name), None)
@@ -96,8 +106,8 @@ class Producers:
                 if text:
                     raise StoreMismatchError(
                         f"{self._store.url}: producer {name} was begun differently: "
-                        f"{text.replace(' in the state', ' there')}. Go on with the same settings, or choose another "
-                        f"{setting('producer')} for another source"
+                        f"{text.replace(' in the state', ' there')}. Go on with the same settings, "
+                        f"or choose another {setting('producer')} for another source"
                     )
                 return same
             # Of two concurrent producers one gets this number, and the other looks again.
@@ -108,7 +118,9 @@ class Producers:
 
     def close(self, producer: Registration, counts: dict[str, Any]) -> None:
         """Record that a producer is closed."""
-        self._store.put_if_absent(f"producers/{producer.number:06d}-closed.json", json.dumps(counts).encode())
+        self._store.put_if_absent(
+            f"producers/{producer.number:06d}-closed.json", json.dumps(counts).encode()
+        )
 
     def is_closed(self, producer: Registration) -> bool:
         """Return true if a producer is closed."""
@@ -127,8 +139,11 @@ class Producers:
             raise CorruptFileError(f"{self._store.url}/{key} is damaged: {error!r}") from error
 
 
-def mode_of_arrivals(settings: EncoderSettings, feed: Feed, known: Registration | None, *, close: bool) -> Mode | None:
-    """Return the encoding mode: as given, as registered, or by the first rows; None until it is known.
+def mode_of_arrivals(
+    settings: EncoderSettings, feed: Feed, known: Registration | None, *, close: bool
+) -> Mode | None:
+    """Return the encoding mode: as given, as registered, or by the first rows; None until it is
+    known.
 
     Args:
         settings: of the encoder.
@@ -156,7 +171,9 @@ def mode_of_arrivals(settings: EncoderSettings, feed: Feed, known: Registration 
     return Mode(kinds.pop()) if len(kinds) == 1 else Mode.CHAT
 
 
-def claim_stream(log: StreamLog, encoder: Encoder, settings: ProducerSettings, notes: Mapping[str, Any]) -> int:
+def claim_stream(
+    log: StreamLog, encoder: Encoder, settings: ProducerSettings, notes: Mapping[str, Any]
+) -> int:
     """Begin the stream, or check that it has the same identity; return its lanes.
 
     Raises:
@@ -174,7 +191,11 @@ def claim_stream(log: StreamLog, encoder: Encoder, settings: ProducerSettings, n
     if not log.is_begun():
         tokenizer = getattr(encoder, "tokenizer", None)
         if tokenizer is not None:
-            notes = {**notes, "tokenizer": tokenizer.place, "tokenizer_fingerprint": tokenizer.fingerprint}
+            notes = {
+                **notes,
+                "tokenizer": tokenizer.place,
+                "tokenizer_fingerprint": tokenizer.fingerprint,
+            }
         try:
             # A stream has no plan; a random name distinguishes it from the states of other streams.
             log.begin({**identity, "plan": uuid.uuid4().hex, "lanes": settings.lanes}, dict(notes))
@@ -191,10 +212,15 @@ def check_apart(source: Any, directory: str) -> None:
     Raises:
         SettingsError: it is inside.
     """
-    if is_remote(directory) or not isinstance(source, (str, os.PathLike)) or not os.path.isdir(source):
+    if (
+        is_remote(directory)
+        or not isinstance(source, (str, os.PathLike))
+        or not os.path.isdir(source)
+    ):
         return
     root = os.path.realpath(source)
     if os.path.commonpath([root, os.path.realpath(directory)]) == root:
         raise SettingsError(
-            f"{directory} lies in the source {os.fspath(source)}: choose another {setting('directory')}"
+            f"{directory} lies in the source {os.fspath(source)}: choose another "
+            f"{setting('directory')}"
         )

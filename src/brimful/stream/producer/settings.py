@@ -29,19 +29,22 @@ class ProducerSettings(RowSettings):
         capacity: maximum tokens of a pack.
         producer: name of this producer, unique in the stream.
         lookahead: samples that the planner sees at once.
-        max_wait: packs that a sample may wait for, as in ``Lookahead``; four times the window if None.
+        max_wait: packs that a sample may wait for, as in ``Lookahead``; four times the window if
+            None.
         algorithm, min_fill, overflow: as in ``Lookahead``.
         no_target: action for samples without a target (``NoTarget``).
         on_bad_sample: ``error``, or ``skip``: malformed samples are counted and logged.
         packs_per_shard: packs of one shard; None for 64 MiB.
-        max_age: seconds without a new shard after which all samples leave, even in packs that are not full, divided
-            among the lanes; None for never.
-        lanes: groups of shards that readers divide among them: the packs of a global batch. Set by the first producer.
-        high_water: shards that may be ahead of training, which ``trainings`` names (``BackPressure``).
+        max_age: seconds without a new shard after which all samples leave, even in packs that are
+            not full, divided among the lanes; None for never.
+        lanes: groups of shards that readers divide among them: the packs of a global batch. Set by
+            the first producer.
+        high_water: shards that may be ahead of training, which ``trainings`` names
+            (``BackPressure``).
         trainings: names under which trainings acknowledge (``StreamLoader.ack``).
         min_free_bytes: bytes to keep free on the disk of the stream.
-        format, fields, ignore, prompt, media_dir, media_outside, cache_dir: as for ``open_source``. Media are read if
-            the encoder takes them, and their bytes go into the stream.
+        format, fields, ignore, prompt, media_dir, media_outside, cache_dir: as for ``open_source``.
+            Media are read if the encoder takes them, and their bytes go into the stream.
 
     Raises:
         SettingsError: values that contradict each other.
@@ -58,31 +61,53 @@ class ProducerSettings(RowSettings):
     )
     overflow: Overflow | str = option(Overflow.ERROR, "What to do with samples longer than a pack.")
     no_target: NoTarget | str = option(
-        NoTarget.ERROR, "What to do with samples without a target of the loss, before or after truncation."
+        NoTarget.ERROR,
+        "What to do with samples without a target of the loss, before or after truncation.",
     )
     lookahead: int = option(1024, "Samples that are packed together.", "SAMPLES")
     max_wait: int | None = None
-    algorithm: str = option("best_fit_decreasing", f"How to pack them: {', '.join(LOOKAHEAD_ALGORITHMS)}.", "NAME")
+    algorithm: str = option(
+        "best_fit_decreasing", f"How to pack them: {', '.join(LOOKAHEAD_ALGORITHMS)}.", "NAME"
+    )
     min_fill: float = option(1.0, "Packs with less fill wait for samples that fit.", "SHARE")
-    on_bad_sample: OnBadSample = option("error", "A malformed row stops the job, or is counted and shown.")
-    producer: str = option("producer", "Name of this producer; each source of a stream has its own.", "NAME")
+    on_bad_sample: OnBadSample = option(
+        "error", "A malformed row stops the job, or is counted and shown."
+    )
+    producer: str = option(
+        "producer", "Name of this producer; each source of a stream has its own.", "NAME"
+    )
     packs_per_shard: int | None = option(None, "Packs per shard (default: 64 MiB).", "N")
     max_age: float | None = option(
-        MAX_AGE, "After this time without a shard, write all samples, at any fill (inf for never).", "SECONDS"
+        MAX_AGE,
+        "After this time without a shard, write all samples, at any fill (inf for never).",
+        "SECONDS",
     )
     lanes: int = option(1, "Packs per global batch in training.", "N")
-    high_water: int | None = option(None, "Shards that may be ahead of the slowest --training.", "SHARDS")
-    trainings: Sequence[str] = option((), "Name of a training run that acknowledges.", "NAME", "--training")
+    high_water: int | None = option(
+        None, "Shards that may be ahead of the slowest --training.", "SHARDS"
+    )
+    trainings: Sequence[str] = option(
+        (), "Name of a training run that acknowledges.", "NAME", "--training"
+    )
     min_free_bytes: int = option(0, "Bytes of the disk to keep free.", "BYTES")
     cache_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         capacity = setting_number("capacity", self.capacity, minimum=1, maximum=2**31 - 1)
         if self.on_bad_sample not in ("error", "skip"):
-            raise SettingsError(f"{setting('on_bad_sample')} {self.on_bad_sample!r} is unknown: use one of error, skip")
+            raise SettingsError(
+                f"{setting('on_bad_sample')} {self.on_bad_sample!r} is unknown: use one of error, "
+                "skip"
+            )
         if self.max_age is not None and not (is_number(self.max_age) and self.max_age > 0):
-            raise SettingsError(f"{setting('max_age')} must be a number of seconds above 0 and is {self.max_age!r}")
-        num_packs = max(1, SHARD_BYTES // (4 * capacity)) if self.packs_per_shard is None else self.packs_per_shard
+            raise SettingsError(
+                f"{setting('max_age')} must be a number of seconds above 0 and is {self.max_age!r}"
+            )
+        num_packs = (
+            max(1, SHARD_BYTES // (4 * capacity))
+            if self.packs_per_shard is None
+            else self.packs_per_shard
+        )
         values: dict[str, Any] = {
             "capacity": capacity,
             "packs_per_shard": setting_number("packs_per_shard", num_packs, minimum=1),

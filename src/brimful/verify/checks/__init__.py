@@ -1,4 +1,6 @@
-"""Checks, one file for each question; ``check_batch`` asks all questions that need no run of a model."""
+"""Checks, one file for each question; ``check_batch`` asks all questions that need no run of a
+model.
+"""
 
 from collections.abc import Callable
 

@@ -10,26 +10,48 @@ from brimful.verify.locate import as_integers
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import Finding, failed, passed
 
-_BOUNDARY_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k")
-_MAX_LENGTH_KEYS = ("max_length_q", "max_length_k", "max_seqlen", "max_seqlen_q", "max_seqlen_kv", "max_seqlen_k")
+_BOUNDARY_KEYS = (
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "cu_seqlens",
+    "cu_seqlens_q",
+    "cu_seqlens_kv",
+    "cu_seqlens_k",
+)
+_MAX_LENGTH_KEYS = (
+    "max_length_q",
+    "max_length_k",
+    "max_seqlen",
+    "max_seqlen_q",
+    "max_seqlen_kv",
+    "max_seqlen_k",
+)
 
 _MULTIPLES = (128, 64, 32, 16, 8, 4, 2)
-"""Numbers of tokens that context parallelism may round lengths to, the largest first: a multiple of 4 is one of 2 too."""
+"""Numbers of tokens that context parallelism may round lengths to, the largest first: a multiple of
+4 is one of 2 too.
+"""
 
 
 def check_boundaries(setup: PackingSetup) -> Finding:
-    """Check that each sample begins at a boundary, none lies inside one, and ``seq_idx`` changes exactly there.
+    """Check that each sample begins at a boundary, none lies inside one, and ``seq_idx`` changes
+    exactly there.
 
-    A CPU run cannot see this: SDPA and eager attention use positions, and only varlen kernels read boundaries.
+    A CPU run cannot see this: SDPA and eager attention use positions, and only varlen kernels read
+    boundaries.
     """
     kwargs, batch = setup.batch.kwargs, setup.batch
     keys = [key for key in _BOUNDARY_KEYS if kwargs.get(key) is not None]
     seq_idx = batch.per_token("seq_idx")
     if not keys and seq_idx is None:
         return passed("boundaries", "the batch has none; positions alone mark the samples")
-    # Kernels see the rows of a batch as one long row, so boundaries count tokens from the first row on.
+    # Kernels see the rows of a batch as one long row, so boundaries count tokens from the first row
+    # on.
     width = batch.ids.shape[1]
-    intervals = sorted((place.row * width + place.start, place.row * width + place.stop) for _, place in batch.located)
+    intervals = sorted(
+        (place.row * width + place.start, place.row * width + place.stop)
+        for _, place in batch.located
+    )
     longest = max((stop - start for start, stop in intervals), default=0)
     for key in keys:
         values = as_integers(kwargs[key]).reshape(-1)
@@ -37,8 +59,8 @@ def check_boundaries(setup: PackingSetup) -> Finding:
             detail, cause = problem
             some = values.tolist() if len(values) <= 8 else f"{values[:7].tolist()}…{values[-1]}"
             way_out = (
-                "align before packing, so that the aligned length is the planned one; pass the padded boundaries under "
-                "their own key"
+                "align before packing, so that the aligned length is the planned one; pass the "
+                "padded boundaries under their own key"
             )
             return failed("boundaries", f"{key} = {some}; {detail}", cause, way_out)
         dtype = str(getattr(kwargs[key], "dtype", "int64")).removeprefix("torch.")
@@ -57,9 +79,13 @@ def check_boundaries(setup: PackingSetup) -> Finding:
         return passed("boundaries", ", ".join(keys))
     numbers = seq_idx.reshape(-1)
     is_constant = all(len(np.unique(numbers[start:stop])) == 1 for start, stop in intervals)
-    if is_constant and all(numbers[stop - 1] != numbers[start] for (_, stop), (start, _) in pairwise(intervals)):
+    if is_constant and all(
+        numbers[stop - 1] != numbers[start] for (_, stop), (start, _) in pairwise(intervals)
+    ):
         return passed("boundaries", ", ".join([*keys, "seq_idx"]))
-    cause = "recurrent layers carry their state from one sample into the next, or lose it inside one"
+    cause = (
+        "recurrent layers carry their state from one sample into the next, or lose it inside one"
+    )
     starts = np.array([start for start, _ in intervals[1:]], dtype=np.int64)
     changes = 1 + np.flatnonzero(np.diff(numbers))
     # The last change may begin the padding, which has no interval.
@@ -74,7 +100,9 @@ def check_boundaries(setup: PackingSetup) -> Finding:
     )
 
 
-def _boundary_problem(values: Int64Array, intervals: list[tuple[int, int]], num_tokens: int) -> tuple[str, str] | None:
+def _boundary_problem(
+    values: Int64Array, intervals: list[tuple[int, int]], num_tokens: int
+) -> tuple[str, str] | None:
     """Return the first fault of some boundaries and its likely cause; None if they are right."""
     if not len(values) or (np.diff(values) < 0).any() or values[0] != 0:
         return "they must rise from 0", "the boundaries are not a running sum of lengths"
@@ -95,7 +123,9 @@ def _boundary_problem(values: Int64Array, intervals: list[tuple[int, int]], num_
 
 
 def _boundary_cause(values: Int64Array, intervals: list[tuple[int, int]]) -> str:
-    """Name the likely cause of wrong boundaries, by how far each one lies from the beginning of its sample."""
+    """Name the likely cause of wrong boundaries, by how far each one lies from the beginning of its
+    sample.
+    """
     count = len(intervals)
     starts, stops = np.array(intervals).T
     lengths = stops - starts
@@ -110,22 +140,34 @@ def _boundary_cause(values: Int64Array, intervals: list[tuple[int, int]]) -> str
             number, tokens, _ = words
             return (
                 f"lengths off by {number}: every sample is given to the kernel with {tokens} too "
-                f"{'few' if deficits[0] > 0 else 'many'} (lengths of shifted labels, or without the token at the end)"
+                f"{'few' if deficits[0] > 0 else 'many'} (lengths of shifted labels, or without "
+                "the token at the end)"
             )
         for multiple in _MULTIPLES:
-            rounded_down, rounded_up = lengths // multiple * multiple, -(-lengths // multiple) * multiple
-            if np.array_equal(kernel_lengths, rounded_down) or np.array_equal(kernel_lengths, rounded_up):
+            rounded_down, rounded_up = (
+                lengths // multiple * multiple,
+                -(-lengths // multiple) * multiple,
+            )
+            if np.array_equal(kernel_lengths, rounded_down) or np.array_equal(
+                kernel_lengths, rounded_up
+            ):
                 first = int(np.flatnonzero(deficits)[0])
                 return (
-                    f"context-parallel rounding: {lengths[first]} tokens are given to the kernel as "
-                    f"{kernel_lengths[first]}, a multiple of {multiple}"
+                    f"context-parallel rounding: {lengths[first]} tokens are given to the kernel "
+                    f"as {kernel_lengths[first]}, a multiple of {multiple}"
                 )
     return "the boundaries come from other lengths than the samples' (another batch, the whole row, or another order)"
 
 
 def _common_offset(offsets: Int64Array) -> tuple[str, str, str] | None:
-    """Say the offset in words if all are equal: one, 2, …; 1 token, 2 tokens, …; after or before. None if it is 0."""
+    """Say the offset in words if all are equal: one, 2, …; 1 token, 2 tokens, …; after or before.
+    None if it is 0.
+    """
     if not len(offsets) or (offsets != offsets[0]).any() or not offsets[0]:
         return None
     size = abs(int(offsets[0]))
-    return "one" if size == 1 else str(size), counted(size, "token"), "after" if offsets[0] > 0 else "before"
+    return (
+        "one" if size == 1 else str(size),
+        counted(size, "token"),
+        "after" if offsets[0] > 0 else "before",
+    )

@@ -1,17 +1,19 @@
-"""Isolation: the tokens of one sample do not move the logits of another; and movement without a leak.
+"""Isolation: the tokens of one sample do not move the logits of another; and movement without a
+leak.
 
-In a dense model a token's numbers do not depend on what else is in the batch: changing another sample moves
-nothing, to the last bit, in bf16 as in fp32. Experts are computed in groups whose size depends on all tokens of a batch,
-and a kernel rounds differently for another size; in bf16 that may even change a router's choice. The same samples in
-rows of their own, where no mask can fail, show the size of this rounding::
+In a dense model a token's numbers do not depend on what else is in the batch: changing another
+sample moves nothing, to the last bit, in bf16 as in fp32. Experts are computed in groups whose size
+depends on all tokens of a batch, and a kernel rounds differently for another size; in bf16 that may
+even change a router's choice. The same samples in rows of their own, where no mask can fail, show
+the size of this rounding::
 
     changed        A A A · b b           packed: a leak, or rounding?
                    A A A                 b moves here too, and nothing but rounding can have moved it
                    b b
 
-In fp32 rounding is far below any leak that matters, so 1e-5 is always allowed. In bf16 and fp16 nothing is allowed
-if nothing moves in rows; if something does, float32 decides: the weights are the same, a leak stays, and rounding
-is gone.
+In fp32 rounding is far below any leak that matters, so 1e-5 is always allowed. In bf16 and fp16
+nothing is allowed if nothing moves in rows; if something does, float32 decides: the weights are the
+same, a leak stays, and rounding is gone.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +38,9 @@ LOW_PRECISIONS = (torch.bfloat16, torch.float16)
 """Precisions in which rounding is large enough to change a router's choice."""
 
 _PRECISE = (torch.float64, torch.float32)
-"""Precisions in which rounding is far below any leak: the movement that parity allows always passes."""
+"""Precisions in which rounding is far below any leak: the movement that parity allows always
+passes.
+"""
 
 _NOISE_FACTOR = 8
 """Movement that passes ÷ movement with a row for each sample."""
@@ -48,11 +52,13 @@ _MAX_CHANGED_SAMPLES = 8
 """Samples that are changed, one forward for each."""
 
 _TOKEN_STEPS = (1, 2, 3, 5)
-"""Changes that are tried in rows: each token becomes the one this many steps later among the samples' tokens."""
+"""Changes that are tried in rows: each token becomes the one this many steps later among the
+samples' tokens.
+"""
 
 _NOT_THE_PACKING = Diagnosis(
-    "not the packing: samples move each other as well with a row for each (experts of limited capacity, statistics over "
-    "the batch)",
+    "not the packing: samples move each other as well with a row for each (experts of limited "
+    "capacity, statistics over the batch)",
     "raise the capacity of experts until no token is dropped; take statistics of fixed batches",
 )
 
@@ -117,20 +123,18 @@ def measure_movement(
 
     precise = experiment(measure_both)
     if precise is None:  # kernels of low precision only, or no room for the weights
-        remark = (
-            f"rounding in {setup.dtype_name} moves {noise:.1e} with a row for each sample, and float32 cannot run here"
-        )
+        remark = f"rounding in {setup.dtype_name} moves {noise:.1e} with a row for each sample, and float32 cannot run here"
         return Movement(size, _NOISE_FACTOR * noise, noise, remark=remark)
-    remark = (
-        f"told in float32; rounding in {setup.dtype_name} moves {size:.1e}, and {noise:.1e} with a row for each sample"
-    )
+    remark = f"told in float32; rounding in {setup.dtype_name} moves {size:.1e}, and {noise:.1e} with a row for each sample"
     precise_size, precise_noise = precise
     limit = _limit(precise_noise, parity_limit_of(torch.float32))
     return Movement(precise_size, limit, precise_noise, precise=True, remark=remark)
 
 
 def _limit(noise: float, always_allowed: float) -> float:
-    """Return max(always allowed, factor × noise), without the noise if it is too large for rounding."""
+    """Return max(always allowed, factor × noise), without the noise if it is too large for
+    rounding.
+    """
     return always_allowed if noise > _MAX_NOISE else max(always_allowed, _NOISE_FACTOR * noise)
 
 
@@ -169,7 +173,8 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
         setup: in the mode that is to be checked.
 
     Returns:
-        The finding, and the largest leak; None if nothing could be shown, or if packing is not the cause.
+        The finding, and the largest leak; None if nothing could be shown, or if packing is not the
+        cause.
     """
     leaks: list[Leak] = []
 
@@ -180,21 +185,31 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
     movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))
     if not any(leak.moved >= 0 for leak in leaks):
         detail = "fewer than two samples with tokens that can be changed"
-        return not_supported("isolation", detail, "verify with at least two samples of several tokens"), None
+        return not_supported(
+            "isolation", detail, "verify with at least two samples of several tokens"
+        ), None
     worst = max(leaks, key=lambda leak: leak.size)
     worst = replace(worst, limit=movement.limit, precise=movement.precise)
     finding = Finding("isolation", Status.FAIL, "", movement.size, movement.limit)
     if not movement.passed:
         finding = replace(finding, detail=_describe(setup, movement, worst, leaks))
-        return (replace(finding, **_NOT_THE_PACKING._asdict()), None) if movement.without_packing else (finding, worst)
+        return (
+            (replace(finding, **_NOT_THE_PACKING._asdict()), None)
+            if movement.without_packing
+            else (finding, worst)
+        )
     # A model that does not look at its input moves nothing, and would pass with any mask.
     if max(leak.own for leak in leaks) <= movement.limit:
         detail = "changing a sample does not even move its own logits, so nothing can be shown"
-        return not_supported("isolation", detail, "verify with a model whose output depends on its input"), None
+        return not_supported(
+            "isolation", detail, "verify with a model whose output depends on its input"
+        ), None
     with_media = [leak for leak in leaks if leak.change.media]
     if with_media and max(leak.own for leak in with_media) <= movement.limit:
         detail = "other media in a sample do not even move its own logits, so nothing can be shown of them"
-        return not_supported("isolation", detail, "verify with a model that looks at its media"), None
+        return not_supported(
+            "isolation", detail, "verify with a model that looks at its media"
+        ), None
     num_changed = f"{len(leaks) - len(with_media)} samples changed, one at a time"
     media_text = f"{len(with_media)} samples with other media" if with_media else ""
     detail = joined(num_changed, media_text, movement.remark)
@@ -203,18 +218,23 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
 
 def _describe(setup: PackingSetup, movement: Movement, worst: Leak, leaks: list[Leak]) -> str:
     """Say which sample moves which, and how many leak."""
-    changed_segment, moved_segment = setup.samples.segments[worst.changed], setup.samples.segments[worst.moved]
+    changed_segment, moved_segment = (
+        setup.samples.segments[worst.changed],
+        setup.samples.segments[worst.moved],
+    )
     side = "earlier" if worst.changed < worst.moved else "later"
     num_leaking = sum(leak.size > movement.limit for leak in leaks)
     detail = (
-        f"other {'media' if worst.change.media else 'tokens'} in {changed_segment.name} move {worst.tokens} of {len(moved_segment.ids)} tokens of "
-        f"{moved_segment.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} samples leak"
+        f"other {'media' if worst.change.media else 'tokens'} in {changed_segment.name} move "
+        f"{worst.tokens} of {len(moved_segment.ids)} tokens of {moved_segment.name}, which sees "
+        f"the {side} sample; {num_leaking} of {len(leaks)} samples leak"
     )
     return joined(detail, movement.remark)
 
 
 def movement_in_rows(setup: PackingSetup) -> float:
-    """Measure how far samples move each other in rows of their own: rounding, if the model keeps rows apart.
+    """Measure how far samples move each other in rows of their own: rounding, if the model keeps
+    rows apart.
 
     Several changes are tried, as some happen to leave groups of experts as large as they were.
     """
@@ -226,7 +246,9 @@ def _changes(setup: PackingSetup, steps: int = 1) -> list[Change]:
     """Return the changes that are tried: other tokens or other media in one sample."""
     indices = [index for index, _ in setup.batch.located]
     changes = [
-        Change({index: ids}) for index in _spread(indices) if (ids := other_tokens(setup, index, steps)) is not None
+        Change({index: ids})
+        for index in _spread(indices)
+        if (ids := other_tokens(setup, index, steps)) is not None
     ]
     # In samples with media, the media alone are changed too: towers see all media together.
     with_media = [index for index in indices if setup.samples.segments[index].media]
@@ -238,7 +260,9 @@ def _changes(setup: PackingSetup, steps: int = 1) -> list[Change]:
 
 
 def _spread(indices: list[int]) -> list[int]:
-    """Return every k-th index, k rounded up: at most the maximum, spread from the first to near the last."""
+    """Return every k-th index, k rounded up: at most the maximum, spread from the first to near the
+    last.
+    """
     return indices[:: max(1, -(-len(indices) // _MAX_CHANGED_SAMPLES))]
 
 
@@ -293,7 +317,9 @@ def other_tokens(setup: PackingSetup, index: int, steps: int = 1) -> Int64Array 
 
 
 def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:
-    """Put other tokens into the padding; None without padding, or if the collator pads with several tokens."""
+    """Put other tokens into the padding; None without padding, or if the collator pads with several
+    tokens.
+    """
     batch = setup.batch
     if not batch.padding.any():
         return None
@@ -307,9 +333,16 @@ def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:
         ids[mask & (ids == token)] = 1
 
     def measure() -> float:
-        logits, changed_logits = setup.logits(batch.kwargs), setup.logits({**batch.kwargs, "input_ids": ids})
+        logits, changed_logits = (
+            setup.logits(batch.kwargs),
+            setup.logits({**batch.kwargs, "input_ids": ids}),
+        )
         return max(
-            (difference(logits[place.index], changed_logits[place.index]) for _, place in batch.located), default=0.0
+            (
+                difference(logits[place.index], changed_logits[place.index])
+                for _, place in batch.located
+            ),
+            default=0.0,
         )
 
     movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))

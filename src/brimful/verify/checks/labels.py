@@ -1,4 +1,6 @@
-"""Targets of the batch: every position predicts its own sample's next token; samples once, padding without labels."""
+"""Targets of the batch: every position predicts its own sample's next token; samples once, padding
+without labels.
+"""
 
 import numpy as np
 
@@ -34,15 +36,18 @@ def check_labels(setup: PackingSetup) -> Finding:
     return failed("labels", detail, *_diagnose(batch, batch.targets, sample_targets, wrong))
 
 
-def _diagnose(batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Array, wrong: BoolArray) -> Diagnosis:
+def _diagnose(
+    batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Array, wrong: BoolArray
+) -> Diagnosis:
     """Name the likely cause by the pattern of the wrong targets."""
     key = "shift_labels" if batch.shifted else "labels"
     is_target = sample_targets != IGNORE_INDEX
-    # Shifts move all targets, so they are looked for first: they also leave marks at ends and in prompts.
+    # Shifts move all targets, so they are looked for first: they also leave marks at ends and in
+    # prompts.
     if _mostly_follow(targets, _shifted(batch.ids, 2), is_target & wrong, is_target):
         return Diagnosis(
-            "double shift: the labels are shifted already, and the model shifts them again, so every token is trained "
-            "to predict the one after the next",
+            "double shift: the labels are shifted already, and the model shifts them again, so "
+            "every token is trained to predict the one after the next",
             "emit unshifted labels, or pass them as shift_labels",
         )
     if _mostly_follow(targets, batch.ids, is_target & wrong, is_target):
@@ -50,20 +55,22 @@ def _diagnose(batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Ar
             f"not shifted: under {key} every token is trained to predict itself",
             "shift inside each sample before the batch is made, or pass them as labels",
         )
-    # The last token of a sample has no target; one that equals the next token belongs to the next sample.
+    # The last token of a sample has no target; one that equals the next token belongs to the next
+    # sample.
     is_end = np.zeros_like(is_target)
     for _, place in batch.located:
         is_end[place.row, place.stop - 1] = True
     num_crossing = int((is_end & wrong & (targets == _shifted(batch.ids, 1))).sum())
     if num_crossing and batch.shifted:
         return Diagnosis(
-            f"whole-pack label shift: the last token of {num_crossing} samples is trained to predict the first of the next",
+            f"whole-pack label shift: the last token of {num_crossing} samples is trained to "
+            "predict the first of the next",
             "shift inside each sample, and end each with -100",
         )
     if num_crossing:
         return Diagnosis(
-            f"first label kept: {num_crossing} samples keep the label of their first token, which the last "
-            f"token of the sample before is trained to predict",
+            f"first label kept: {num_crossing} samples keep the label of their first token, which "
+            "the last token of the sample before is trained to predict",
             "set the first label of every sample to -100",
         )
     is_lost = is_target & (targets == IGNORE_INDEX)
@@ -71,8 +78,8 @@ def _diagnose(batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Ar
         tokens = np.unique(sample_targets[is_lost])
         if len(tokens) == 1:
             return Diagnosis(
-                f"{int(is_lost.sum())} targets are lost, all of them token {tokens[0]}: padding is recognized by its token, and "
-                f"this token also occurs in samples (pad id = EOS)",
+                f"{int(is_lost.sum())} targets are lost, all of them token {tokens[0]}: padding is "
+                "recognized by its token, and this token also occurs in samples (pad id = EOS)",
                 "recognize padding by lengths, never by the token",
             )
         return Diagnosis(
@@ -82,14 +89,19 @@ def _diagnose(batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Ar
     num_extra = int((~is_target & (targets != IGNORE_INDEX) & ~batch.free).sum())
     if num_extra:
         return Diagnosis(
-            f"{num_extra} tokens without a label in their sample are trained on in the batch (prompts)",
+            f"{num_extra} tokens without a label in their sample are trained on in the batch "
+            "(prompts)",
             "copy the labels of the sample instead of its tokens",
         )
-    return Diagnosis("targets are other tokens than in the samples", "carry the labels over as they are")
+    return Diagnosis(
+        "targets are other tokens than in the samples", "carry the labels over as they are"
+    )
 
 
 def is_near_padding(batch: CollatedBatch) -> BoolArray:
-    """Return ``bool[B, T]``: padding, and tokens that padding follows, which the check of padding covers."""
+    """Return ``bool[B, T]``: padding, and tokens that padding follows, which the check of padding
+    covers.
+    """
     is_near = batch.padding.copy()
     is_near[:, :-1] |= batch.padding[:, 1:]
     return is_near
@@ -102,8 +114,12 @@ def _shifted(ids: Int64Array, steps: int) -> Int64Array:
     return following_ids
 
 
-def _mostly_follow(targets: Int64Array, pattern: Int64Array, wrong: BoolArray, is_target: BoolArray) -> bool:
-    """Return true if at least half of the targets are wrong, and most of those follow the pattern."""
+def _mostly_follow(
+    targets: Int64Array, pattern: Int64Array, wrong: BoolArray, is_target: BoolArray
+) -> bool:
+    """Return true if at least half of the targets are wrong, and most of those follow the
+    pattern.
+    """
     if 2 * int(wrong.sum()) < int(is_target.sum()) or not wrong.any():
         return False
     has_label = wrong & (targets != IGNORE_INDEX)
@@ -111,7 +127,9 @@ def _mostly_follow(targets: Int64Array, pattern: Int64Array, wrong: BoolArray, i
 
 
 def check_inputs_unmodified(setup: PackingSetup) -> Finding:
-    """Find fields that the collator writes into: cached samples would be spoiled for the next epoch."""
+    """Find fields that the collator writes into: cached samples would be spoiled for the next
+    epoch.
+    """
     features = setup.samples.copies()
     setup.collator(list(features))
     modifications = setup.samples.modified_fields(features)
@@ -120,30 +138,43 @@ def check_inputs_unmodified(setup: PackingSetup) -> Finding:
     index, key = modifications[0]
     return failed(
         "untouched",
-        f"{len(modifications)} fields of {len({index for index, _ in modifications})} samples changed: {key!r} of {index}",
+        f"{len(modifications)} fields of {len({index for index, _ in modifications})} samples "
+        f"changed: {key!r} of {index}",
         f"the collator writes into the {key} of the sample it is given (in-place labels)",
         "copy before writing: a cached sample is collated again in the next epoch",
     )
 
 
 def check_complete(setup: PackingSetup) -> Finding:
-    """Find lost, repeated and foreign tokens: row and token counts can be right with one sample lost and one repeated."""
+    """Find lost, repeated and foreign tokens: row and token counts can be right with one sample
+    lost and one repeated.
+    """
     batch, segments = setup.batch, setup.samples.segments
     if not batch.layout.certain:
         return not_supported(
             "complete",
-            "where the samples lie is not certain: the collator lays tokens that occur once out in another way, or "
-            "refuses them, and the tokens of these samples fit into the batch in several ways",
-            "verify with samples that cannot be confused with others: no repeats, no sample of a single token",
+            "where the samples lie is not certain: the collator lays tokens that occur once out "
+            "in another way, or refuses them, and the tokens of these samples fit into the batch "
+            "in several ways",
+            "verify with samples that cannot be confused with others: no repeats, no sample of a "
+            "single token",
         )
-    absent = [segment for segment, place in zip(segments, batch.layout.places, strict=True) if place is None]
+    absent = [
+        segment
+        for segment, place in zip(segments, batch.layout.places, strict=True)
+        if place is None
+    ]
     num_foreign = int((batch.free & ~batch.padding).sum())
     if not absent and not num_foreign:
         return passed("complete", f"{len(segments)} samples, each once")
     remarks = []
     if absent:
-        names = ", ".join(f"{segment.name} ({len(segment.ids)} tokens)" for segment in absent[:_MAX_NAMED_SAMPLES])
-        remarks.append(f"{len(absent)} of {len(segments)} samples are not in the batch as a whole: {names}")
+        names = ", ".join(
+            f"{segment.name} ({len(segment.ids)} tokens)" for segment in absent[:_MAX_NAMED_SAMPLES]
+        )
+        remarks.append(
+            f"{len(absent)} of {len(segments)} samples are not in the batch as a whole: {names}"
+        )
     if num_foreign:
         remarks.append(f"{num_foreign} tokens belong to no sample and are not padding")
     # A repeat explains foreign tokens, and usually also the sample whose place it took.
@@ -168,8 +199,14 @@ def check_padding(setup: PackingSetup) -> Finding:
         num_targets = int(((batch.targets != IGNORE_INDEX) & is_near_padding(batch)).sum())
         if num_targets:
             detail = f"{num_targets} targets are padding, of {count} padding tokens"
-            return failed("padding", detail, "labels are copied from the padded tokens", "label padding with -100")
-    # Boundaries are read from positions only without a mask, and only matter where samples share a row.
+            return failed(
+                "padding",
+                detail,
+                "labels are copied from the padded tokens",
+                "label padding with -100",
+            )
+    # Boundaries are read from positions only without a mask, and only matter where samples share a
+    # row.
     rows = position_rows(setup)
     if rows is not None and batch.is_packed and batch.kwargs.get("attention_mask") is None:
         pairs = padding[:, 1:] & padding[:, :-1]
@@ -179,8 +216,8 @@ def check_padding(setup: PackingSetup) -> Finding:
             return failed(
                 "padding",
                 f"{num_resets + 1} of {count} padding tokens stand at position {position}",
-                f"pad at position {position}: where boundaries are read from positions, every padding token is a "
-                f"sample of its own, and kernels allocate for each or crash",
+                f"pad at position {position}: where boundaries are read from positions, every "
+                "padding token is a sample of its own, and kernels allocate for each or crash",
                 "number the padding 0, 1, 2, … as one last segment",
             )
     return passed("padding", f"{count} tokens, no label among them")

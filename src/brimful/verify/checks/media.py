@@ -1,4 +1,6 @@
-"""Media of the batch: every image, video and audio clip once, with its own features, in the order of its tokens."""
+"""Media of the batch: every image, video and audio clip once, with its own features, in the order
+of its tokens.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +14,9 @@ from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import Finding, failed, passed
 
 _TOLERANCE = 0.05
-"""Largest mean difference of equal features, relative to their mean size: decoders and resizers round differently."""
+"""Largest mean difference of equal features, relative to their mean size: decoders and resizers
+round differently.
+"""
 
 _WAY_OUT = "join the features of the samples in the order of their tokens, with their grids"
 
@@ -49,9 +53,11 @@ class _Item(NamedTuple):
 
 
 def check_media(setup: PackingSetup) -> Finding | None:
-    """Compare the towers' inputs in the batch with their inputs for each sample alone; None for texts.
+    """Compare the towers' inputs in the batch with their inputs for each sample alone; None for
+    texts.
 
-    A tower does not know samples: it takes rows in their order, and the model puts them where placeholders stand.
+    A tower does not know samples: it takes rows in their order, and the model puts them where
+    placeholders stand.
     """
     if not setup.samples.has_media:
         return None
@@ -87,7 +93,9 @@ def _items(kind: _Kind, segment: Segment) -> Iterator[_Item]:
 
 
 def _fault(kind: _Kind, items: Sequence[_Item], values: Any, sizes: Any) -> tuple[str, str] | None:
-    """Return the first fault of one kind of media in the batch, and its cause; None if they are right."""
+    """Return the first fault of one kind of media in the batch, and its cause; None if they are
+    right.
+    """
     noun = kind.noun
     has_sizes = any(item.size is not None for item in items)
     if values is None:
@@ -102,23 +110,36 @@ def _fault(kind: _Kind, items: Sequence[_Item], values: Any, sizes: Any) -> tupl
     ends = np.cumsum([0, *(len(item.values) for item in items)])
     if len(rows) != ends[-1] or num_items != len(items):
         detail = (
-            f"the batch has {len(rows):,} rows of {kind.values} for {num_items} {noun}s, and its samples have "
-            f"{ends[-1]:,} for {len(items)}"
+            f"the batch has {len(rows):,} rows of {kind.values} for {num_items} {noun}s, and its "
+            f"samples have {ends[-1]:,} for {len(items)}"
         )
         return detail, _cause_of_count(kind, items, rows)
     for number, item in enumerate(items):
         if not _is_same(rows[ends[number] : ends[number + 1]], item.values):
-            detail = f"{noun} {number} of the batch, of {item.name}, has other {kind.values} than alone"
+            detail = (
+                f"{noun} {number} of the batch, of {item.name}, has other {kind.values} than alone"
+            )
             return detail, _cause_of_values(noun, items, number, rows[ends[number] :])
     for number, item in enumerate(items):
-        if item.size is None or batch_sizes is None or np.array_equal(batch_sizes[number], item.size):
+        if (
+            item.size is None
+            or batch_sizes is None
+            or np.array_equal(batch_sizes[number], item.size)
+        ):
             continue
         size = batch_sizes[number]
-        sizes_text = f": {size.tolist()} and not {item.size.tolist()}" if item.size.size == 3 else ""
-        owners = (f"{owner.name}'s" for owner in items if owner.size is not None and np.array_equal(size, owner.size))
+        sizes_text = (
+            f": {size.tolist()} and not {item.size.tolist()}" if item.size.size == 3 else ""
+        )
+        owners = (
+            f"{owner.name}'s"
+            for owner in items
+            if owner.size is not None and np.array_equal(size, owner.size)
+        )
         return (
             f"{noun} {number} of the batch, of {item.name}, has another {kind.sizes}{sizes_text}",
-            f"a {kind.size_noun} of the wrong sample: {item.name} has {next(owners, 'one of no sample')}",
+            f"a {kind.size_noun} of the wrong sample: {item.name} has "
+            f"{next(owners, 'one of no sample')}",
         )
     return None
 
@@ -126,9 +147,11 @@ def _fault(kind: _Kind, items: Sequence[_Item], values: Any, sizes: Any) -> tupl
 def _of_one_width(
     items: Sequence[_Item], rows: AnyArray, masks: AnyArray
 ) -> tuple[Sequence[_Item], AnyArray, AnyArray]:
-    """Return audio and masks padded to one width, with 0 after the end of each clip; unchanged if the widths are equal.
+    """Return audio and masks padded to one width, with 0 after the end of each clip; unchanged if
+    the widths are equal.
 
-    Towers that read no column after the end of a clip take batches as wide as the longest clip (Qwen2.5-Omni).
+    Towers that read no column after the end of a clip take batches as wide as the longest clip
+    (Qwen2.5-Omni).
     """
     widths = {rows.shape[-1], *(item.values.shape[-1] for item in items)}
     if len(widths) == 1 or len(masks) != len(rows):
@@ -159,7 +182,9 @@ def _cause_of_count(kind: _Kind, items: Sequence[_Item], rows: AnyArray) -> str:
             return f"features that belong to no token stand before the {noun} of {item.name}: of a text-only neighbor"
         rows = rows[len(item.values) :]
     if len(rows):
-        return f"features that belong to no token stand after the last {noun}: of a text-only neighbor"
+        return (
+            f"features that belong to no token stand after the last {noun}: of a text-only neighbor"
+        )
     return f"{kind.sizes} has not one row for each {noun}"
 
 
@@ -173,7 +198,10 @@ def _cause_of_values(noun: str, items: Sequence[_Item], number: int, rows: AnyAr
                 return f"{noun}s of {name} in another order: number {other_number} stands at number {number}"
             return f"{noun}s of two samples exchanged: {other.name} has its own at the tokens of {name}"
     # Sums of rows are equal for the same rows in any order.
-    sums = [np.sort(block.reshape(len(block), -1).sum(axis=1)) for block in (rows[: len(values)], values)]
+    sums = [
+        np.sort(block.reshape(len(block), -1).sum(axis=1))
+        for block in (rows[: len(values)], values)
+    ]
     if _is_same(*sums):
         return f"patches in another order: {name} has its own, and not in the order of its tokens"
     return f"another {noun}, or another processor: the features of {name} belong to no sample"

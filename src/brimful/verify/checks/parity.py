@@ -9,20 +9,32 @@ import torch
 
 from brimful.base.typing import IGNORE_INDEX
 from brimful.verify.checks.isolation import measure_movement
-from brimful.verify.checks.loss_sums import AuxiliaryLoss, check_loss, language_loss, loss_difference, other_labels
+from brimful.verify.checks.loss_sums import (
+    AuxiliaryLoss,
+    check_loss,
+    language_loss,
+    loss_difference,
+    other_labels,
+)
 from brimful.verify.locate import CollatedBatch
-from brimful.verify.setup import PackingSetup, PerSampleReference, at_least_float32, difference, targets_loss
+from brimful.verify.setup import (
+    PackingSetup,
+    PerSampleReference,
+    at_least_float32,
+    difference,
+    targets_loss,
+)
 from brimful.verify.verify_report import Diagnosis, Finding, Status, compared, joined, not_supported
 
 _PER_PACK_MEAN = Diagnosis(
-    "per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same with any number of "
-    "targets",
+    "per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same "
+    "with any number of targets",
     "divide the sum over targets by num_items_in_batch",
 )
 
 _LEAK_IN_BACKWARD = Diagnosis(
-    "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of a kernel's "
-    "backward, or a custom autograd function)",
+    "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of "
+    "a kernel's backward, or a custom autograd function)",
     "another attention implementation or kernel; one sample per row if no kernel is right",
 )
 
@@ -30,7 +42,8 @@ _LEAK_IN_BACKWARD = Diagnosis(
 def check_parity(
     setup: PackingSetup, reference: PerSampleReference, batch: CollatedBatch
 ) -> tuple[list[Finding], AuxiliaryLoss | None]:
-    """Compare logits, loss and gradients of a batch with the samples'; the last two if it has targets.
+    """Compare logits, loss and gradients of a batch with the samples'; the last two if it has
+    targets.
 
     Args:
         setup: model and samples.
@@ -64,15 +77,19 @@ def check_parity(
     return findings, auxiliary
 
 
-def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary: AuxiliaryLoss | None) -> Finding:
-    """Run the first feature in one micro-batch and the others in a second, both with the step's target count.
+def check_weights(
+    setup: PackingSetup, reference: PerSampleReference, auxiliary: AuxiliaryLoss | None
+) -> Finding:
+    """Run the first feature in one micro-batch and the others in a second, both with the step's
+    target count.
 
     ::
 
         2 targets | 6 targets     num_items_in_batch 8      loss = sum₁/8 + sum₂/8
         instead of                                          mean₁ + mean₂, where a target of the first weighs thrice
 
-    If the model adds an auxiliary loss, the check compares the loss's change under other labels instead.
+    If the model adds an auxiliary loss, the check compares the loss's change under other labels
+    instead.
     """
     samples = setup.samples
     count = samples.num_targets
@@ -104,25 +121,31 @@ def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary:
         if auxiliary is None:
             total += loss
             continue
-        # An auxiliary loss is the same with other labels: in the difference of the two losses it cancels out.
+        # An auxiliary loss is the same with other labels: in the difference of the two losses it
+        # cancels out.
         assert batch.targets is not None
         kwargs, targets = other_labels(setup, batch)
         logits = setup.logits(batch.kwargs)
-        expected_loss += float(targets_loss(logits, targets) - targets_loss(logits, batch.targets)) / count
+        expected_loss += (
+            float(targets_loss(logits, targets) - targets_loss(logits, batch.targets)) / count
+        )
         total += (_micro_batch_loss(setup, kwargs, count) or 0.0) - loss
     mean = f"over all {count} targets" if auxiliary is None else "of the change by other labels"
     return compared(
         "weights",
         loss_difference(expected_loss, total),
         setup.parity_limit,
-        passed=f"2 micro-batches, {count} targets" + (", with an auxiliary loss" if auxiliary is not None else ""),
+        passed=f"2 micro-batches, {count} targets"
+        + (", with an auxiliary loss" if auxiliary is not None else ""),
         failed=f"two micro-batches add up to {total:.6f}, the mean {mean} is {expected_loss:.6f}",
         diagnosis=_PER_PACK_MEAN,
     )
 
 
 def _micro_batch_loss(setup: PackingSetup, kwargs: dict[str, object], count: int) -> float | None:
-    """Return the model's loss of a micro-batch; 0 without targets, None if the model gives no loss."""
+    """Return the model's loss of a micro-batch; 0 without targets, None if the model gives no
+    loss.
+    """
     with torch.no_grad():
         loss = setup.output({**kwargs, "num_items_in_batch": count}).loss
     if loss is None:
@@ -130,8 +153,12 @@ def _micro_batch_loss(setup: PackingSetup, kwargs: dict[str, object], count: int
     return float(loss) if torch.isfinite(loss) else 0.0
 
 
-def check_gradients(setup: PackingSetup, reference: PerSampleReference, loss: torch.Tensor) -> list[Finding]:
-    """Compare the gradients of a loss by parameter; no finding if the model has no parameter that is trained."""
+def check_gradients(
+    setup: PackingSetup, reference: PerSampleReference, loss: torch.Tensor
+) -> list[Finding]:
+    """Compare the gradients of a loss by parameter; no finding if the model has no parameter that
+    is trained.
+    """
     setup.model.zero_grad(set_to_none=True)
     if loss.requires_grad:
         loss.backward()
@@ -140,11 +167,16 @@ def check_gradients(setup: PackingSetup, reference: PerSampleReference, loss: to
         return []
     differences = []
     for name in sorted({*gradients, *reference.gradients}):
-        # A parameter without a gradient on one side has zeros there, such as experts that got no token of a sample.
+        # A parameter without a gradient on one side has zeros there, such as experts that got no
+        # token of a sample.
         reference_gradient, gradient = reference.gradients.get(name), gradients.get(name)
-        reference_gradient = torch.zeros_like(gradients[name]) if reference_gradient is None else reference_gradient
+        reference_gradient = (
+            torch.zeros_like(gradients[name]) if reference_gradient is None else reference_gradient
+        )
         gradient = torch.zeros_like(reference_gradient) if gradient is None else gradient
-        differences.append((difference(at_least_float32(reference_gradient), at_least_float32(gradient)), name))
+        differences.append(
+            (difference(at_least_float32(reference_gradient), at_least_float32(gradient)), name)
+        )
     worst, name = max(differences, key=itemgetter(0))
     return [compared("gradients", worst, setup.parity_limit, failed=f"largest in {name}")]
 
@@ -157,21 +189,27 @@ def check_backward(setup: PackingSetup) -> Finding | None:
         targets of    a a a · · c c        gradients at    . . . b b . .      zero
                       · · · b b · ·                        a a a . . c c      zero
 
-    A mask that holds in the forward and not in the backward moves no logit. Returns a failure, and None if nothing
-    leaks or if the model does not let its embeddings be seen.
+    A mask that holds in the forward and not in the backward moves no logit. Returns a failure, and
+    None if nothing leaks or if the model does not let its embeddings be seen.
     """
     if setup.batch.targets is None or not setup.with_gradients:
         return None
     try:
         movement = measure_movement(
-            setup, lambda: _leaking_share(setup, setup.batch), lambda: _leaking_share(setup, setup.in_rows())
+            setup,
+            lambda: _leaking_share(setup, setup.batch),
+            lambda: _leaking_share(setup, setup.in_rows()),
         )
     except _NoEmbeddingGradients:
         return None
     if movement.passed:
         return None
-    detail = joined("the loss of one sample has gradients at the tokens of another", movement.remark)
-    return Finding("gradients", Status.FAIL, "", movement.size, movement.limit, detail, *_LEAK_IN_BACKWARD)
+    detail = joined(
+        "the loss of one sample has gradients at the tokens of another", movement.remark
+    )
+    return Finding(
+        "gradients", Status.FAIL, "", movement.size, movement.limit, detail, *_LEAK_IN_BACKWARD
+    )
 
 
 class _NoEmbeddingGradients(Exception):
@@ -179,7 +217,9 @@ class _NoEmbeddingGradients(Exception):
 
 
 def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
-    """Return the largest gradient at tokens of samples without a loss, relative to samples with a loss."""
+    """Return the largest gradient at tokens of samples without a loss, relative to samples with a
+    loss.
+    """
     assert batch.targets is not None
     places = [place for _, place in batch.located]
     logits, leaves = _forward_from_embeddings(setup, batch)
@@ -196,20 +236,33 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
             targets[index] = batch.targets[index]
         if not (targets != IGNORE_INDEX).any():
             continue
-        (gradient,) = torch.autograd.grad(targets_loss(logits, targets), leaf, retain_graph=True, allow_unused=True)
+        (gradient,) = torch.autograd.grad(
+            targets_loss(logits, targets), leaf, retain_graph=True, allow_unused=True
+        )
         if gradient is None:
             raise _NoEmbeddingGradients
         token_sizes = gradient.detach().abs().amax(dim=-1).reshape(batch.ids.shape).cpu()
         sizes = [float(token_sizes[place.index].max()) for place in places]
-        own_size, foreign_size = max(sizes[parity::2], default=0.0), max(sizes[1 - parity :: 2], default=0.0)
+        own_size, foreign_size = (
+            max(sizes[parity::2], default=0.0),
+            max(sizes[1 - parity :: 2], default=0.0),
+        )
         largest = max(largest, foreign_size / own_size if own_size > 0 else 0.0)
     return largest
 
 
-def _forward_from_embeddings(setup: PackingSetup, batch: CollatedBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the logits of a batch, and the outputs of its token embeddings as leaves that have gradients."""
-    module = next((part for part in setup.model.modules() if hasattr(part, "get_input_embeddings")), None)
-    if module is None or not isinstance(embeddings := module.get_input_embeddings(), torch.nn.Module):
+def _forward_from_embeddings(
+    setup: PackingSetup, batch: CollatedBatch
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the logits of a batch, and the outputs of its token embeddings as leaves that have
+    gradients.
+    """
+    module = next(
+        (part for part in setup.model.modules() if hasattr(part, "get_input_embeddings")), None
+    )
+    if module is None or not isinstance(
+        embeddings := module.get_input_embeddings(), torch.nn.Module
+    ):
         raise _NoEmbeddingGradients
     leaves: list[torch.Tensor] = []
 

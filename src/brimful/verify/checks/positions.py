@@ -27,7 +27,9 @@ class _Mismatch(NamedTuple):
 
 
 def position_rows(setup: PackingSetup) -> Int64Array | None:
-    """Return ``int64[rows, B, T]``: positions of the batch, 1 row for text, 3 or 4 for mRoPE; None if it has none."""
+    """Return ``int64[rows, B, T]``: positions of the batch, 1 row for text, 3 or 4 for mRoPE; None
+    if it has none.
+    """
     positions = setup.batch.per_token("position_ids")
     return positions if positions is None or positions.ndim == 3 else positions[None]
 
@@ -47,15 +49,20 @@ def check_positions(setup: PackingSetup) -> Finding:
         batch_positions = rows[:, place.row, place.start : place.stop]
         text = np.arange(start, start + place.stop - place.start)[None]
         sample_positions = text if segment.positions is None else segment.positions
-        # A single row serves all rows of a sample; in a batch of several, a row of text positions may come first.
+        # A single row serves all rows of a sample; in a batch of several, a row of text positions
+        # may come first.
         if len(batch_positions) == 1:
             batch_positions = np.broadcast_to(batch_positions, sample_positions.shape)
         if len(batch_positions) > len(sample_positions) > 1:
             expected_positions = np.vstack([text, sample_positions])
         else:
-            expected_positions = np.broadcast_to(sample_positions[-len(batch_positions) :], batch_positions.shape)
+            expected_positions = np.broadcast_to(
+                sample_positions[-len(batch_positions) :], batch_positions.shape
+            )
         if not np.array_equal(batch_positions, expected_positions):
-            mismatches.append(_Mismatch(segment.name, place.start, batch_positions, expected_positions))
+            mismatches.append(
+                _Mismatch(segment.name, place.start, batch_positions, expected_positions)
+            )
     if not mismatches:
         return passed("positions", f"from {start} in every sample")
     first = mismatches[0]
@@ -68,39 +75,61 @@ def check_positions(setup: PackingSetup) -> Finding:
     if len(rows) > 1:
         way_out = "compute the rows of every sample alone, join them, and put a row of text positions first: [4, B, T]"
     if not has_positions:
-        cause = "no position_ids: the model numbers the whole row, and nothing says where samples begin"
+        cause = (
+            "no position_ids: the model numbers the whole row, and nothing says where samples begin"
+        )
         return failed("positions", detail, cause, way_out)
     return failed("positions", detail, *_diagnose(setup, rows, mismatches, way_out))
 
 
-def _diagnose(setup: PackingSetup, rows: Int64Array, mismatches: list[_Mismatch], way_out: str) -> Diagnosis:
+def _diagnose(
+    setup: PackingSetup, rows: Int64Array, mismatches: list[_Mismatch], way_out: str
+) -> Diagnosis:
     """Name the likely cause by how far positions are off."""
-    # A medium moves positions by less than its tokens, so time, height and width of a sample are off by one number,
-    # which is another one in each sample.
+    # A medium moves positions by less than its tokens, so time, height and width of a sample are
+    # off by one number, which is another one in each sample.
     surpluses = [wrong.actual[-3:] - wrong.expected[-3:] for wrong in mismatches]
-    if len(rows) >= 3 and all((surplus == surplus[0, 0]).all() and surplus[0, 0] > 0 for surplus in surpluses):
+    if len(rows) >= 3 and all(
+        (surplus == surplus[0, 0]).all() and surplus[0, 0] > 0 for surplus in surpluses
+    ):
         return Diagnosis(
-            f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through the samples", way_out
+            f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through the "
+            "samples",
+            way_out,
         )
     # Positions that run on through a row are off by the column at which their sample begins.
-    if all((wrong.actual.min(axis=1) - wrong.expected.min(axis=1) == wrong.start).all() for wrong in mismatches):
+    if all(
+        (wrong.actual.min(axis=1) - wrong.expected.min(axis=1) == wrong.start).all()
+        for wrong in mismatches
+    ):
         return Diagnosis("positions not reset: they run on through the whole row", way_out)
     if (delay := _common_delay(setup, rows[0])) is not None:
         tokens = f"{counted(abs(delay), 'token')} {'late' if delay > 0 else 'early'}"
         return Diagnosis(
-            f"boundaries off by {'one' if abs(delay) == 1 else abs(delay)}: positions start again {tokens}, so as many "
-            f"tokens of one sample are numbered with the neighboring sample",
+            f"boundaries off by {'one' if abs(delay) == 1 else abs(delay)}: positions start again "
+            f"{tokens}, so as many tokens of one sample are numbered with the neighboring sample",
             f"{way_out}, at its first token",
         )
-    return Diagnosis(f"positions begin elsewhere than at {setup.position_start}, or belong to another sample", way_out)
+    return Diagnosis(
+        f"positions begin elsewhere than at {setup.position_start}, or belong to another sample",
+        way_out,
+    )
 
 
 def _common_delay(setup: PackingSetup, positions: Int64Array) -> int | None:
-    """Return by how many tokens every sample but the first of a row is numbered late; None if they differ."""
+    """Return by how many tokens every sample but the first of a row is numbered late; None if they
+    differ.
+    """
     delays = set()
     for _, place in setup.batch.located:
         if place.start > 0:
-            nearby = [delay for delay in (-2, -1, 1, 2) if 0 <= place.start + delay < positions.shape[1]]
-            resets = [delay for delay in nearby if positions[place.row, place.start + delay] == setup.position_start]
+            nearby = [
+                delay for delay in (-2, -1, 1, 2) if 0 <= place.start + delay < positions.shape[1]
+            ]
+            resets = [
+                delay
+                for delay in nearby
+                if positions[place.row, place.start + delay] == setup.position_start
+            ]
             delays.add(resets[0] if resets else None)
     return delays.pop() if len(delays) == 1 else None

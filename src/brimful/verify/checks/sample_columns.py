@@ -50,7 +50,9 @@ def check_columns(batch: PackedBatch, feature: PackWithExtras, *, with_weights: 
     batch_values = {column.name: column.values for column in batch.columns}
     for column in extras.columns:
         empty_places = begins if column.place is ColumnPlace.TARGET else begins[:0]
-        columns.append((column.name, batch_values.get(column.name), column.values, column.fill, empty_places))
+        columns.append(
+            (column.name, batch_values.get(column.name), column.values, column.fill, empty_places)
+        )
     if with_weights and extras.loss_weights is not None:
         untrained_places = np.flatnonzero(batch.labels == IGNORE_INDEX)
         columns.append((_WEIGHTS, batch.target_weights, extras.loss_weights, 0, untrained_places))
@@ -69,13 +71,17 @@ def check_columns(batch: PackedBatch, feature: PackWithExtras, *, with_weights: 
         if not same(result, truth):
             detail = f"{name!r} has the shape {result.shape} and {truth.shape} is due"
             if result.shape == truth.shape:
-                is_equal = (result == truth) | ((result != result) & (truth != truth))  # NaN differs from itself
+                is_equal = (result == truth) | (
+                    (result != result) & (truth != truth)
+                )  # NaN differs from itself
                 place = int(np.argmax(~is_equal.reshape(len(result), -1).all(axis=1)))
                 detail = (
                     f"{name!r} has {result[place].tolist()} at place {place} of the row and "
                     f"{truth[place].tolist()} is due"
                 )
-            return failed("columns", detail, *_misplaced(name, result, truth, row, fill, places, pack))
+            return failed(
+                "columns", detail, *_misplaced(name, result, truth, row, fill, places, pack)
+            )
     return passed("columns")
 
 
@@ -99,7 +105,9 @@ def check_restoring(
     counts = [pack.num_segments for pack, _ in features]
     numbers = np.roll(np.arange(sum(counts), dtype=np.int64), -1)
     numbers_of_packs = np.split(numbers, np.cumsum(counts)[:-1])
-    batches = [replace(batch, sample_ids=ids) for batch, ids in zip(batches, numbers_of_packs, strict=True)]
+    batches = [
+        replace(batch, sample_ids=ids) for batch, ids in zip(batches, numbers_of_packs, strict=True)
+    ]
     expected: dict[int, AnyArray] = {}
     for (pack, extras), sample_ids in zip(features, numbers_of_packs, strict=True):
         (values,) = (item.values for item in extras.columns if item.name == column)
@@ -107,12 +115,16 @@ def check_restoring(
     restored_values = restore(batches, outputs)
     rows = [np.asarray(restored_values[index]) for index in range(len(restored_values))]
     ids = sorted(expected)
-    if restored_values.sample_ids.tolist() == ids and _all_same(rows, [expected[sample] for sample in ids]):
+    if restored_values.sample_ids.tolist() == ids and _all_same(
+        rows, [expected[sample] for sample in ids]
+    ):
         return passed("restoring", f"{len(ids)} samples")
     way_out = "results[step.restore], or restore_tokens, is the order of arrival"
     if _all_same(rows, [expected[sample] for sample in numbers.tolist()]):
         cause = "samples are in the order of micro-batches, not of arrival: they were not restored"
-    elif sorted(row.tobytes() for row in rows) == sorted(row.tobytes() for row in expected.values()):
+    elif sorted(row.tobytes() for row in rows) == sorted(
+        row.tobytes() for row in expected.values()
+    ):
         cause = "samples come back whole and in a wrong order: the permutation was applied instead of undone"
     elif [len(row) for row in rows] == [len(expected[sample]) for sample in ids]:
         cause = "values come back to the right samples and to other tokens of them"
@@ -125,7 +137,9 @@ def check_restoring(
 
 def same(result: AnyArray, truth: AnyArray) -> bool:
     """Return true if arrays are equal in shape and values; NaN equals NaN."""
-    return result.shape == truth.shape and bool(np.array_equal(result, truth, equal_nan=truth.dtype.kind == "f"))
+    return result.shape == truth.shape and bool(
+        np.array_equal(result, truth, equal_nan=truth.dtype.kind == "f")
+    )
 
 
 def _all_same(rows: Sequence[AnyArray], truths: Sequence[AnyArray]) -> bool:
@@ -174,7 +188,10 @@ def _misplaced(
                 "say place='token' or place='target', and shift nothing before",
             )
     if name == _WEIGHTS:
-        return Diagnosis("weights do not belong to their tokens", "give float32[tokens] of the pack as loss_weights")
+        return Diagnosis(
+            "weights do not belong to their tokens",
+            "give float32[tokens] of the pack as loss_weights",
+        )
     unpadded_row = np.full_like(row, fill)
     unpadded_row[: len(pack)] = row[places]
     if _agrees(result, unpadded_row):
@@ -184,20 +201,27 @@ def _misplaced(
         )
     if same(result[places], row[places]) or same(result[places], truth[places]):
         return Diagnosis(
-            f"padding of {title} holds other values than its fill, {fill:g}", "fill before the values are laid"
+            f"padding of {title} holds other values than its fill, {fill:g}",
+            "fill before the values are laid",
         )
-    for sample, begin, end in zip(pack.sample_ids, pack.cu_seqlens, pack.cu_seqlens[1:], strict=False):
+    for sample, begin, end in zip(
+        pack.sample_ids, pack.cu_seqlens, pack.cu_seqlens[1:], strict=False
+    ):
         inner_values = result[places[begin + 1 : end]]
         if len(inner_values) > 1 and (inner_values == inner_values[0]).all():
             return Diagnosis(
-                f"{title} has one value for the row or the sample {sample} instead of one for each token",
+                f"{title} has one value for the row or the sample {sample} instead of one for each "
+                "token",
                 "give values of tokens, and no mean of them",
             )
     if same(np.sort(result, axis=0), np.sort(truth, axis=0)):
         return Diagnosis(
-            f"{title} has the right values in another order of samples", "permute columns with their samples"
+            f"{title} has the right values in another order of samples",
+            "permute columns with their samples",
         )
-    return Diagnosis(f"{title} has other values than the samples", "give the values of the samples of this pack")
+    return Diagnosis(
+        f"{title} has other values than the samples", "give the values of the samples of this pack"
+    )
 
 
 def _agrees(result: AnyArray, candidate: AnyArray) -> bool:

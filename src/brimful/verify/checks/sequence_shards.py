@@ -1,4 +1,6 @@
-"""Context parallelism: the ranks together hold the row, and a model computes the same from their parts."""
+"""Context parallelism: the ranks together hold the row, and a model computes the same from their
+parts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from brimful.verify.setup import difference, targets_loss
 from brimful.verify.verify_report import Diagnosis, Finding, compared, failed, not_supported, passed
 
 
-def reference_places(cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParallelLayout) -> list[list[int]]:
+def reference_places(
+    cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParallelLayout
+) -> list[list[int]]:
     """Return where the tokens of each rank lie in the row.
 
     >>> import numpy as np
@@ -35,7 +39,9 @@ def reference_places(cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParalle
 def wrong_places(
     cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParallelLayout
 ) -> list[tuple[str, list[list[int]]]]:
-    """Return splits that are made by mistake, each with its name; layouts of other trainers first."""
+    """Return splits that are made by mistake, each with its name; layouts of other trainers
+    first.
+    """
     names = {
         ContextParallelLayout.ZIGZAG_SEGMENTS: "zigzag of every segment (zigzag_segments)",
         ContextParallelLayout.ZIGZAG_ROW: "zigzag of the whole row, across segments (zigzag_row)",
@@ -45,7 +51,9 @@ def wrong_places(
     swapped = _dealt(cu_seqlens, cp_size, layout, lambda rank: (2 * cp_size - 1 - rank, rank))
     without_mirror = _dealt(cu_seqlens, cp_size, layout, lambda rank: (rank, cp_size + rank))
     wrong = [
-        (name, reference_places(cu_seqlens, cp_size, mistake)) for mistake, name in names.items() if mistake != layout
+        (name, reference_places(cu_seqlens, cp_size, mistake))
+        for mistake, name in names.items()
+        if mistake != layout
     ]
     wrong += [
         ("the halves of the zigzag are swapped: the late slice comes before the early one", swapped),
@@ -57,7 +65,10 @@ def wrong_places(
 
 
 def _dealt(
-    cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParallelLayout, slices_of: Callable[[int], tuple[int, int]]
+    cu_seqlens: CuSeqlens,
+    cp_size: int,
+    layout: ContextParallelLayout,
+    slices_of: Callable[[int], tuple[int, int]],
 ) -> list[list[int]]:
     """Cut every segment, or the whole row, into 2·cp slices and give each rank its own."""
     bounds = cu_seqlens.tolist()
@@ -82,10 +93,14 @@ def marked(batch: PackedBatch) -> PackedBatch:
     """Return the row with tokens, targets and weights of unique values, which show their origin."""
     places = np.arange(len(batch.input_ids), dtype=np.int64)
     labels = np.where(batch.labels != IGNORE_INDEX, places, IGNORE_INDEX)
-    return replace(batch, input_ids=places, labels=labels, loss_weights=(places + 1).astype(np.float32))
+    return replace(
+        batch, input_ids=places, labels=labels, loss_weights=(places + 1).astype(np.float32)
+    )
 
 
-def check_split(batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, split: Split) -> Finding:
+def check_split(
+    batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, split: Split
+) -> Finding:
     """Compare the parts of every rank with slices cut one by one; name the mistake.
 
     Args:
@@ -110,25 +125,37 @@ def check_split(batch: PackedBatch, cp_size: int, layout: ContextParallelLayout,
             places = np.array(due)
             if field is None or not same(np.asarray(field), truth[places]):
                 diagnosis = _diagnose_field(name, field, truth, places, row)
-                return failed("split", f"rank {rank} of {cp_size}: {name} do not belong to its tokens", *diagnosis)
+                return failed(
+                    "split",
+                    f"rank {rank} of {cp_size}: {name} do not belong to its tokens",
+                    *diagnosis,
+                )
     return passed("split", f"{cp_size} ranks of {len(right[0])} tokens")
 
 
-def check_gathering(batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, gather: Gather) -> Finding:
+def check_gathering(
+    batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, gather: Gather
+) -> Finding:
     """Gather parts that were cut one by one, and compare the result with the row."""
     places = reference_places(batch.cu_seqlens, cp_size, layout)
     row = np.stack([np.arange(len(batch.input_ids)), -np.arange(len(batch.input_ids))], axis=1)
-    result = np.asarray(gather([row[rank_places] for rank_places in places], batch.cu_seqlens, layout=layout))
+    result = np.asarray(
+        gather([row[rank_places] for rank_places in places], batch.cu_seqlens, layout=layout)
+    )
     if same(result, row):
         return passed("gathering")
     if same(result, np.concatenate([row[rank_places] for rank_places in places])):
-        cause = "parts of the ranks are concatenated as they are: the order of the row is not restored"
+        cause = (
+            "parts of the ranks are concatenated as they are: the order of the row is not restored"
+        )
     elif result.shape == row.shape and sorted(result[:, 0].tolist()) == row[:, 0].tolist():
         cause = "all tokens are there in a wrong order: the places of another layout, or the permutation instead of its inverse"
     else:
         cause = "tokens are lost or repeated"
     way_out = "gather with gather_from_context_parallel, in the layout of the split"
-    return failed("gathering", f"values of {cp_size} ranks do not come back to their tokens", cause, way_out)
+    return failed(
+        "gathering", f"values of {cp_size} ranks do not come back to their tokens", cause, way_out
+    )
 
 
 def check_simulated(
@@ -140,16 +167,18 @@ def check_simulated(
     gather: Gather,
     limit: float,
 ) -> list[Finding]:
-    """Compute a row as its ranks would, in one process, and compare logits and loss with the row as a whole.
+    """Compute a row as its ranks would, in one process, and compare logits and loss with the row as
+    a whole.
 
-    Attention on real ranks assumes where each token lies: it follows the layout, not the split. So the mask here
-    follows the layout's places, and tokens and positions come from the split::
+    Attention on real ranks assumes where each token lies: it follows the layout, not the split. So
+    the mask here follows the layout's places, and tokens and positions come from the split::
 
         row        a b c d        the kernel on rank 0 holds places 0 and 3 and lets the second see all of the row
         rank 0     a d | a b      right, or wrong: b would see c and d
 
     Args:
-        model: called with ``input_ids``, ``position_ids`` and a mask of four dimensions, as models of Transformers are.
+        model: called with ``input_ids``, ``position_ids`` and a mask of four dimensions, as models
+            of Transformers are.
         limit: largest relative difference.
     """
     shards = [split(batch, cp_rank=rank, cp_size=cp_size, layout=layout) for rank in range(cp_size)]
@@ -167,11 +196,15 @@ def check_simulated(
         rope = np.concatenate([np.asarray(shard.rope_positions) for shard in shards], axis=1)
     whole_row = np.arange(len(places))
     try:
-        truth = _logits(model, batch.input_ids, batch.position_ids, batch.rope_positions, whole_row, batch)
+        truth = _logits(
+            model, batch.input_ids, batch.position_ids, batch.rope_positions, whole_row, batch
+        )
         simulation = _logits(model, ids, positions, rope, places, batch)
     except Exception as error:  # a model may refuse in any way it likes
         reason = f"the model refuses a row with a mask of four dimensions: {first_sentence(error)}"
-        return [not_supported("parallel", reason, "verify with a model whose layers are all attention")]
+        return [
+            not_supported("parallel", reason, "verify with a model whose layers are all attention")
+        ]
     parts = np.split(simulation.numpy(), np.cumsum([len(part) for part in right])[:-1])
     logits = torch.from_numpy(gather(parts, batch.cu_seqlens, layout=layout))
     real = torch.from_numpy(~batch.padding_mask)
@@ -184,14 +217,18 @@ def check_simulated(
             limit,
             passed=f"logits of {cp_size} ranks equal the row's",
             failed=f"logits of {cp_size} ranks differ from the row's",
-            diagnosis=("a rank holds other tokens or positions than its attention assumes", _WAY_OUT),
+            diagnosis=(
+                "a rank holds other tokens or positions than its attention assumes",
+                _WAY_OUT,
+            ),
         ),
         compared(
             "parallel",
             abs(loss - due) / max(1.0, abs(due)),
             limit,
             passed=f"the losses of {cp_size} ranks add up to the row's loss",
-            failed=f"the losses of {cp_size} ranks add up to {loss:.6g} and the row's loss is {due:.6g}",
+            failed=f"the losses of {cp_size} ranks add up to {loss:.6g} and the row's loss is "
+            f"{due:.6g}",
             diagnosis=(
                 "targets do not lie at the tokens that predict them",
                 "shift labels over the whole row, before the split",
@@ -227,19 +264,25 @@ def _logits(
 
 
 def _fields(row: PackedBatch) -> dict[str, AnyArray]:
-    """Return the arrays that ranks hold, for the whole row, shifted segment by segment and token by token."""
+    """Return the arrays that ranks hold, for the whole row, shifted segment by segment and token by
+    token.
+    """
     names = ("position_ids", "segment_index", "padding_mask")
     fields: dict[str, AnyArray] = {name: getattr(row, name) for name in names}
     fields["targets"] = _shifted(row.labels, IGNORE_INDEX, row)
     fields["target_weights"] = _shifted(row.target_weights, 0, row)
     for column in row.columns:
         is_target = column.place is ColumnPlace.TARGET
-        fields[column.name] = _shifted(column.values, column.fill, row) if is_target else column.values
+        fields[column.name] = (
+            _shifted(column.values, column.fill, row) if is_target else column.values
+        )
     return fields
 
 
 def _shifted(values: AnyArray, fill: float, row: PackedBatch) -> AnyArray:
-    """Return the value of the next token of each segment, token by token; the fill at the end of a segment."""
+    """Return the value of the next token of each segment, token by token; the fill at the end of a
+    segment.
+    """
     shifted_values = np.full_like(values, fill)
     for begin, end in pairwise(row.cu_seqlens.tolist()):
         for place in range(begin, end - 1):
@@ -274,15 +317,21 @@ def _mistakes(
     """Yield arrays of a rank that are made by mistake."""
     before_split = "shift over the whole row, before the split"
     labels_and_fills: dict[str, tuple[AnyArray, float]] = {
-        column.name: (column.values, column.fill) for column in row.columns if column.place is ColumnPlace.TARGET
+        column.name: (column.values, column.fill)
+        for column in row.columns
+        if column.place is ColumnPlace.TARGET
     }
-    labels_and_fills |= {"targets": (row.labels, IGNORE_INDEX), "target_weights": (row.target_weights, 0)}
+    labels_and_fills |= {
+        "targets": (row.labels, IGNORE_INDEX),
+        "target_weights": (row.target_weights, 0),
+    }
     segments = row.segment_index[places]
     if name in labels_and_fills:
         labels, fill = labels_and_fills[name]
         part = labels[places]
         after_split = Diagnosis(
-            f"{name}: shifted after the split: the last token of a slice has the first of another slice for its target",
+            f"{name}: shifted after the split: the last token of a slice has the first of another "
+            "slice for its target",
             before_split,
         )
         # The last token of a rank may have anything, as nothing follows it there.
@@ -295,16 +344,27 @@ def _mistakes(
     if name == "position_ids":
         way_out = "split the positions of the row"
         local = np.arange(len(places))
-        starts = np.maximum.accumulate(np.where(np.append(True, segments[1:] != segments[:-1]), local, 0))
+        starts = np.maximum.accumulate(
+            np.where(np.append(True, segments[1:] != segments[:-1]), local, 0)
+        )
         for positions in (local, local - starts):
-            yield positions, Diagnosis("position_ids start again on each rank", f"{way_out}; a rank counts nothing")
+            yield (
+                positions,
+                Diagnosis(
+                    "position_ids start again on each rank", f"{way_out}; a rank counts nothing"
+                ),
+            )
         yield places, Diagnosis("position_ids are places in the row, not in the segment", way_out)
     yield (
         whole[: len(places)],
-        Diagnosis(f"{name}: every rank has the first part of the row", "split columns as tokens are split"),
+        Diagnosis(
+            f"{name}: every rank has the first part of the row", "split columns as tokens are split"
+        ),
     )
     for by, way in ((1, "right"), (-1, "left")):
-        diagnosis = Diagnosis(f"{name}: shifted by one token to the {way}", "leave values at their tokens")
+        diagnosis = Diagnosis(
+            f"{name}: shifted by one token to the {way}", "leave values at their tokens"
+        )
         yield np.roll(whole, by, axis=0)[places], diagnosis
         yield np.roll(whole[places], by, axis=0), diagnosis
 
@@ -314,13 +374,18 @@ def _some(places: Sequence[int]) -> str:
 
 
 def _name_split(
-    result: list[list[int]], right: list[list[int]], batch: PackedBatch, layout: ContextParallelLayout
+    result: list[list[int]],
+    right: list[list[int]],
+    batch: PackedBatch,
+    layout: ContextParallelLayout,
 ) -> str:
     """Name the split that was made instead."""
     for name, places in wrong_places(batch.cu_seqlens, len(result), layout):
         if result == places:
             return f"the split is another one: {name}"
-    num_holders = np.bincount(np.concatenate(result).astype(np.int64), minlength=len(batch.input_ids))
+    num_holders = np.bincount(
+        np.concatenate(result).astype(np.int64), minlength=len(batch.input_ids)
+    )
     if (num_holders != 1).any():
         return f"{int((num_holders == 0).sum())} tokens are on no rank and {int((num_holders > 1).sum())} on several"
     if list(map(sorted, result)) == list(map(sorted, right)):
