@@ -272,7 +272,7 @@ PLAN_MAY_IMPORT = {
         *("packing", "policies", "counts", "fit", "order", "vector", "phased"),
         *("algorithms", "plan_settings", "items", "ledger", "plan", "mixed"),
     },
-    "stages": {"plan_settings", "plan", "mixed", "planner"},
+    "stages": {"packing", "plan_settings", "plan", "mixed", "planner"},
 }
 """Rooms and top modules of ``plan``, each behind all that it may import: read downwards it is the way of a plan."""
 

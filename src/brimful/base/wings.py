@@ -12,13 +12,10 @@ TOWERS_MODULE = "brimful.media.towers"
 (``plan.schedule.cost_model``).
 """
 
-READER_MODULES = (
-    "brimful.integrations.packed_layouts.packed_folders",
-    "brimful.integrations.packed_layouts.packed_lines",
-)
+READER_MODULES = ("brimful.integrations.packed_layouts",)
 """Modules with ``open_rows(path, cache)``: the rows of a path in a layout of their own, or None."""
 
-LINE_MODULES = ("brimful.integrations.packed_layouts.packed_lines",)
+LINE_MODULES = ("brimful.integrations.packed_layouts",)
 """Modules with ``rows_of_line(name, row)``: the rows in a line of a file of that name, or None for
 the line itself.
 """

@@ -209,7 +209,7 @@ def run_pending(
     changed_blocks = _changed_blocks(tasks, context, resources)
     with progress.stage(stage, total=num_earlier + sum(map(len, tasks)), unit="rows"):
         progress.advance(num_earlier, resumed=True)
-        comparison = MediaComparison(context, progress)
+        comparison = MediaComparison(context, progress) if context.encoder.takes_media else None
         pending_tasks, uncompared_tasks, undecoded_tasks = [], [], []
         for task in tasks:
             is_current = task.start not in changed_blocks
@@ -221,7 +221,7 @@ def run_pending(
                 progress.advance(len(task), resumed=True)
                 if not is_compared(task):
                     uncompared_tasks.append(task)
-                if comparison.is_due(task):
+                if comparison and comparison.is_due(task):
                     undecoded_tasks.append(task)
             else:
                 pending_tasks.append(task)
@@ -261,11 +261,13 @@ def run_pending(
             for task in uncompared_tasks:
                 compare_block(context, task)
             for task in undecoded_tasks:
+                assert comparison
                 comparison.compare(task)
             for task, num_tokens in results:
                 if compares_here and engine.id:
                     compare_block(context, task, references.pop(task.start, None))
-                comparison.compare(task)
+                if comparison:
+                    comparison.compare(task)
                 progress.advance(len(task), tokens=num_tokens)
 
 

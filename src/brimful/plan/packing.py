@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from brimful.base.ragged import offsets_of, ranges
-from brimful.base.typing import AnyIntArray, Fingerprint, Int64Array, Offsets
+from brimful.base.typing import AnyIntArray, Fingerprint, Int64Array, IntArrayLike, Offsets
+from brimful.lengths.table import LengthTable
 
 Packs = TypeVar("Packs", covariant=True)
 
@@ -162,3 +163,7 @@ def tokens_of(share: float, capacity: int) -> Fraction:
     Fraction(7, 1)
     """
     return Fraction(repr(float(share))) * capacity
+
+
+LengthsLike: TypeAlias = LengthTable | IntArrayLike
+"""Lengths as callers may pass them: a table, or whole numbers."""

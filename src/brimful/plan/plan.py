@@ -12,9 +12,8 @@ from brimful.base.checks import path_of
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.base.typing import AnyIntArray, AnyPath, Fingerprint
 from brimful.errors import CorruptFileError, SettingsError
-from brimful.lengths import LengthsLike
 from brimful.plan.ledger import Ledger
-from brimful.plan.packing import PlanOutcome
+from brimful.plan.packing import LengthsLike, PlanOutcome
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.saved.planned_packs import PlannedPacks, load_plan, save_plan
 from brimful.plan.saved.validation import validate_plan

@@ -11,7 +11,6 @@ from brimful.base.ragged import positions_type
 from brimful.base.typing import AnyIntArray, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.lengths import LengthsLike, as_table
 from brimful.lengths.table import LengthTable
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.counting_sort import decreasing_order
@@ -22,7 +21,7 @@ from brimful.plan.ledger import ledger_of
 from brimful.plan.mixed import MixedPacks, as_uses, members_of, pack_mixture
 from brimful.plan.order.exchange import exchange_segments, repack_underfilled
 from brimful.plan.order.shuffle import companion_order, pack_order, seeded_orders
-from brimful.plan.packing import Packing, PackResult
+from brimful.plan.packing import LengthsLike, Packing, PackResult
 from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.groups import check_beginnings_stay
@@ -130,7 +129,7 @@ def plan_with(
     >>> plan_with([70, 30, 30, 30, 20], settings).num_packs
     2
     """
-    table = as_table(lengths)
+    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": lengths})
     if table.joins_rows:
         check_beginnings_stay(settings.overflow_policy)
     mixture = settings.mixture

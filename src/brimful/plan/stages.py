@@ -14,8 +14,9 @@ from brimful.base.ragged import ranges
 from brimful.base.typing import AnyIntArray, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import PlanMismatchError, SettingsError
-from brimful.lengths import LengthsLike, as_table
+from brimful.lengths.table import LengthTable
 from brimful.plan.mixed import as_uses
+from brimful.plan.packing import LengthsLike
 from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.planner import plan_with
@@ -152,7 +153,7 @@ def plan_stages(
         raise SettingsError(
             f"{setting('mixture')} has a target, and each stage has its own: leave the target out"
         )
-    table = as_table(lengths)
+    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": lengths})
     plans: list[Plan] = []
     counts = as_uses(uses, len(table))
     for number, stage in enumerate(stages):

@@ -13,7 +13,7 @@ from brimful.base.checks import check_share, setting_number, whole_number
 from brimful.base.typing import AnyIntArray, Float64Array, Int64Array
 from brimful.base.wording import counted
 from brimful.errors import InvalidLengthsError, OversizedSampleError
-from brimful.lengths import LengthsLike
+from brimful.plan.packing import LengthsLike
 from brimful.plan.policies.budgets import examples_of
 from brimful.rl.fill_bins import run_loop, scattered
 from brimful.rl.step_items import StepCost, prepare_step_items

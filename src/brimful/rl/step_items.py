@@ -14,9 +14,9 @@ from brimful.base.checks import choice_of, setting_number, whole_number
 from brimful.base.typing import AnyIntArray, Float64Array, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.lengths import LengthsLike
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import as_lengths
+from brimful.plan.packing import LengthsLike
 from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow

@@ -13,8 +13,8 @@ from brimful.base.ragged import offsets_of
 from brimful.base.typing import Int64Array, IntArrayLike
 from brimful.base.wording import counted, setting
 from brimful.errors import InvalidLengthsError
-from brimful.lengths import LengthsLike
 from brimful.lengths.targets import as_lengths
+from brimful.plan.packing import LengthsLike
 from brimful.plan.planner import plan_packs
 from brimful.plan.schedule.balance import Barrier
 from brimful.rl.context_parallel import plan_context_parallel

@@ -21,7 +21,7 @@ from brimful.base.ragged import offsets_of
 from brimful.base.typing import IGNORE_INDEX, AnyPath
 from brimful.base.wording import counted
 from brimful.errors import BadSampleError, SettingsError, SourceError
-from brimful.integrations.packed_layouts.packed_lines import CHUNK_NAME, rows_of_pack
+from brimful.integrations.packed_layouts import CHUNK_NAME, rows_of_pack
 from brimful.sources.lines import JsonLines
 from brimful.sources.sample import MalformedRowError
 from brimful.store.shards import Pack, ShardRecord

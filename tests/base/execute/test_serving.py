@@ -12,7 +12,8 @@ from multiprocessing import spawn
 import pytest
 
 from brimful.base.execute import Resources, run_tasks
-from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS, order_of, rare_collections
+from brimful.base.execute.run_tasks import rare_collections
+from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS, order_of
 from brimful.base.execute.workers import _NAME
 from brimful.errors import MissingExtraError
 

@@ -10,7 +10,7 @@ from brimful import measure_lengths, open_source, plan_packs, write_packs
 from brimful.errors import BadSampleError, SettingsError, StoreMismatchError
 from brimful.integrations.export import check_export, export_packs
 from brimful.integrations.export.packed_pairs import SAMPLE_LOADER, comparable
-from brimful.integrations.packed_layouts.packed_folders import PackedPairs
+from brimful.integrations.packed_layouts import PackedPairs
 from brimful.testing.contracts import RowsContract
 from brimful.testing.toys import toy_chat_encoder
 from tests.integrations.export.stores import content, run_with

@@ -8,7 +8,7 @@ import pytest
 from brimful import open_packs, open_source, pack_dataset
 from brimful.errors import BadSampleError
 from brimful.integrations.export import export_packs
-from brimful.integrations.packed_layouts.packed_lines import rows_of_pack
+from brimful.integrations.packed_layouts import rows_of_pack
 from brimful.plan import PlanSettings
 from brimful.testing.toys import toy_chat_encoder
 

@@ -6,11 +6,12 @@ cannot harm them, and end when their parent dies, even by SIGKILL.
 """
 
 import contextlib
+import gc
 import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from brimful.base.checks import check_type
 from brimful.base.execute.execution import Resources, available_cores
-from brimful.base.execute.serving import rare_collections
+from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS
 from brimful.base.execute.workers import Workers
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
@@ -38,6 +39,29 @@ _WAIT_SECONDS = 0.5
 
 _MAX_END_SECONDS = 1.0
 """Seconds to wait for killed worker processes to end."""
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """Collect garbage rarely within a block; a process that collects more rarely, or never, is not
+    changed.
+
+    >>> before = gc.get_threshold()
+    >>> with rare_collections():
+    ...     gc.get_threshold()[0] >= OBJECTS_BETWEEN_COLLECTIONS or gc.get_threshold()[0] == 0
+    True
+    >>> gc.get_threshold() == before
+    True
+    """
+    thresholds = gc.get_threshold()
+    if not 0 < thresholds[0] < OBJECTS_BETWEEN_COLLECTIONS:
+        yield
+        return
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def run_tasks(

@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -54,29 +54,6 @@ def collect_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
-
-
-@contextlib.contextmanager
-def rare_collections() -> Iterator[None]:
-    """Collect garbage rarely within a block; a process that collects more rarely, or never, is not
-    changed.
-
-    >>> before = gc.get_threshold()
-    >>> with rare_collections():
-    ...     gc.get_threshold()[0] >= OBJECTS_BETWEEN_COLLECTIONS or gc.get_threshold()[0] == 0
-    True
-    >>> gc.get_threshold() == before
-    True
-    """
-    thresholds = gc.get_threshold()
-    if not 0 < thresholds[0] < OBJECTS_BETWEEN_COLLECTIONS:
-        yield
-        return
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
 
 
 class WorkerTraceback(Exception):

@@ -23,7 +23,7 @@ from brimful.integrations.export.export_layout import (
     suffix_of,
 )
 from brimful.integrations.export.webdataset import read_tars, shard_name, write_tar
-from brimful.integrations.packed_layouts.packed_folders import samples_of
+from brimful.integrations.packed_layouts import samples_of
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.plan import Overflow
 from brimful.serve import Pack

@@ -6,9 +6,8 @@ import numpy as np
 
 from brimful.base.typing import AnyIntArray, Int64Array, Lengths
 from brimful.errors import PlanMismatchError
-from brimful.lengths import LengthsLike, as_table
 from brimful.lengths.table import LengthTable
-from brimful.plan.packing import Packing, loads_of
+from brimful.plan.packing import LengthsLike, Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
 from brimful.plan.saved.planned_packs import PlannedPacks
 
@@ -17,7 +16,7 @@ def validate_plan(
     plan: PlannedPacks, lengths: LengthsLike, *, groups: AnyIntArray | None = None
 ) -> None:
     """Prove a plan; arguments and errors are as in ``Plan.validate``."""
-    table = as_table(lengths)
+    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": lengths})
     if len(table) != plan.ledger.samples_in:
         raise PlanMismatchError(
             f"the plan is for {plan.ledger.samples_in:,} samples, not {len(table):,}"

@@ -1,35 +1,179 @@
-"""Samples in LLaVA-OneVision-1.5's layout after packing: packs ``ps_00000000`` of images, questions
-and answers.
+"""Packs that other projects wrote, read as rows again: ms-swift's lines, LLaVA-OneVision's folders.
 
-::
-
-    ps_00000000.img000.jpg  ps_00000000.img002.jpg  ps_00000000.json
-    {"images":   [["img000.jpg"], [], ["img002.jpg"]],
-     "prompts":  [["what is it"], ["hi"], ["who?", "and this?"]],
-     "captions": [["a cat"], ["hello"], ["Ann", "Bob"]]}
-
-Entry ``i`` of each list belongs to sample ``i`` of the pack, and the number of an image is that
-position. Lists of captions and of single questions are flat. ``prompt`` is read as ``prompts``.
-Packs are files in a directory, or members of tars. Images without a mark ``<image>`` in the text
-are placed before the first question.
+``open_source`` asks ``open_rows``, and the reader of lines ``rows_of_line`` (``base/wings.py``).
 """
 
+from __future__ import annotations
+
+import abc
 import io
 import json
 import os
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from brimful.base.typing import AnyPath
+import numpy as np
+
+from brimful.base.fingerprint import canonical_json, fingerprint_bytes
+from brimful.base.typing import AnyPath, Fingerprint
 from brimful.errors import SourceNotFoundError
-from brimful.integrations.packed_layouts.packed_lines import PackedRows
+from brimful.sources.lines import JsonLines
 from brimful.sources.media_places import MARK
+from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import MalformedRowError, exchange
 from brimful.sources.stamp import Stamp, changed, require_file
+
+
+class PackedRows(UniformBlockRows):
+    """Rows of packs; a subclass reads the packs.
+
+    Args:
+        title: name for messages.
+        counts: number of samples of each pack.
+    """
+
+    unit = "one sample of a pack a row"
+
+    def __init__(self, title: str, counts: Sequence[int]) -> None:
+        self.title = title
+        self._first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    @abc.abstractmethod
+    def _packs(self, first: int, last: int) -> Iterator[Sequence[Any]]:
+        """Yield the rows of each of the packs ``first … last-1``."""
+
+    @abc.abstractmethod
+    def _place(self, pack: int) -> str:
+        """Return the place of a pack, for messages."""
+
+    def _content(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return all that a row holds or refers to, for fingerprints."""
+        return row
+
+    def __len__(self) -> int:
+        return int(self._first_rows[-1])
+
+    def _pack_of(self, index: int) -> int:
+        return int(np.searchsorted(self._first_rows, index, side="right")) - 1
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        stop = min(stop, len(self))
+        if start >= stop:
+            return
+        first = self._pack_of(start)
+        for pack, rows in enumerate(self._packs(first, self._pack_of(stop - 1) + 1), first):
+            begin = int(self._first_rows[pack])
+            yield from rows[max(0, start - begin) : stop - begin]
+
+    def where(self, index: int) -> str:
+        pack = self._pack_of(index)
+        return f"{self._place(pack)}: sample {index - int(self._first_rows[pack])} of the pack"
+
+    def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
+        rows = [
+            str(row) if isinstance(row, MalformedRowError) else self._content(row)
+            for row in self.read(start, stop)
+        ]
+        return fingerprint_bytes(canonical_json(rows))
+
+
+CHUNK_NAME = re.compile(r"chunk_\d+\.jsonl")
+_MARK = b'"pack_length"'
+
+
+class PackedChunk(PackedRows):
+    """Rows of one chunk.
+
+    Opening a chunk reads it once, to count the samples in each pack.
+
+    Args:
+        path: of the chunk.
+        cache: directory of line indexes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, cache: Path | None = None) -> None:
+        self._lines = JsonLines(path, cache=cache)
+        super().__init__(os.fspath(path), [len(rows) for rows in self._packs(0, len(self._lines))])
+
+    def _packs(self, first: int, last: int) -> Iterator[Sequence[Any]]:
+        return map(rows_of_pack, self._lines.read(first, last))
+
+    def _place(self, pack: int) -> str:
+        return self._lines.where(pack)
+
+
+def open_chunk(path: str, cache: Path | None) -> PackedChunk | None:
+    """Return the rows of a chunk: a file with its name whose first line is a pack; None for another
+    path.
+
+    >>> open_chunk("chunk_0.json", None) is None
+    True
+    """
+    if not CHUNK_NAME.fullmatch(os.path.basename(path)) or not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        return PackedChunk(path, cache=cache) if _MARK in file.readline() else None
+
+
+def rows_of_line(name: str, row: Any) -> list[Any] | None:
+    """Return the rows of the pack in one line of a chunk that is still arriving; None for another
+    line.
+
+    >>> rows_of_line("in/chunk_00000.jsonl", {"text": "a"}) is None
+    True
+    """
+    is_pack = (
+        isinstance(row, Mapping)
+        and "pack_length" in row
+        and CHUNK_NAME.fullmatch(os.path.basename(name))
+    )
+    return rows_of_pack(row) if is_pack else None
+
+
+def rows_of_pack(pack: Any) -> list[Any]:
+    """Return the samples of a packed row; for a row that contradicts itself, one error.
+
+    >>> rows_of_pack({"input_ids": [5, 6, 7], "labels": [-100, 6, -100], "lengths": [2, 1], "pack_length": 3})
+    [{'input_ids': [5, 6], 'labels': [-100, 6]}, {'input_ids': [7], 'labels': [-100]}]
+    """
+    if isinstance(pack, MalformedRowError):
+        return [pack]
+    try:
+        ids, labels, lengths = (pack[name] for name in ("input_ids", "labels", "lengths"))
+        reason = _contradiction(pack, ids, labels, lengths)
+    except (KeyError, TypeError) as error:
+        reason = f"is not a packed row ({error!r}): `brimful produce` packs raw rows"
+    if reason:
+        return [MalformedRowError(reason)]
+    return [
+        {"input_ids": ids[a:b], "labels": labels[a:b]}
+        for a, b in pairwise(accumulate(lengths, initial=0))
+    ]
+
+
+def _contradiction(pack: Mapping[str, Any], ids: Any, labels: Any, lengths: Any) -> str:
+    """Return what contradicts the lengths in a packed row; empty if nothing does."""
+    if not lengths or min(lengths) < 1:
+        return "its lengths are not sample lengths: each must be at least 1"
+    num_tokens = sum(lengths)
+    for name, number in (
+        ("input_ids", len(ids)),
+        ("labels", len(labels)),
+        ("pack_length", pack.get("pack_length")),
+    ):
+        if number != num_tokens:
+            return f"its lengths are {num_tokens:,} tokens, but {name} gives {number!r}"
+    positions = pack.get("position_ids")
+    if positions is not None and positions != [
+        place for length in lengths for place in range(length)
+    ]:
+        return "its position_ids do not restart where its lengths say that a sample begins"
+    return ""
+
 
 _IMAGE_NAME = re.compile(r"img(\d+)(?:_(?:sub)?(\d+))?\.\w+")
 """Names of images, with or without leading zeros: sample in the pack, and index among its
@@ -92,7 +236,7 @@ class PackedPairs(PackedRows):
     def _packs(self, first: int, last: int) -> Iterator[Sequence[Any]]:
         for place in self._places[first:last]:
             try:
-                rows = list(rows_of_pack(*_read(place)))
+                rows = list(rows_of_pairs(*_read(place)))
             except (OSError, tarfile.TarError) as error:
                 raise changed(place.path) from error
             # Checked after the read: the bytes come from the file that was counted and
@@ -119,9 +263,9 @@ class PackedPairs(PackedRows):
             return str(path)
 
 
-def open_rows(path: str, cache: Path | None) -> PackedPairs | None:
-    """Return the rows of a directory or tar of packs; None for another path."""
-    return PackedPairs(path) if holds_packed_pairs(path) else None
+def open_rows(path: str, cache: Path | None) -> PackedPairs | PackedChunk | None:
+    """Return the rows of a directory or tar of packs, or of a chunk; None for another path."""
+    return PackedPairs(path) if holds_packed_pairs(path) else open_chunk(path, cache)
 
 
 def holds_packed_pairs(path: AnyPath) -> bool:
@@ -153,7 +297,7 @@ def _is_tar_of_packs(path: AnyPath) -> bool:
     return first is not None and _KEY.fullmatch(first.name.partition(".")[0]) is not None
 
 
-def rows_of_pack(pack: Any, image_value: ImageValue) -> Iterator[Any]:
+def rows_of_pairs(pack: Any, image_value: ImageValue) -> Iterator[Any]:
     """Yield the samples of a pack as rows of messages; a malformed sample as its error.
 
     Args:
@@ -161,7 +305,7 @@ def rows_of_pack(pack: Any, image_value: ImageValue) -> Iterator[Any]:
         image_value: gives the images of its samples.
 
     >>> pack = {"images": [["img000.jpg"], []], "prompt": [["what"], ["hi"]], "captions": [["cat"], ["hello"]]}
-    >>> for row in rows_of_pack(pack, lambda sample, number, name: name):
+    >>> for row in rows_of_pairs(pack, lambda sample, number, name: name):
     ...     print(row["messages"][0]["content"].split(), row.get("images"))
     ['<image>', 'what'] ['img000.jpg']
     ['hi'] None
@@ -310,4 +454,4 @@ def samples_of(pack: Mapping[str, Any], members: Mapping[str, bytes]) -> Sequenc
     """Return the rows of one pack read elsewhere, given its JSON and its members, whose names lack
     the pack's key.
     """
-    return list(rows_of_pack(pack, _images_among(members)))
+    return list(rows_of_pairs(pack, _images_among(members)))
