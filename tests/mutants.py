@@ -44,7 +44,12 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "encode/fast/filling": (
         ["encode/fast/filling.py", "encode/fast/skeleton.py", "encode/fast/opaque.py", "encode/jinja_templates.py"],
         [
-            *("encode/test_filling.py", "encode/test_skeleton.py", "encode/test_opaque.py", "encode/test_turns.py"),
+            *(
+                "encode/fast/test_filling.py",
+                "encode/fast/test_skeleton.py",
+                "encode/fast/test_opaque.py",
+                "encode/test_turns.py",
+            ),
             *("encode/test_jinja_templates.py", "encode/test_random_templates.py"),
         ],
     ),
