@@ -1,14 +1,9 @@
-"""Locks on open files, which show processes what others still use.
-
-The locks are the kernel's (``flock``). The kernel releases them when their holder dies, even by
-SIGKILL: a killed job blocks no other, and its leftovers can be told from the files of a live job.
-Not every system and file system has them (Windows, some network mounts). Without them ``lock`` does
-not wait, and ``try_lock`` fails, so that no file is taken for abandoned.
-"""
+"""Locks on files, and the folder of derived files that they guard: indexes, unpacked copies, measured lengths."""
 
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 
@@ -71,3 +66,28 @@ def _flock(file: Any, *flags: str) -> bool:
     except (ImportError, OSError):
         return False
     return True
+
+
+def cache_dir(directory: str | os.PathLike[str] | None = None) -> Path:
+    """Return the directory for derived files.
+
+    The first that is set: the argument, ``BRIMFUL_CACHE``, ``XDG_CACHE_HOME/brimful``,
+    ``~/.cache/brimful``. On a cluster it must be on a file system that all ranks see.
+    """
+    if directory is None:
+        directory = os.environ.get("BRIMFUL_CACHE") or None
+    if directory is not None:
+        return Path(directory)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "brimful"
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the lock file of ``path`` while the block runs, so that only one process makes the
+    file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(path.name + ".lock"), "ab") as file:
+        lock(file)
+        yield

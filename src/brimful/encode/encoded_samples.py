@@ -75,7 +75,7 @@ class EncodedSamples:
     ) -> None:
         self.source = open_source(source)
         self.encoder = as_encoder(self.source, encoder)
-        self.transforms = as_transforms(transforms)
+        self.transforms = as_transforms(transforms) if transforms else ()
 
     def __len__(self) -> int:
         return len(self.source)

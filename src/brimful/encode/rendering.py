@@ -164,6 +164,8 @@ class RenderingEncoder(Encoder):
         indices: dict[str, list[int]] = {}
         for index, sample in enumerate(samples):
             indices.setdefault(sample.kind, []).append(index)
+        if indices.keys() <= {"chat"}:
+            return [(None, indices[kind]) for kind in indices]
         encoders = {"text": self._documents, "tokens": TokenEncoder()}
         return [(encoders.get(kind), indices[kind]) for kind in indices]
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from brimful.base.atomic_file import atomic_file
-from brimful.base.cache import cache_dir
 from brimful.base.fingerprint import canonical_json, fingerprint_bytes, fingerprint_of
+from brimful.base.locks import cache_dir
 from brimful.base.optional import fast_json_library, version_of
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import Fingerprint

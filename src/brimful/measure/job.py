@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from brimful.base.arguments import as_settings, understands
-from brimful.base.cache import cache_dir as default_cache_dir
 from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_of
+from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder

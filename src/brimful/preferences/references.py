@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from brimful.base.cache import exclusive
 from brimful.base.checks import setting_number
 from brimful.base.fingerprint import (
     fingerprint_array,
@@ -19,6 +18,7 @@ from brimful.base.fingerprint import (
     fingerprint_stream,
     short_digest,
 )
+from brimful.base.locks import exclusive
 from brimful.base.progress import Progress
 from brimful.base.tables import Table, open_table, write_table
 from brimful.base.typing import AnyIntArray, AnyPath, Fingerprint, Float32Array, Int64Array

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from brimful.base.atomic_file import atomic_file
-from brimful.base.cache import cache_dir, exclusive
 from brimful.base.checks import check_type, is_number, setting_number
 from brimful.base.fingerprint import canonical_json, differing_keys, fingerprint_of, short
+from brimful.base.locks import cache_dir, exclusive
 from brimful.base.optional import optional
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.base.wording import setting

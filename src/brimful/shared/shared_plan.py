@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from brimful.base.arguments import as_settings, understands
-from brimful.base.cache import cache_dir as default_cache_dir
 from brimful.base.checks import check_type, setting_number
 from brimful.base.fingerprint import short
+from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.progress import Progress, make_progress
 from brimful.base.typing import AnyPath, Fingerprint, IntArrayLike
 from brimful.base.wording import counted, setting

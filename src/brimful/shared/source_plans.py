@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from brimful.base.cache import exclusive
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of
+from brimful.base.locks import exclusive
 from brimful.base.progress import Progress
 from brimful.base.tables import Ragged, open_table, write_table
 from brimful.base.typing import Fingerprint, Int32Array, Int64Array, IntArrayLike

@@ -26,8 +26,8 @@ import xxhash
 
 from brimful.base.atomic_file import atomic_file
 from brimful.base.blobs.remote import filesystem_of, is_remote, telling
-from brimful.base.cache import cache_dir, exclusive
 from brimful.base.fingerprint import fingerprint_of
+from brimful.base.locks import cache_dir, exclusive
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.json_rows import array_elements
 from brimful.sources.lines import JsonLines

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 import xxhash
 
-from brimful.base.cache import exclusive
+from brimful.base.locks import exclusive
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import Fingerprint, Int64Array
 from brimful.errors import BrimfulError, SourceError

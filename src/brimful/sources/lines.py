@@ -13,8 +13,8 @@ from typing import Any
 
 import xxhash
 
-from brimful.base.cache import cache_dir
 from brimful.base.fingerprint import fingerprint_of
+from brimful.base.locks import cache_dir
 from brimful.base.typing import Fingerprint
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.json_rows import rows_of_lines

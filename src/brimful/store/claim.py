@@ -15,9 +15,9 @@ from brimful.base.arguments import option
 from brimful.base.atomic_file import atomic_file
 from brimful.base.attachment import AttachmentStorage, attachment_jobs
 from brimful.base.blobs import BlobStore, LocalBlobStore, open_blob_store
-from brimful.base.cache import cache_dir as default_cache_dir
 from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_of
+from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.typing import AnyPath
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples

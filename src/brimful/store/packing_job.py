@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from brimful.base.arguments import CAPACITY_NAMES, as_settings, settings_from, understands
-from brimful.base.cache import exclusive
 from brimful.base.fingerprint import fingerprint_array
+from brimful.base.locks import exclusive
 from brimful.base.typing import AnyIntArray, AnyPath
 from brimful.base.wording import setting
 from brimful.encode.encoded_samples import check_augmentation

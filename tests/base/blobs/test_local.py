@@ -11,7 +11,7 @@ import pytest
 
 from brimful.base.blobs import LocalBlobStore, local, open_blob_store
 from brimful.base.blobs.local import _exclusive_claim
-from brimful.base.cache import exclusive
+from brimful.base.locks import exclusive
 from brimful.errors import StoreFullError
 from brimful.testing.contracts import BlobStoreContract
 from tests.base.blobs.tools import files, full_disk

@@ -26,8 +26,8 @@ import xxhash
 
 from brimful.base.atomic_file import full_device_explained
 from brimful.base.blobs.interface import BlobStore, PromisedBlobs
-from brimful.base.cache import cache_dir as default_cache_dir
 from brimful.base.checks import setting_number
+from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.locks import lock, try_lock
 from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, SettingsError

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from brimful.base.atomic_file import atomic_file
-from brimful.base.cache import cache_dir
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.base.locks import cache_dir
 
 _FILES = (
     *(

@@ -16,9 +16,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from brimful.base.cache import cache_dir as default_cache_dir
 from brimful.base.execute import Resources, run_tasks
 from brimful.base.fingerprint import short_digest
+from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import BoolArray, Fingerprint, Int8Array, Int64Array, Offsets

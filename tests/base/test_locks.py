@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def test_the_cache_is_where_the_argument_then_the_environment_says(tmp_path, monkeypatch):
     """Without it derived files would land in the home directory of a cluster node."""
-    from brimful.base.cache import cache_dir
+    from brimful.base.locks import cache_dir
 
     monkeypatch.setenv("BRIMFUL_CACHE", "/named")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
