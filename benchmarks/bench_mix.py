@@ -10,8 +10,10 @@ time of one thread.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from compare import SHARED_DATA, describe_machine
@@ -26,6 +28,10 @@ from brimful.plan.order.shuffle import companion_order, pack_order
 from brimful.plan.packing import Packing
 from brimful.plan.schedule import Tail, schedule_packs
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.plan.reference import co_packing_overlap
+
 _REAL = {
     "smile_zh_multiturn_55k__qwen25_chat": 4096,
     "t0_50k_self_instruct__qwen25_chat": 4096,
@@ -37,27 +43,6 @@ _COUNTED = {
     "graphcore_wikipedia_histogram_counts": 512,
     "graphcore_squad_1_1_histogram_counts": 384,
 }
-
-
-def co_packing_overlap(first: Packing, second: Packing) -> float:
-    """Return the share of pairs that share a pack in one packing and also do in another; 0 without pairs.
-
-    Two epochs of the same packs give 1. Chance gives about segments of a pack ÷ all segments.
-
-    >>> packs = Packing(np.array([0, 3, 5]), np.array([0, 1, 2, 3, 4]))
-    >>> co_packing_overlap(packs, Packing(np.array([0, 2, 5]), np.array([0, 1, 2, 3, 4])))
-    0.5
-    """
-    num_items = max(int(first.items.max(initial=-1)), int(second.items.max(initial=-1))) + 1
-    # The pack of each item in the second packing; a missing item gets a pack of its own there.
-    pack_of = len(second) + np.arange(num_items)
-    pack_of[second.items] = np.repeat(np.arange(len(second)), second.sizes)
-    num_pairs = int((first.sizes * (first.sizes - 1)).sum())
-    packs = np.repeat(np.arange(len(first)), first.sizes)
-    _, together = np.unique(
-        packs * (len(second) + num_items) + pack_of[first.items], return_counts=True
-    )
-    return int((together * (together - 1)).sum()) / num_pairs if num_pairs else 0.0
 
 
 def cases(number: int) -> Iterator[tuple[str, Lengths, int, AnyIntArray | None]]:

@@ -1,4 +1,4 @@
-"""Rooms beside the line, by the names of their modules: the line loads them here and imports none
+"""Rooms next to the line, by the names of their modules: the line loads them here and imports none
 of them.
 
 A module that is named here registers what it adds when it is imported.

@@ -1,4 +1,4 @@
-"""Files that commands open: those that brimful wrote, and numbers in ``.npy`` and ``.npz``
+"""Files that commands open: what brimful wrote, and numbers in ``.npy`` and ``.npz``
 files.
 """
 

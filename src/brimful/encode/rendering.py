@@ -310,7 +310,7 @@ class RenderingEncoder(Encoder):
 
 
 class FastEngine(Engine):
-    """The libraries that tokenize, and those that render chats.
+    """The libraries that tokenize, and the ones that render chats.
 
     Args:
         encoder: has a tokenizer, and a chat template if it encodes chats, which is made when

@@ -182,7 +182,7 @@ class PackStore(IndexedPacks):
 
     Opening reads the small log; a shard is mapped at the first access to one of its packs, and
     every pack is checked against its checksum when it is read. Picklable and safe to fork: each
-    process maps the files itself. A shard behind a URL is copied to this machine at the first
+    process maps the files itself. A shard at a URL is copied to this machine at the first
     access, once for all its processes.
 
     Attributes:
@@ -293,7 +293,7 @@ def open_packs(
         directory: a path, or a URL that fsspec opens, such as ``s3://bucket/packs``.
         media_root: directory of the media that packs refer to, if they were moved without the
             packs.
-        cache_dir: local directory for copies of shards behind a URL, shared by the processes of a
+        cache_dir: local directory for copies of shards at a URL, shared by the processes of a
             machine; in the cache if None. With a local path, shards are copied from there too, for
             slow network mounts.
         cache_bytes: maximum bytes of the copies; 64 GiB if None. Unused copies are removed first.

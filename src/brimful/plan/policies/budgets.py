@@ -211,7 +211,7 @@ def measured_budgets(budgets: Collection[str], of_encoder: Sequence[str]) -> tup
 
     Args:
         budgets: of the plan, by name.
-        of_encoder: those that the encoder of the samples measures.
+        of_encoder: budgets that the encoder of the samples measures.
 
     Raises:
         SettingsError: a budget that packing cannot measure.

@@ -96,7 +96,7 @@ def add_shard(
 
     Args:
         files, seq, blob: of the shard.
-        numbers: its packs and tokens, and those of this and all earlier shards.
+        numbers: packs and tokens of this shard, and of this and all earlier shards.
         producer_id, facts: further fields of the record.
     """
     key = f"shards/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
@@ -130,7 +130,7 @@ def parsed_json(data: bytes, name: str) -> dict[str, Any]:
 
 
 def identity_differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describe what differs between the identity of a store and that of a job, or a part of it."""
+    """Describe what differs between the identity of a store and the identity of a job, or a part."""
     flat_there, flat_now = _flat(there), _flat(now)
     # Packs do not depend on lanes.
     names = {key.split(" ", 1)[0] for key in flat_now} - {"lanes"}
