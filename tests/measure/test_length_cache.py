@@ -196,14 +196,13 @@ def test_several_files(small_qwen, tmp_path):
         path.write_text(json.dumps({"messages": turns}) + "\n")
     encoder = ChatEncoder(str(small_qwen), train_on="all", system="Be brief.")
     source = open_source(list(map(str, paths)))
-    own = ["--train-on", "all", "--system", "Be brief."]
     cache = LengthCache(tmp_path / "lengths.arrow", augmentation={"version": 1})
     options = {"budgets": ("tokens", "loss_tokens"), "filters": ["words=1:"], "on_bad_sample": "skip"}
-    pasted(command_of(cache, source, encoder, **options), *own)
+    pasted(command_of(cache, source, encoder, **options))
     assert len(cache.lengths(source, encoder, **options)) == 2
     # A file that is there and of something else is replaced by the same command.
     other = LengthCache(cache.path, augmentation={"version": 2})
-    pasted(command_of(other, source, encoder), *own)
+    pasted(command_of(other, source, encoder))
     other.lengths(source, encoder)
 
 

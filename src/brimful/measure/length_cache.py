@@ -158,8 +158,16 @@ def _writing_command(source: Source, encoder: Encoder, settings: MeasureSettings
             f"`measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)`"
         )
     tokenizer = getattr(encoder, "tokenizer", None)
+    train_on = getattr(getattr(encoder, "train_on", None), "value", None)
+    encoding = {
+        "mode": "completion" if encoder.length_settings.get("encoder") == "completion" else None,
+        "train-on": None if train_on in ("assistant", "completion") else train_on,
+        "system": getattr(encoder, "_system", None),
+        "chat-template": getattr(encoder, "_template", None),
+    }
     values = {
         "tokenizer": [] if tokenizer is None else [tokenizer.place],
+        **{name: [text] for name, text in encoding.items() if text},
         "filter": filters,
         "budget": [name for name in settings.budgets if name != "tokens"],
         "augmentation": [f"{name}={text}" for name, text in augmentation.items()],

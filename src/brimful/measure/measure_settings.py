@@ -196,7 +196,7 @@ def open_earlier(
         return table, ""
     return (
         None,
-        f"was measured with other settings or data; these parts differ: {', '.join(differences)}",
+        f"was measured with other settings or data; these parts differ: {', '.join(dict.fromkeys(differences))}",
     )
 
 
