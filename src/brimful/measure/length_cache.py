@@ -27,7 +27,7 @@ from brimful.measure.measure_settings import (
     open_earlier,
     provenance_of,
 )
-from brimful.measure.pending import measure_command
+from brimful.measure.writing_command import writing_command
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
@@ -143,37 +143,11 @@ class LengthCache:
 
 
 def _writing_command(source: Source, encoder: Encoder, settings: MeasureSettings) -> str:
-    """Return the command that writes the lengths of a source; the Python call for samples that are
-    in no files.
-    """
-    path, augmentation = (
-        os.fspath(settings.path or ""),
-        augmentation_settings(settings.augmentation or {}),
-    )
-    paths = [title for title, _ in source.rows.members]
-    filters = [judge for judge in settings.filters or () if isinstance(judge, str)]
-    if not all(map(os.path.exists, paths)) or len(filters) < len(settings.filters or ()):
-        record = f", augmentation={augmentation!r}" if augmentation else ""
-        return (
-            f"`measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)`"
-        )
-    tokenizer = getattr(encoder, "tokenizer", None)
-    train_on = getattr(getattr(encoder, "train_on", None), "value", None)
-    encoding = {
-        "mode": "completion" if encoder.length_settings.get("encoder") == "completion" else None,
-        "train-on": None if train_on in ("assistant", "completion") else train_on,
-        "system": getattr(encoder, "_system", None),
-        "chat-template": getattr(encoder, "_template", None),
-    }
-    values = {
-        "tokenizer": [] if tokenizer is None else [tokenizer.place],
-        **{name: [text] for name, text in encoding.items() if text},
-        "filter": filters,
+    """Return the command that writes the lengths of a source, or the call in Python."""
+    options: dict[str, list[Any]] = {
+        "filter": list(settings.filters or ()),
         "budget": [name for name in settings.budgets if name != "tokens"],
-        "augmentation": [f"{name}={text}" for name, text in augmentation.items()],
     }
-    flags = [
-        word for name, texts in values.items() for text in texts for word in (f"--{name}", text)
-    ]
-    command = measure_command(paths, path, flags)
-    return f"`{command} --on-mismatch rebuild` and the other settings of this training"
+    augmentation = augmentation_settings(settings.augmentation or {})
+    path = os.fspath(settings.path or "")
+    return f"`{writing_command(source, encoder, path, options, augmentation)}`"

@@ -181,6 +181,14 @@ class Source:
         places = [reading.media for _, reading in self._sized_readings if reading.media is not None]
         return list(dict.fromkeys(os.path.abspath(place.directory) for place in places))
 
+    @property
+    def has_media_outside(self) -> bool:
+        """True if rows may name media outside these directories."""
+        return any(
+            reading.media is not None and reading.media.allow_outside
+            for _, reading in self._sized_readings
+        )
+
     def __len__(self) -> int:
         return len(self.rows)
 
