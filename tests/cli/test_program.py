@@ -16,13 +16,10 @@ from brimful.plan.plan_settings import PlanSettings
 from tests.library import Module, modules
 
 SPEAKS_FLAGS = (
-    *(
-        "cli/",
-        "cli/demo/steps.py",
-        "measure/length_cache.py",
-        "measure/length_cache.py",
-        "measure/pending.py",
-    ),
+    "cli/",
+    "measure/length_cache.py",
+    "measure/pending.py",
+    "measure/writing_command.py",
     "integrations/trainers/ms_swift",
 )
 """The command line, what shows a command to run, and the plugins whose users set ms-swift's own flags."""
