@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from inspect import signature
 from itertools import pairwise
 from typing import Any
 
@@ -190,11 +191,14 @@ def _by_varlen(
         longest = query.shape[2]
         edges = torch.tensor([0, longest], dtype=torch.int32, device=query.device)
     tokens = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
-    settings = {
-        "scale": options["scaling"],
-        "window_size": (-1, 0),
-        "enable_gqa": True,
-    }  # all to the left: causal
+    settings: dict[str, Any] = {"scale": options["scaling"]}
+    known = signature(varlen_attn).parameters  # torch 2.10 had other words than 2.13
+    settings |= {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
+    if "enable_gqa" in known:
+        settings["enable_gqa"] = True
+    else:
+        groups = query.shape[1] // key.shape[1]
+        tokens[1:] = [tensor.repeat_interleave(groups, 1) for tensor in tokens[1:]]
     return varlen_attn(*tokens, edges, edges, longest, longest, **settings)[None], None
 
 

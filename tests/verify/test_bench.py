@@ -132,6 +132,28 @@ def test_a_frozen_model_has_no_gradients_and_passes():
     assert (found(report, "loss"), found(report, "gradients")) == ([Status.PASS], [])
 
 
+class _FreesItsBuffers(torch.autograd.Function):  # type: ignore[misc]
+    """Identity whose backward runs once, as that of compiled attention on a GPU."""
+
+    @staticmethod
+    def forward(ctx, values):
+        ctx.runs = 0
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.runs += 1
+        assert ctx.runs == 1, "the buffers of this backward are gone"
+        return gradient
+
+
+def test_a_kernel_whose_backward_runs_once_is_supported():
+    """Flex attention was refused on an H200, and with it every model that has no other."""
+    own = tiny_model("qwen2")
+    own.model.layers[0].register_forward_hook(lambda *call: _FreesItsBuffers.apply(call[-1]))
+    assert run(own, gradients=True).ok
+
+
 def test_parts_in_eval_mode_stay_in_it_while_training_mode_is_checked(model):
     """Statistics over the batch of a frozen encoder would look like a leak."""
     wrapper: Any = faults.Around(model)

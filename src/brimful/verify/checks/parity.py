@@ -222,11 +222,6 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     """
     assert batch.targets is not None
     places = [place for _, place in batch.located]
-    logits, leaves = _forward_from_embeddings(setup, batch)
-    # Embeddings may run more than once, and for media; only the row's tokens count.
-    leaf = next((leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size), None)
-    if leaf is None:
-        raise _NoEmbeddingGradients
     largest = 0.0
     for parity in (0, 1):
         # The loss of every second sample alone: of two neighbors, exactly one has a loss.
@@ -236,9 +231,15 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
             targets[index] = batch.targets[index]
         if not (targets != IGNORE_INDEX).any():
             continue
-        (gradient,) = torch.autograd.grad(
-            targets_loss(logits, targets), leaf, retain_graph=True, allow_unused=True
+        # Compiled attention frees what backward used, so each loss has its own forward.
+        logits, leaves = _forward_from_embeddings(setup, batch)
+        # Embeddings may run more than once, and for media; only the row's tokens count.
+        leaf = next(
+            (leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size), None
         )
+        if leaf is None:
+            raise _NoEmbeddingGradients
+        (gradient,) = torch.autograd.grad(targets_loss(logits, targets), leaf, allow_unused=True)
         if gradient is None:
             raise _NoEmbeddingGradients
         token_sizes = gradient.detach().abs().amax(dim=-1).reshape(batch.ids.shape).cpu()
