@@ -14,6 +14,7 @@ MAY_IMPORT = {
     "media": {"base"},
     "sources": {"base", "media"},
     "encode": {"base", "sources"},
+    "media/sources": {"base", "media", "sources"},
     "media/augmentation": {"base", "media", "sources"},
     "media/encode": {"base", "media", "sources", "encode"},
     "base/execute": {"base"},
@@ -31,7 +32,7 @@ MAY_IMPORT = {
     "stream": {"base", "sources", "integrations/packed_layouts", "plan", "store/shards", "serve"},
     "stream/producer": {
         *("base", "base/execute", "lengths", "sources", "encode", "measure", "plan", "store/shards", "store"),
-        *("serve", "stream"),
+        *("serve", "stream", "media/sources", "media/media_places", "integrations/packed_layouts"),
     },
     "shared": {"base", "lengths", "sources", "encode", "measure", "plan", "store/shards", "serve"},
     "collate": {"base", "plan", "store/shards"},
@@ -52,7 +53,7 @@ MAY_IMPORT = {
     },
     "rl": {"base", "lengths", "plan", "store/shards", "collate"},
     "preferences": {"base", "sources", "store/shards", "serve", "collate", "integrations/trainers"},
-    "integrations/packed_layouts": {"base", "sources"},
+    "integrations/packed_layouts": {"base", "media", "sources"},
 }
 ANYTHING = {"report", "cli", "testing", "verify", "integrations", "__init__", "__main__"}
 FORMER_PLACES = {
@@ -85,6 +86,7 @@ OUTSIDE = {
     "shared": {"numpy"},
     "collate": {"numpy"},
     "media/augmentation": {"numpy"},
+    "media/sources": {"numpy", "xxhash"},
     "media/encode": {"numpy"},
     "media/filters": {"numpy"},
     "media/store": {"numpy", "xxhash"},

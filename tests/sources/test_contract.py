@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from brimful.media.sources.paired_files import PairRows
+from brimful.media.sources.tars import TarRows
 from brimful.sources import open_source
 from brimful.sources.memory import MemoryRows, TableRows
-from brimful.sources.paired_files import PairRows
 from brimful.sources.rows import ChainedRows, FirstRows
-from brimful.sources.tars import TarRows
 from brimful.testing.contracts import RowsContract
 from tests.sources.tools import tar_of
 

@@ -11,8 +11,8 @@ import pytest
 
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
 from brimful.sources import open_source
-from brimful.sources.directory_feed import DirectoryFeed, open_feed
 from brimful.sources.settings import RowSettings
+from brimful.stream.producer.directory_feed import DirectoryFeed, open_feed
 from tests.sources.tools import Put, texts
 
 

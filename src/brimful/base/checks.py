@@ -15,6 +15,12 @@ from brimful.errors import SettingsError, WrongTypeError
 Choice = TypeVar("Choice", bound=Enum)
 
 
+class MalformedRowError(ValueError):
+    """A row that a format cannot read; a source turns it into ``BadSampleError`` with file and
+    line.
+    """
+
+
 def is_whole_number(value: object) -> bool:
     """Return true for integers of Python and NumPy, without booleans.
 

@@ -12,12 +12,13 @@ TOWERS_MODULE = "brimful.media.towers"
 (``plan.schedule.cost_model``).
 """
 
-READER_MODULES = ("brimful.integrations.packed_layouts",)
-"""Modules with ``open_rows(path, cache)``: the rows of a path in a layout of their own, or None."""
-
-LINE_MODULES = ("brimful.integrations.packed_layouts",)
-"""Modules with ``rows_of_line(name, row)``: the rows in a line of a file of that name, or None for
-the line itself.
+READER_MODULES = (
+    "brimful.integrations.packed_layouts",
+    "brimful.media.sources.paired_files",
+    "brimful.media.sources.tars",
+)
+"""Modules with ``open_rows(path, settings, cache)``: the rows of a path in a layout of their own, or
+None.
 """
 
 ATTACHMENT_JOBS = "brimful.media.job"

@@ -1,6 +1,6 @@
 """Packs that other projects wrote, read as rows again: ms-swift's lines, LLaVA-OneVision's folders.
 
-``open_source`` asks ``open_rows``, and the reader of lines ``rows_of_line`` (``base/wings.py``).
+``open_source`` asks ``open_rows`` (``base/wings.py``), and feeds of growing files ``rows_of_line``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import canonical_json, fingerprint_bytes
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.errors import SourceNotFoundError
+from brimful.media.media_places import MARK
 from brimful.sources.lines import JsonLines
-from brimful.sources.media_places import MARK
 from brimful.sources.rows import UniformBlockRows
-from brimful.sources.sample import MalformedRowError, exchange
+from brimful.sources.sample import exchange
 from brimful.sources.stamp import Stamp, changed, require_file
 
 
@@ -119,19 +120,19 @@ def open_chunk(path: str, cache: Path | None) -> PackedChunk | None:
         return PackedChunk(path, cache=cache) if _MARK in file.readline() else None
 
 
-def rows_of_line(name: str, row: Any) -> list[Any] | None:
-    """Return the rows of the pack in one line of a chunk that is still arriving; None for another
-    line.
+def rows_of_line(name: str, row: Any) -> list[Any]:
+    """Return the rows in one line of a file that is still arriving: the samples of a pack, or the
+    line itself.
 
-    >>> rows_of_line("in/chunk_00000.jsonl", {"text": "a"}) is None
-    True
+    >>> rows_of_line("in/chunk_00000.jsonl", {"text": "a"})
+    [{'text': 'a'}]
     """
     is_pack = (
         isinstance(row, Mapping)
         and "pack_length" in row
         and CHUNK_NAME.fullmatch(os.path.basename(name))
     )
-    return rows_of_pack(row) if is_pack else None
+    return rows_of_pack(row) if is_pack else [row]
 
 
 def rows_of_pack(pack: Any) -> list[Any]:
@@ -263,7 +264,7 @@ class PackedPairs(PackedRows):
             return str(path)
 
 
-def open_rows(path: str, cache: Path | None) -> PackedPairs | PackedChunk | None:
+def open_rows(path: str, settings: object, cache: Path | None) -> PackedPairs | PackedChunk | None:
     """Return the rows of a directory or tar of packs, or of a chunk; None for another path."""
     return PackedPairs(path) if holds_packed_pairs(path) else open_chunk(path, cache)
 

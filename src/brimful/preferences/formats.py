@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.wording import setting
 from brimful.sources.formats.conversation import as_text, as_tools, preview
@@ -15,7 +16,7 @@ from brimful.sources.formats.messages import Messages, ShareGPT, as_sharegpt_mes
 from brimful.sources.formats.row_format import RowFormat, register, suggested
 from brimful.sources.formats.texts import Alpaca, PromptCompletion
 from brimful.sources.rows import Block, RowView
-from brimful.sources.sample import Completion, MalformedRowError, Message, Sample
+from brimful.sources.sample import Completion, Message, Sample
 
 ANSWERS = ("chosen", "rejected")
 """Answers of a preference: sample ``2·row`` is chosen, sample ``2·row + 1`` rejected."""

@@ -5,19 +5,13 @@ and the time of their last change; a newer copy of the same original replaces th
 that can be read only once (a pipe, a generator, a stream of ``datasets``) are copied under a name
 made from their content: the same rows piped in again are thus the same data set, and a killed job
 continues. One process of many makes a copy.
-
-Rows whose texts are in many small files or between media (pairs of files, tars) get a *catalogue*:
-a copy with one line for each row in a fixed order, an object with the ``name`` of the row in its
-storage, and ``row``, or ``error`` if it cannot be read. Media stay where they are. The line also
-holds their names and sizes, so that they belong to the fingerprint of the rows. The bytes of media
-do not: opening a data set does not read them.
 """
 
 import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -32,47 +26,8 @@ from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.json_rows import array_elements
 from brimful.sources.lines import JsonLines
 from brimful.sources.rows import MAX_ROW_BYTES, Rows
-from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import changed
 from brimful.sources.text_lines import JsonArray
-
-
-def line_of(entry: Mapping[str, Any]) -> bytes:
-    """Return the line of an entry of a catalogue."""
-    return json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-
-
-def shown(name: str) -> str:
-    """Return a name as messages show it: names are data and may contain line breaks.
-
-    >>> shown("a: b.jpg"), shown("a" + chr(10) + "b.jpg")
-    ('a: b.jpg', "'a\\\\nb.jpg'")
-    """
-    return name if name.isprintable() else repr(name)
-
-
-class CatalogueRows(JsonLines):
-    """Rows of a catalogue."""
-
-    separator = "/"
-    """Text between the title and the name of a row, in messages."""
-
-    def _rows_of(self, lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
-        for entry in super()._rows_of(lines, data):
-            if isinstance(entry, MalformedRowError):
-                yield entry
-            else:
-                yield MalformedRowError(entry["error"]) if "error" in entry else self.row_of(entry)
-
-    def row_of(self, entry: Mapping[str, Any]) -> Any:
-        """Return the row of an entry that has one."""
-        return entry["row"]
-
-    def where(self, index: int) -> str:
-        start, *ends = self._index.starts[index : index + 2].tolist()
-        entry = json.loads(self._bytes(start, (ends[0] if ends else self._index.size) - start))
-        return f"{self.title}{self.separator}{shown(entry['name'])}"
-
 
 _PIECE = 1 << 20
 _CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.sources.json_rows import text_of
 from brimful.sources.rows import UniformBlockRows
-from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import Stamp, changed
 
 ALL_SPLITS = "all"

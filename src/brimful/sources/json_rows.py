@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import IO, Any
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.optional import fast_json_library
 from brimful.errors import BadSampleError, SourceError
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
-from brimful.sources.sample import MalformedRowError
 
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 19

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.typing import Fingerprint
 from brimful.errors import SourceError
 from brimful.sources.rows import UniformBlockRows, block_ranges
-from brimful.sources.sample import MalformedRowError
 
 _BATCH_ROWS = 1024
 """Number of rows that are converted to Python together: bounds the memory of reading a long

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from brimful.base.arguments import as_settings, settings_from, understands
 from brimful.base.blobs.remote import is_remote
@@ -29,12 +29,10 @@ from brimful.sources.copies import (
 from brimful.sources.directory import TextFiles, data_files, require_split
 from brimful.sources.lines import JsonLines
 from brimful.sources.memory import DatasetRows, MemoryRows, TableRows, is_table
-from brimful.sources.paired_files import pair_folders, pair_rows
 from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
 from brimful.sources.settings import RowSettings, SourceSettings
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
-from brimful.sources.tars import TarRows
 from brimful.sources.text_lines import JsonArray, TextLines
 
 _Settings = TypeVar("_Settings", bound=RowSettings)
@@ -49,8 +47,11 @@ its first.
 
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
 _PACKED_TARS = (".tgz", *(f".tar{ending}" for ending in _COMPRESSED))
+LINE_ENDINGS = (".jsonl", ".ndjson")
+"""Endings of files of JSON lines, to which rows may be appended."""
+
 _KINDS = {
-    **dict.fromkeys((".jsonl", ".ndjson"), "lines"),
+    **dict.fromkeys(LINE_ENDINGS, "lines"),
     ".json": "array",
     ".parquet": "parquet",
     ".tar": "tar",
@@ -246,10 +247,7 @@ class _Opening:
             rows = self._in_layout(path)
             if rows is not None:
                 return rows
-            folders = pair_folders(path)
-            if folders:
-                return pair_rows(path, folders, split=split, config=config, cache=self.cache)
-            return self._from_files(data_files(path, _kind, split=split, config=config), path)
+            return self._from_files(data_files(path, kind_of, split=split, config=config), path)
         if is_remote(path) or os.path.exists(path):
             return ChainedRows([self._from_file(path)], path)
         if glob.has_magic(path):
@@ -260,7 +258,7 @@ class _Opening:
                 raise SourceNotFoundError(f"{path}: no file matches")
             return self._from_files(paths, path)
         # A name with a file ending is a missing file, not a data set of the hub.
-        is_hub_id = looks_like_hub_id(path) and _kind(path) is None
+        is_hub_id = looks_like_hub_id(path) and kind_of(path) is None
         if is_hub_id and split is not None:
             return HuggingFaceRows.from_hub(path, split=split, config=config)
         hint = (
@@ -271,17 +269,20 @@ class _Opening:
         raise SourceNotFoundError(f"{path}: no such file or directory{hint}")
 
     def _in_layout(self, path: str) -> Rows | None:
-        """Return the rows of a path in the layout of another project; None if it is in none of
+        """Return the rows of a path in the layout of its own; None if it is in none of
         them.
         """
-        readers = (import_module(module).open_rows(path, self.cache) for module in READER_MODULES)
+        readers = (
+            import_module(module).open_rows(path, self.settings, self.cache)
+            for module in READER_MODULES
+        )
         return next((rows for rows in readers if rows is not None), None)
 
     def _from_files(self, paths: Sequence[str], title: str) -> Rows:
         """Open several files as one; files of one document each share blocks, since there may be
         millions.
         """
-        if self.settings.text_unit == "file" and all(_kind(path) == "text" for path in paths):
+        if self.settings.text_unit == "file" and all(kind_of(path) == "text" for path in paths):
             for path in paths:
                 require_file(path)
             return TextFiles([self._plain(path) for path in paths], title, titles=paths)
@@ -295,7 +296,7 @@ class _Opening:
 
     def _from_file(self, path: str) -> Rows:
         require_file(path)
-        kind = _kind(path)
+        kind = kind_of(path)
         if kind in ("parquet", "tar") and is_remote(path):
             name = "Parquet" if kind == "parquet" else "a tar"
             raise SourceError(
@@ -311,8 +312,6 @@ class _Opening:
         rows = None if is_remote(path) else self._in_layout(path)
         if rows is not None:
             return rows
-        if kind == "tar":
-            return TarRows.of(path, self.cache, allow_outside=self.settings.media_outside)
         if kind == "text" and self.settings.text_unit == "file":
             return TextFiles([self._plain(path)], path, titles=[path])
         lines: type[JsonLines | TextLines] = TextLines if kind == "text" else JsonLines
@@ -339,7 +338,7 @@ def _is_path(item: Any) -> bool:
     return len(item) < 4096 and "\n" not in item and "\0" not in item and os.path.exists(item)
 
 
-def _kind(name: str) -> str | None:
+def kind_of(name: str) -> str | None:
     """Return the kind of a file by its name: ``lines``, ``array``, ``parquet``, ``tar``, ``text``;
     None for others.
     """
@@ -350,16 +349,3 @@ def _kind(name: str) -> str | None:
     # Parquet compresses its own pages, and both Parquet files and tars are read in place:
     # compressed ones are not read.
     return None if kind in ("parquet", "tar") and base != name.lower() else kind
-
-
-def arrival_of(name: str) -> Literal["lines", "whole"] | None:
-    """Return the way in which a data file arrives: line by line, or whole; None for a file that
-    brimful does not read.
-
-    >>> arrival_of("a.jsonl"), arrival_of("a.jsonl.gz"), arrival_of("README")
-    ('lines', 'whole', None)
-    """
-    kind = _kind(name)
-    if kind is None or name.lower().endswith(_PACKED_TARS):
-        return None
-    return "lines" if kind == "lines" and not name.lower().endswith(_COMPRESSED) else "whole"

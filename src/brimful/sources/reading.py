@@ -21,19 +21,14 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.wording import setting
 from brimful.errors import BadSampleError
 from brimful.media import MediaKind
+from brimful.media.media_places import MEDIA_COLUMNS, MediaPlace, place_media
 from brimful.sources.formats import RowFormat, suggested
 from brimful.sources.formats.row_format import REFUSED_COLUMNS
-from brimful.sources.media_places import MEDIA_COLUMNS, MediaPlace, place_media
-from brimful.sources.sample import (
-    MalformedRowError,
-    Message,
-    PlainMessages,
-    Sample,
-    unusual_messages,
-)
+from brimful.sources.sample import Message, PlainMessages, Sample, unusual_messages
 
 MESSAGE_KEYS = frozenset(
     (

@@ -9,9 +9,9 @@ from functools import cached_property
 from itertools import accumulate, chain, groupby, islice
 from typing import Any, ClassVar
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import Fingerprint
-from brimful.sources.sample import MalformedRowError
 
 BLOCK_ROWS = 4096
 """Maximum rows of a block: a few seconds of tokenizing, so that a kill costs little and processes

@@ -230,9 +230,3 @@ class Sample:
         tools = f", {counted(len(self.tools), 'tool')}" if self.tools else ""
         media = f", media: {len(self.media)}" if self.media else ""
         return f"Sample({self.sample_id}, {counted(len(self.messages), 'message')}{tools}{media})"
-
-
-class MalformedRowError(ValueError):
-    """A row that a format cannot read; a source turns it into ``BadSampleError`` with file and
-    line.
-    """

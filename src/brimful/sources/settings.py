@@ -9,13 +9,12 @@ from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 from brimful.base.arguments import option
-from brimful.base.checks import check_type
+from brimful.base.checks import MalformedRowError, check_type
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, UnknownFormatError
+from brimful.media.media_places import MediaPlace
 from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
-from brimful.sources.media_places import MediaPlace
 from brimful.sources.reading import Reading
-from brimful.sources.sample import MalformedRowError
 
 TextUnit: TypeAlias = Literal["file", "line"]
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import IGNORE_INDEX, AnyPath
@@ -23,7 +24,6 @@ from brimful.base.wording import counted
 from brimful.errors import BadSampleError, SettingsError, SourceError
 from brimful.integrations.packed_layouts import CHUNK_NAME, rows_of_pack
 from brimful.sources.lines import JsonLines
-from brimful.sources.sample import MalformedRowError
 from brimful.store.shards import Pack, ShardRecord
 from brimful.stream.assignment import StreamSettings
 from brimful.stream.followed_packs import FollowedLog, FollowedPacks

@@ -25,10 +25,10 @@ from brimful.integrations.export.export_layout import (
 from brimful.integrations.export.webdataset import read_tars, shard_name, write_tar
 from brimful.integrations.packed_layouts import samples_of
 from brimful.media import BadMediumError, MediaKind, Medium
+from brimful.media.media_places import MARK
 from brimful.plan import Overflow
 from brimful.serve import Pack
 from brimful.sources import Source, open_source
-from brimful.sources.media_places import MARK
 from brimful.sources.sample import Sample
 from brimful.store.shards.pack import FingerprintedPacks
 

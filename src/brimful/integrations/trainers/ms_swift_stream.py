@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.ragged import ranges
 from brimful.base.typing import IGNORE_INDEX
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.media.collate import MediaFeatures
-from brimful.sources.sample import MalformedRowError
 from brimful.store.shards import Pack
 from brimful.stream import LazyShardedDataset, StreamSettings
 from brimful.stream.chunks import ChunkPacks

@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brimful.sources.media_places import is_media_part
-from brimful.sources.sample import MalformedRowError, Message
+from brimful.base.checks import MalformedRowError
+from brimful.media.media_places import is_media_part
+from brimful.sources.sample import Message
 
 _MEDIA_PARTS = (
     "image",
@@ -57,7 +58,7 @@ def as_message(value: Any, name: str) -> Message:
     """Return one checked turn in OpenAI's form; text parts are joined and JSON arguments parsed.
 
     A content that holds media stays a list of texts and of media parts as they are
-    (``brimful.sources.media_places``).
+    (``brimful.media.media_places``).
 
     Chat templates expect the arguments of a tool call as an object; OpenAI's API writes them as
     JSON text. Parts of type ``reasoning`` or ``thinking`` become ``reasoning_content``, parts of

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brimful.base.checks import MalformedRowError
 from brimful.sources.formats.conversation import (
     as_message,
     as_text,
@@ -12,7 +13,7 @@ from brimful.sources.formats.conversation import (
     preview,
 )
 from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.sample import MalformedRowError, Message, PlainMessages
+from brimful.sources.sample import Message, PlainMessages
 
 
 class Messages(RowFormat):

@@ -6,11 +6,12 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, UnknownFormatError
 from brimful.sources.formats.conversation import as_message, as_text, is_plain, preview
 from brimful.sources.rows import RowView
-from brimful.sources.sample import MalformedRowError, Message, MixedMessages, PlainMessages, Sample
+from brimful.sources.sample import Message, MixedMessages, PlainMessages, Sample
 
 
 class RowFormat(abc.ABC):

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.tokenized import TARGET_MASKS, read_tokenized
 from brimful.base.typing import IGNORE_INDEX
 from brimful.errors import CollateError
 from brimful.media import MediaKind
+from brimful.media.media_places import MARK, MEDIA_COLUMNS
 from brimful.sources.formats.conversation import as_text, as_tools, preview
 from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.media_places import MARK, MEDIA_COLUMNS
-from brimful.sources.sample import MalformedRowError, Message, PlainMessages, exchange
+from brimful.sources.sample import Message, PlainMessages, exchange
 
 
 class Text(RowFormat):

@@ -19,12 +19,12 @@ from brimful.encode.choose import EncoderSettings, encoder_for
 from brimful.encode.encoder import Encoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import StoreMismatchError
-from brimful.sources.directory_feed import open_feed
-from brimful.sources.feed import Feed
 from brimful.sources.settings import RowSettings
 from brimful.store.shards import EndRecord, StreamLog, new_producer_id
 from brimful.stream.producer.back_pressure import BackPressure, Clock
 from brimful.stream.producer.carry_over import save_carry_over
+from brimful.stream.producer.directory_feed import open_feed
+from brimful.stream.producer.feed import Feed
 from brimful.stream.producer.intake import Intake
 from brimful.stream.producer.open_window import PackingWindow, ProducerStatistics
 from brimful.stream.producer.records import (

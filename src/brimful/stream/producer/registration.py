@@ -32,9 +32,9 @@ from brimful.errors import (
     SourceError,
     StoreMismatchError,
 )
-from brimful.sources.feed import Feed
 from brimful.sources.sample import Sample
 from brimful.store.shards import StreamLog
+from brimful.stream.producer.feed import Feed
 from brimful.stream.producer.settings import ProducerSettings
 
 SAMPLES_OF_PRODUCER = 1 << 44

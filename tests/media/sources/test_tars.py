@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from brimful.errors import SourceError
-from brimful.sources import open_source, tars
-from brimful.sources.tars import TarRows
+from brimful.media.sources import tars
+from brimful.media.sources.tars import TarRows
+from brimful.sources import open_source
 from tests.sources.tools import chat, picture, results, tar_of
 
 

@@ -10,18 +10,34 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from brimful.base.arguments import as_settings
+from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.typing import AnyPath
-from brimful.base.wings import LINE_MODULES
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
+from brimful.integrations.packed_layouts import rows_of_line
+from brimful.media.media_places import media_kind
+from brimful.media.sources.paired_files import ROW, TRANSCRIPT, row_beside, stem_of
 from brimful.sources.copies import begins_like_array
 from brimful.sources.directory import is_pack_store
-from brimful.sources.feed import (
+from brimful.sources.json_rows import parser_for, row_of_line
+from brimful.sources.opening import (
+    LINE_ENDINGS,
+    STANDARD_INPUT,
+    kind_of,
+    row_settings,
+    source_of_file,
+)
+from brimful.sources.reading import Reading
+from brimful.sources.rows import MAX_ROW_BYTES, oversized
+from brimful.sources.sample import Sample
+from brimful.sources.settings import RowSettings
+from brimful.sources.source import Source
+from brimful.sources.stamp import require_file
+from brimful.stream.producer.feed import (
     Cursor,
     Feed,
     IteratorFeed,
@@ -30,16 +46,6 @@ from brimful.sources.feed import (
     reading_of_arrivals,
     sample_of,
 )
-from brimful.sources.json_rows import parser_for, row_of_line
-from brimful.sources.media_places import media_kind
-from brimful.sources.opening import STANDARD_INPUT, arrival_of, row_settings, source_of_file
-from brimful.sources.paired_files import ROW, TRANSCRIPT, row_beside, stem_of
-from brimful.sources.reading import Reading
-from brimful.sources.rows import MAX_ROW_BYTES, oversized
-from brimful.sources.sample import MalformedRowError, Sample
-from brimful.sources.settings import RowSettings
-from brimful.sources.source import Source
-from brimful.sources.stamp import require_file
 
 _CHECKED_BYTES = 4096
 """Bytes before a position that must be unchanged when reading continues after it."""
@@ -79,7 +85,7 @@ class DirectoryFeed(Feed):
     and rename it. Hidden files are skipped. Each name is read once.
 
     A ``.txt`` next to a recording of its name is its transcript, and a ``.json`` next to a medium
-    of its name is a row with it (``brimful.sources.paired_files``). If media are taken, a ``.txt``
+    of its name is a row with it (``brimful.media.sources.paired_files``). If media are taken, a ``.txt``
     waits for its recording.
 
     Args:
@@ -133,7 +139,7 @@ class DirectoryFeed(Feed):
             progress = self._files.setdefault(name, _Progress())
             place = progress.rows, progress.bytes, progress.is_done
             next_id, room = first_id + len(samples), most - len(samples)
-            if arrival_of(name) == "lines":
+            if name.lower().endswith(LINE_ENDINGS):
                 taken = self._take_lines(name, progress, room, is_last)
             else:
                 taken = (
@@ -169,7 +175,9 @@ class DirectoryFeed(Feed):
                     "it was read: files may grow by lines of .jsonl, and no other change; give "
                     "new rows a new name"
                 )
-            elif size > progress.bytes or (arrival_of(name) == "whole" and not progress.is_done):
+            elif size > progress.bytes or (
+                not name.lower().endswith(LINE_ENDINGS) and not progress.is_done
+            ):
                 names.append(name)
         if self._current in names:
             names.remove(self._current)
@@ -192,7 +200,7 @@ class DirectoryFeed(Feed):
                     if entry.is_dir():
                         if not is_pack_store(entry.path):
                             folders.append(f"{name}/")
-                    elif arrival_of(entry.name) is not None:
+                    elif kind_of(entry.name) is not None:
                         status = entry.stat()
                         require_file(entry.path, status)
                         sizes.append((name, status.st_size))
@@ -291,8 +299,7 @@ class DirectoryFeed(Feed):
             num_bytes += len(line)
             if text.strip():
                 row = row_of_line(text, parse)
-                packs = (import_module(module).rows_of_line(name, row) for module in LINE_MODULES)
-                rows += next((samples for samples in packs if samples is not None), [row])
+                rows += rows_of_line(name, row)
         reading = self._readings.get(name)
         if rows and reading is None:
             settings = replace(self._settings, format=self._settings.format or progress.format)
@@ -326,7 +333,9 @@ class DirectoryFeed(Feed):
                 {name: _Progress(**values) for name, values in cursor["files"].items()}
             )
         for name, progress in self._files.items():
-            is_begun = progress.rows and not progress.is_done and arrival_of(name) == "whole"
+            is_begun = (
+                progress.rows and not progress.is_done and not name.lower().endswith(LINE_ENDINGS)
+            )
             if is_begun and not (self._directory / name).exists():
                 raise SourceError(
                     f"{self._directory / name} was removed after its first {progress.rows:,} rows"
@@ -377,7 +386,7 @@ def open_feed(
             raise SourceNotFoundError(
                 f"{path}: no such file or directory; a feed follows local files only"
             )
-        if arrival_of(path) is None:
+        if kind_of(path) is None:
             raise SettingsError(f"{path} is not JSON lines, JSON, Parquet, a tar or text")
         return DirectoryFeed(
             os.path.dirname(path) or ".", settings, only=os.path.basename(path), cache_dir=cache_dir

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.wording import counted, setting
 from brimful.media import MediaKind, Medium
-from brimful.sources.sample import MalformedRowError, Message
 
 MEDIA_ENDINGS: Mapping[str, MediaKind] = {
     **dict.fromkeys(
@@ -109,7 +109,7 @@ class MediaPlace:
     >>> place.find("../keys.pem")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    brimful.sources.sample.MalformedRowError: '../keys.pem' is outside /data/photos, ...
+    brimful.base.checks.MalformedRowError: '../keys.pem' is outside /data/photos, ...
     """
 
     directory: str = ""
@@ -145,8 +145,8 @@ def is_media_part(part: Any) -> bool:
 
 
 def place_media(
-    messages: Sequence[Message], columns: Mapping[str, Any], place: MediaPlace
-) -> tuple[list[Message], tuple[Medium, ...]]:
+    messages: Sequence[dict[str, Any]], columns: Mapping[str, Any], place: MediaPlace
+) -> tuple[list[dict[str, Any]], tuple[Medium, ...]]:
     """Return messages, with lists of parts for contents with media, and the media in the order of
     their parts.
 

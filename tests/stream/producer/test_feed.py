@@ -9,9 +9,9 @@ import os
 import pytest
 
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
-from brimful.sources.directory_feed import open_feed
-from brimful.sources.feed import PipeFeed
 from brimful.sources.settings import RowSettings
+from brimful.stream.producer.directory_feed import open_feed
+from brimful.stream.producer.feed import PipeFeed
 
 
 def append(path, *texts):

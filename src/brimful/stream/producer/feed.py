@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import Fingerprint
 from brimful.errors import BadSampleError, SettingsError, SourceError
 from brimful.sources.json_rows import rows_of_lines
 from brimful.sources.reading import Reading
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
-from brimful.sources.sample import MalformedRowError, Sample
+from brimful.sources.sample import Sample
 from brimful.sources.settings import RowSettings
 
 Cursor: TypeAlias = Mapping[str, Any]

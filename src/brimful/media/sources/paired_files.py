@@ -9,7 +9,7 @@ compared as a whole and never split: ``a_1`` has nothing to do with ``a``.
 Of data that is still arriving, ``a.txt`` next to ``a.wav`` holds the words, ``a.json`` a row of any
 format (``row_beside``). The medium is written first: once the text exists, both have arrived.
 
-The JSON files are read once and copied into the cache (``brimful.sources.copies``). Opening the
+The JSON files are read once and copied into the cache (``brimful.media.sources.catalogue``). Opening the
 folder again checks only names, sizes and times, and reads what is new.
 """
 
@@ -24,10 +24,18 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import xxhash
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.tables import open_table, write_table
 from brimful.base.wording import setting
 from brimful.errors import BrimfulError, SourceNotFoundError
-from brimful.sources.copies import CatalogueRows, begins_like_array, kept_copy, line_of, shown
+from brimful.media.media_places import (
+    COLUMN_OF_KIND,
+    has_media_of_its_own,
+    media_kind,
+    media_values,
+)
+from brimful.media.sources.catalogue import CatalogueRows, line_of, shown
+from brimful.sources.copies import begins_like_array, kept_copy
 from brimful.sources.directory import (
     ALL_SPLITS,
     DESCRIPTIONS,
@@ -36,14 +44,8 @@ from brimful.sources.directory import (
     walk_data,
 )
 from brimful.sources.json_rows import object_of, text_of
-from brimful.sources.media_places import (
-    COLUMN_OF_KIND,
-    has_media_of_its_own,
-    media_kind,
-    media_values,
-)
 from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows
-from brimful.sources.sample import MalformedRowError
+from brimful.sources.settings import SourceSettings
 from brimful.sources.stamp import changed, require_file
 
 _ENDING = ".json"
@@ -57,7 +59,7 @@ _OTHER_ROWS = (".jsonl", ".ndjson", ".parquet", ".tar")
 """Endings of files that hold many rows: a directory with such a file has another layout, or two."""
 
 
-def pair_folders(directory: str) -> list[str]:
+def _pair_folders(directory: str) -> list[str]:
     """Return the folders below a directory that hold rows as pairs, in order; none if it has
     another layout.
 
@@ -86,21 +88,22 @@ def pair_folders(directory: str) -> list[str]:
     return sorted(folders) if is_layout else []
 
 
-def pair_rows(
-    directory: str, folders: list[str], *, split: str | None, config: str | None, cache: Path | None
-) -> ChainedRows:
-    """Open the folders of a directory of pairs, each with its own catalogue.
+def open_rows(path: str, settings: SourceSettings, cache: Path | None) -> ChainedRows | None:
+    """Return the rows of a directory of pairs, each folder with its own catalogue; None for another
+    path.
 
     Raises:
         SettingsError: its folders are named after several splits, and none is chosen.
         SourceNotFoundError: no such split or configuration.
     """
-    parts_of_folder = {
-        folder: os.path.relpath(folder, directory).split(os.sep) for folder in folders
-    }
+    folders = _pair_folders(path) if os.path.isdir(path) else []
+    if not folders:
+        return None
+    split, config = settings.split, settings.config
+    parts_of_folder = {folder: os.path.relpath(folder, path).split(os.sep) for folder in folders}
     splits = {folder: split_of_file(parts[0]) for folder, parts in parts_of_folder.items()}
     if split is None:
-        refuse_several_splits(directory, splits)
+        refuse_several_splits(path, splits)
     for name, value in (("split", None if split == ALL_SPLITS else split), ("config", config)):
         if value is not None:
             folders = [
@@ -110,9 +113,9 @@ def pair_rows(
             ]
             if not folders:
                 raise SourceNotFoundError(
-                    f"{setting(name, value)}: no folder of {directory} has that name"
+                    f"{setting(name, value)}: no folder of {path} has that name"
                 )
-    return ChainedRows([PairRows.of(folder, cache) for folder in folders], directory)
+    return ChainedRows([PairRows.of(folder, cache) for folder in folders], path)
 
 
 class PairRows(CatalogueRows):

@@ -2,7 +2,7 @@
 tar.
 
 The headers of a tar are read once; the texts of its rows, and the offset and size of their media,
-are then kept in the cache (``brimful.sources.copies``). A medium is a part of the tar (``Medium``
+are then kept in the cache (``brimful.media.sources.catalogue``). A medium is a part of the tar (``Medium``
 with ``offset`` and ``size``): nothing is unpacked, and a name in a tar never becomes the name of a
 file.
 
@@ -29,14 +29,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from brimful.base.checks import MalformedRowError
 from brimful.base.wording import setting
 from brimful.errors import SourceError
 from brimful.media import MediaKind, Medium
-from brimful.sources.copies import CatalogueRows, kept_copy, line_of, shown
+from brimful.media.media_places import COLUMN_OF_KIND, has_media_of_its_own, map_media, media_kind
+from brimful.media.sources.catalogue import CatalogueRows, line_of, shown
+from brimful.sources.copies import kept_copy
 from brimful.sources.json_rows import object_of, text_of
-from brimful.sources.media_places import COLUMN_OF_KIND, has_media_of_its_own, map_media, media_kind
 from brimful.sources.rows import MAX_ROW_BYTES
-from brimful.sources.sample import MalformedRowError
+from brimful.sources.settings import SourceSettings
 from brimful.sources.stamp import Stamp
 
 _Content = TypeVar("_Content")
@@ -48,6 +50,13 @@ _BLOCK = 512
 
 _MEMBER = "member"
 """Key of the reference to a member in a catalogue: ``{"member": name, "offset": …, "size": …}``."""
+
+
+def open_rows(path: str, settings: SourceSettings, cache: Path | None) -> "TarRows | None":
+    """Return the rows of a tar; None for another path."""
+    if not path.lower().endswith(".tar") or os.path.isdir(path):
+        return None
+    return TarRows.of(path, cache, allow_outside=settings.media_outside)
 
 
 class TarRows(CatalogueRows):

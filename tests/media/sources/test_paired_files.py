@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
-from brimful.sources import json_rows, open_source, paired_files
-from brimful.sources.paired_files import PairRows
+from brimful.media.sources import paired_files
+from brimful.media.sources.paired_files import PairRows
+from brimful.sources import json_rows, open_source
 from tests.sources.tools import chat, picture, results
 
 

@@ -1,0 +1,1 @@
+"""Rows whose media lie next to them: pairs of files, and tars."""
