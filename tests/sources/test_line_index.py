@@ -1,4 +1,4 @@
-"""The index of a file is made once, extended when lines are appended, and never trusted over the bytes."""
+"""The index of a file is made once, and never trusted over the bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import pytest
 
 from brimful.base.fingerprint import fingerprint_bytes
-from brimful.sources import line_index, open_source
+from brimful.sources import line_index, lines, open_source
 from brimful.sources.lines import JsonLines
 from brimful.sources.stamp import Stamp
 
@@ -20,6 +20,7 @@ LINES = [b'{"text":"%d"}\n' % number for number in range(6)]
 @pytest.fixture(autouse=True)
 def _two_rows_a_block(monkeypatch):
     monkeypatch.setattr(line_index, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(lines, "_SMALL_BYTES", -1)
 
 
 def _blocks(path):
@@ -51,23 +52,14 @@ def test_long_rows_make_short_blocks(put, monkeypatch):
     assert [block[:2] for block in _blocks(put("b.jsonl", b"".join(LINES)))] == [(n, n + 1) for n in range(6)]
 
 
-def test_appended_lines_extend_the_index(put):
-    """Without it the old blocks would be cut anew and all that was measured in them would be lost."""
+def test_appended_lines_change_no_full_block(put):
+    """Without it all that was measured in the old blocks would be lost."""
     path = put("a.jsonl", b"".join(LINES[:3]))
     old = _blocks(path)
     put("a.jsonl", b"".join(LINES))
     assert old == [_block(0, 2), _block(2, 3)]
-    assert _blocks(path) == [*old, _block(3, 5), _block(5, 6)]  # made anew it would be 0-2, 2-4, 4-6
+    assert _blocks(path) == [old[0], _block(2, 4), _block(4, 6)]
     assert [sample.text for sample in open_source(path).read(0, 6)] == list("012345")
-
-
-def test_lines_appended_twice(put):
-    """Without it the second extension could forget the first."""
-    path = put("a.jsonl", b"".join(LINES[:1]))
-    for count in (1, 3, 4):
-        put("a.jsonl", b"".join(LINES[:count]))
-        assert len(open_source(path)) == count
-    assert _blocks(path) == [_block(0, 1), _block(1, 3), _block(3, 4)]
 
 
 def test_lines_behind_a_last_line_without_line_end(put):

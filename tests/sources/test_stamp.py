@@ -141,13 +141,13 @@ def test_a_file_that_is_written_while_it_is_indexed_is_refused(tmp_path, monkeyp
     """Without it the index would name bytes by a fingerprint that no state of the file ever had."""
     path = tmp_path / "data.jsonl"
     path.write_bytes(_lines(TEXTS))
-    real = line_index._cut_blocks
+    real = line_index._blocks_of
 
     def cut(*args):
         _overwrite(path, _lines(OTHERS))
         real(*args)
 
-    monkeypatch.setattr(line_index, "_cut_blocks", cut)
+    monkeypatch.setattr(line_index, "_blocks_of", cut)
     cache = tmp_path / "cache"
     with pytest.raises(SourceError, match="changed while it was being read"):
         open_source(path, cache_dir=cache)

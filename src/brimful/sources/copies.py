@@ -80,7 +80,7 @@ def _unpacked(
     """Return the path of the copy; ``copy`` makes it if none exists for the current file."""
     origin, version = _identity(path)
 
-    def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
+    def write(file: IO[bytes]) -> None:
         with _opened(path) as source:
             copy(source, file)
         # Raised before the copy gets its name: it may hold bytes of two versions.
@@ -95,7 +95,7 @@ def kept_copy(
     origin: Any,
     version: Any,
     cache: Path | None,
-    write: Callable[[IO[bytes], Path, Path | None], None],
+    write: Callable[[IO[bytes]], None],
 ) -> Path:
     """Return the path of a copy in the cache; if it does not exist yet, one process of many writes
     it.
@@ -105,8 +105,7 @@ def kept_copy(
         origin: identity of the original.
         version: value that changes whenever the copy would.
         cache: directory of the cache; None for the default.
-        write: gets the open file, the path that it will have, and an earlier copy of the same
-            original, if any.
+        write: function that writes the copy into an open file.
     """
     folder = (cache or cache_dir()) / folder_name
     prefix = f"{fingerprint_of(origin)[:16]}-"
@@ -119,11 +118,10 @@ def kept_copy(
         for temporary in folder.glob(f".{prefix}*.tmp"):
             temporary.unlink(missing_ok=True)
         if not target.exists():
-            earlier = sorted(folder.glob(f"{prefix}*.jsonl"), key=os.path.getmtime)
             with atomic_file(target) as file:
-                write(file, target, earlier[-1] if earlier else None)
-            for path in folder.glob(f"{prefix}*.*"):
-                if path.stem != target.stem:
+                write(file)
+            for path in folder.glob(f"{prefix}*.jsonl"):
+                if path != target:
                     path.unlink(missing_ok=True)
     return target
 

@@ -1,5 +1,4 @@
-"""Offsets of the lines of a file: built once, mapped by every process, extended when lines are
-appended.
+"""Offsets of the lines of a file: built once and mapped by every process.
 
 The index also cuts the file into blocks with fingerprints of their bytes. It is trusted as long as
 the size and times of the file have not changed; one of them, the time of the last write, cannot be
@@ -69,12 +68,8 @@ class LineIndex:
         return self.matches(stamp) and stamp.ctime_ns == self.ctime_ns
 
 
-_NO_LINES = LineIndex("", np.empty(0, dtype=np.int64), 0, 0, 0, (), "", blank_lines=False)
-
-
 def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) -> LineIndex:
-    """Map the index of a file; build or extend it first if needed. One process of many does the
-    work.
+    """Map the index of a file; build it first if needed. One process of many does the work.
 
     Args:
         data_path: of the file.
@@ -91,7 +86,7 @@ def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) 
         # Another process may have built the index while this one waited for the lock.
         index = load_line_index(index_path)
         if index is None or not index.is_current(Stamp.of(data_path)):
-            _write(index_of_lines(data_path, index, is_copy=is_copy), index_path)
+            _write(index_of_lines(data_path, is_copy=is_copy), index_path)
             index = load_line_index(index_path)
     if index is None:
         raise SourceError(
@@ -122,33 +117,18 @@ def load_line_index(index_path: Path) -> LineIndex | None:
     )
 
 
-def index_of_lines(
-    data_path: str, previous: LineIndex | None = None, *, is_copy: bool = False
-) -> LineIndex:
-    """Return the index of a file, extending the previous one if lines were only appended. It is not
-    stored.
+def index_of_lines(data_path: str, *, is_copy: bool = False) -> LineIndex:
+    """Return the index of a file. It is not stored.
 
     Raises:
         SourceError: the file is being written to.
     """
     stamp = Stamp.of(data_path)
     ctime_ns = stamp.ctime_ns if is_copy or time.time_ns() - stamp.ctime_ns > _SETTLED_NS else 0
+    hasher = xxhash.xxh3_128()
     with open(data_path, "rb") as file:
-        base, hasher = _NO_LINES, xxhash.xxh3_128()
-        if previous is not None and 0 < previous.size <= stamp.size:
-            file.seek(previous.size - 1)
-            # Lines were only appended if the file still begins with the indexed bytes, and those
-            # end with a line end.
-            if (
-                file.read(1) == b"\n"
-                and _fingerprint(file, 0, previous.size, hasher) == previous.fingerprint
-            ):
-                base = previous
-            else:
-                hasher.reset()
-        starts, blank_lines = _scan(_pieces(file, base.size, stamp.size, hasher), base)
-        blocks = list(base.blocks)
-        _cut_blocks(file, starts, stamp.size, blocks)
+        starts, blank_lines = _scan(_pieces(file, 0, stamp.size, hasher))
+        blocks = _blocks_of(file, starts, stamp.size)
     # The bytes read are the file's content only if the file is still the same.
     stamp.check(data_path)
     return LineIndex(
@@ -178,28 +158,15 @@ def _pieces(file: IO[bytes], start: int, stop: int, hasher: Any) -> Iterator[byt
         start += len(piece)
 
 
-def _fingerprint(file: IO[bytes], start: int, stop: int, hasher: Any) -> Fingerprint:
-    """Return the fingerprint of bytes ``start … stop-1`` after the bytes that the hasher already
-    has.
-    """
-    for _ in _pieces(file, start, stop, hasher):
-        pass
-    return str(hasher.hexdigest())
-
-
-def _scan(pieces: Iterable[bytes], base: LineIndex) -> tuple[Int64Array, bool]:
+def _scan(pieces: Iterable[bytes]) -> tuple[Int64Array, bool]:
     """Return the first bytes of the non-blank lines of a file, and true if it has blank lines.
 
-    Args:
-        pieces: of the file, after the bytes of an earlier index.
-        base: that index.
-
-    >>> starts, blank_lines = _scan([b"a\\n\\r", b"\\n\\nb"], _NO_LINES)
+    >>> starts, blank_lines = _scan([b"a\\n\\r", b"\\n\\nb"])
     >>> starts.tolist(), blank_lines
     ([0, 5], True)
     """
-    collected_starts, blank_lines = [base.starts], base.blank_lines
-    begin = position = base.size  # of the line that the last piece left open, and of the next piece
+    collected_starts, blank_lines = [np.empty(0, dtype=np.int64)], False
+    begin = position = 0  # of the line that the last piece left open, and of the next piece
     last_byte = 0  # of the pieces so far
     for piece in pieces:
         data = np.frombuffer(piece, dtype=np.uint8)
@@ -226,19 +193,19 @@ def _scan(pieces: Iterable[bytes], base: LineIndex) -> tuple[Int64Array, bool]:
     return np.concatenate(collected_starts), blank_lines
 
 
-def _cut_blocks(file: IO[bytes], starts: Int64Array, size: int, blocks: list[Block]) -> None:
-    """Append blocks for the lines after the last block: at most BLOCK_ROWS lines or about
-    BLOCK_BYTES bytes.
-    """
-    num_lines = len(starts)
-    row = blocks[-1].stop if blocks else 0
+def _blocks_of(file: IO[bytes], starts: Int64Array, size: int) -> list[Block]:
+    """Return blocks of lines: at most BLOCK_ROWS lines or about BLOCK_BYTES bytes in each."""
+    blocks: list[Block] = []
+    num_lines, row = len(starts), 0
     while row < num_lines:
         begin = int(starts[row])
         # A line longer than BLOCK_BYTES is a separate block.
         first_beyond = int(np.searchsorted(starts, begin + BLOCK_BYTES, side="left"))
         stop = min(num_lines, row + BLOCK_ROWS, max(first_beyond, row + 1))
         end = int(starts[stop]) if stop < num_lines else size
-        blocks.append(
-            Block(row, stop, _fingerprint(file, begin, end, xxhash.xxh3_128()), end - begin)
-        )
+        hasher = xxhash.xxh3_128()
+        for _ in _pieces(file, begin, end, hasher):
+            pass
+        blocks.append(Block(row, stop, hasher.hexdigest(), end - begin))
         row = stop
+    return blocks

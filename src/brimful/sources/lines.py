@@ -24,7 +24,9 @@ from brimful.sources.stamp import Stamp, changed
 
 _BOM = b"\xef\xbb\xbf"
 _SMALL_BYTES = _PIECE_BYTES = 1 << 18
-"""Bytes of one read, at most. One of many files that is no larger is not indexed on disk."""
+"""Bytes of one read, at most. A file that is no larger is scanned where it is opened: its index is
+not stored.
+"""
 
 _PIECE_ROWS = 1024
 """Lines of one read, at most: the first comes at once, and a look at the stamp costs nothing."""
@@ -45,19 +47,16 @@ class Lines(Rows):
         cache: Path | None = None,
         title: str | None = None,
         original: str | None = None,
-        is_one_of_many: bool = False,
     ) -> None:
-        """``is_one_of_many``: a small file is read again where it is opened; no index is stored."""
         self._path = os.path.realpath(path)
         if not os.path.isfile(self._path):
             raise SourceNotFoundError(f"{os.fspath(path)}: no such file")
         self.title = title or os.fspath(path)
         self._stamp = Stamp.of(self._path)
-        if is_one_of_many and self._stamp.size <= _SMALL_BYTES:
+        if self._stamp.size <= _SMALL_BYTES:
             self._index = index_of_lines(self._path)
         else:
-            # The index of a copy belongs to its original: the next copy extends it and keeps the
-            # blocks already measured.
+            # The index of a copy belongs to its original: that of the next copy replaces it.
             name = fingerprint_of(original or self._path)[:16]
             folder = (cache or cache_dir()) / "indexes"
             is_copy = original not in (None, self._path)

@@ -29,7 +29,7 @@ from brimful.sources.copies import (
 from brimful.sources.directory import TextFiles, data_files, require_split
 from brimful.sources.lines import JsonLines
 from brimful.sources.memory import DatasetRows, MemoryRows, TableRows, is_table
-from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
+from brimful.sources.rows import ChainedRows, FirstRows, Rows
 from brimful.sources.settings import RowSettings, SourceSettings
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
@@ -179,12 +179,10 @@ class _Opening:
     Attributes:
         settings: of the source.
         cache: directory of line indexes and copies; None for the default.
-        is_one_of_many: the file that is opened is one of many.
     """
 
     settings: SourceSettings
     cache: Path | None
-    is_one_of_many: bool = False
 
     def rows(self, data: Any) -> Rows:
         """Open anything that is not a source. The order matters: a path is also a sequence, a data
@@ -231,8 +229,7 @@ class _Opening:
                 f"{text!r} of the list is not a file, and others are: give paths or texts"
             )
         # Chains are flattened: each file is a part with its own format.
-        opening = replace(self, is_one_of_many=len(data) > FEW_FILES)
-        opened = [opening.from_path(os.fspath(item)) for item in data]
+        opened = [self.from_path(os.fspath(item)) for item in data]
         parts = [rows.parts if isinstance(rows, ChainedRows) else [rows] for rows in opened]
         return ChainedRows([*chain.from_iterable(parts)], "several files")
 
@@ -286,8 +283,7 @@ class _Opening:
             for path in paths:
                 require_file(path)
             return TextFiles([self._plain(path) for path in paths], title, titles=paths)
-        opening = replace(self, is_one_of_many=self.is_one_of_many or len(paths) > FEW_FILES)
-        return ChainedRows([opening._from_file(path) for path in paths], title)
+        return ChainedRows([self._from_file(path) for path in paths], title)
 
     def _plain(self, path: str) -> str:
         """Return the path of the file, or of an unpacked copy of it."""
@@ -320,13 +316,7 @@ class _Opening:
         else:
             plain = self._plain(path)
         original = path if is_remote(path) else os.path.realpath(path)
-        return lines(
-            plain,
-            cache=self.cache,
-            title=path,
-            original=original,
-            is_one_of_many=self.is_one_of_many,
-        )
+        return lines(plain, cache=self.cache, title=path, original=original)
 
 
 def _is_path(item: Any) -> bool:

@@ -9,25 +9,23 @@ compared as a whole and never split: ``a_1`` has nothing to do with ``a``.
 Of data that is still arriving, ``a.txt`` next to ``a.wav`` holds the words, ``a.json`` a row of any
 format (``row_beside``). The medium is written first: once the text exists, both have arrived.
 
-The JSON files are read once and copied into the cache (``brimful.media.sources.catalogue``). Opening the
-folder again checks only names, sizes and times, and reads what is new.
+The JSON files are read once and copied into the cache (``brimful.media.sources.catalogue``). Opening
+the folder again checks only names, sizes and times.
 """
 
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import IO, Any, NamedTuple
 
-import numpy as np
 import xxhash
 
 from brimful.base.checks import MalformedRowError
-from brimful.base.tables import open_table, write_table
 from brimful.base.wording import setting
-from brimful.errors import BrimfulError, SourceNotFoundError
+from brimful.errors import SourceNotFoundError
 from brimful.media.media_places import (
     COLUMN_OF_KIND,
     has_media_of_its_own,
@@ -127,14 +125,9 @@ class PairRows(CatalogueRows):
         origin = os.path.realpath(folder)
         listing = _Listing.of(origin)
 
-        def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
-            # Written first: without it, a catalogue would only have to be read again as a whole.
-            stamps = np.array([row[2:] for row in listing.rows], dtype=np.int64).reshape(-1, 2)
-            write_table(
-                target.with_suffix(".arrow"), {"size": stamps[:, 0], "ctime_ns": stamps[:, 1]}, {}
-            )
-            for line in _lines(listing, earlier):
-                file.write(line)
+        def write(file: IO[bytes]) -> None:
+            for row in listing.rows:
+                file.write(line_of(_entry(listing, row)))
 
         target = kept_copy("catalogues", origin, listing.version, cache, write)
         return cls(target, cache=cache, title=folder, original=origin)
@@ -218,12 +211,6 @@ class _Listing:
             hasher.update(os.fsencode(name) + f"\0{numbers}\0".encode())
         return [hasher.hexdigest()]
 
-    def sizes_of(self, names: Mapping[str, Any]) -> dict[str, int | None]:
-        """Return the sizes in bytes of media next to the rows; None for a name that is not one of
-        them.
-        """
-        return {name: self.media.get(name) for name in names}
-
 
 def _is_row(name: str, media_stems: Mapping[str, Any] | set[str]) -> bool:
     """Return true for a JSON file that is a row: not hidden, and no description unless a medium has
@@ -232,42 +219,6 @@ def _is_row(name: str, media_stems: Mapping[str, Any] | set[str]) -> bool:
     if not name.lower().endswith(_ENDING) or name.startswith("."):
         return False
     return name not in DESCRIPTIONS or name[: -len(_ENDING)] in media_stems
-
-
-def _lines(listing: _Listing, earlier: Path | None) -> Iterator[bytes]:
-    """Yield the lines of all rows in order; unchanged lines are taken from an earlier catalogue."""
-    earlier_lines = _known_lines(earlier)
-    candidate = next(earlier_lines, None)
-    for row in listing.rows:
-        # Both are sorted by name: earlier entries before this name have been deleted since.
-        while candidate is not None and candidate[0]["name"] < row.stem:
-            candidate = next(earlier_lines, None)
-        if candidate is not None and candidate[0]["name"] == row.stem and candidate[2:] == row[2:]:
-            entry, line, *_ = candidate
-            has_same_media = entry.get("media", {}) == listing.sizes_of(entry.get("media", {}))
-            has_same_pair = "pair" not in entry or entry["pair"] == listing.media_of.get(
-                row.stem, []
-            )
-            if has_same_media and has_same_pair:
-                yield line
-                continue
-        yield line_of(_entry(listing, row))
-
-
-def _known_lines(earlier: Path | None) -> Iterator[tuple[dict[str, Any], bytes, int, int]]:
-    """Yield entry, line, size and time of each row of an earlier catalogue; nothing if it is
-    damaged.
-    """
-    if earlier is None:
-        return
-    try:
-        table = open_table(earlier.with_suffix(".arrow"))
-        sizes, times = table.flat("size").tolist(), table.flat("ctime_ns").tolist()
-    except (BrimfulError, FileNotFoundError, KeyError):
-        return
-    with open(earlier, "rb") as file:
-        for line, size, time in zip(file, sizes, times, strict=False):
-            yield json.loads(line), line, size, time
 
 
 def _entry(listing: _Listing, row_file: _RowFile) -> dict[str, Any]:
@@ -281,9 +232,9 @@ def _entry(listing: _Listing, row_file: _RowFile) -> dict[str, Any]:
             names = dict.fromkeys(
                 value for value in media_values(row) if isinstance(value, str) and len(value) < 4096
             )
-            return {**entry, "media": listing.sizes_of(names), "row": row}
+            return {**entry, "media": {name: listing.media.get(name) for name in names}, "row": row}
         pair = listing.media_of.get(row_file.stem, [])
-        entry |= {"media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair}
+        entry |= {"media": {name: listing.media[name] for name in pair}, "pair": pair}
         return {**entry, "row": with_media_of_its_name(row, pair)}
     except MalformedRowError as error:
         return {**entry, "error": str(error)}

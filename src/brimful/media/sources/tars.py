@@ -83,7 +83,7 @@ class TarRows(CatalogueRows):
         stamp = Stamp.of(archive)
         version = [_VERSION, stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.inode, allow_outside]
 
-        def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
+        def write(file: IO[bytes]) -> None:
             with open(archive, "rb") as source:
                 members = _members(source, path, stamp.size)
                 contents = _Contents(
