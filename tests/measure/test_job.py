@@ -136,14 +136,14 @@ def test_only_appended_rows_are_encoded(put, tmp_path, count, end):
     ]
 
 
-def test_only_appended_rows_are_encoded_without_a_table_too(put, tmp_path):
+def test_full_blocks_before_appended_rows_are_not_encoded_without_a_table(put, tmp_path):
     """Without it a table inside the cache would be of no use to a data set that grows."""
     path = put("data.jsonl", _jsonl(TEXTS[:3]))
     measure_lengths(open_source(path), Letters())
     put("data.jsonl", _jsonl(TEXTS))
     encoder = Letters()
     assert measure_lengths(open_source(path), encoder).tokens.tolist() == [1, 2, 3, 4, 5, 6]
-    assert encoder.seen == TEXTS[3:]
+    assert encoder.seen == TEXTS[2:]
 
 
 def test_rows_appended_in_memory(tmp_path):
