@@ -228,7 +228,7 @@ REFUSED = [
     (
         "messages",
         {"messages": [_user("q")], "tools": "[{"},
-        "tools is text that is not JSON: Expecting property name enclosed in double quotes: line 1 column 3 (char 2)",
+        "tools is not JSON: Expecting property name enclosed in double quotes at column 3",
     ),
     ("messages", {"messages": [_user("q")], "tools": [3]}, "tools must be a list of objects and is list [3]"),
     ("sharegpt", {"conversations": []}, "'conversations' is empty: a conversation needs at least one turn"),
@@ -243,7 +243,7 @@ REFUSED = [
     (
         "sharegpt",
         {"conversations": [{"from": "function_call", "value": "add(1)"}]},
-        "the function_call in conversations[0] is text that is not JSON: Expecting value: line 1 column 1 (char 0)",
+        "the function_call in conversations[0] is not JSON: Expecting value at column 1",
     ),
     (
         "sharegpt",
@@ -267,11 +267,15 @@ REFUSED = [
         "conversations[0] is from dict {}: use one of human, user, gpt, assistant, bot, chatgpt, system, "
         "observation, tool, function_response, function_call",
     ),
-    ("messages", {"messages": [_user("q")], "tools": "[" * 100_000}, "tools is JSON that is nested too deeply"),
+    (
+        "messages",
+        {"messages": [_user("q")], "tools": "[" * 100_000},
+        "tools is not readable as JSON: nested too deeply",
+    ),
     (
         "messages",
         {"messages": [_assistant("", tool_calls=[{"name": "add", "arguments": "[" * 100_000}])]},
-        "the arguments of 'add' in messages[0] is JSON that is nested too deeply",
+        "the arguments of 'add' in messages[0] is not readable as JSON: nested too deeply",
     ),
     ("text", {"text": ""}, "'text' is empty: a document needs at least one character"),
     ("text", {"id": 1}, "field 'text' is missing (found ['id'])"),

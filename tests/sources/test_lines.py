@@ -44,7 +44,7 @@ FILES = {
     "null": (b'{"text":"a"}\nnull\n', ["a", ":2 (sample 1): a row must be an object and is NoneType"]),
     "invalid UTF-8": (
         b'{"text":"a"}\n{"text":"\xff"}\n{"text":"c"}',
-        ["a", ":2 (sample 1): invalid UTF-8 at byte 9 of the line (invalid start byte)", "c"],
+        ["a", ":2 (sample 1): invalid UTF-8 at byte 9 (invalid start byte)", "c"],
     ),
     "missing field": (b'{"text":"a"}\n{"txt":"b"}', ["a", ":2 (sample 1): field 'text' is missing (found ['txt'])"]),
     "no text": (b'{"text":"a"}\n{"text":null}', ["a", ":2 (sample 1): text must be text and is NoneType null"]),
@@ -95,7 +95,7 @@ def test_invalid_utf8_in_a_line_of_text(put):
     """Without it a Latin-1 line would end the job."""
     assert _shown(open_source(put("a.txt", b"a\n\xe9t\xe9\n"), text_unit="line")) == [
         "a",
-        ":2 (sample 1): invalid UTF-8 at byte 0 of the line (invalid continuation byte)",
+        ":2 (sample 1): invalid UTF-8 at byte 0 (invalid continuation byte)",
     ]
 
 

@@ -13,7 +13,7 @@ from brimful.base.fingerprint import fingerprint_of
 from brimful.base.wording import setting
 from brimful.sources.formats.conversation import as_text, as_tools, preview
 from brimful.sources.formats.messages import Messages, ShareGPT, as_sharegpt_message
-from brimful.sources.formats.row_format import RowFormat, register, suggested
+from brimful.sources.formats.row_format import RowFormat, register
 from brimful.sources.formats.texts import Alpaca, PromptCompletion
 from brimful.sources.rows import Block, RowView
 from brimful.sources.sample import Completion, Message, Sample
@@ -136,13 +136,11 @@ class PreferenceFormat(RowFormat):
     takes_media = False
     refused_columns = ("chosen", "rejected", "chosen_messages", "rejected_messages")
 
-    @classmethod
-    def refusal(cls, row: Any) -> str:
-        return (
-            "is half of a preference, and these rows are read as single samples: name the format "
-            f"of preferences ({setting('format', 'preference')}) and its fields, make rows of the "
-            "answers you want"
-        )
+    refusal = (
+        "is half of a preference, and these rows are read as single samples: name the format "
+        f"of preferences ({setting('format', 'preference')}) and its fields, make rows of the "
+        "answers you want"
+    )
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return self.convert_answer(row, 0)
@@ -209,13 +207,6 @@ class Preference(PreferenceFormat):
             answer: next((str(key) for key in row if answer in str(key)), "") for answer in ANSWERS
         }
         return keys if all(keys.values()) else None
-
-    @classmethod
-    def hint(cls, row: Mapping[str, Any]) -> str:
-        is_half = any(str(key).startswith(ANSWERS) for key in row)
-        return (
-            "These are preferences: name both answers, as chosen and rejected. " if is_half else ""
-        )
 
     def _parts(
         self, row: Mapping[str, Any]
@@ -306,14 +297,10 @@ class KtoFormat(RowFormat):
     conversation: ClassVar[type[RowFormat]]
     """Format of the same rows without their labels."""
 
-    @classmethod
-    def refusal(cls, row: Any) -> str:
-        suggestion = suggested(row)
-        named = suggestion if "kto" in suggestion else setting("format", "kto")
-        return (
-            "says which answers are wanted, and packing would train all of them: keep the rows "
-            f"you want, name a format of KTO ({named})"
-        )
+    refusal = (
+        "says which answers are wanted, and packing would train all of them: keep the rows you "
+        "want, name a format of KTO (kto, messages_kto, sharegpt_kto)"
+    )
 
     def __init__(self, fields: Mapping[str, str] | None = None, prompt: str | None = None) -> None:
         super().__init__(fields, prompt)

@@ -69,28 +69,28 @@ def row_of_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:
             return oversized()
     try:
         value = parse(line)
-    except UnicodeDecodeError as error:
-        return MalformedRowError(
-            f"invalid UTF-8 at byte {error.start} of the line ({error.reason})"
-        )
-    except json.JSONDecodeError as error:
-        return MalformedRowError(
-            f"not JSON: {error.msg} at column {error.colno}{_kind_of_whole(line)}"
-        )
-    except RecursionError:
-        return MalformedRowError("not readable as JSON: nested too deeply")
-    except ValueError as error:  # a number of thousands of digits
-        return MalformedRowError(f"not readable as JSON: {error}")
+    except (ValueError, RecursionError) as error:
+        return unreadable(error)
     if not isinstance(value, (dict, str)):
-        return MalformedRowError(
-            f"a row must be an object and is {type(value).__name__}{_kind_of_whole(line)}"
-        )
+        return MalformedRowError(f"a row must be an object and is {type(value).__name__}")
     name = repeated_column(value, line) if isinstance(value, dict) else None
     return (
         value
         if name is None
         else MalformedRowError(f"it has {name!r} twice: one of them would be lost")
     )
+
+
+def unreadable(error: Exception) -> MalformedRowError:
+    """Return the error of text that a parser of JSON refused: what is wrong, and where in it."""
+    if isinstance(error, UnicodeDecodeError):
+        return MalformedRowError(f"invalid UTF-8 at byte {error.start} ({error.reason})")
+    if isinstance(error, json.JSONDecodeError):
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        return MalformedRowError(f"not JSON: {error.msg} at {line}column {error.colno}")
+    # A number of thousands of digits is a ``ValueError``.
+    reason = "nested too deeply" if isinstance(error, RecursionError) else error
+    return MalformedRowError(f"not readable as JSON: {reason}")
 
 
 def object_of(data: bytes) -> dict[str, Any]:
@@ -103,14 +103,8 @@ def object_of(data: bytes) -> dict[str, Any]:
         raise oversized()
     try:
         value = json.loads(data)
-    except json.JSONDecodeError as error:
-        raise MalformedRowError(
-            f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise MalformedRowError(f"invalid UTF-8 at byte {error.start} ({error.reason})") from error
-    except (RecursionError, ValueError) as error:
-        raise MalformedRowError(f"not readable as JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise unreadable(error) from error
     if not isinstance(value, dict):
         raise MalformedRowError(f"a row must be an object and is {type(value).__name__}")
     return value
@@ -127,21 +121,7 @@ def text_of(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MalformedRowError(f"invalid UTF-8 at byte {error.start} ({error.reason})") from error
-
-
-def _kind_of_whole(line: bytes) -> str:
-    """Say what other JSON the file seems to be, judged by a line that is not a row; empty if
-    unknown.
-    """
-    text = line.strip()
-    if text.startswith(b"[") and text[1:].lstrip()[:1] in (b"", b"{"):
-        return ": it looks like a JSON array: give the file a name that ends in .json"
-    return (
-        ": it looks like one JSON object on several lines: each row must be one line"
-        if text == b"{"
-        else ""
-    )
+        raise unreadable(error) from error
 
 
 def parser_for(data: bytes) -> Callable[[bytes], Any]:

@@ -186,7 +186,7 @@ class Reading:
             if self.media is not None:
                 media_columns = [column for column in unread if column in MEDIA_COLUMNS]
                 unread = [column for column in unread if column not in media_columns]
-            reason = refusal(unread, row)
+            reason = refusal(unread)
             if reason is not None:
                 raise MalformedRowError(reason)
         try:
@@ -278,20 +278,16 @@ def _with_marks(messages: Sequence[Message], columns: Mapping[str, Any]) -> list
     return [{**first, "content": f"{marks}\n{first['content']}"}, *others]
 
 
-def refusal(columns: Sequence[str], row: Any = None) -> str | None:
+def refusal(columns: Sequence[str]) -> str | None:
     """Return the reason to refuse a row with these unread columns; None if it can be packed without
     them.
-
-    Args:
-        columns: columns that its format does not read.
-        row: its keys tell which format reads these columns, if any.
     """
     for column in columns:
         if column in MEDIA_COLUMNS:
             words = _MEDIA_WORDS[MEDIA_COLUMNS[column]]
             return f"column {column!r} holds {words}, {_NEEDS_MEDIA}, or leave it out with {setting('ignore', [column])}"
         if column in REFUSED_COLUMNS:
-            reason = REFUSED_COLUMNS[column].refusal(row)
+            reason = REFUSED_COLUMNS[column].refusal
             return f"column {column!r} {reason}, or leave it out with {setting('ignore', [column])}"
     return None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from brimful.base.checks import MalformedRowError
 from brimful.media.media_places import is_media_part
+from brimful.sources.json_rows import unreadable
 from brimful.sources.sample import Message
 
 _MEDIA_PARTS = (
@@ -136,12 +137,8 @@ def from_json(text: str, name: str) -> Any:
     """Return the value of a JSON text inside a row, or raise an error with the reason."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise MalformedRowError(f"{name} is text that is not JSON: {error}") from error
-    except RecursionError as error:
-        raise MalformedRowError(f"{name} is JSON that is nested too deeply") from error
-    except ValueError as error:  # a number of thousands of digits
-        raise MalformedRowError(f"{name} is JSON that cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise MalformedRowError(f"{name} is {unreadable(error)}") from error
 
 
 def preview(value: Any) -> str:

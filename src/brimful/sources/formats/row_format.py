@@ -31,8 +31,10 @@ class RowFormat(abc.ABC):
     takes_media: ClassVar[bool] = True
     """False if its rows are packed as text only."""
     refused_columns: ClassVar[tuple[str, ...]] = ()
-    """Columns that change what a row means: rows of formats that do not read them are refused
-    (``refusal``).
+    """Columns that change what a row means: rows of formats that do not read them are refused."""
+    refusal: ClassVar[str] = ""
+    """Why rows with one of the ``refused_columns`` are not read by another format, up to the
+    remedy.
     """
     synonyms: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Keys that data sets use for the fields, the likeliest first."""
@@ -113,18 +115,6 @@ class RowFormat(abc.ABC):
             if isinstance(row.get(key), str)
         }
         return keys if keys and len(keys) == len(cls.synonyms) else None
-
-    @classmethod
-    def refusal(cls, row: Any) -> str:
-        """Return why a row with one of the ``refused_columns`` is not read by another format, up to
-        the remedy.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def hint(cls, row: Mapping[str, Any]) -> str:
-        """Return a sentence for a row that may lack a part of this format; empty for others."""
-        return ""
 
     def get(self, row: Mapping[str, Any], name: str) -> Any:
         """Return a field, or refuse the row without it."""
@@ -264,7 +254,7 @@ def detect(
         example = f"{setting('format')} with {setting('fields', dict(fields))}"
     raise UnknownFormatError(
         f"the rows have no format that brimful knows; the first {summary}. "
-        f"{'' if suggestion else _hint(row)}Name the format and its fields, for example {example} "
+        f"Name the format and its fields, for example {example} "
         f"(formats: {', '.join(FORMATS)})"
     )
 
@@ -303,28 +293,4 @@ def _named(name: str, fields: Mapping[str, str]) -> str:
         f"{setting('format', name)} {setting('fields', new_keys)}"
         if new_keys
         else setting("format", name)
-    )
-
-
-_MOST_KEYS_AROUND_ROWS = 4
-"""Maximum keys of an object that wraps rows, such as ``{"data": [ … ], "version": 1}``; other JSON
-files have more.
-"""
-
-
-def _hint(row: Mapping[str, Any]) -> str:
-    """Return a sentence about rows that are not samples as they are; empty for others."""
-    hint = "".join(format_class.hint(row) for format_class in FORMATS.values())
-    if hint:
-        return hint
-    lists = [
-        key
-        for key, value in row.items()
-        if isinstance(value, list) and value and suggested(value[0])
-    ]
-    key = lists[0] if lists and len(row) <= _MOST_KEYS_AROUND_ROWS else None
-    return (
-        ""
-        if key is None
-        else f"Rows seem to be under {key!r}: write that list to a separate .json file. "
     )
