@@ -7,6 +7,9 @@ A module that is named here registers what it adds when it is imported.
 FORMAT_MODULES = ("brimful.preferences.formats",)
 """Modules that register formats of rows (``sources.formats.register``)."""
 
+MEDIA_FORMATS = "brimful.media.sources.captions"
+"""Module that registers formats of rows of a medium and its text."""
+
 TOWERS_MODULE = "brimful.media.towers"
 """Module whose ``tower_terms`` reads the costs of towers from a model's config
 (``plan.schedule.cost_model``).

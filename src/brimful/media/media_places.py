@@ -350,3 +350,86 @@ def _with_parts(turn: Any, change: Callable[[Any], Any]) -> Any:
             }
         parts.append(part)
     return {**turn, "content": parts}
+
+
+_PLACEHOLDER = re.compile(
+    r"<(image|video|audio)\d*>|<\|(?:image|video|audio)(?:_pad|_soft_token)?\|>"
+)
+
+_BEGINNING = re.compile(r"<(?:image|video|audio|\|)")
+"""Beginning of every mark that ``_PLACEHOLDER`` finds; searching for it takes a third of the
+time.
+"""
+
+
+def may_have_marks(text: str) -> bool:
+    """Return false for a text without the mark of a medium, as nearly all are."""
+    return "<" in text and _BEGINNING.search(text) is not None
+
+
+def placeholder(text: str, *, ignore: frozenset[str]) -> str | None:
+    """Return the first mark of a medium in a text, such as ``<image>``; None without one, or if it
+    is ignored.
+
+    A mark with a closing tag (``<video> … </video>``) is markup, not a place for a medium.
+
+    >>> placeholder("Who is it? <image1>", ignore=frozenset())
+    '<image1>'
+    >>> placeholder("<video><source></video>", ignore=frozenset()) is None
+    True
+    """
+    if "<" not in text:
+        return None
+    for match in _PLACEHOLDER.finditer(text):
+        name = match.group(1)
+        is_markup = name is not None and f"</{name}" in text
+        if not is_markup and match.group() not in ignore:
+            return match.group()
+    return None
+
+
+def placed(
+    content: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    place: MediaPlace,
+    *,
+    ignore: frozenset[str],
+    is_first: bool,
+) -> dict[str, Any]:
+    """Return the messages of a row with its media in their places, and the media; nothing if it has
+    none.
+
+    Args:
+        content: fields of its sample.
+        columns: columns of the row that hold media.
+        place: where their files are.
+        ignore: marks that are plain text.
+        is_first: media without marks come first, in the first message.
+
+    Raises:
+        MalformedRowError: see ``place_media``; or the row is not a chat.
+    """
+    messages = content.get("messages")
+    if messages is None:
+        if columns:
+            raise MalformedRowError(
+                f"column {next(iter(columns))!r} holds media, and the text is not a chat: make "
+                "messages of it"
+            )
+        return {}
+    if not columns and not any(
+        type(turn.get("content")) is list or placeholder(turn.get("content") or "", ignore=ignore)
+        for turn in messages
+    ):
+        return {}
+    # A mark in an answer does not place the medium: it is checked against the media as usual.
+    if is_first and not placeholder(messages[0]["content"], ignore=ignore):
+        marks = "".join(
+            f"<{MEDIA_COLUMNS[column].value}>"
+            * (len(value) if isinstance(value, list | tuple) else 1)
+            for column, value in columns.items()
+        )
+        first, *others = messages
+        messages = [{**first, "content": f"{marks}\n{first['content']}"}, *others]
+    messages, media = place_media(messages, columns, place)
+    return {"messages": messages, "media": media}

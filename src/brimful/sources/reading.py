@@ -14,7 +14,6 @@ True
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,13 @@ from brimful.base.checks import MalformedRowError
 from brimful.base.wording import setting
 from brimful.errors import BadSampleError
 from brimful.media import MediaKind
-from brimful.media.media_places import MEDIA_COLUMNS, MediaPlace, place_media
+from brimful.media.media_places import (
+    MEDIA_COLUMNS,
+    MediaPlace,
+    may_have_marks,
+    placed,
+    placeholder,
+)
 from brimful.sources.formats import RowFormat, suggested
 from brimful.sources.formats.row_format import REFUSED_COLUMNS
 from brimful.sources.sample import Message, PlainMessages, Sample, unusual_messages
@@ -48,15 +53,6 @@ _NEEDS_MEDIA = f"which takes the processor of a model: name it with {setting('pr
 """Remedy for rows with media, if media are not taken."""
 
 _MEDIA_WORDS = {MediaKind.IMAGE: "images", MediaKind.VIDEO: "videos", MediaKind.AUDIO: "audio"}
-
-_PLACEHOLDER = re.compile(
-    r"<(image|video|audio)\d*>|<\|(?:image|video|audio)(?:_pad|_soft_token)?\|>"
-)
-
-_BEGINNING = re.compile(r"<(?:image|video|audio|\|)")
-"""Beginning of every mark that ``_PLACEHOLDER`` finds; searching for it takes a third of the
-time.
-"""
 
 _OBJECTS = {dict}
 
@@ -149,7 +145,7 @@ class Reading:
         texts = "\n".join(
             chain.from_iterable([turns.texts for turns in conversations if turns is not None])
         )
-        if _may_have_marks(texts):
+        if may_have_marks(texts):
             return others
         return [
             None
@@ -211,7 +207,9 @@ class Reading:
                 f"it has no medium, and a row of format {self.format.name} needs one"
             )
         if self.media is not None:
-            self._place_media(row, media_columns, content, self.media)
+            values = {column: row[column] for column in media_columns}
+            is_first = self.format.puts_media_first
+            content |= placed(content, values, self.media, ignore=self.ignore, is_first=is_first)
         messages = content.get("messages")
         if messages is None:
             texts: list[Any] = [content.get("text")]
@@ -227,7 +225,7 @@ class Reading:
             texts = _texts_of_parts(messages)
             unread += sorted(unread_of_messages(unusual_messages(messages)) - self.ignore)
         # Checked all at once: nearly no row has a mark.
-        if _may_have_marks("\n".join(filter(None, texts))):
+        if may_have_marks("\n".join(filter(None, texts))):
             marks = (placeholder(text, ignore=self.ignore) for text in texts if text)
             mark = next(filter(None, marks), None)
             if mark is not None:
@@ -237,45 +235,6 @@ class Reading:
                     f"say so with {setting('ignore', [mark])}"
                 )
         return Sample(sample_id, **content, unread=tuple(unread))
-
-    def _place_media(
-        self, row: Any, columns: Sequence[str], content: dict[str, Any], place: MediaPlace
-    ) -> None:
-        """Put the media of a row in their places in its messages."""
-        messages = content.get("messages")
-        if messages is None:
-            if columns:
-                raise MalformedRowError(
-                    f"column {columns[0]!r} holds media, and the text is not a chat: make messages "
-                    "of it"
-                )
-            return
-        marked = any(
-            type(turn.get("content")) is list
-            or placeholder(turn.get("content") or "", ignore=self.ignore)
-            for turn in messages
-        )
-        if columns or marked:
-            values = {column: row[column] for column in columns}
-            # A mark in an answer does not place the medium: it is checked against the media as
-            # usual.
-            if self.format.puts_media_first and not placeholder(
-                messages[0]["content"], ignore=self.ignore
-            ):
-                messages = _with_marks(messages, values)
-            content["messages"], content["media"] = place_media(messages, values, place)
-
-
-def _with_marks(messages: Sequence[Message], columns: Mapping[str, Any]) -> list[Message]:
-    """Return messages with a mark for each medium of the columns at the beginning of the first
-    message.
-    """
-    marks = ""
-    for column, value in columns.items():
-        num_media = len(value) if isinstance(value, (list, tuple)) else 1
-        marks += f"<{MEDIA_COLUMNS[column].value}>" * num_media
-    first, *others = messages
-    return [{**first, "content": f"{marks}\n{first['content']}"}, *others]
 
 
 def refusal(columns: Sequence[str]) -> str | None:
@@ -289,27 +248,6 @@ def refusal(columns: Sequence[str]) -> str | None:
         if column in REFUSED_COLUMNS:
             reason = REFUSED_COLUMNS[column].refusal
             return f"column {column!r} {reason}, or leave it out with {setting('ignore', [column])}"
-    return None
-
-
-def placeholder(text: str, *, ignore: frozenset[str]) -> str | None:
-    """Return the first mark of a medium in a text, such as ``<image>``; None without one, or if it
-    is ignored.
-
-    A mark with a closing tag (``<video> … </video>``) is markup, not a place for a medium.
-
-    >>> placeholder("Who is it? <image1>", ignore=frozenset())
-    '<image1>'
-    >>> placeholder("<video><source></video>", ignore=frozenset()) is None
-    True
-    """
-    if "<" not in text:
-        return None
-    for match in _PLACEHOLDER.finditer(text):
-        name = match.group(1)
-        is_markup = name is not None and f"</{name}" in text
-        if not is_markup and match.group() not in ignore:
-            return match.group()
     return None
 
 
@@ -333,11 +271,6 @@ def unread_columns(
         if column not in columns and not _is_empty(value)
     ]
     return [name for name in names if name not in ignore]
-
-
-def _may_have_marks(text: str) -> bool:
-    """Return false for a text without the mark of a medium, as nearly all are."""
-    return "<" in text and _BEGINNING.search(text) is not None
 
 
 def _texts_of_parts(messages: Sequence[Message]) -> list[str | None]:

@@ -1,1 +1,3 @@
-"""Rows whose media lie next to them: pairs of files, and tars."""
+"""Rows with media: formats of a medium and its text, and layouts with media next to their rows."""
+
+import brimful.sources  # noqa: F401  # formats are registered in the order of its table

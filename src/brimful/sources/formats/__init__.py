@@ -10,7 +10,7 @@ text or tokens (``convert``). Its ``fields`` are the keys it reads; a mapping su
 
 from importlib import import_module
 
-from brimful.base.wings import FORMAT_MODULES
+from brimful.base.wings import FORMAT_MODULES, MEDIA_FORMATS
 from brimful.sources.formats.messages import Messages, ShareGPT
 from brimful.sources.formats.row_format import (
     FORMATS,
@@ -22,13 +22,10 @@ from brimful.sources.formats.row_format import (
 )
 from brimful.sources.formats.texts import (
     Alpaca,
-    Caption,
-    Detection,
     PromptCompletion,
     QuestionAnswer,
     Text,
     Tokens,
-    Transcript,
 )
 
 __all__ = ["FORMATS", "RowFormat", "detect", "format_named", "register", "suggested"]
@@ -37,14 +34,7 @@ register(Tokens)
 # Formats of other rooms read more columns of a row than those below, so they are tried first.
 for _module in FORMAT_MODULES:
     import_module(_module)
-register(
-    Messages,
-    ShareGPT,
-    Alpaca,
-    PromptCompletion,
-    QuestionAnswer,
-    Caption,
-    Detection,
-    Transcript,
-    Text,
-)
+register(Messages, ShareGPT, Alpaca, PromptCompletion, QuestionAnswer)
+import_module(MEDIA_FORMATS)
+# Text matches rows of media with their text too, so it is tried last.
+register(Text)

@@ -33,7 +33,7 @@ class RowFormat(abc.ABC):
     refused_columns: ClassVar[tuple[str, ...]] = ()
     """Columns that change what a row means: rows of formats that do not read them are refused."""
     refusal: ClassVar[str] = ""
-    """Why rows with one of the ``refused_columns`` are not read by another format, up to the
+    """Reason to refuse rows with one of the ``refused_columns`` in another format, up to the
     remedy.
     """
     synonyms: ClassVar[Mapping[str, Sequence[str]]] = {}
