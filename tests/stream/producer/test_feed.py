@@ -11,7 +11,7 @@ import pytest
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
 from brimful.sources.settings import RowSettings
 from brimful.stream.producer.directory_feed import open_feed
-from brimful.stream.producer.feed import PipeFeed
+from brimful.stream.producer.feed import IteratorFeed, arriving_lines
 
 
 def append(path, *texts):
@@ -115,7 +115,7 @@ def test_a_whole_file_must_not_change(tmp_path):
 def test_a_pipe_gives_what_has_come():
     """Nothing waits; a malformed row is an error in its place."""
     read_end, write_end = os.pipe()
-    feed = PipeFeed(read_end, "standard input", RowSettings())
+    feed = IteratorFeed(arriving_lines(read_end, "standard input"), RowSettings(), "standard input")
     assert drain(feed) == []
     os.write(write_end, b'{"text": "one"}\n{"te')
     assert drain(feed) == ["one"]

@@ -41,7 +41,7 @@ from brimful.stream.producer.feed import (
     Cursor,
     Feed,
     IteratorFeed,
-    PipeFeed,
+    arriving_lines,
     numbered,
     reading_of_arrivals,
     sample_of,
@@ -378,7 +378,8 @@ def open_feed(
     if isinstance(data, (str, os.PathLike)):
         path = os.fspath(data)
         if path == STANDARD_INPUT:
-            return PipeFeed(sys.stdin.fileno(), "standard input", settings)
+            title = "standard input"
+            return IteratorFeed(arriving_lines(sys.stdin.fileno(), title), settings, title)
         if os.path.isdir(path):
             return DirectoryFeed(path, settings, cache_dir=cache_dir)
         require_file(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import os
 import select
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -119,13 +119,20 @@ _PIECE_BYTES = 1 << 20
 """Maximum bytes of one read from a pipe."""
 
 
-class RowFeed(Feed):
-    """Rows in one sequence; rows after the last settled position are kept, so that the feed can go
-    back there.
+class IteratorFeed(Feed):
+    """Rows of an iterable, each an object, a text or a ``Sample``; None says that no row is ready
+    yet.
+
+    Rows after the last settled position are kept, so that the feed can go back there.
+
+    >>> feed = IteratorFeed([{"text": "a"}, None, {"text": "b"}], RowSettings())
+    >>> [[sample.text for sample in feed.poll(9, 0)] for _ in range(3)], feed.is_ended
+    ([['a'], ['b'], []], True)
     """
 
-    def __init__(self, title: str, settings: RowSettings) -> None:
-        self.title, self._settings = title, settings
+    def __init__(self, rows: Iterable[Any], settings: RowSettings, title: str = "") -> None:
+        self.title, self._settings = title or f"{type(rows).__name__} of rows", settings
+        self._iterator = iter(rows)
         self._rows: list[Any] = []  # from row number `_first` on
         self._first = self._position = 0
         self._reading: Reading | None = None
@@ -133,12 +140,6 @@ class RowFeed(Feed):
         self._expected_check: Fingerprint | None = None
         self._format: str | None = None
         self._is_exhausted = False
-
-    @abc.abstractmethod
-    def _read(self, most: int) -> list[Any]:
-        """Return about ``most`` rows that have come; none if none has come, or at the end, which is
-        recorded.
-        """
 
     def poll(
         self, most: int, first_id: int, *, is_last: bool = False
@@ -171,10 +172,15 @@ class RowFeed(Feed):
 
     def _read_until(self, end: int) -> None:
         while self._first + len(self._rows) < end and not self._is_exhausted:
-            rows = self._read(end - self._first - len(self._rows))
-            if not rows:
-                return
-            self._rows += rows
+            try:
+                row = next(self._iterator)
+            except StopIteration:
+                self._is_exhausted = True
+                break
+            if row is None:
+                # The rows before it are taken now, the rows after it at the next call.
+                break
+            self._rows.append(row)
 
     def _pass_committed(self, most: int) -> bool:
         """Skip the rows that are already committed; return false until all of them have come."""
@@ -239,62 +245,25 @@ def _check_of(row: Any) -> Fingerprint | None:
         return None
 
 
-class IteratorFeed(RowFeed):
-    """Rows of an iterable, each an object, a text or a ``Sample``; None says that no row is ready
-    yet.
-
-    >>> feed = IteratorFeed([{"text": "a"}, None, {"text": "b"}], RowSettings())
-    >>> [[sample.text for sample in feed.poll(9, 0)] for _ in range(3)], feed.is_ended
-    ([['a'], ['b'], []], True)
-    """
-
-    def __init__(self, rows: Iterable[Any], settings: RowSettings) -> None:
-        super().__init__(f"{type(rows).__name__} of rows", settings)
-        self._iterator = iter(rows)
-
-    def _read(self, most: int) -> list[Any]:
-        rows: list[Any] = []
-        while len(rows) < most:
-            try:
-                row = next(self._iterator)
-            except StopIteration:
-                self._is_exhausted = True
-                break
-            if row is None:
-                # The rows before it are taken now, the rows after it at the next call.
-                break
-            rows.append(row)
-        return rows
-
-    def _read_until(self, end: int) -> None:
-        # One read, not several: after None, the next poll tries the iterator again.
-        if self._first + len(self._rows) < end and not self._is_exhausted:
-            self._rows += self._read(end - self._first - len(self._rows))
-
-
-class PipeFeed(RowFeed):
-    """JSON lines from a pipe as they come; never blocks.
+def arriving_lines(descriptor: int, title: str) -> Iterator[Any]:
+    """Yield the rows of JSON lines from a pipe as they come, and None while none has come; never
+    blocks.
 
     Args:
         descriptor: file descriptor of the pipe, such as standard input.
         title: name for messages.
-        settings: of the rows.
     """
-
-    def __init__(self, descriptor: int, title: str, settings: RowSettings) -> None:
-        super().__init__(title, settings)
-        self._descriptor, self._rest = descriptor, b""
-
-    def _read(self, most: int) -> list[Any]:
-        if not select.select([self._descriptor], [], [], 0)[0]:
-            return []
-        data = os.read(self._descriptor, _PIECE_BYTES)
-        self._is_exhausted = not data
-        whole = self._rest + data
-        *lines, self._rest = whole.split(b"\n")
-        if self._is_exhausted:
-            # The last line needs no end.
-            lines, self._rest = [*lines, self._rest], b""
-        elif len(self._rest) > MAX_ROW_BYTES:
-            raise SourceError(f"{self.title}: {oversized()}")
-        return [*rows_of_lines([line for line in lines if line.strip()], whole)]
+    remainder, is_exhausted = b"", False
+    while not is_exhausted:
+        if not select.select([descriptor], [], [], 0)[0]:
+            yield None
+            continue
+        data = os.read(descriptor, _PIECE_BYTES)
+        is_exhausted = not data
+        whole = remainder + data
+        *lines, remainder = whole.split(b"\n")
+        if is_exhausted:
+            lines.append(remainder)  # the last line needs no end
+        elif len(remainder) > MAX_ROW_BYTES:
+            raise SourceError(f"{title}: {oversized()}")
+        yield from rows_of_lines([line for line in lines if line.strip()], whole)
