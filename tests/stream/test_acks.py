@@ -13,7 +13,7 @@ from brimful.base.blobs import open_blob_store
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
 from brimful.stream import StreamLoader, mark_completed, remove_acknowledged
 from brimful.stream.acks import Acks, expired_below
-from brimful.stream.assignment import LaneOrder, PackOrder
+from brimful.stream.assignment import Assignment, StreamOrder
 from brimful.testing.toys import ToyProducer, toy_records, toy_stream
 
 
@@ -32,9 +32,9 @@ def step_to(loader, num_steps):
 @given(st.lists(st.integers(1, 4), max_size=8), st.integers(1, 4), st.integers(0, 30), st.integers(0, 8))
 def test_nothing_below_the_frontier_is_asked_for_again(packs, lanes, position, num_known):
     """A shard that is removed too early is a hole in every later resume, also of packs that come later."""
-    for kind in (LaneOrder, PackOrder):
-        frontier = kind(toy_records(packs)[:num_known], lanes).frontier(position)
-        later = kind(toy_records(packs), lanes)
+    for assignment in Assignment:
+        frontier = StreamOrder(assignment, toy_records(packs)[:num_known], lanes).frontier(position)
+        later = StreamOrder(assignment, toy_records(packs), lanes)
         needed = [found[0].seq for found in map(later.find, range(position - position % lanes, 60)) if found]
         assert all(seq >= frontier for seq in needed)
 

@@ -125,109 +125,70 @@ class StreamSettings:
         return replace(self, lanes=lanes, packs_per_micro_batch=per_micro_batch, assign=assign)
 
 
-class PackOrder:
-    """Packs one after another: a pure function of the records, which are only appended.
+class StreamOrder:
+    """Shard and row at each position: a function of the records, which are only appended.
+
+    Shards wait in queues, shard ``s`` in queue ``s % queues``: one queue for each lane, from which
+    every step takes a pack; or one queue in all, from which it takes ``lanes`` packs.
 
     Args:
+        assignment: by lanes, or one after another.
         shards: records so far; the list that the log appends to.
         lanes: packs of one global batch.
 
     >>> from brimful.testing.toys import toy_records
-    >>> order = PackOrder(toy_records([3, 2, 1]), lanes=2)
+    >>> shards = toy_records([3, 2, 1])
+    >>> order = StreamOrder(Assignment.PACK, shards, lanes=2)
     >>> [(record.seq, row) for record, row in map(order.find, range(6))]
     [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
-    """
-
-    def __init__(self, shards: Sequence[ShardRecord], lanes: int) -> None:
-        self._shards, self.lanes = shards, lanes
-
-    def find(self, position: int) -> tuple[ShardRecord, int] | None:
-        """Return the shard and the row at a position; None if no record has it yet."""
-        if position >= self._num_packs:
-            return None
-        seq = bisect_right(self._shards, position, key=lambda record: record.cum_packs)
-        record = self._shards[seq]
-        return record, position - (record.cum_packs - record.packs)
-
-    def num_steps(self, *, is_full: bool) -> int:
-        """Return the number of steps in the records so far: with all places filled, or with at
-        least one.
-        """
-        return self._num_packs // self.lanes if is_full else -(-self._num_packs // self.lanes)
-
-    def frontier(self, position: int) -> int:
-        """Return the number of the first shard that may hold the step of a position, or a later
-        step.
-        """
-        return bisect_right(
-            self._shards, position - position % self.lanes, key=lambda record: record.cum_packs
-        )
-
-    @property
-    def _num_packs(self) -> int:
-        return self._shards[-1].cum_packs if self._shards else 0
-
-
-class LaneOrder:
-    """One pack from every lane in each step; shard ``s`` belongs to lane ``s % lanes``.
-
-    Args:
-        shards, lanes: see ``PackOrder``.
-
-    >>> from brimful.testing.toys import toy_records
-    >>> order = LaneOrder(toy_records([3, 2, 1]), lanes=2)
+    >>> order = StreamOrder(Assignment.LANE, shards, lanes=2)
     >>> [found and (found[0].seq, found[1]) for found in map(order.find, range(8))]
     [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), None, (2, 0), None]
     >>> order.num_steps(is_full=True), order.num_steps(is_full=False)
     (2, 4)
     """
 
-    def __init__(self, shards: Sequence[ShardRecord], lanes: int) -> None:
+    def __init__(self, assignment: Assignment, shards: Sequence[ShardRecord], lanes: int) -> None:
         self._shards, self.lanes = shards, lanes
-        # For each lane, the cumulative packs of its shards so far: lane l holds shards l, l +
-        # lanes, … in this order.
-        self._ends: list[list[int]] = [[] for _ in range(lanes)]
+        self._num_queues = lanes if assignment is Assignment.LANE else 1
+        # Running sums of the packs of each queue.
+        self._queues: list[list[int]] = [[] for _ in range(self._num_queues)]
         self._num_read = 0
 
     def find(self, position: int) -> tuple[ShardRecord, int] | None:
         """Return the shard and the row at a position; None if no record has it yet."""
         self._read_on()
-        step, lane = divmod(position, self.lanes)
-        ends = self._ends[lane]
-        number = bisect_right(ends, step)
+        place, queue = divmod(position, self._num_queues)
+        ends = self._queues[queue]
+        number = bisect_right(ends, place)
         if number == len(ends):
             return None
-        record = self._shards[lane + number * self.lanes]
-        return record, step - (ends[number] - record.packs)
+        record = self._shards[queue + number * self._num_queues]
+        return record, place - (ends[number] - record.packs)
 
     def num_steps(self, *, is_full: bool) -> int:
         """Return the number of steps in the records so far: with all places filled, or with at
         least one.
         """
         self._read_on()
-        return (min if is_full else max)(ends[-1] if ends else 0 for ends in self._ends)
+        totals = [ends[-1] if ends else 0 for ends in self._queues]
+        per_step = self.lanes // self._num_queues
+        return min(totals) // per_step if is_full else -(-max(totals) // per_step)
 
     def frontier(self, position: int) -> int:
         """Return the number of the first shard that may hold the step of a position, or a later
         step.
         """
         self._read_on()
-        step = position // self.lanes
+        place = position // self.lanes * (self.lanes // self._num_queues)
         return min(
-            lane + bisect_right(ends, step) * self.lanes for lane, ends in enumerate(self._ends)
+            queue + bisect_right(ends, place) * self._num_queues
+            for queue, ends in enumerate(self._queues)
         )
 
     def _read_on(self) -> None:
         """Add the records that arrived since the last call."""
         for record in self._shards[self._num_read :]:
-            ends = self._ends[record.seq % self.lanes]
+            ends = self._queues[record.seq % self._num_queues]
             ends.append(record.packs + (ends[-1] if ends else 0))
         self._num_read = len(self._shards)
-
-
-StreamOrder: TypeAlias = PackOrder | LaneOrder
-
-
-def order_of(assignment: Assignment, shards: Sequence[ShardRecord], lanes: int) -> StreamOrder:
-    """Return the order with this rule; the other arguments are the arguments of ``PackOrder``."""
-    return (LaneOrder if assignment is Assignment.LANE else PackOrder)(shards, lanes)

@@ -22,7 +22,7 @@ from brimful.serve.order import Position, facts_of_store, make_state
 from brimful.serve.pack_store import ShardFiles
 from brimful.store.shards import EndRecord, Pack, ShardRecord, StreamLog
 from brimful.stream.acks import Acks, expired_below
-from brimful.stream.assignment import Assignment, StreamSettings, order_of
+from brimful.stream.assignment import Assignment, StreamOrder, StreamSettings
 
 _FIRST_WAIT, _MAX_WAIT = 0.02, 5.0
 """Seconds between two polls of the log, doubled while nothing arrives, so that waiting ranks cost
@@ -163,7 +163,7 @@ class FollowedPacks:
         assert settings.packs_per_micro_batch is not None
         self.lanes = settings.lanes
         self.packs_together = settings.packs_per_micro_batch * settings.dp_world_size
-        self._order = order_of(Assignment(settings.assign), log.shards, self.lanes)
+        self._order = StreamOrder(Assignment(settings.assign), log.shards, self.lanes)
         self.num_skipped = 0
 
     def __reduce__(self) -> tuple[object, ...]:

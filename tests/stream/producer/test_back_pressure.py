@@ -1,6 +1,5 @@
 """Reasons for a producer to wait: shards that were not trained on, and the disk."""
 
-import json
 import shutil
 from collections import namedtuple
 
@@ -8,6 +7,7 @@ import pytest
 
 from brimful.base.blobs import LocalBlobStore
 from brimful.errors import CorruptFileError, SettingsError
+from brimful.stream.acks import Acks
 from brimful.stream.producer.back_pressure import BackPressure
 from tests.stream.producer.streams import HandClock
 
@@ -24,7 +24,9 @@ def pressure(store, clock, *, high_water=None, trainings=(), min_free_bytes=0):
 
 
 def acknowledge(store, training, number, frontier):
-    store.put_atomic(f"acks/{training}/{number:012d}.json", json.dumps({"ack": {"frontier": frontier}}).encode())
+    acks = Acks(store, training)
+    acks.write({"packs_delivered": number, "frontier": frontier})
+    acks.write_rank(0, {"packs_delivered": number})
 
 
 def test_water_rises_to_the_mark_and_falls_by_a_quarter(store):
@@ -105,7 +107,7 @@ def test_what_cannot_be_is_refused(store):
     with pytest.raises(SettingsError, match="min_free_bytes must be at least 0"):
         pressure(store, HandClock(), min_free_bytes=-1)
     one = pressure(store, HandClock(), high_water=3, trainings=["a"])
-    store.put_atomic("acks/a/000000000000.json", b"{}")
-    store.put_atomic("acks/a/000000000001.json", b"[]")
-    with pytest.raises(CorruptFileError, match=r"acks/a/000000000001.json is damaged: TypeError"):
+    store.put_atomic("acks/a/000000000000000.json", b"{}")
+    store.put_atomic("acks/a/000000000000001.json", b"[]")
+    with pytest.raises(CorruptFileError, match=r"acks/a/000000000000001.json is damaged: TypeError"):
         one.is_on(0)

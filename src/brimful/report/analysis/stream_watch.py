@@ -13,7 +13,7 @@ from typing import Any
 from brimful.base.blobs import open_blob_store
 from brimful.store.shards import ShardRecord
 from brimful.stream.acks import Acks, expired_below
-from brimful.stream.assignment import Assignment, order_of
+from brimful.stream.assignment import Assignment, StreamOrder
 from brimful.stream.followed_packs import FollowedLog
 from brimful.stream.producer.registration import Producers, Registration
 
@@ -256,7 +256,7 @@ class StreamWatch:
         position = positions[-1]
         ack, notes = acks.read(position)
         lanes = int(ack["lanes"])
-        order = order_of(Assignment(ack["assign"]), self._log.shards, lanes)
+        order = StreamOrder(Assignment(ack["assign"]), self._log.shards, lanes)
         # While the stream grows, a step that lacks a pack is not there yet; at the end it is,
         # unless the tail is dropped.
         steps_there_are = order.num_steps(is_full=self._log.end is None or ack["tail"] == "drop")

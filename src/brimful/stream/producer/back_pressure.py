@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -12,7 +11,8 @@ from collections.abc import Sequence
 from brimful.base.blobs import BlobStore, LocalBlobStore
 from brimful.base.checks import setting_number
 from brimful.base.wording import setting, size_of
-from brimful.errors import CorruptFileError, SettingsError
+from brimful.errors import SettingsError
+from brimful.stream.acks import Acks
 
 _LOOK_SECONDS = 1.0
 """Seconds between two checks of acknowledgements and of the disk."""
@@ -113,15 +113,9 @@ class BackPressure:
 
     def _frontier(self, group: str) -> int:
         """Return the first shard that a resume from the last acknowledgement of a group needs."""
-        keys = [key for key in self._store.list(f"acks/{group}") if key.endswith(".json")]
-        if not keys:
-            return 0
-        try:
-            return int(json.loads(self._store.get(max(keys)))["ack"]["frontier"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFileError(
-                f"{self._store.url}/{max(keys)} is damaged: {error!r}"
-            ) from error
+        acks = Acks(self._store, group)
+        positions = acks.positions()
+        return int(acks.read(positions[-1])[0]["frontier"]) if positions else 0
 
     def _disk(self) -> str:
         if not self._min_free_bytes or not isinstance(self._store, LocalBlobStore):
