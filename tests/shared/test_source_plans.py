@@ -9,30 +9,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful import LengthTable, PlanSettings
+from brimful.base.progress import Progress
 from brimful.errors import SettingsError
 from brimful.plan import plan_packs
-from brimful.shared import source_plans as module
-from brimful.shared.source_plans import Domains, group_of_packs
+from brimful.shared import shared_plan
+from brimful.shared.source_plans import group_of_packs
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from("abc")), min_size=1, max_size=30), st.integers(1, 40))
-def test_the_group_of_a_pack_is_the_domain_with_most_tokens(samples, cells):
+@given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from("abc")), min_size=1, max_size=30))
+def test_the_group_of_a_pack_is_the_domain_with_most_tokens(samples):
     lengths, names = zip(*samples, strict=True)
     plan = plan_packs(np.array(lengths), capacity=12)
-    domains = Domains.of(names, len(names))
     expected = []
     for pack in plan:
         tokens = Counter()
         for segment in pack:
             tokens[names[segment.sample_id]] += segment.length
         expected.append(min(tokens, key=lambda name: (-tokens[name], name)))
-    before, module._CELLS = module._CELLS, cells
-    try:
-        assert [domains.names[number] for number in group_of_packs(plan, domains)] == expected
-    finally:
-        module._CELLS = before
+    codes = np.array(["abc".index(name) for name in names])
+    assert ["abc"[number] for number in group_of_packs(plan, codes)] == expected
 
 
 def test_a_name_for_each_sample(tmp_path):
-    with pytest.raises(SettingsError, match="2 names for 3 samples"):
-        Domains.of(["a", "b"], 3)
+    with pytest.raises(SettingsError, match="domains has 2 names for 3 samples"):
+        shared_plan(
+            None,
+            None,
+            PlanSettings(capacity=4),
+            lengths=LengthTable.from_lengths([1, 2, 3]),
+            domains=["a", "b"],
+            directory=tmp_path,
+            progress=Progress(),
+        )

@@ -19,7 +19,7 @@ import time
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -157,7 +157,7 @@ if hasattr(os, "register_at_fork"):
 
 
 _EPOCHS_TOLD = 4
-"""Latest epochs in the document: followers are at most one behind."""
+"""Latest epochs that are kept, and in the document: followers are at most one behind."""
 
 _LINGER_SECONDS = 3.0
 """Seconds that a failed builder stays alive for ranks that have not read its document yet."""
@@ -179,7 +179,7 @@ class BuiltPlan:
 
     plan: Plan
     identity: Fingerprint
-    files: tuple[str, ...]
+    files: Sequence[str]
     arguments: Arguments = field(default_factory=dict)
 
 
@@ -200,11 +200,9 @@ class Builder:
         self._build, self._progress = build, progress
         # One build at a time: two builds would compete for memory and cores.
         self._building = threading.Lock()
-        self._plans: dict[int, BuiltPlan | BaseException] = {}
-        self._told: dict[int, dict[str, Any]] = {}
+        self._results: dict[int, BuiltPlan | BaseException] = {}
         self._writer = None if document is None else DocumentWriter(document)
-        if self._writer is not None:
-            self._writer.write({"epochs": {}})
+        self._tell({})
 
     def get(self, epoch: int) -> BuiltPlan:
         """Return the plan of an epoch; build it if it is not built yet.
@@ -212,62 +210,63 @@ class Builder:
         Raises:
             BaseException: the error of the build. The followers have been told.
         """
-        self._ensure(epoch)
-        built_plan = self._plans[epoch]
-        if isinstance(built_plan, BaseException):
+        result = self._result(epoch)
+        if isinstance(result, BaseException):
             # After Ctrl-C no rank waits for the document: the other ranks were stopped too.
-            if self._writer is not None and isinstance(built_plan, Exception):
+            if self._writer is not None and isinstance(result, Exception):
                 time.sleep(_LINGER_SECONDS)
-            raise built_plan
-        # Plans are mapped files; the plans of past epochs are released.
-        for past_epoch in list(self._plans):
-            if past_epoch < epoch - 1:
-                del self._plans[past_epoch]
-        return built_plan
+            raise result
+        return result
 
     def prepare(self, epoch: int) -> None:
         """Build the plan of an epoch in the background; its error is kept, and raised by
         ``get``.
         """
-        name = f"brimful-epoch-{epoch}"
-        threading.Thread(target=self._ensure, args=[epoch], name=name, daemon=True).start()
+        threading.Thread(target=self._result, args=[epoch], daemon=True).start()
 
     def close(self) -> None:
         """Close the document: ranks that still wait will report that rank 0 is gone."""
         if self._writer is not None:
             self._writer.close()
 
-    def _ensure(self, epoch: int) -> None:
-        """Build the plan of an epoch and tell the other ranks, unless that was done before."""
+    def _result(self, epoch: int) -> BuiltPlan | BaseException:
+        """Build the plan of an epoch and tell the other ranks, unless that was done before; return
+        it, or its error.
+        """
         with self._building:
-            if epoch in self._plans:
-                return
-            try:
-                built_plan = self._build(epoch, self._progress)
-            except (
-                BaseException
-            ) as error:  # Ctrl-C too: the others must not wait for a plan that will not come
-                text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-                # The others cannot get the object itself: nothing is pickled. A full disk must not
-                # hide the error.
-                with contextlib.suppress(OSError):
-                    self._tell(
-                        epoch,
-                        error_class=type(error).__name__,
-                        message=" ".join(str(error).split()),
-                        traceback=text,
-                    )
-                self._plans[epoch] = error
-            else:
-                self._tell(epoch, **{**vars(built_plan), "plan": built_plan.plan.fingerprint})
-                self._plans[epoch] = built_plan
+            if epoch not in self._results:
+                result: BuiltPlan | BaseException
+                try:
+                    result = self._build(epoch, self._progress)
+                # Ctrl-C too: the others must not wait for a plan that will not come.
+                except BaseException as error:
+                    result = error
+                # In order of publication, not by number: a run that goes back to an epoch publishes
+                # that epoch last.
+                results = dict(list({**self._results, epoch: result}.items())[-_EPOCHS_TOLD:])
+                try:
+                    self._tell(results)
+                except OSError:
+                    # A full disk must not hide the error of the build.
+                    if not isinstance(result, BaseException):
+                        raise
+                self._results = results
+            return self._results[epoch]
 
-    def _tell(self, epoch: int, **told: Any) -> None:
+    def _tell(self, results: Mapping[int, BuiltPlan | BaseException]) -> None:
         if self._writer is not None:
-            # In order of publication, not by number: a run that goes back to an epoch publishes
-            # that epoch last.
-            self._told = dict(list({**self._told, epoch: told}.items())[-_EPOCHS_TOLD:])
-            self._writer.write({"epochs": self._told})
+            self._writer.write({"epochs": {epoch: _told(results[epoch]) for epoch in results}})
+
+
+def _told(result: BuiltPlan | BaseException) -> dict[str, Any]:
+    """Return a plan or an error for the document: nothing is pickled."""
+    if isinstance(result, BuiltPlan):
+        return {**vars(result), "plan": result.plan.fingerprint}
+    return {
+        "error_class": type(result).__name__,
+        "message": " ".join(str(result).split()),
+        "traceback": "".join(traceback.format_exception(result)),
+    }
 
 
 class Follower:
@@ -306,8 +305,23 @@ class Follower:
                 error_class=told["error_class"],
                 build_traceback=told["traceback"],
             )
-        plan = self._open(told["files"], told["plan"])
-        return BuiltPlan(plan, told["identity"], tuple(told["files"]), told["arguments"])
+        paths = [self._directory / path for path in told["files"]]
+        end = time.monotonic() + self._waiting.see_seconds
+        while True:
+            with contextlib.suppress(OSError, BrimfulError):
+                os.listdir(paths[0].parent)  # makes NFS look again
+                # It opens in milliseconds for any size: the code that serves its arrays checks the
+                # fingerprint.
+                plan = Plan.open(paths[0])
+                if plan.fingerprint == told["plan"] and all(path.exists() for path in paths):
+                    return BuiltPlan(**{**told, "plan": plan})
+            if time.monotonic() > end:
+                raise SettingsError(
+                    f"{self._title} does not see {paths[0]}, the plan {short(told['plan'])} of "
+                    f"rank 0: {setting('directory')} must be one that all nodes share; without "
+                    "one, use broadcast_plan"
+                )
+            time.sleep(self._waiting.poll_seconds)
 
     def _wait(self, epoch: int) -> dict[str, Any]:
         """Return what rank 0 published about an epoch."""
@@ -343,25 +357,5 @@ class Follower:
                 self._progress.say(
                     f"{self._title} waits for the plan of epoch {epoch} by rank 0 ({place}) for "
                     f"{clock(waited)}"
-                )
-            time.sleep(self._waiting.poll_seconds)
-
-    def _open(self, files: list[str], fingerprint: Fingerprint) -> Plan:
-        """Map the plan in milliseconds for any size: the code that serves its arrays checks the
-        fingerprint.
-        """
-        paths = [self._directory / path for path in files]
-        end = time.monotonic() + self._waiting.see_seconds
-        while True:
-            with contextlib.suppress(OSError, BrimfulError):
-                os.listdir(paths[0].parent)  # makes NFS look again
-                plan = Plan.open(paths[0])
-                if plan.fingerprint == fingerprint and all(path.exists() for path in paths):
-                    return plan
-            if time.monotonic() > end:
-                raise SettingsError(
-                    f"{self._title} does not see {paths[0]}, the plan {short(fingerprint)} of rank "
-                    f"0: {setting('directory')} must be one that all nodes share; without one, use "
-                    "broadcast_plan"
                 )
             time.sleep(self._waiting.poll_seconds)

@@ -13,12 +13,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from brimful.base.arguments import as_settings, understands
 from brimful.base.checks import check_type, setting_number
 from brimful.base.fingerprint import short
 from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.progress import Progress, make_progress
-from brimful.base.typing import AnyPath, Fingerprint, IntArrayLike
+from brimful.base.tables import open_table
+from brimful.base.typing import AnyPath, Fingerprint, Int32Array, IntArrayLike
 from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
 from brimful.measure import LengthCache, LengthTable
@@ -28,7 +31,7 @@ from brimful.serve import PackedDataset
 from brimful.serve.pack_store import IndexedPacks
 from brimful.shared.epoch_plans import Builder, BuildPlan, BuiltPlan, Follower, document_of
 from brimful.shared.ranks import Ranks, Waiting, check_arguments, find_ranks
-from brimful.shared.source_plans import PackMetadata, SourcePlans, open_metadata
+from brimful.shared.source_plans import PackMetadata, SourcePlans
 from brimful.sources.augmented import Transform
 from brimful.store.shards import Pack
 
@@ -162,6 +165,7 @@ class SharedPlan:
 
     Attributes:
         ranks: rank of this process, and number of ranks.
+        epoch: epoch that the plan is for.
         samples: source and encoder, for ``dataset``; None if they were not given.
     """
 
@@ -185,7 +189,7 @@ class SharedPlan:
             assert document is not None, "another rank writes it"
             waiting = settings.waiting or Waiting()
             self._get = Follower(document, ranks, directory, progress=progress, waiting=waiting).get
-        self._epoch: int | None = None
+        self.epoch = -1
         self._built: BuiltPlan
         try:
             self.set_epoch(settings.epoch)
@@ -199,12 +203,6 @@ class SharedPlan:
         return self._built.plan
 
     @property
-    def epoch(self) -> int:
-        """Epoch that the plan is for."""
-        assert self._epoch is not None
-        return self._epoch
-
-    @property
     def identity(self) -> Fingerprint:
         """Fingerprint of everything that decides the plans of all epochs, for states that outlive
         an epoch.
@@ -214,9 +212,17 @@ class SharedPlan:
     @property
     def metadata(self) -> PackMetadata:
         """Metadata of the packs: ``indices``, ``lengths``, ``group``, ``group_domains``; equal on
-        every rank.
+        every rank. Without domains all packs belong to one.
+
+        Raises:
+            CorruptFileError: their file is damaged.
         """
-        return open_metadata(self.plan, *(self._directory / path for path in self._built.files[1:]))
+        plan, files = self.plan, self._built.files
+        if len(files) == 1:
+            group: Int32Array = np.broadcast_to(np.int32(0), (plan.num_packs,))
+            return PackMetadata(plan, group, ("all",))
+        table = open_table(self._directory / files[1])
+        return PackMetadata(plan, table.flat("group"), tuple(table.description["names"]))
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the plan of an epoch; every rank calls it, between two epochs.
@@ -228,11 +234,11 @@ class SharedPlan:
             BrimfulError: the errors of ``shared_plan``; the old plan stays in use.
         """
         epoch = setting_number("epoch", epoch, minimum=0)
-        if epoch == self._epoch:
+        if epoch == self.epoch:
             return
-        if self._epoch is None or self.replans:
+        if self.epoch < 0 or self.replans:
             self._built = self._get(epoch if self.replans else 0)
-        self._epoch, num_epochs = epoch, self._settings.num_epochs
+        self.epoch, num_epochs = epoch, self._settings.num_epochs
         has_next = self.replans and (num_epochs is None or epoch + 1 < num_epochs)
         if has_next and self._settings.ahead and self._builder is not None:
             self._builder.prepare(epoch + 1)
@@ -267,7 +273,7 @@ class SharedPlan:
 
     def __repr__(self) -> str:
         return (
-            f"SharedPlan(epoch {self._epoch}, {self.plan.num_packs:,} packs, rank "
+            f"SharedPlan(epoch {self.epoch}, {self.plan.num_packs:,} packs, rank "
             f"{self.ranks.rank} of {self.ranks.world_size}, {short(self.plan.fingerprint)})"
         )
 

@@ -15,7 +15,7 @@ import numpy as np
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of
 from brimful.base.locks import exclusive
 from brimful.base.progress import Progress
-from brimful.base.tables import Ragged, open_table, write_table
+from brimful.base.tables import Ragged, write_table
 from brimful.base.typing import Fingerprint, Int32Array, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
@@ -29,10 +29,6 @@ from brimful.shared.epoch_plans import BuiltPlan
 from brimful.shared.ranks import Arguments, arguments_of
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
-
-_KIND = "domains of packs"
-_CELLS = 1 << 22
-"""Packs × domains that are summed at a time: bounds the memory for a plan of any size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,75 +72,29 @@ class PackMetadata:
         )
 
 
-@dataclass(frozen=True)
-class Domains:
-    """Domain of each sample: numbers, and the names in alphabetical order."""
-
-    codes: Int32Array
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, domains: Sequence[str], num_samples: int) -> Domains:
-        """Number the names.
-
-        Raises:
-            SettingsError: the number of names differs from the number of samples.
-        """
-        if len(domains) != num_samples:
-            raise SettingsError(
-                f"{setting('domains')} has {len(domains):,} names for {num_samples:,} samples: "
-                "give one for each"
-            )
-        names, codes = np.unique(np.array(domains, dtype=object), return_inverse=True)
-        return cls(codes.astype(np.int32), tuple(names.tolist()))
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """Fingerprint of numbers and names."""
-        return fingerprint_of([fingerprint_array(self.codes), list(self.names)])
-
-
-def group_of_packs(plan: Plan, domains: Domains) -> Int32Array:
+def group_of_packs(plan: Plan, codes: Int32Array) -> Int32Array:
     """Return the domain with the largest number of tokens in each pack, ``int32[num_packs]``; the
     lowest on a tie.
 
+    Args:
+        plan: of the packs.
+        codes: ``int32[num_samples]``, number of the domain of each sample.
+
     >>> from brimful import plan_packs
     >>> plan = plan_packs([3, 2, 2, 4], capacity=7, algorithm="next_fit")
-    >>> group_of_packs(plan, Domains.of(["web", "code", "code", "web"], 4)).tolist()
+    >>> group_of_packs(plan, np.array([1, 0, 0, 1])).tolist()
     [0, 1]
     """
-    num_domains = len(domains.names)
-    group = np.zeros(plan.num_packs, dtype=np.int32)
-    packs_at_once = max(1, _CELLS // max(1, num_domains))
-    for first in range(0, plan.num_packs, packs_at_once):
-        offsets = plan.offsets[first : first + packs_at_once + 1]
-        rows = slice(int(offsets[0]), int(offsets[-1]))
-        num_packs = len(offsets) - 1
-        packs = np.repeat(np.arange(num_packs), np.diff(offsets))
-        cells = packs * num_domains + domains.codes[plan.sample_ids[rows]]
-        tokens = np.bincount(cells, weights=plan.lengths[rows], minlength=num_packs * num_domains)
-        group[first : first + num_packs] = tokens.reshape(num_packs, num_domains).argmax(axis=1)
+    packs = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
+    num_domains = int(codes.max(initial=0)) + 1
+    cells = packs * num_domains + codes[plan.sample_ids[: len(packs)]]
+    # One cell for each domain in each pack, in order.
+    cells, places = np.unique(cells, return_inverse=True)
+    tokens = np.bincount(places, weights=plan.lengths[: len(packs)])
+    order = np.lexsort((-tokens, cells // num_domains))
+    _, firsts = np.unique(cells[order] // num_domains, return_index=True)
+    group: Int32Array = (cells[order[firsts]] % num_domains).astype(np.int32)
     return group
-
-
-def save_groups(path: Path, group: Int32Array, names: Sequence[str]) -> None:
-    """Write groups and names as one file, atomically."""
-    write_table(path, {"group": group}, {"kind": _KIND, "names": list(names)})
-
-
-def open_metadata(plan: Plan, path: Path | None = None) -> PackMetadata:
-    """Map the groups of a plan; without a file all packs belong to one domain.
-
-    Raises:
-        CorruptFileError: the file is damaged.
-    """
-    if path is None:
-        return PackMetadata(
-            plan, np.broadcast_to(np.zeros(1, dtype=np.int32), (plan.num_packs,)), ("all",)
-        )
-    table = open_table(path)
-    names: list[Any] = table.description["names"]
-    return PackMetadata(plan, table.flat("group"), tuple(map(str, names)))
 
 
 _VERSION = 1
@@ -172,7 +122,7 @@ class SourcePlans:
     settings: PlanSettings
     directory: Path
     groups: IntArrayLike | None
-    domains: Domains | Sequence[str] | None
+    domains: Sequence[str] | None
     lengths: LengthTable | LengthCache | None
     sample_settings: SampleSettings
 
@@ -188,12 +138,22 @@ class SourcePlans:
         cache_dir = self.sample_settings.cache_dir
         return {} if self.source is None else arguments_of(*self.samples, self.settings, cache_dir)
 
+    @cached_property
+    def numbered_domains(self) -> tuple[tuple[str, ...], Int32Array]:
+        """Names of the domains in alphabetical order, and the number of each sample's."""
+        names, codes = np.unique(np.array(self.domains, dtype=object), return_inverse=True)
+        return tuple(names.tolist()), codes.astype(np.int32)
+
     def __call__(self, epoch: int, progress: Progress) -> BuiltPlan:
         if not isinstance(self.lengths, LengthTable):
             self.lengths = self._measure(progress)
-        table, domains = self.lengths, self.domains
-        if domains is not None and not isinstance(domains, Domains):
-            self.domains = domains = Domains.of(domains, len(table))
+        table, has_domains = self.lengths, self.domains is not None
+        if self.domains is not None and len(self.domains) != len(table):
+            raise SettingsError(
+                f"{setting('domains')} has {len(self.domains):,} names for {len(table):,} samples: "
+                "give one for each"
+            )
+        names, codes = self.numbered_domains if has_domains else ((), np.empty(0, dtype=np.int32))
         # Everything that decides the plans, except the epoch.
         identity = fingerprint_of(
             {
@@ -207,7 +167,9 @@ class SourcePlans:
                 "groups": None
                 if self.groups is None
                 else fingerprint_array(np.asarray(self.groups)),
-                "domains": None if domains is None else domains.fingerprint,
+                "domains": fingerprint_of([fingerprint_array(codes), list(names)])
+                if has_domains
+                else None,
             }
         )
         settings = replace(self.settings, epoch=epoch)
@@ -219,10 +181,11 @@ class SourcePlans:
             if plan is None:
                 plan_with(table, settings, groups=self.groups).save(path)
                 plan = Plan.open(path)
-            if domains is not None and not groups_path.exists():
-                save_groups(groups_path, group_of_packs(plan, domains), domains.names)
+            if has_domains and not groups_path.exists():
+                columns = {"group": group_of_packs(plan, codes)}
+                write_table(groups_path, columns, {"names": list(names)})
             progress.advance(1)
-        return BuiltPlan(plan, identity, files[:1] if domains is None else files, self.arguments)
+        return BuiltPlan(plan, identity, files if has_domains else files[:1], self.arguments)
 
     def _measure(self, progress: Progress) -> LengthTable:
         source, encoder = self.samples
