@@ -31,10 +31,6 @@ def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
         StoreFullError: no space left.
     """
     target = Path(path)
-    if target.is_dir():
-        raise IsADirectoryError(
-            errno.EISDIR, "is a directory, and a file is to be written", str(target)
-        )
     tmp = None
     try:
         with full_device_explained(target):

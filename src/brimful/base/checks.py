@@ -104,12 +104,7 @@ def check_rank(dp_rank: object, dp_world_size: object) -> tuple[int, int]:
     brimful.errors.SettingsError: dp_rank must be from 0 to 1 and is 2
     """
     world_size = whole_number("dp_world_size", dp_world_size, minimum=1)
-    if not is_whole_number(dp_rank):
-        check_type("dp_rank", dp_rank, (), "a whole number")
-    rank = int(cast(SupportsInt, dp_rank))
-    if not 0 <= rank < world_size:
-        raise SettingsError(f"dp_rank must be from 0 to {world_size - 1} and is {rank}")
-    return rank, world_size
+    return setting_number("dp_rank", dp_rank, minimum=0, maximum=world_size - 1), world_size
 
 
 def check_share(name: str, value: object) -> float:
@@ -265,15 +260,6 @@ def position(index: Any, size: int, noun: str) -> int:
         if size
         else f"no {noun} {number}: the sequence is empty"
     )
-
-
-def positions(index: slice, size: int) -> range:
-    """Return the positions that a slice means.
-
-    >>> list(positions(slice(-2, None), 5))
-    [3, 4]
-    """
-    return range(*index.indices(size))
 
 
 def special_file(mode: int) -> str:

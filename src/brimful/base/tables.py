@@ -186,6 +186,7 @@ def _checksum(column: _Array | Ragged) -> Fingerprint:
     return hasher.hexdigest()
 
 
+@dataclass(eq=False)
 class Table:
     """An open table. Arrays are read-only views of the mapped file, which stays mapped as long as
     they exist.
@@ -196,19 +197,11 @@ class Table:
         fingerprint: of the description and the columns, from their checksums.
     """
 
-    def __init__(
-        self,
-        path: str,
-        batch: Any,
-        description: dict[str, Any],
-        checksums: Mapping[str, Fingerprint],
-        fingerprint: Fingerprint,
-    ) -> None:
-        self.path = path
-        self.description = description
-        self.fingerprint = fingerprint
-        self._batch = batch
-        self._unchecked = dict(checksums)
+    path: str
+    description: dict[str, Any]
+    fingerprint: Fingerprint
+    _batch: Any
+    _unchecked: dict[str, Fingerprint]
 
     def __len__(self) -> int:
         return int(self._batch.num_rows)
@@ -242,10 +235,7 @@ class Table:
         import pyarrow as pa
 
         try:
-            arrow_column = self._batch.column(name)
-            if arrow_column.null_count:
-                raise ValueError("has holes")
-            column = view(arrow_column)
+            column = view(self._batch.column(name))
         except (pa.ArrowException, AttributeError, ValueError) as error:
             raise CorruptFileError(
                 f"{self.path} is damaged: column {name!r} {_first_line(error)}"
@@ -279,10 +269,6 @@ def open_table(path: AnyPath) -> Table:
         metadata = reader.schema.metadata or {}
         if _DESCRIPTION_KEY not in metadata:
             raise CorruptFileError(f"{name} is an Arrow file that brimful did not write")
-        if reader.num_record_batches != 1:
-            raise CorruptFileError(
-                f"{name} holds {reader.num_record_batches} record batches where one is due"
-            )
         # Column names are compared too: the checksum of a renamed column would never be looked up.
         checksums: dict[str, Fingerprint] = json.loads(metadata.get(_CHECKSUMS_KEY, b"{}"))
         is_same = checksums.pop(_DESCRIPTION, None) == fingerprint_bytes(metadata[_DESCRIPTION_KEY])
@@ -293,13 +279,8 @@ def open_table(path: AnyPath) -> Table:
         description = json.loads(metadata[_DESCRIPTION_KEY])
         batch = reader.get_batch(0)
         batch.validate()
-        return Table(
-            name,
-            batch,
-            description,
-            checksums,
-            fingerprint_bytes(metadata.get(_CHECKSUMS_KEY, b"")),
-        )
+        fingerprint = fingerprint_bytes(metadata.get(_CHECKSUMS_KEY, b""))
+        return Table(name, description, fingerprint, batch, checksums)
     except CorruptFileError:
         raise
     except FileNotFoundError as error:

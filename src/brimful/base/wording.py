@@ -21,11 +21,7 @@ NO_VALUE = object()
 
 # Private-use characters: messages use them only for these marks.
 _OPEN, _EQUALS, _INSTEAD, _CLOSE = "\ue020", "\ue021", "\ue022", "\ue023"
-_MARKS = f"{_OPEN}{_EQUALS}{_INSTEAD}{_CLOSE}"
-_MENTION = re.compile(
-    f"{_OPEN}([^{_MARKS}]+)(?:{_EQUALS}([^{_MARKS}]*))?(?:{_INSTEAD}([^{_MARKS}]*))?{_CLOSE}"
-)
-_MARK = re.compile(f"[{_MARKS}]")
+_MENTION = re.compile(f"{_OPEN}(.+?)(?:{_EQUALS}(.*?))?(?:{_INSTEAD}(.*?))?{_CLOSE}", re.DOTALL)
 
 
 def counted(number: int, noun: str) -> str:
@@ -140,12 +136,9 @@ def setting(name: str, value: Any = NO_VALUE, *, python: str | None = None) -> s
     >>> in_python(f"use {setting('mode', 'text', python='TextEncoder')}")
     'use TextEncoder'
     """
-    value_part = (
-        ""
-        if value is NO_VALUE
-        else _EQUALS + _escaped(json.dumps(value, ensure_ascii=False, default=_plain))
-    )
-    python_part = "" if python is None else _INSTEAD + _MARK.sub("", python)
+    # JSON is ASCII: such a character in the value of a user is not read as a mark.
+    value_part = "" if value is NO_VALUE else _EQUALS + json.dumps(value, default=_plain)
+    python_part = "" if python is None else _INSTEAD + python
     return f"{_OPEN}{name}{value_part}{python_part}{_CLOSE}"
 
 
@@ -190,10 +183,3 @@ def _plain(value: Any) -> Any:
     repr.
     """
     return value.item() if hasattr(value, "item") else repr(value)
-
-
-def _escaped(text: str) -> str:
-    """Return JSON with private-use characters in a user's value escaped, so that they are not read
-    as marks.
-    """
-    return _MARK.sub(lambda match: f"\\u{ord(match.group()):04x}", text)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, overload
 
 from brimful.base.attachment import attachment_store
 from brimful.base.blobs import BlobStore, LocalCopies, PromisedBlobs, open_blob_store
-from brimful.base.checks import path_of, position, positions
+from brimful.base.checks import path_of, position
 from brimful.base.fingerprint import fingerprint_stream, short
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.base.wording import counted
@@ -170,7 +170,7 @@ class IndexedPacks(abc.ABC):
             CorruptFileError: the file was damaged since it was written; names file and row.
         """
         if isinstance(index, slice):
-            return [self._pack(i) for i in positions(index, len(self))]
+            return [self._pack(i) for i in range(*index.indices(len(self)))]
         return self._pack(position(index, len(self), self._noun))
 
     def __iter__(self) -> Iterator[Pack]:

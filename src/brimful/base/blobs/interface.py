@@ -31,11 +31,7 @@ def at_once(function: Callable[[T], object], values: Iterable[T]) -> None:
     returned.
     """
     values = list(values)
-    if len(values) < 2:
-        for value in values:
-            function(value)
-        return
-    with ThreadPoolExecutor(len(values)) as threads:
+    with ThreadPoolExecutor(len(values) or 1) as threads:
         for _ in threads.map(function, values):
             pass
 

@@ -72,9 +72,6 @@ def run_on_ray(
     """Run ``function(context, task)`` for every task on the cluster; see ``run_tasks`` for
     arguments and errors.
     """
-    num_proc = resources.num_proc
-    if num_proc is not None and num_proc < 1:
-        raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
     if not tasks:
         return
     crew = _Crew(_connected(), order_of(function, context), marks_of(shared), resources)

@@ -17,12 +17,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
-from brimful.base.checks import check_type
+from brimful.base.checks import setting_number
 from brimful.base.execute.execution import Resources, available_cores
 from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS
 from brimful.base.execute.workers import Workers
-from brimful.base.wording import setting
-from brimful.errors import SettingsError
 
 Context = TypeVar("Context")
 Task = TypeVar("Task")
@@ -93,15 +91,14 @@ def run_tasks(
             at one task.
         SettingsError: no cluster runs, or one of its machines does not see a shared directory.
     """
+    if resources.num_proc is not None:
+        setting_number("num_proc", resources.num_proc, minimum=1)
     if not resources.execution.is_local:
         from brimful.base.execute.ray import run_on_ray
 
         yield from run_on_ray(function, tasks, context, resources, shared)
         return
     num_proc = available_cores() if resources.num_proc is None else resources.num_proc
-    check_type("num_proc", num_proc, int, "a whole number")
-    if num_proc < 1:
-        raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
     if num_proc > 1 and len(tasks) > 1:
         workers = Workers(function, context, preload)
         yield from _by_threads(workers.hire, tasks, min(num_proc, len(tasks)), end=workers.end)

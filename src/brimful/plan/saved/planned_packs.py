@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from brimful.base.checks import position, positions
+from brimful.base.checks import position
 from brimful.base.ragged import sums_of
 from brimful.base.tables import Ragged, open_table, write_table
 from brimful.base.typing import AnyIntArray, AnyPath, Float64Array, Int64Array, Lengths, Offsets
@@ -221,7 +221,7 @@ class PlannedPacks:
         [Segment(sample_id=0, start=0, length=3), Segment(sample_id=1, start=0, length=3), Segment(sample_id=5, start=0, length=1)]
         """
         if isinstance(index, slice):
-            return [self.pack(number) for number in positions(index, self.num_packs)]
+            return [self.pack(number) for number in range(*index.indices(self.num_packs))]
         return self.pack(index)
 
     def __iter__(self) -> Iterator[list[Segment]]:
