@@ -1,12 +1,12 @@
 """Packs filled one after the other from a pool of candidates, under several budgets.
 
-The compiled form and the NumPy form give exactly the same packs: scores are sums of float64
-products in a fixed order, without fused operations, so both round in the same way.
+Compiled or not, the packs are exactly the same: scores are sums of float64 products in a fixed
+order, without fused operations, so both round in the same way.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -35,72 +35,45 @@ the candidates.
 """
 
 
-class _Arrays(NamedTuple):
-    """Arrays of the packs and of the candidates.
-
-    Attributes:
-        stream: ``float64[num_budgets, num_items]``, sizes in order of the stream.
-        capacities: ``float64[num_budgets]``.
-        pool: ``int64[num_candidates]``, positions in the stream.
-        pool_sizes: ``float64[num_budgets, num_candidates]``.
-        items: ``int64[num_items]``, positions in the stream in order of packing; output.
-        ends: ``int64[num_items]``, end of each pack in ``items``; output.
-    """
-
-    stream: Float64Array
-    capacities: Float64Array
-    pool: Int64Array
-    pool_sizes: Float64Array
-    items: Int64Array
-    ends: Int64Array
-
-
 _State: TypeAlias = tuple[int, int, int, int]
 """Next item of the stream, number of candidates in the pool, items packed, packs made."""
 
+_Weights: TypeAlias = tuple[Float64Array, Float64Array, Float64Array, Float64Array, int]
+"""Weights of the scores, see ``_weights_for``."""
 
-class _Weights(NamedTuple):
-    """Weights of the scores; all but the last are ``float64[num_budgets]``.
 
-    Attributes:
-        scale: 1 ÷ (capacity · share), where share is the demand for a budget (remaining sizes ÷
-            capacity) as a share of the largest demand: multiplied by scale, the remaining items
-            take the same of each budget.
-        progress: share², the weight of progress in a budget.
-        deviation: straightness · (mean size ÷ mean deviation of the candidates) · share².
-        worth: share⁶ ÷ capacity, the worth of one unit of a budget in the comparison of full packs.
-        binding: the budget with the largest demand.
+def _weights_for(
+    remaining: Float64Array,
+    capacities: Float64Array,
+    pool_sizes: Float64Array,
+    straightness: float,
+) -> _Weights:
+    """Compute the weights from the remaining sizes and from the candidates.
+
+    The mean deviation is a quotient of whole numbers: sums of floats may differ between machines.
+
+    Returns:
+        Five weights; all but the last are ``float64[num_budgets]``:
+
+        * scale: 1 ÷ (capacity · share), where share is the demand for a budget (remaining sizes ÷
+          capacity) as a share of the largest demand: multiplied by scale, the remaining items take
+          the same of each budget.
+        * progress: share², the weight of progress in a budget.
+        * deviation: straightness · (mean size ÷ mean deviation of the candidates) · share².
+        * worth: share⁶ ÷ capacity, the worth of one unit of a budget in the comparison of full
+          packs.
+        * binding: the budget with the largest demand.
     """
-
-    scale: Float64Array
-    progress: Float64Array
-    deviation: Float64Array
-    worth: Float64Array
-    binding: int
-
-    @classmethod
-    def of(
-        cls,
-        remaining: Float64Array,
-        capacities: Float64Array,
-        pool_sizes: Float64Array,
-        straightness: float,
-    ) -> _Weights:
-        """Compute the weights from the remaining sizes and from the candidates.
-
-        The mean deviation is a quotient of whole numbers: sums of floats may differ between
-        machines.
-        """
-        demand = remaining / capacities
-        binding = int(np.argmax(demand))
-        share = np.maximum(demand / max(float(demand[binding]), 1e-300), _MIN_SHARE)
-        scale = 1.0 / (capacities * share)
-        square = share * share
-        scaled_sizes = np.floor(pool_sizes * (scale * 2.0**20)[:, None]).astype(np.int64)
-        progress = scaled_sizes[binding].sum()
-        deviation = np.abs(scaled_sizes - scaled_sizes[binding]).sum(axis=1)
-        weight = straightness * np.minimum(progress / np.maximum(deviation, 1), 20.0) * square
-        return cls(scale, square, weight, square * square * square / capacities, binding)
+    demand = remaining / capacities
+    binding = int(np.argmax(demand))
+    share = np.maximum(demand / max(float(demand[binding]), 1e-300), _MIN_SHARE)
+    scale = 1.0 / (capacities * share)
+    square = share * share
+    scaled_sizes = np.floor(pool_sizes * (scale * 2.0**20)[:, None]).astype(np.int64)
+    progress = scaled_sizes[binding].sum()
+    deviation = np.abs(scaled_sizes - scaled_sizes[binding]).sum(axis=1)
+    weight = straightness * np.minimum(progress / np.maximum(deviation, 1), 20.0) * square
+    return scale, square, weight, square * square * square / capacities, binding
 
 
 def total_sizes(sizes: AnyIntArray) -> Float64Array:
@@ -135,74 +108,80 @@ def fill_packs(
     num_candidates = int(
         min(num_items, max(_MIN_CANDIDATES * few_items, 8 * min(items_per_pack, 1024)))
     )
-    arrays = _Arrays(
-        stream,
-        limits,
-        pool=np.arange(num_candidates, dtype=np.int64),
-        pool_sizes=stream[:, :num_candidates].copy(),
-        items=np.empty(num_items, dtype=np.int64),
-        ends=np.empty(num_items, dtype=np.int64),
-    )
-    items = arrays.items
-    fill = compiled(_fill, num_items, worth=_WORTH_COMPILING) or _fill_in_numpy
+    pool = np.arange(num_candidates, dtype=np.int64)
+    pool_sizes = stream[:, :num_candidates].copy()
+    items, ends = np.empty((2, num_items), dtype=np.int64)
+    fill = compiled(_fill, num_items, worth=_WORTH_COMPILING)
     state: _State = (num_candidates, num_candidates, 0, 0)
     num_packed, remaining = 0, total
     # Weights depend on the remaining items: they are recomputed after every 256th part of the
     # packs.
     while num_packed < num_items:
-        weights = _Weights.of(remaining, limits, arrays.pool_sizes[:, : state[1]], straightness)
-        average = float(remaining[weights.binding]) / float(num_items - num_packed)
+        weights = _weights_for(remaining, limits, pool_sizes[:, : state[1]], straightness)
+        average = float(remaining[weights[-1]]) / float(num_items - num_packed)
         first_item = num_packed
-        state = fill(arrays, weights, _SCORED_ITEMS * average, max(4, expected_packs // 256), state)
+        state = (fill or _fill)(
+            stream, limits, pool, pool_sizes, items, ends, weights, _SCORED_ITEMS * average,
+            max(4, expected_packs // 256), fill is not None, state,
+        )  # fmt: skip
         num_packed = state[2]
         remaining = np.maximum(
             remaining - sizes[order[items[first_item:num_packed]]].sum(axis=0), 0.0
         )
-    return Packing(np.concatenate([[0], arrays.ends[: state[3]]]), order[items])
+    return Packing(np.concatenate([[0], ends[: state[3]]]), order[items])
 
 
 def _fill(
-    arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: int, state: _State
+    stream: Float64Array,
+    capacities: Float64Array,
+    pool: Int64Array,
+    pool_sizes: Float64Array,
+    items: Int64Array,
+    ends: Int64Array,
+    weights: _Weights,
+    bulk_room: float,
+    packs_to_make: int,
+    is_compiled: bool,
+    state: _State,
 ) -> _State:
-    """Fill some packs; to be compiled.
+    """Fill some packs, compiled or in NumPy: only the two loops over candidates differ.
 
     Args:
-        arrays: changed in place.
+        stream: ``float64[num_budgets, num_items]``, sizes in order of the stream.
+        capacities: ``float64[num_budgets]``.
+        pool: ``int64[num_candidates]``, positions in the stream; changed in place.
+        pool_sizes: ``float64[num_budgets, num_candidates]``; changed in place.
+        items: ``int64[num_items]``, positions in the stream in order of packing; output.
+        ends: ``int64[num_items]``, end of each pack in ``items``; output.
         weights: of the scores.
         bulk_room: room in the binding budget above which items are taken in order of the stream.
         packs_to_make: number of packs.
+        is_compiled: loop over the candidates, which NumPy would do faster if not compiled.
         state: how far the packs before came.
 
     Returns:
         How far these packs came.
     """
-    stream, capacities, pool, pool_sizes, items, ends = arrays
     scale, progress, deviation, worth, binding = weights
     position, in_pool, num_packed, num_packs = state
     num_budgets, num_items = stream.shape
     pool_limit = len(pool)
-    score = np.empty(pool_limit, dtype=np.float64)
-    pool_worth = np.zeros(pool_limit, dtype=np.float64)
+    pool_worth = np.zeros(pool_limit)
     for d in range(num_budgets):
-        for k in range(in_pool):
-            pool_worth[k] += worth[d] * pool_sizes[d, k]
-    room = np.empty(num_budgets, dtype=np.float64)
+        pool_worth[:in_pool] += worth[d] * pool_sizes[d, :in_pool]
     for _ in range(packs_to_make):
         if num_packed == num_items:
             break
-        for d in range(num_budgets):
-            room[d] = capacities[d]
+        room = capacities.copy()
         # The bulk of a large pack is taken in order of the stream: choosing matters when little
         # room remains.
-        while position < num_items and in_pool == pool_limit and room[binding] > bulk_room:
-            fits = True
-            for d in range(num_budgets):
-                if stream[d, position] > room[d]:
-                    fits = False
-            if not fits:
-                break
-            for d in range(num_budgets):
-                room[d] -= stream[d, position]
+        while (
+            position < num_items
+            and in_pool == pool_limit
+            and room[binding] > bulk_room
+            and np.all(stream[:, position] <= room)
+        ):
+            room -= stream[:, position]
             items[num_packed] = position
             num_packed += 1
             position += 1
@@ -211,180 +190,88 @@ def _fill(
         # what still fits.
         step = 0
         while step < 3:
+            values = pool_worth[:in_pool]
             threshold = -np.inf
             if step == 0:
                 # Picked candidates are replaced from the stream.
-                while in_pool < pool_limit and position < num_items:
-                    pool[in_pool] = position
-                    pool_worth[in_pool] = 0.0
+                count = min(pool_limit - in_pool, num_items - position)
+                if count > 0:
+                    end = in_pool + count
+                    pool[in_pool:end] = np.arange(position, position + count)
+                    pool_sizes[:, in_pool:end] = stream[:, position : position + count]
+                    pool_worth[in_pool:end] = 0.0
                     for d in range(num_budgets):
-                        pool_sizes[d, in_pool] = stream[d, position]
-                        pool_worth[in_pool] += worth[d] * stream[d, position]
-                    in_pool += 1
-                    position += 1
+                        pool_worth[in_pool:end] += worth[d] * pool_sizes[d, in_pool:end]
+                    in_pool, position = end, position + count
                 # score = sum of progress[d] · open room[d] · size[d], minus the deviation from the
                 # path to zero room.
-                score[:in_pool] = 0.0
-                binding_open = 1.0 - (capacities[binding] - room[binding]) * scale[binding]
+                open_room = 1.0 - (capacities - room) * scale
+                gain = progress * np.maximum(open_room, 0.0) * scale
+                values = np.zeros(in_pool)
                 for d in range(num_budgets):
-                    open_room = 1.0 - (capacities[d] - room[d]) * scale[d]
-                    gain = progress[d] * max(open_room, 0.0) * scale[d]
-                    for k in range(in_pool):
-                        score[k] += gain * pool_sizes[d, k]
-                    if d != binding:
-                        factor = deviation[d] * scale[d] * binding_open
-                        binding_factor = deviation[d] * scale[binding] * open_room
+                    factor = deviation[d] * scale[d] * open_room[binding]
+                    binding_factor = deviation[d] * scale[binding] * open_room[d]
+                    if is_compiled:
                         for k in range(in_pool):
-                            score[k] -= abs(
-                                factor * pool_sizes[d, k] - binding_factor * pool_sizes[binding, k]
+                            values[k] += gain[d] * pool_sizes[d, k]
+                            if d != binding:
+                                values[k] -= abs(
+                                    factor * pool_sizes[d, k]
+                                    - binding_factor * pool_sizes[binding, k]
+                                )
+                    else:
+                        values += gain[d] * pool_sizes[d, :in_pool]
+                        if d != binding:
+                            values -= np.abs(
+                                factor * pool_sizes[d, :in_pool]
+                                - binding_factor * pool_sizes[binding, :in_pool]
                             )
-                values = score
-            else:
-                values = pool_worth
-                if step == 1:
-                    if next_exchange == num_packed:
-                        step = 2
-                        continue
-                    # The pick leaves the pack; if no candidate is worth more, it comes back.
-                    threshold = 0.0
-                    for d in range(num_budgets):
-                        threshold += worth[d] * stream[d, items[next_exchange]]
-                        room[d] += stream[d, items[next_exchange]]
+            elif step == 1:
+                if next_exchange == num_packed:
+                    step = 2
+                    continue
+                # The pick leaves the pack; if no candidate is worth more, it comes back.
+                pick = items[next_exchange]
+                room += stream[:, pick]
+                pick_worth = 0.0
+                for d in range(num_budgets):
+                    pick_worth += worth[d] * stream[d, pick]
+                threshold = pick_worth
             # The best candidate that fits; the first of equal ones.
             best = -1
-            for k in range(in_pool):
-                if values[k] > threshold:
-                    fits = True
-                    for d in range(num_budgets):
-                        if pool_sizes[d, k] > room[d]:
-                            fits = False
-                            break
-                    if fits:
-                        threshold = values[k]
-                        best = k
+            if is_compiled:
+                for k in range(in_pool):
+                    if values[k] > threshold:
+                        fits = True
+                        for d in range(num_budgets):
+                            if pool_sizes[d, k] > room[d]:
+                                fits = False
+                                break
+                        if fits:
+                            threshold, best = values[k], k
+            else:
+                better = np.flatnonzero(values > threshold)
+                for d in range(num_budgets):
+                    better = better[pool_sizes[d, better] <= room[d]]
+                if len(better):
+                    best = int(better[np.argmax(values[better])])
             if step == 1:
                 if best >= 0:
-                    pick = items[next_exchange]
                     items[next_exchange] = pool[best]
-                    pool[best] = pick
-                    pool_worth[best] = 0.0
-                    for d in range(num_budgets):
-                        pool_sizes[d, best] = stream[d, pick]
-                        pool_worth[best] += worth[d] * stream[d, pick]
-                for d in range(num_budgets):
-                    room[d] -= stream[d, items[next_exchange]]
+                    pool[best], pool_worth[best] = pick, pick_worth
+                    pool_sizes[:, best] = stream[:, pick]
+                room -= stream[:, items[next_exchange]]
                 next_exchange += 1
-                continue
-            if best < 0:
+            elif best < 0:
                 step += 1
-                continue
-            # The pick leaves the pool, and the last candidate takes its place.
-            items[num_packed] = pool[best]
-            num_packed += 1
-            in_pool -= 1
-            for d in range(num_budgets):
-                room[d] -= pool_sizes[d, best]
-                pool_sizes[d, best] = pool_sizes[d, in_pool]
-            pool[best] = pool[in_pool]
-            pool_worth[best] = pool_worth[in_pool]
-        ends[num_packs] = num_packed
-        num_packs += 1
-    return position, in_pool, num_packed, num_packs
-
-
-def _fill_in_numpy(
-    arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: int, state: _State
-) -> _State:
-    """Fill the same packs in NumPy; arguments and result are as in ``_fill``."""
-    stream, capacities, pool, pool_sizes, items, ends = arrays
-    scale, progress, deviation, worth, binding = weights
-    position, in_pool, num_packed, num_packs = state
-    num_budgets, num_items = stream.shape
-    pool_limit = len(pool)
-
-    def best_by_score(room: Float64Array) -> int:
-        if not in_pool:
-            return -1
-        open_room = 1.0 - (capacities - room) * scale
-        gain = progress * np.maximum(open_room, 0.0) * scale
-        score = gain[0] * pool_sizes[0, :in_pool]
-        too_large = pool_sizes[0, :in_pool] > room[0]
-        for d in range(num_budgets):
-            if d:
-                score += gain[d] * pool_sizes[d, :in_pool]
-                too_large |= pool_sizes[d, :in_pool] > room[d]
-            if d != binding:
-                difference = (deviation[d] * scale[d] * open_room[binding]) * pool_sizes[
-                    d, :in_pool
-                ]
-                difference -= (deviation[d] * scale[binding] * open_room[d]) * pool_sizes[
-                    binding, :in_pool
-                ]
-                score -= np.abs(difference, out=difference)
-        score[too_large] = -np.inf
-        best = int(score.argmax())
-        return -1 if too_large[best] else best
-
-    def worth_of(sizes: Float64Array) -> Float64Array:
-        value = np.zeros(sizes.shape[1:])
-        for d in range(num_budgets):
-            value = value + worth[d] * sizes[d]
-        return value
-
-    def best_by_worth(room: Float64Array, threshold: float) -> int:
-        better = (pool_worth[:in_pool] > threshold).nonzero()[0]
-        for d in range(num_budgets):
-            better = better[pool_sizes[d, better] <= room[d]]
-        return int(better[pool_worth[better].argmax()]) if len(better) else -1
-
-    pool_worth = np.zeros(pool_limit)
-    pool_worth[:in_pool] = worth_of(pool_sizes[:, :in_pool])
-    for _ in range(packs_to_make):
-        if num_packed == num_items:
-            break
-        room = capacities.copy()
-        # The bulk of a large pack is taken in order of the stream.
-        while (
-            position < num_items
-            and in_pool == pool_limit
-            and room[binding] > bulk_room
-            and bool((stream[:, position] <= room).all())
-        ):
-            room -= stream[:, position]
-            items[num_packed] = position
-            num_packed, position = num_packed + 1, position + 1
-        first_pick = num_packed
-        for by_score in (True, False):  # picks by score and their exchanges, then what still fits
-            while True:
-                if by_score and in_pool < pool_limit and position < num_items:
-                    count = min(pool_limit - in_pool, num_items - position)
-                    pool[in_pool : in_pool + count] = np.arange(position, position + count)
-                    pool_sizes[:, in_pool : in_pool + count] = stream[
-                        :, position : position + count
-                    ]
-                    pool_worth[in_pool : in_pool + count] = worth_of(
-                        stream[:, position : position + count]
-                    )
-                    in_pool, position = in_pool + count, position + count
-                best = best_by_score(room) if by_score else best_by_worth(room, -np.inf)
-                if best < 0:
-                    break
+            else:
+                # The pick leaves the pool, and the last candidate takes its place.
                 items[num_packed] = pool[best]
-                num_packed, in_pool = num_packed + 1, in_pool - 1
+                num_packed += 1
+                in_pool -= 1
                 room -= pool_sizes[:, best]
                 pool[best], pool_worth[best] = pool[in_pool], pool_worth[in_pool]
                 pool_sizes[:, best] = pool_sizes[:, in_pool]
-            for exchange in range(first_pick, num_packed if by_score else first_pick):
-                # The pick leaves the pack; if no candidate is worth more, it comes back.
-                pick = int(items[exchange])
-                room += stream[:, pick]
-                pick_worth = worth_of(stream[:, pick])
-                best = best_by_worth(room, float(pick_worth))
-                if best >= 0:
-                    items[exchange] = pool[best]
-                    pool[best], pool_worth[best] = pick, pick_worth
-                    pool_sizes[:, best] = stream[:, pick]
-                room -= stream[:, int(items[exchange])]
         ends[num_packs] = num_packed
         num_packs += 1
     return position, in_pool, num_packed, num_packs
