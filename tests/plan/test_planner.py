@@ -22,7 +22,7 @@ from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.testing.strategies import capacities_and_lengths
 from tests.plan.contents import ids_of, lengths_of, segments_of
 
-SOLVER = find_spec("highspy") is not None or find_spec("scipy") is not None
+SOLVER = find_spec("highspy") is not None
 NAMES = [name for name in ALGORITHMS if name != "optimal" or SOLVER]
 POLICIES = ["drop", "truncate", "truncate_left", "split"]
 

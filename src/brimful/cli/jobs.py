@@ -1,7 +1,6 @@
 """``brimful measure``, ``pack`` and ``write``: jobs that read a source."""
 
 import os
-import threading
 from typing import Any, get_args
 
 import click
@@ -32,7 +31,6 @@ from brimful.cli.program import show
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.measure import OnMismatch
 from brimful.plan import Plan
-from brimful.plan.optimal.master_problem import import_solver
 from brimful.report.text.artefact_lines import describe_lengths
 from brimful.serve import open_packs
 from brimful.store import pack_dataset, write_packs
@@ -131,9 +129,6 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
     directory = output_directory(output, "name the directory for the packs")
     settings = plan_settings(options)
     job = open_job(source, options)
-    # Imported while rows are measured, so that the plan need not wait for it. Not in the library:
-    # the thread could outlive a script.
-    threading.Thread(target=import_solver).start()
     summary = pack_dataset(
         job.source,
         job.encoder,

@@ -137,9 +137,8 @@ def _pack_automatically(
         advice = "with pip install -e '.[optimal]' fewer may be found"
         return PackResult(runs, bound, PlanOutcome(f"{distance}; {advice}"))
     operations = _OPERATIONS if options.time_limit is None else None
-    capacity, seconds = options.capacity, options.time_limit
     return pack_optimally(
-        items, capacity=capacity, start=runs, time_limit=seconds, operations=operations
+        items, capacity=options.capacity, time_limit=options.time_limit, operations=operations
     )
 
 

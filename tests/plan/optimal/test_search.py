@@ -12,7 +12,7 @@ from brimful.base.compiling import compiled_forms
 from brimful.errors import MissingExtraError
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram, lower_bound
-from brimful.plan.counts.patterns import patterns_of, runs_of
+from brimful.plan.counts.patterns import patterns_of
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.optimal import knapsack as search_limit_module
 from brimful.plan.optimal import pack_optimally
@@ -20,7 +20,7 @@ from brimful.plan.optimal import search as search_module
 from tests.marks import long_but
 from tests.plan.optimal.instances import HARD_FOR_DECREASING, fewest_packs, gap, histogram
 
-pytest.importorskip("scipy", reason="needs the extra brimful[optimal]")
+pytest.importorskip("highspy", reason="needs the extra brimful[optimal]")
 
 LENGTHS = Path(__file__).parents[3].parent / "shared" / "data" / "lengths"
 
@@ -59,7 +59,6 @@ def test_the_programme_proves_what_counting_cannot():
     assert lower_bound(items, capacity=100) == 3
     result = pack_optimally(items, capacity=100, time_limit=60)
     assert (result.packs.num_packs, result.bound) == (4, 4)
-    assert result.rounds > 0
 
 
 def test_no_items_no_packs():
@@ -117,17 +116,8 @@ def test_no_time_is_best_fit_decreasing_with_the_bound_by_counting():
     """The least that is promised, at once."""
     items = histogram(HARD_FOR_DECREASING)
     result = pack_optimally(items, capacity=100, time_limit=0)
-    assert (result.packs.num_packs, result.bound, gap(result), result.rounds) == (11, 9, 2, 0)
+    assert (result.packs.num_packs, result.bound, gap(result)) == (11, 9, 2)
     assert result.outcome.description == "search limit: 2 packs above the proven bound"
-
-
-def test_a_better_start_is_kept():
-    """Whoever has a packing already never gets a worse one."""
-    items = histogram(HARD_FOR_DECREASING)
-    start = runs_of([(((51, 1), (26, 1), (23, 1)), 6), (((27, 2), (23, 2)), 3)])
-    assert pack_optimally(items, capacity=100, start=start, time_limit=0).packs.num_packs == 9
-    worse = runs_of([(((51, 1),), 6), (((27, 1),), 6), (((26, 1),), 6), (((23, 1),), 12)])
-    assert pack_optimally(items, capacity=100, start=worse, time_limit=0).packs.num_packs == 11
 
 
 def test_the_time_limit_strikes_in_the_middle():
@@ -149,7 +139,7 @@ def test_a_limit_in_operations_does_not_depend_on_the_machine(monkeypatch, opera
         monkeypatch.setattr(search_limit_module.time, "perf_counter", lambda pace=pace: pace * time.process_time())  # type: ignore[attr-defined]
         results.append(pack_optimally(items, capacity=8192, time_limit=None, operations=operations))
     first, again = results
-    assert (first.packs.num_packs, first.bound, first.rounds) == (again.packs.num_packs, again.bound, again.rounds)
+    assert (first.packs.num_packs, first.bound) == (again.packs.num_packs, again.bound)
     assert patterns_of(first.packs) == patterns_of(again.packs)
     assert gap(first) > 0, "the limit must strike for this to mean anything"
 
@@ -171,7 +161,7 @@ def test_same_packs_with_and_without_numba():
     for use in (True, False):
         with compiled_forms(use):
             results.append(pack_optimally(items, capacity=1000, time_limit=60))
-    assert results[0].rounds == results[1].rounds > 0
+    assert results[0].bound == results[1].bound
     assert patterns_of(results[0].packs) == patterns_of(results[1].packs)
 
 
@@ -179,7 +169,7 @@ def test_without_a_solver_it_says_what_to_install(monkeypatch):
     """Not a ModuleNotFoundError from the depth, and not only on data that happen to need the solver."""
     monkeypatch.setattr(search_module, "installed_solver", lambda: "")
     with pytest.raises(
-        MissingExtraError, match=r"algorithm=\"optimal\" needs scipy.*pip install -e '\.\[optimal\]' in the checkout"
+        MissingExtraError, match=r"algorithm=\"optimal\" needs highspy.*pip install -e '\.\[optimal\]' in the checkout"
     ):
         pack_optimally(histogram({5: 2}), capacity=10, time_limit=60)
 

@@ -10,10 +10,10 @@
                      │
                      └─► rounding                     whole packs from fractions
 
-``search_limit`` can stop all of them.
+``SearchLimit`` can stop all of them.
 """
 
 from brimful.plan.optimal.master_problem import installed_solver
-from brimful.plan.optimal.search import OptimalResult, pack_optimally
+from brimful.plan.optimal.search import pack_optimally
 
-__all__ = ["OptimalResult", "installed_solver", "pack_optimally"]
+__all__ = ["installed_solver", "pack_optimally"]

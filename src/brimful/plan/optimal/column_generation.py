@@ -10,7 +10,7 @@ from brimful.base.typing import Float64Array, Int64Array
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import Pattern, pattern_of
 from brimful.plan.optimal.knapsack import Knapsack, SearchLimit
-from brimful.plan.optimal.master_problem import Column, master_problem_of
+from brimful.plan.optimal.master_problem import MasterProblem
 
 SOLVER_TOLERANCE = 1e-6
 """Packs by which the solver may be wrong. This decides when the search stops, never what is
@@ -69,19 +69,19 @@ class ColumnGeneration:
         self.center_value = 0.0
         # The solver's tolerances are absolute: scaled demands are near 1 for any number of items.
         self.scale = max(1.0, items.num_items / 1e6)
-        self.master = master_problem_of(items.counts / self.scale)
+        self.master = MasterProblem(items.counts / self.scale)
         self._add(list(dict.fromkeys(patterns)))
 
     def _add(self, patterns: list[Pattern]) -> None:
-        columns: list[Column] = []
-        for pattern in patterns:
-            columns.append(
+        self.master.add(
+            [
                 (
                     [self.position[length] for length, _ in pattern],
                     [copies for _, copies in pattern],
                 )
-            )
-        self.master.add(columns)
+                for pattern in patterns
+            ]
+        )
         self.columns.update(dict.fromkeys(patterns))
 
     def solve_master(self) -> bool:

@@ -44,14 +44,6 @@ class SearchLimit:
         """True once the seconds or the operations are used up."""
         return self.remaining_operations <= 0 or self.remaining_seconds <= 0
 
-    def with_minimum(self) -> SearchLimit:
-        """Return a limit for a last step: the rest of this limit, but at least 1 second and 10⁹
-        operations.
-        """
-        return SearchLimit(
-            seconds=max(self.remaining_seconds, 1.0), operations=max(self.remaining_operations, 1e9)
-        )
-
     @property
     def remaining_seconds(self) -> float:
         """Infinite without a limit."""

@@ -65,9 +65,27 @@ def minimum_bin_slack(items: Histogram, *, capacity: int, limit: SearchLimit) ->
         if limit.exhausted:
             return Counter()
         num_tables += 1
-        contents, ends, packs = _pack_by_one_table(
-            lengths, counts, capacity, may_stop_early=num_tables < _MAX_TABLES
+        longest_fit = np.searchsorted(lengths, np.arange(capacity + 1), side="right") - 1
+        reachable = reachable_sums(lengths, counts, capacity=capacity)
+        # Until a twentieth of the lengths is exhausted, one table of sums is good enough.
+        options = (
+            max(1, len(lengths) // 20),
+            max(_MAX_ITEMS_PER_TABLE, 2 * (capacity // int(lengths[0]) + 1)),
+            num_tables < _MAX_TABLES,
         )
+        search = compiled(_search, len(lengths) * capacity // STEPS_PER_ITEM)
+        if search is not None:
+            contents, ends, packs = search(
+                lengths, capacity, counts, reachable, longest_fit, *options
+            )
+        else:
+            # On lists, which plain Python reads faster than arrays.
+            count_list = counts.tolist()
+            contents, ends, packs = _search(
+                lengths.tolist(), capacity, count_list, reachable.tolist(), longest_fit.tolist(),
+                *options,
+            )  # fmt: skip
+            counts[:] = count_list
         limit.spend(len(lengths) * capacity / 16 + _OPERATIONS_PER_PATTERN * len(packs))
         length_list = lengths.tolist()
         begin = 0
@@ -104,32 +122,6 @@ def reachable_sums(
             step *= 2
     bits = np.frombuffer(sums.to_bytes(capacity // 8 + 1, "little"), dtype=np.uint8)
     return np.unpackbits(bits, bitorder="little")[: capacity + 1]
-
-
-def _pack_by_one_table(
-    lengths: Int64Array, counts: Int64Array, capacity: int, *, may_stop_early: bool
-) -> tuple[list[int], list[int], list[int]]:
-    """Run ``_search`` until a twentieth of the lengths is exhausted: until then one table of sums
-    is good enough.
-
-    The packed items are subtracted from ``counts``. Compiled if that pays, otherwise on lists,
-    which plain Python reads faster than arrays.
-    """
-    longest_fit = np.searchsorted(lengths, np.arange(capacity + 1), side="right") - 1
-    reachable = reachable_sums(lengths, counts, capacity=capacity)
-    max_exhausted = max(1, len(lengths) // 20)
-    max_items = max(_MAX_ITEMS_PER_TABLE, 2 * (capacity // int(lengths[0]) + 1))
-    options = (max_exhausted, max_items, may_stop_early)
-    search = compiled(_search, len(lengths) * capacity // STEPS_PER_ITEM)
-    if search is not None:
-        contents, ends, packs = search(lengths, capacity, counts, reachable, longest_fit, *options)
-        return contents, ends, packs
-    count_list = counts.tolist()
-    result = _search(
-        lengths.tolist(), capacity, count_list, reachable.tolist(), longest_fit.tolist(), *options
-    )
-    counts[:] = count_list
-    return result
 
 
 def _search(

@@ -4,10 +4,9 @@ from the optimum.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import ceil
 
-from brimful.base.wording import setting
+from brimful.base.wording import counted, setting
 from brimful.errors import missing_extra
 from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.counts.patterns import (
@@ -39,27 +38,13 @@ bound.
 """
 
 
-@dataclass(frozen=True)
-class OptimalResult(PackResult[PackRuns]):
-    """Packs, and their distance from a proven bound.
-
-    The bound is proven in whole numbers, independent of the solver's rounding errors.
-
-    Attributes:
-        rounds: number of linear programs solved; 0 if counting was enough.
-    """
-
-    rounds: int = 0
-
-
 def pack_optimally(
     items: Histogram,
     *,
     capacity: int,
-    start: PackRuns | None = None,
     time_limit: float | None,
     operations: float | None = None,
-) -> OptimalResult:
+) -> PackResult[PackRuns]:
     """Search for the fewest packs and for the highest proven bound; usually the two are equal.
 
     ::
@@ -94,25 +79,23 @@ def pack_optimally(
     5. Whole parts of the solution become packs, and the remaining items go through steps 1 to 3
        again; if the whole parts are few, the largest fractions are rounded up.
 
-    The solver is HiGHS, through ``highspy`` if it is installed: it keeps the master problem and its
-    basis between rounds, so that the cost of a round depends on its new patterns. ``scipy``
-    contains the same solver but solves each round from the beginning.
+    The solver is HiGHS, through ``highspy``: it keeps the master problem and its basis between
+    rounds, so that the cost of a round depends on its new patterns.
 
     Pure: no I/O, no randomness. The same arguments give the same packs with the same version of the
-    solver, unless
-    the time limit ends the search: then the result is the best packs so far and a valid bound.
+    solver, unless the time limit ends the search: then the result is the best packs so far and a
+    valid bound. The bound is proven in whole numbers, independent of the solver's rounding errors.
 
     Args:
         items: number of items of each length, none longer than the capacity.
         capacity: maximum tokens of a pack, at least 1.
-        start: a packing of these items to improve on; the result never has more packs.
         time_limit: seconds of wall time, checked between rounds; 0 returns best fit decreasing with
             the bound L2; None for no limit.
         operations: limit in operations (``SearchLimit``), which do not depend on the machine; None
             for no limit.
 
     Raises:
-        MissingExtraError: neither highspy nor scipy is installed.
+        MissingExtraError: highspy is not installed.
 
     Cost: independent of the number of items. A round solves a linear program with one row for each
     distinct length, and a knapsack in O(distinct lengths · capacity).
@@ -123,18 +106,23 @@ def pack_optimally(
     (2, 2, 'optimal: packs equal the proven bound')
     """
     if not installed_solver():
-        raise missing_extra("scipy", "optimal", setting("algorithm", "optimal"))
-    search = _Search(items, capacity, SearchLimit(seconds=time_limit, operations=operations))
-    search.run(start)
-    return search.result()
-
-
-@dataclass(frozen=True)
-class _ResidualInstance:
-    """Fixed packs and the remaining items; together they contain all items."""
-
-    fixed_packs: PatternCounts
-    items: Histogram
+        raise missing_extra("highspy", "optimal", setting("algorithm", "optimal"))
+    limit = SearchLimit(seconds=time_limit, operations=operations)
+    search = _Search(items, capacity, limit)
+    search.run()
+    runs = search.runs
+    if search.best_patterns is not None:
+        runs = runs_of(sorted(search.best_patterns.items(), reverse=True))
+    gap = runs.num_packs - search.bound
+    assert gap >= 0, f"{runs.num_packs} packs are fewer than the bound of {search.bound}"
+    status = f"{counted(gap, 'pack')} above the proven bound"
+    if gap == 0:
+        status = "optimal: packs equal the proven bound"
+    elif capacity > _MAX_CAPACITY:
+        status = f"capacity too large for the linear program over patterns: {status}"
+    elif limit.exhausted:
+        status = f"search limit: {status}"
+    return PackResult(runs, search.bound, PlanOutcome(status, solver=installed_solver()))
 
 
 class _Search:
@@ -144,7 +132,6 @@ class _Search:
         self.items = items
         self.capacity = capacity
         self.limit = limit
-        self.rounds = 0
         self.bound = lower_bound(items, capacity=capacity)
         self.runs = best_fit_decreasing(items, capacity=capacity)
         self.best_patterns: PatternCounts | None = None  # fewer packs than ``runs``, if not None
@@ -162,35 +149,33 @@ class _Search:
         if patterns.total() < self.num_packs:
             self.best_patterns = patterns
 
-    def run(self, start: PackRuns | None) -> None:
-        if start is not None and start.num_packs < self.runs.num_packs:
-            self.runs = start
+    def run(self) -> None:
         if self.is_done or self.capacity > _MAX_CAPACITY:
             return
         start_columns = list(patterns_of(self.runs))
         slack_packs = minimum_bin_slack(self.items, capacity=self.capacity, limit=self.limit)
         if slack_packs:
             self.offer(slack_packs)
-        for instance in self.residual_instances(slack_packs):
+        for fixed_packs, items in self.residual_instances(slack_packs):
             if self.is_done:
                 return
             # Patterns of only the residual items, by best fit decreasing and by minimum bin slack.
-            lengths = set(instance.items.lengths.tolist())
-            columns = list(patterns_of(best_fit_decreasing(instance.items, capacity=self.capacity)))
+            lengths = set(items.lengths.tolist())
+            columns = list(patterns_of(best_fit_decreasing(items, capacity=self.capacity)))
             columns += (
                 pattern
                 for pattern in slack_packs
                 if lengths.issuperset(length for length, _ in pattern)
             )
-            self.solve_and_round(instance, columns, must_meet_bound=True)
+            self.solve_and_round(fixed_packs, items, columns, must_meet_bound=True)
         if not self.is_done:
-            self.solve_and_round(
-                _ResidualInstance(Counter(), self.items), [*start_columns, *slack_packs]
-            )
+            self.solve_and_round(Counter(), self.items, [*start_columns, *slack_packs])
 
-    def residual_instances(self, slack_packs: PatternCounts) -> Iterator[_ResidualInstance]:
-        """Yield the items outside full packs of the longest items: instances of few lengths first,
-        then of more.
+    def residual_instances(
+        self, slack_packs: PatternCounts
+    ) -> Iterator[tuple[PatternCounts, Histogram]]:
+        """Yield full packs of the longest items, and the items outside them: few lengths first,
+        then more.
 
         If the bound is tokens / capacity, full packs waste nothing, and a linear program of few
         rows is solved quickly.
@@ -219,56 +204,81 @@ class _Search:
                     if load_of(pattern) == self.capacity
                 }
             )
-            yield _ResidualInstance(fixed_packs, remaining(self.items, fixed_packs.items()))
+            yield fixed_packs, remaining(self.items, fixed_packs.items())
             max_lengths *= 2
 
     def solve_and_round(
         self,
-        instance: _ResidualInstance,
+        fixed_packs: PatternCounts,
+        items: Histogram,
         columns: Iterable[Pattern],
         *,
         must_meet_bound: bool = False,
     ) -> None:
-        """Pack the residual items by column generation and rounding.
+        """Pack the items outside the fixed packs by column generation and rounding.
 
-        With ``must_meet_bound``, the search gives up as soon as this residual instance cannot lead
-        to the bound.
+        Whole packs are made from the whole parts of a relaxation first, then from a relaxation of
+        the other items. With ``must_meet_bound``, the search gives up as soon as this residual
+        instance cannot lead to the bound.
         """
-        stop_at_packs = self.bound - instance.fixed_packs.total() + 1 if must_meet_bound else None
-        solution, can_improve = self.relax(instance, columns, stop_at_packs=stop_at_packs)
+        stop_at_packs = self.bound - fixed_packs.total() + 1 if must_meet_bound else None
+        first_solution, first_can_improve = self.relax(
+            fixed_packs, items, columns, stop_at_packs=stop_at_packs
+        )
         for share in _ROUNDING_SHARES:
-            self.round_up(instance, solution, can_improve, share)
-            if self.is_done or not can_improve:
+            solution, can_improve = first_solution, first_can_improve
+            packs, rest = fixed_packs, items
+            while solution:
+                whole_packs, rest = fix_whole_packs(rest, solution, share)
+                packs = packs + whole_packs
+                # Each heuristic completes the packs to a packing of all items.
+                best_fit = patterns_of(best_fit_decreasing(rest, capacity=self.capacity))
+                self.offer(packs + best_fit)
+                if self.num_packs <= self.bound or not len(rest.lengths):
+                    break
+                # A last step gets at least 1 second and 10⁹ operations.
+                limit = SearchLimit(
+                    seconds=max(self.limit.remaining_seconds, 1.0),
+                    operations=max(self.limit.remaining_operations, 1e9),
+                )
+                slack_packs = minimum_bin_slack(rest, capacity=self.capacity, limit=limit)
+                if slack_packs:
+                    self.offer(packs + slack_packs)
+                if self.is_done or not can_improve:
+                    break
+                columns = [*best_fit, *slack_packs, *substitute_lengths(solution, rest)]
+                solution, can_improve = self.relax(packs, rest, columns)
+            if self.is_done or not first_can_improve:
                 return
 
     def relax(
         self,
-        instance: _ResidualInstance,
+        fixed_packs: PatternCounts,
+        items: Histogram,
         columns: Iterable[Pattern],
         *,
         stop_at_packs: int | None = None,
     ) -> tuple[dict[Pattern, float], bool]:
-        """Solve the relaxation for the residual items until its value rounds up to a bound, or is
-        optimal.
+        """Solve the relaxation for the items outside the fixed packs until its value rounds up to a
+        bound, or is optimal.
 
         Args:
-            instance: the items to pack.
+            fixed_packs: packs of the other items.
+            items: the items to pack.
             columns: initial patterns.
-            stop_at_packs: give up once the residual items are proven to take at least this number
-                of packs; by default the number with which all packs would be as many as the best so
-                far.
+            stop_at_packs: give up once the items are proven to take at least this number of packs;
+                by default the number with which all packs would be as many as the best so far.
 
         Returns:
             Packs of each pattern, with fractions; and whether whole packs from them may be fewer
             than the best so far, beyond a first rounding.
         """
-        generation = ColumnGeneration(instance.items, self.capacity, columns, self.limit)
-        num_fixed = instance.fixed_packs.total()
+        generation = ColumnGeneration(items, self.capacity, columns, self.limit)
+        num_fixed = fixed_packs.total()
         goes_on = can_improve = True
         while goes_on and can_improve:
             if not generation.solve_master():
                 return generation.solution(), False
-            self.rounds += 1
             # The fewest packs that rounding can reach from this value. If it meets a bound, more
             # columns do not help.
             num_packs = ceil(generation.value - SOLVER_TOLERANCE)
@@ -285,63 +295,3 @@ class _Search:
             ):
                 can_improve = False
         return generation.solution(), can_improve
-
-    def round_up(
-        self,
-        instance: _ResidualInstance,
-        solution: dict[Pattern, float],
-        can_improve: bool,
-        share: float,
-    ) -> None:
-        """Make whole packs from the whole parts of a relaxation first, then from a relaxation of
-        the other items.
-        """
-        while solution:
-            whole_packs, items = fix_whole_packs(instance.items, solution, share)
-            instance = _ResidualInstance(instance.fixed_packs + whole_packs, items)
-            # Each heuristic completes the packs to a packing of all items.
-            best_fit = patterns_of(best_fit_decreasing(items, capacity=self.capacity))
-            self.offer(instance.fixed_packs + best_fit)
-            if self.num_packs <= self.bound or not len(items.lengths):
-                return
-            slack_packs = minimum_bin_slack(
-                items, capacity=self.capacity, limit=self.limit.with_minimum()
-            )
-            if slack_packs:
-                self.offer(instance.fixed_packs + slack_packs)
-            if self.is_done or not can_improve:
-                return
-            columns = [*best_fit, *slack_packs, *substitute_lengths(solution, items)]
-            solution, can_improve = self.relax(instance, columns)
-
-    def result(self) -> OptimalResult:
-        runs = self.runs
-        if self.best_patterns is not None:
-            runs = runs_of(sorted(self.best_patterns.items(), reverse=True))
-        _check(runs, self.items, self.capacity)
-        gap = runs.num_packs - self.bound
-        assert gap >= 0, f"{runs.num_packs} packs are fewer than the bound of {self.bound}"
-        outcome = PlanOutcome(self._status(gap), solver=installed_solver())
-        return OptimalResult(runs, self.bound, outcome, rounds=self.rounds)
-
-    def _status(self, gap: int) -> str:
-        if gap == 0:
-            return "optimal: packs equal the proven bound"
-        distance = (
-            "one pack above the proven bound"
-            if gap == 1
-            else f"{gap:,} packs above the proven bound"
-        )
-        if self.capacity > _MAX_CAPACITY:
-            return f"capacity too large for the linear program over patterns: {distance}"
-        return f"search limit: {distance}" if self.limit.exhausted else distance
-
-
-def _check(runs: PackRuns, items: Histogram, capacity: int) -> None:
-    """Assert that every item is in one pack and no pack exceeds the capacity; the cost depends only
-    on the patterns.
-    """
-    patterns = patterns_of(runs)
-    assert patterns.total() == runs.num_packs, "an empty pack"
-    assert all(load_of(pattern) <= capacity for pattern in patterns), "a pack over the capacity"
-    assert not len(remaining(items, patterns.items()).lengths), "an item is missing"
