@@ -11,11 +11,11 @@ from brimful.plan.phased import (
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "phases: '' is not a phase: write name or name(setting=value, …)"),
+        ("", "phases: '' is not a phase: write name or name(setting=value, …), with some of powers_of_two"),
         ("half;;finish", "phases: '' is not a phase"),
         (
             "hlaf; finish",
-            "phases: 'hlaf' is not a phase: use some of powers_of_two, half, top_n, size_range, capacity_ratio, lengths, finish",
+            "phases: 'hlaf' is not a phase: write name or name(setting=value, …), with some of powers_of_two, half, top_n, size_range, capacity_ratio, lengths, finish",
         ),
         ("half(; finish", "phases: 'half(' is not a phase"),
         ("half(min_items); finish", "phases: 'min_items' in half(…) is not a setting: write setting=value"),
@@ -33,11 +33,14 @@ from brimful.plan.phased import (
         ("half(min_items=5,max_items=4); finish", "phases half(max_items=…) must be at least min_items=5 and is 4"),
         ("size_range(least=9,most=3); finish", "phases size_range(least=…) must be at most most=3 and is 9"),
         ("powers_of_two(diversity=1); finish", "phases powers_of_two(diversity=…) must be true or false and is 1"),
-        ("lengths; finish", "phases: 'lengths' names no lengths: write lengths(lengths=300 400 500)"),
+        ("lengths; finish", "phases lengths(lengths=…) must be lengths of at least 1, such as 300 400 500"),
         ("lengths(lengths=a); finish", "phases lengths(lengths=…) must be lengths of at least 1"),
         ("lengths(lengths=0 4); finish", "phases lengths(lengths=…) must be lengths of at least 1"),
-        ("half", "phases ends with half: add finish at the end, or items would be left without a pack"),
-        ("finish; half; finish", "phases has finish before its end"),
+        (
+            "half",
+            "phases must end with finish, and have it only there, or items would be left without a pack, and is half",
+        ),
+        ("finish; half; finish", "phases must end with finish, and have it only there"),
     ],
 )
 def test_errors_name_the_word_and_the_choices(text, message):

@@ -9,12 +9,12 @@ the finish.
 
 Each phase takes counts of lengths, makes packs from some of the items and passes on the remaining
 counts. One file per phase: ``powers_of_two``, ``seed_and_fill`` (with the rules of ``seed_rules``),
-``finish``. ``recipe`` runs them, ``parser`` reads them from text.
+``phase`` with ``Finish``. ``recipe`` reads them from text and runs them.
 """
 
 from brimful.plan.phased.phase import Finish, Phase, Placed
 from brimful.plan.phased.powers_of_two import PowersOfTwo
-from brimful.plan.phased.recipe import Phased, PhaseReport, Recipe
+from brimful.plan.phased.recipe import Phased, Recipe
 from brimful.plan.phased.seed_and_fill import Seeded
 from brimful.plan.phased.seed_rules import CapacityRatio, Half, Lengths, SeedRule, SizeRange, TopN
 
@@ -24,7 +24,6 @@ __all__ = [
     "Half",
     "Lengths",
     "Phase",
-    "PhaseReport",
     "Phased",
     "Placed",
     "PowersOfTwo",

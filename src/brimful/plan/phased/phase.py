@@ -3,7 +3,6 @@ and as text.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import ceil
 from typing import Any, ClassVar
@@ -41,6 +40,23 @@ class Settings:
     name: ClassVar[str]
     """Name in the text that ``Recipe.parse`` reads."""
 
+    def __post_init__(self) -> None:
+        """Check the settings by their types: whole numbers of at least 1, or the ``minimum`` of the
+        field, shares from 0 to 1, true or false. None is allowed if it is the default.
+        """
+        # The checked values replace the given ones: NumPy numbers would be written as np.int64(3).
+        for field in fields(self):
+            value, label = getattr(self, field.name), self._label(field.name)
+            if value is None and field.default is None:
+                continue
+            if field.type in (int, int | None):
+                value = whole_number(label, value, minimum=field.metadata.get("minimum", 1))
+            elif field.type in (float, float | None):
+                value = check_share(label, value)
+            elif field.type is bool and not isinstance(value, bool):
+                raise self.complaint(field.name, "true or false")
+            object.__setattr__(self, field.name, value)
+
     def changed(self) -> dict[str, Any]:
         """Return the settings that are not at their default, in the order of the class."""
         values = ((field, getattr(self, field.name)) for field in fields(self))
@@ -60,24 +76,6 @@ class Settings:
         return SettingsError(
             f"{self._label(name)} must be {requirement} and is {getattr(self, name)!r}"
         )
-
-    def require_whole(self, *names: str, minimum: int) -> None:
-        """Check settings that are whole numbers of at least the minimum, or None if None is their
-        default.
-        """
-        self._check(names, lambda label, value: whole_number(label, value, minimum=minimum))
-
-    def require_share(self, *names: str) -> None:
-        """Check settings that are numbers from 0 to 1, or None if None is their default."""
-        self._check(names, check_share)
-
-    def _check(self, names: tuple[str, ...], check: Callable[[str, Any], Any]) -> None:
-        defaults = {field.name: field.default for field in fields(self)}
-        # The checked values replace the given ones: NumPy numbers would be written as np.int64(3).
-        for name in names:
-            value = getattr(self, name)
-            if value is not None or defaults[name] is not None:
-                object.__setattr__(self, name, check(self._label(name), value))
 
     def _label(self, name: str) -> str:
         return f"{setting('phases')} {self.name}({name}=…)"
@@ -142,35 +140,27 @@ class Finish(Phase):
     last: int | None = None
     seeds_per_length: int = 10
 
-    def __post_init__(self) -> None:
-        self.require_share("min_fill")
-        self.require_whole("every", "last", "seeds_per_length", minimum=1)
-
     def place(self, items: Histogram, *, capacity: int) -> Placed:
         """Make packs of all items; see the class."""
         packs: list[PatternRun] = []
         if self.min_fill is not None:
-            packs = self._around_seeds(items, capacity, ceil(tokens_of(self.min_fill, capacity)))
+            min_load = ceil(tokens_of(self.min_fill, capacity))
+            fillers = RemainingItems(items)
+            seed_lengths = items.lengths[:: self.every].tolist()
+            for seed in reversed(seed_lengths if self.last is None else seed_lengths[-self.last :]):
+                num_seeds = self.seeds_per_length
+                # Equal packs at once, until an item of the content is used up; then new content for
+                # the other seeds.
+                while num_seeds and fillers.counts[seed]:
+                    content = {seed: 1}
+                    room = fillers.add_longest(capacity - seed, content, capacity)
+                    if capacity - room < min_load:
+                        break
+                    num_packs = min(num_seeds, fillers.num_packs(content))
+                    fillers.remove(content, num_packs)
+                    num_seeds -= num_packs
+                    packs.append((tuple(sorted(content.items(), reverse=True)), num_packs))
         # Seeds that were put back are among the other items.
         loose_items = remaining(items, packs)
         packs += patterns_of(best_fit_decreasing(loose_items, capacity=capacity)).items()
         return Placed(packs, remaining(items, packs), "" if items.num_items else "nothing was left")
-
-    def _around_seeds(self, items: Histogram, capacity: int, min_load: int) -> list[PatternRun]:
-        packs: list[PatternRun] = []
-        fillers = RemainingItems(items)
-        seed_lengths = items.lengths[:: self.every].tolist()
-        for seed in reversed(seed_lengths if self.last is None else seed_lengths[-self.last :]):
-            num_seeds = self.seeds_per_length
-            # Equal packs at once, until an item of the content is used up; then new content for the
-            # other seeds.
-            while num_seeds and fillers.counts[seed]:
-                content = {seed: 1}
-                room = fillers.add_longest(capacity - seed, content, capacity)
-                if capacity - room < min_load:
-                    break
-                num_packs = min(num_seeds, fillers.num_packs(content))
-                fillers.remove(content, num_packs)
-                num_seeds -= num_packs
-                packs.append((tuple(sorted(content.items(), reverse=True)), num_packs))
-        return packs

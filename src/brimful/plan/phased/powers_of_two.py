@@ -52,11 +52,6 @@ class PowersOfTwo(Phase):
     diversity: bool = True
     min_length: int = 1
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.diversity, bool):
-            raise self.complaint("diversity", "true or false")
-        self.require_whole("min_length", minimum=1)
-
     def place(self, items: Histogram, *, capacity: int) -> Placed:
         """Make all full packs; see the class."""
         all_counts = dict(zip(items.lengths.tolist(), items.counts.tolist(), strict=True))

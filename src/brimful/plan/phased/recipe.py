@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -22,64 +22,25 @@ _KINDS: dict[str, type[PowersOfTwo | SeedRule | Finish]] = {
 }
 """Phases, and rules of the phase ``Seeded``, by name."""
 
-# A name, then everything up to the last parenthesis: the text between parentheses is split and
-# checked afterward.
-_PHASE = re.compile(r"\s*([^\s()]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
-_WHOLE = re.compile(r"[0-9]{1,18}")
-_DECIMAL = re.compile(r"[0-9]+\.[0-9]*(?:e-?[0-9]{1,3})?|[0-9]+e-?[0-9]{1,3}", re.IGNORECASE)
-
-
-def read_phases(text: str) -> list[Phase]:
-    """Read the phases of a recipe; ``Recipe`` checks their order.
-
-    >>> read_phases("top_n(n=20, min_items=4); finish")[1]
-    Finish(min_fill=None, every=1, last=None, seeds_per_length=10)
-
-    Raises:
-        SettingsError: names the wrong word and the choices.
-    """
-    parts = text.split(";")
-    if len(parts) > 1 and not parts[-1].strip():
-        parts.pop()
-    return [_read_phase(part) for part in parts]
-
 
 def _read_phase(text: str) -> Phase:
-    match = _PHASE.fullmatch(text)
-    if match is None:
+    name, opened, rest = (word.strip() for word in text.partition("("))
+    if name not in _KINDS or bool(opened) != rest.endswith(")"):
         raise SettingsError(
             f"{setting('phases')}: {text.strip()!r} is not a phase: write name or "
-            "name(setting=value, …)"
-        )
-    name, arguments = match.group(1), match.group(2) or ""
-    if name not in _KINDS:
-        raise SettingsError(
-            f"{setting('phases')}: {name!r} is not a phase: use some of {', '.join(_KINDS)}"
+            f"name(setting=value, …), with some of {', '.join(_KINDS)}"
         )
     kind = _KINDS[name]
-    keys = [field.name for field in fields(kind)]
-    if not issubclass(kind, SeedRule):
-        return kind(**_read_settings(name, arguments, keys))
-
-    # A seed rule: its own settings are written together with the settings of its phase.
-    settings = _read_settings(
-        name, arguments, [*keys, *(field.name for field in fields(Seeded)[1:])]
-    )
-    if kind is Lengths and "lengths" not in settings:
-        raise SettingsError(
-            f"{setting('phases')}: {text.strip()!r} names no lengths: write lengths(lengths=300 "
-            "400 500)"
-        )
-    rule = kind(**{key: settings.pop(key) for key in keys if key in settings})
-    return Seeded(rule, **settings)
-
-
-def _read_settings(name: str, arguments: str, keys: list[str]) -> dict[str, Any]:
-    """Read ``key=value, …``; the name of the phase is for messages."""
+    own_keys = [field.name for field in fields(kind)]
+    # The settings of a seed rule are written together with the settings of its phase.
+    keys = own_keys[:]
+    if issubclass(kind, SeedRule):
+        keys += [field.name for field in fields(Seeded)[1:]]
     settings: dict[str, Any] = {}
+    arguments = rest.removesuffix(")")
     for part in arguments.split(",") if arguments.strip() else []:
-        key, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or not value:
+        key, _, value = (word.strip() for word in part.partition("="))
+        if not value:
             raise SettingsError(
                 f"{setting('phases')}: {part.strip()!r} in {name}(…) is not a setting: write "
                 "setting=value"
@@ -91,20 +52,18 @@ def _read_settings(name: str, arguments: str, keys: list[str]) -> dict[str, Any]
         if key in settings:
             raise SettingsError(f"{setting('phases')}: {name} has {key} twice: keep one")
         settings[key] = _read_value(value)
-    return settings
+    own_settings = {key: settings.pop(key) for key in own_keys if key in settings}
+    phase = kind(**own_settings)
+    return Seeded(phase, **settings) if isinstance(phase, SeedRule) else phase
 
 
 def _read_value(text: str) -> Any:
     """Read one value by its form; each setting later checks its type."""
     if text in ("true", "false"):
         return text == "true"
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    if _DECIMAL.fullmatch(text):
-        return float(text)
-    words = text.split()
-    if len(words) > 1 and all(_WHOLE.fullmatch(word) for word in words):
-        return tuple(map(int, words))
+    for read in (int, float, lambda words: tuple(map(int, words.split()))):
+        with suppress(ValueError):
+            return read(text)
     return text
 
 
@@ -122,71 +81,34 @@ finish(min_fill=0.95,every=5,last=20)
 """
 
 
-@dataclass(frozen=True)
-class PhaseReport:
-    """The result of one phase in numbers.
-
-    Attributes:
-        phase: the phase as text.
-        packs, items, tokens: number of packs that the phase made, and their content.
-        mean_fill, least_fill: fill of its packs, from 0 to 1; None if it made no packs.
-        items_left, tokens_left: number of items that it passed on, and their tokens.
-        note: reason why it did nothing, or less than it might.
-    """
-
-    phase: str
-    packs: int
-    items: int
-    tokens: int
-    mean_fill: float | None
-    least_fill: float | None
-    items_left: int
-    tokens_left: int
-    note: str
-
-    @classmethod
-    def of(cls, phase: Phase, placed: Placed, capacity: int) -> PhaseReport:
-        """Count the packs and items of one phase."""
-        loads = [load_of(pattern) for pattern, _ in placed.packs]
-        packs = sum(number for _, number in placed.packs)
-        tokens = sum(load * number for load, (_, number) in zip(loads, placed.packs, strict=True))
-        return cls(
-            phase=str(phase),
-            packs=packs,
-            items=sum(
-                number * sum(copies for _, copies in pattern) for pattern, number in placed.packs
-            ),
-            tokens=tokens,
-            mean_fill=tokens / (packs * capacity) if packs else None,
-            least_fill=min(loads) / capacity if packs else None,
-            items_left=placed.left.num_items,
-            tokens_left=placed.left.total,
-            note=placed.note,
+def _report(phase: Phase, placed: Placed, capacity: int) -> str:
+    """Return one line on a phase: its packs, their fill, and the items that it passed on."""
+    packs = sum(number for _, number in placed.packs)
+    result = "no packs"
+    if packs:
+        items = sum(
+            number * sum(copies for _, copies in pattern) for pattern, number in placed.packs
         )
-
-    def __str__(self) -> str:
-        if self.mean_fill is None or self.least_fill is None:
-            result = "no packs"
-        else:
-            result = (
-                f"{counted(self.packs, 'pack')} of {counted(self.items, 'item')}, fill "
-                f"{100 * self.mean_fill:.2f} %, least {100 * self.least_fill:.2f} %"
-            )
-        return f"{self.phase}: {result}; {counted(self.items_left, 'item')} left" + (
-            f" ({self.note})" if self.note else ""
+        tokens = sum(load_of(pattern) * number for pattern, number in placed.packs)
+        least = min(load_of(pattern) for pattern, _ in placed.packs)
+        result = (
+            f"{counted(packs, 'pack')} of {counted(items, 'item')}, fill "
+            f"{100 * tokens / (packs * capacity):.2f} %, least {100 * least / capacity:.2f} %"
         )
+    note = f" ({placed.note})" if placed.note else ""
+    return f"{phase}: {result}; {counted(placed.left.num_items, 'item')} left{note}"
 
 
 @dataclass(frozen=True)
 class Phased:
-    """The result of a recipe: the packs in the order of the phases, and a report of each phase."""
+    """The result of a recipe: the packs in the order of the phases, and a line on each phase."""
 
     runs: PackRuns
-    reports: tuple[PhaseReport, ...]
+    reports: tuple[str, ...]
 
     def describe(self) -> list[str]:
         """Return one line for each phase."""
-        return [str(report) for report in self.reports]
+        return list(self.reports)
 
 
 @dataclass(frozen=True)
@@ -219,16 +141,13 @@ class Recipe:
                     "a recipe is made of phases such as PowersOfTwo() and Finish(), not of "
                     f"{phase!r}"
                 )
-        if not self.phases or not isinstance(self.phases[-1], Finish):
-            end = f"ends with {self.phases[-1]}" if self.phases else "is empty"
+        finishes = [
+            number for number, phase in enumerate(self.phases, 1) if isinstance(phase, Finish)
+        ]
+        if finishes != [len(self.phases)]:
             raise SettingsError(
-                f"{setting('phases')} {end}: add finish at the end, or items would be left without "
-                "a pack"
-            )
-        if any(isinstance(phase, Finish) for phase in self.phases[:-1]):
-            raise SettingsError(
-                f"{setting('phases')} has finish before its end, which leaves nothing for later "
-                "phases: remove it"
+                f"{setting('phases')} must end with finish, and have it only there, or items would "
+                f"be left without a pack, and is {str(self) or 'empty'}"
             )
 
     @classmethod
@@ -241,7 +160,8 @@ class Recipe:
         Raises:
             SettingsError: names the wrong word and the choices.
         """
-        return cls(read_phases(text))
+        parts = text.strip().removesuffix(";").split(";")
+        return cls(map(_read_phase, parts))
 
     @classmethod
     def default(cls) -> Recipe:
@@ -265,15 +185,11 @@ class Recipe:
         Cost: O(phases · distinct lengths · lengths in a pack), for any number of items.
         """
         packs: list[PatternRun] = []
-        reports: list[PhaseReport] = []
+        reports: list[str] = []
         for phase in self.phases:
             placed = phase.place(items, capacity=capacity)
-            report = PhaseReport.of(phase, placed, capacity)
-            # A phase may be the user's own: check that no item is lost or packed twice.
-            assert report.items + report.items_left == items.num_items, f"{phase} lost items"
-            assert report.tokens + report.tokens_left == items.total, f"{phase} lost tokens"
             packs += placed.packs
-            reports.append(report)
+            reports.append(_report(phase, placed, capacity))
             items = placed.left
         assert items.num_items == 0, "the last phase left items"
         return Phased(runs_of(packs), tuple(reports))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from brimful.errors import SettingsError
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternRun, RemainingItems, remaining
 from brimful.plan.packing import tokens_of
@@ -75,16 +74,10 @@ class Seeded(Phase):
     max_items: int | None = None
     rounds: int = 1
     min_placed: int = 1
-    only_over: int = 0
+    only_over: int = field(default=0, metadata={"minimum": 0})
 
     def __post_init__(self) -> None:
-        if not isinstance(self.by, SeedRule):
-            raise SettingsError(
-                f"Seeded(by=…) must be a rule such as Half() or TopN(20) and is {self.by!r}"
-            )
-        self.require_whole("min_items", "max_items", "rounds", "min_placed", minimum=1)
-        self.require_whole("only_over", minimum=0)
-        self.require_share("min_fill")
+        super().__post_init__()
         if self.max_items is not None and self.max_items < self.min_items:
             raise self.complaint("max_items", f"at least min_items={self.min_items}")
 
@@ -137,11 +130,18 @@ class Seeded(Phase):
             # Equal packs at once, until a filler is used up. The first failure ends this seed
             # length, because fillers only become fewer.
             while num_seeds:
-                content, load = self._fill(seed, fillers, capacity)
-                if 1 + sum(content.values()) < self.min_items or load < min_load:
+                # The seed counts as one of the items; -(-4 * m // 5) is 0.8 · m, rounded up.
+                content: dict[int, int] = {}
+                room = fillers.add_shortest(
+                    capacity - seed, content, -(-4 * self.min_items // 5) - 1
+                )
+                if num_missing := self.min_items - 1 - sum(content.values()):
+                    room = fillers.add_commonest(room, content, num_missing)
+                max_further = (self.max_items or capacity) - 1 - sum(content.values())
+                room = fillers.add_longest(room, content, max_further)
+                if 1 + sum(content.values()) < self.min_items or capacity - room < min_load:
                     break
                 num_packs = min(num_seeds, fillers.num_packs(content))
-                assert num_packs > 0, "a pack holds more items than remain"
                 fillers.remove(content, num_packs)
                 num_seeds -= num_packs
                 packs.append(
@@ -150,24 +150,6 @@ class Seeded(Phase):
         return Placed(
             packs, remaining(items, packs), "" if packs else "no seed led to min_items and min_fill"
         )
-
-    def _fill(
-        self, seed: int, fillers: RemainingItems, capacity: int
-    ) -> tuple[dict[int, int], int]:
-        """Choose the fillers after a seed; return copies of each length, and the tokens of seed and
-        fillers.
-        """
-        content: dict[int, int] = {}
-        # The seed counts as one of the items; -(-4 * m // 5) is 0.8 · m, rounded up.
-        room = fillers.add_shortest(capacity - seed, content, -(-4 * self.min_items // 5) - 1)
-        num_missing = self.min_items - 1 - sum(content.values())
-        if num_missing:
-            room = fillers.add_commonest(room, content, num_missing)
-        max_further = (
-            capacity if self.max_items is None else self.max_items - 1 - sum(content.values())
-        )
-        room = fillers.add_longest(room, content, max_further)
-        return content, capacity - room
 
     def _by_potential(
         self, seeds: Histogram, fillers: Histogram, capacity: int

@@ -6,7 +6,7 @@ from math import ceil, floor
 
 import numpy as np
 
-from brimful.base.checks import is_whole_number
+from brimful.base.checks import is_whole_number, whole_number
 from brimful.base.typing import BoolArray, Int64Array
 from brimful.plan.packing import tokens_of
 from brimful.plan.phased.phase import Settings
@@ -48,11 +48,11 @@ class Half(SeedRule):
     threshold: int | str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.threshold, str):
-            if self.threshold != "mean":
+        super().__post_init__()
+        if self.threshold not in (None, "mean"):
+            if isinstance(self.threshold, str):
                 raise self.complaint("threshold", "a length or mean")
-        else:
-            self.require_whole("threshold", minimum=1)
+            whole_number(self._label("threshold"), self.threshold, minimum=1)
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
@@ -75,9 +75,6 @@ class TopN(SeedRule):
     name = "top_n"
 
     n: int = 5
-
-    def __post_init__(self) -> None:
-        self.require_whole("n", minimum=1)
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
@@ -102,7 +99,7 @@ class SizeRange(SeedRule):
     most: int | None = None
 
     def __post_init__(self) -> None:
-        self.require_whole("least", "most", minimum=1)
+        super().__post_init__()
         if self.least is not None and self.most is not None and self.least > self.most:
             raise self.complaint("least", f"at most most={self.most}")
 
@@ -130,7 +127,7 @@ class CapacityRatio(SeedRule):
     most: float = 1.0
 
     def __post_init__(self) -> None:
-        self.require_share("least", "most")
+        super().__post_init__()
         if self.least > self.most:
             raise self.complaint("least", f"at most most={self.most}")
 
@@ -153,7 +150,7 @@ class Lengths(SeedRule):
 
     name = "lengths"
 
-    lengths: tuple[int, ...]
+    lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         values = (
