@@ -101,29 +101,6 @@ def test_pack_takes_several_files_in_the_order_given(chats: Path, tokenizer: Pat
     assert LengthTable.open(tmp_path / "p" / "lengths.arrow").tokens.tolist() == LENGTHS
 
 
-def test_pack_counts_what_filters_leave_out(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
-    """Without it samples that a filter took are in no number and no list."""
-    with open(chats, "a") as file:
-        file.write(chats.read_text().splitlines()[2] + "\n")
-    words = ["pack", chats, "-o", tmp_path / "p", "--tokenizer", tokenizer, "--max-length", 70, "--quiet"]
-    filters = ["--filter", "duplicates", "--filter", "characters=2:"]
-    out, _ = run(*words, *filters)
-    shown = value(out, "rejected")
-    assert shown.startswith(f"3 rows, listed in {tmp_path}/p/rejects.jsonl; first: {chats}:")
-    assert value(out, "filtered") == "2 by characters, 1 by duplicates (among the rejected)"
-    rejects = [json.loads(line) for line in (tmp_path / "p" / "rejects.jsonl").read_text().splitlines()]
-    assert rejects[-1]["reason"] == "has the content of sample 2"
-    # In another order they are the same; without them, these packs hold other samples.
-    assert value(run(*words, *filters[2:], *filters[:2])[0], "rejected") == shown
-    error = refused(*words)
-    assert (
-        "already holds packs made differently: filters (characters {'least': 2, 'most': None} and duplicates there"
-        in error
-    )
-    assert "none now). Choose another -o" in error
-    assert refused(*words, "--filter", "nonsense").startswith("--filter nonsense is unknown: use refusals")
-
-
 def test_the_same_command_works_again_where_packs_go_into_the_data(chats: Path, tokenizer: Path) -> None:
     """Without it the second run reads the packs of the first as data."""
     command = ("pack", chats.parent, "-o", chats.parent / "packs", "--tokenizer", tokenizer, "--max-length", 70)

@@ -65,11 +65,6 @@ def test_what_cannot_be_joined_is_refused_with_the_command(parts, tmp_path):
     longer = measured([parts[1], parts[2]], tmp_path, "longer")
     with pytest.raises(CacheMismatchError, match=r"longer.arrow holds samples of .*b.jsonl, as does .*1.arrow"):
         join_tables([second, longer])
-    alone = measured(parts[2], tmp_path, "alone", filters=["duplicates"])
-    with pytest.raises(
-        SettingsError, match=r"were looked for in this part only: `brimful measure .*a.jsonl .*c.jsonl -o FILE` finds"
-    ):
-        join_tables([first, alone])
     with pytest.raises(SettingsError, match="no length tables to join"):
         join_tables([])
 

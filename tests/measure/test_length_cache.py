@@ -12,7 +12,6 @@ from brimful import ChatEncoder, PackedDataset, PlanSettings, measure_lengths, o
 from brimful.base.progress import Progress
 from brimful.errors import AugmentationError, CacheMismatchError, SettingsError, WrongTypeError
 from brimful.measure import LengthCache
-from brimful.measure.filters import Words
 from brimful.shared import shared_plan
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.tools import run
@@ -197,7 +196,7 @@ def test_several_files(small_qwen, tmp_path):
     encoder = ChatEncoder(str(small_qwen), train_on="all", system="Be brief.")
     source = open_source(list(map(str, paths)))
     cache = LengthCache(tmp_path / "lengths.arrow", augmentation={"version": 1})
-    options = {"budgets": ("tokens", "loss_tokens"), "filters": ["words=1:"], "on_bad_sample": "skip"}
+    options = {"budgets": ("tokens", "loss_tokens"), "on_bad_sample": "skip"}
     pasted(command_of(cache, source, encoder, **options))
     assert len(cache.lengths(source, encoder, **options)) == 2
     # A file that is there and of something else is replaced by the same command.
@@ -207,10 +206,7 @@ def test_several_files(small_qwen, tmp_path):
 
 
 def test_what_no_command_measures_is_a_call(tmp_path):
-    """Rows in memory, a filter of a script."""
+    """Rows in memory."""
     cache = LengthCache(tmp_path / "lengths.arrow", augmentation={"crop": 7})
     call = f"measure_lengths(source, encoder, path={str(tmp_path / 'lengths.arrow')!r}, augmentation={{'crop': '7'}}, "
     assert command_of(cache, [{"text": "abc"}], toy_chat_encoder()).startswith(call)
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
-    assert command_of(cache, str(path), toy_chat_encoder(), filters=[Words(1)]).startswith(call)

@@ -160,13 +160,3 @@ def test_rows_of_two_samples_are_groups_of_the_plan(tmp_path):
         ids = [segment.sample_id for segment in pack]
         assert sorted(ids) == sorted({row * 2 + side for row in {i // 2 for i in ids} for side in (0, 1)})
     assert pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=50).seconds == {}
-
-
-def test_the_directory_of_a_job_with_other_filters(tmp_path):
-    """Its packs hold other samples: the filters of both are named."""
-    source, encoder = open_source(texts(3, 5, 4, 4)), toy_chat_encoder()
-    pack_dataset(source, encoder, tmp_path, capacity=8, filters=["characters=4:9"])
-    for filters, now in ((None, "none"), (["characters=5:9"], "characters {'")):
-        with pytest.raises(StoreMismatchError, match=r"already holds packs made differently: filters \(") as refused:
-            pack_dataset(source, encoder, tmp_path, capacity=8, filters=filters)
-        assert f", {now}" in str(refused.value)

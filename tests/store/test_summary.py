@@ -53,7 +53,6 @@ def test_every_line_of_a_job_with_losses():
         encoded_by=["tokenizers 0.21", "jinja2"],
         no_target={"an empty answer": 1},
         unread={"id": 4, "score": 1},
-        filtered={"duplicates": 1},
     )
     summary = summary_of(
         table, capacity=3000, overflow="drop", no_target="keep", seconds={"measure": 1.26, "plan": 0.04}
@@ -72,7 +71,6 @@ def test_every_line_of_a_job_with_losses():
         "dropped        1 sample (25.00 %), 6,000 tokens (66.67 %): longer than a pack, listed in packs/dropped.jsonl",
         "cut            0 truncated, 0 tokens (0 %) lost; 0 split into segments",
         "rejected       1 row, listed in packs/rejects.jsonl",
-        "filtered       1 by duplicates (among the rejected)",
         "not read       columns id (100 %), score (25.00 %) of the rows",
         "time           measure 1.3 s, plan 0.0 s",
         "warning        66.67 % of the tokens are in no pack: see dropped and cut; a larger pack loses fewer",
@@ -90,7 +88,7 @@ def test_a_job_without_a_loss_says_so():
     assert values["rejected"] == "0 rows"
     assert values["time"] == "nothing to do: all was there"
     assert values["samples/pack"] == "1.5 on average, median 2, most 2"
-    assert not {"warning", "filtered", "not read", "mixture", "encoded by"} & set(values)
+    assert not {"warning", "not read", "mixture", "encoded by"} & set(values)
 
 
 def test_packs_above_the_bound_are_a_share_of_it():

@@ -32,6 +32,3 @@ ATTACHMENT_STORE = "brimful.media.store"
 
 MEDIA_ENCODER = "brimful.media.encode"
 """Package of the encoder of chats with attachments, ``MediaChatEncoder``."""
-
-FILTER_MODULES = ("brimful.media.filters",)
-"""Modules that register quality filters (``measure.filters.register``)."""

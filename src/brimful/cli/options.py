@@ -53,7 +53,7 @@ line.
 
 _COMMON = frozenset(
     {
-        *("format", "fields", "on_bad_sample", "max_samples", "rejects", "filters"),
+        *("format", "fields", "on_bad_sample", "max_samples", "rejects"),
         *("tokenizer", "mode", "chat_template", "system", "train_on"),
         *("processor", "max_pixels", "media_storage"),
         *(
@@ -315,7 +315,7 @@ job_options = grouped(
 engine_option = options_of(Execution, "Job", "engine")
 execution_options = options_of(Execution, "Job")
 store_options = grouped("Output", value_option("-o", "DIR", "Directory of the packs.", "--output"))
-sample_options = options_of(JobSettings, "Source", "on_bad_sample", "filters")
+sample_options = options_of(JobSettings, "Source", "on_bad_sample")
 plan_options = grouped(
     "Packing",
     options_of(PlanSettings, "Packing"),

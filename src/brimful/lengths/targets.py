@@ -242,8 +242,6 @@ class Account:
         kinds: samples that are chats, texts and rows of tokens.
         unread: samples with a column that is not read, by its name.
         no_target: samples without a target of the loss, by the reason.
-        filtered: samples that a filter left out, by its name. Duplicates are encoded first, and
-            counted above too.
 
     >>> from brimful.sources import Sample
     >>> account = Account()
@@ -255,7 +253,6 @@ class Account:
     kinds: Counter[str] = field(default_factory=Counter)
     unread: Counter[str] = field(default_factory=Counter)
     no_target: Counter[str] = field(default_factory=Counter)
-    filtered: Counter[str] = field(default_factory=Counter)
 
     def add(self, samples: Iterable[ReadSample]) -> None:
         """Count samples that were encoded."""
@@ -274,8 +271,5 @@ class Account:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts for JSON, in descending order; ``filtered`` only if a filter left out
-        something.
-        """
-        counts = {name: dict(counter.most_common()) for name, counter in vars(self).items()}
-        return {name: count for name, count in counts.items() if count or name != "filtered"}
+        """Return the counts for JSON, in descending order."""
+        return {name: dict(counter.most_common()) for name, counter in vars(self).items()}

@@ -2,7 +2,6 @@
 length.
 """
 
-import heapq
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -12,15 +11,12 @@ from typing import Any
 import numpy as np
 
 from brimful.base.atomic_file import atomic_file
-from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged, open_table
-from brimful.base.typing import AnyPath, Int64Array
-from brimful.lengths.table import REJECTED, LengthTable
+from brimful.base.typing import AnyPath
+from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.block import RUNS
 from brimful.measure.block_task import BlockContext, BlockTask
-from brimful.measure.filters import Duplicates
-from brimful.measure.filters.duplicates import CONTENT, first_of_each
 from brimful.measure.media_states import STATES
 from brimful.sources.source import Source
 
@@ -53,7 +49,7 @@ def lists_rejects(table: LengthTable, path: AnyPath) -> bool:
 
 
 def rejects_of(
-    earlier_table: LengthTable | None, tasks: list[BlockTask], originals: Int64Array | None
+    earlier_table: LengthTable | None, tasks: list[BlockTask]
 ) -> Iterator[tuple[int, str]]:
     """Yield sample and reason of all rejects in the order of the samples, a block at a time."""
     if earlier_table is not None:
@@ -61,17 +57,8 @@ def rejects_of(
     for task in tasks:
         # Rows of a part are counted from its first: the same part may be elsewhere in another
         # source.
-        rejects = [
-            (task.start + row, reason)
-            for row, _, reason in open_table(task.part_path).description["rejects"]
-        ]
-        if originals is not None:
-            copies = task.start + np.flatnonzero(originals[task.start : task.stop] >= 0)
-            reasons = (
-                f"has the content of sample {original:,}" for original in originals[copies].tolist()
-            )
-            rejects = list(heapq.merge(rejects, zip(copies.tolist(), reasons, strict=True)))
-        yield from rejects
+        for row, _, reason in open_table(task.part_path).description["rejects"]:
+            yield task.start + row, reason
 
 
 def write_rejects(
@@ -119,7 +106,6 @@ def assembled_table(
     tasks: list[BlockTask],
     context: BlockContext,
     provenance: dict[str, Any],
-    originals: Int64Array | None,
 ) -> LengthTable:
     """Join the rows of an earlier table and the files of the later tasks into the table of the
     source.
@@ -156,22 +142,6 @@ def assembled_table(
         libraries["encoded_by"].add(part.description.get("encoded_by", ""))
         if context.needs_runs:
             runs.append(part.ragged(RUNS))
-    if originals is not None:
-        is_copy = originals >= 0
-        for column in columns.values():
-            column[is_copy] = REJECTED
-        if runs:
-            joined = joined_rows(runs)
-            sizes = np.diff(joined.offsets)
-            runs = [
-                Ragged(
-                    joined.values[np.repeat(~is_copy, sizes)],
-                    offsets_of(np.where(is_copy, 0, sizes)),
-                )
-            ]
-        accounts.append(
-            {"filtered": {Duplicates.name: int(is_copy.sum())}} if is_copy.any() else {}
-        )
     targets = None
     if context.targets:
         targets = (
@@ -185,26 +155,8 @@ def assembled_table(
         provenance={**provenance, **used, "account": Account.sum(accounts).as_dict()},
         rejects=[
             [sample_id, source.where(sample_id), reason]
-            for sample_id, reason in islice(
-                rejects_of(earlier_table, tasks, originals), MAX_REJECTS
-            )
+            for sample_id, reason in islice(rejects_of(earlier_table, tasks), MAX_REJECTS)
         ],
         targets=targets,
         media_states=states,
     )
-
-
-def originals_of(tasks: list[BlockTask], context: BlockContext) -> Int64Array | None:
-    """Return the sample that each sample duplicates, ``int64[num_samples]``; -1 for none.
-
-    None if duplicates are kept. The result depends only on contents and ids, not on the order of
-    work.
-    """
-    if not context.needs_contents:
-        return None
-    # No rows come from an earlier table here: the tasks cover all samples.
-    parts = [open_table(task.part_path) for task in tasks]
-    high, low = (np.concatenate([part.flat(name) for part in parts]) for name in CONTENT)
-    is_measured = np.concatenate([part.flat("tokens") for part in parts]) > 0
-    firsts = first_of_each(high, low, is_measured & ((high != 0) | (low != 0)))
-    return np.where(firsts == np.arange(len(firsts)), -1, firsts)

@@ -1,6 +1,6 @@
 """Measurement of one block of rows, in any process: lengths, targets, account and rejected rows."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,6 @@ from brimful.errors import BadSampleError
 from brimful.lengths.table import REJECTED
 from brimful.lengths.targets import Account, runs_of_masks
 from brimful.measure.block_task import BlockContext, BlockTask, batches_of, in_halves
-from brimful.measure.filters import rejection
-from brimful.measure.filters.duplicates import CONTENT, content_of
 from brimful.measure.media_states import STATES, noted
 from brimful.sources.sample import Sample
 
@@ -30,11 +28,9 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     samples = context.source.read_plain(task.start, task.stop)
     states = np.zeros(len(task), dtype=np.int64)
     if takes_media:
-        # Before the filters: a filter that looks at an image rejects its row only as long as the
-        # image stays the same.
+        # Before transforms, which may replace a file by bytes.
         samples = noted(samples, states, task.start)
-    # Files and filters apply to the samples before transforms, which may replace a file by bytes.
-    batches = batches_of(context.source.augment(rows.kept(samples)), rows.errors)
+    batches = batches_of(context.source.augment(samples), rows.errors)
     columns: dict[str, Any] = {}
     if context.needs_labels:
         ids, mask, media = rows.encode(batches)
@@ -54,11 +50,6 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     description = {
         "kind": "length_part",
         "rejects": rows.rejects(is_empty),
-        **(
-            {"filtered": [index - task.start for index in sorted(rows.filtered_ids)]}
-            if context.filters
-            else {}
-        ),
         "account": rows.account.as_dict(),
         "engine": context.encoder.engine.id,
         "encoded_by": context.encoder.engine.name,
@@ -67,8 +58,6 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     part = {
         name: np.where(is_empty, np.int32(REJECTED), columns[name]) for name in context.budgets
     } | runs
-    if context.needs_contents:
-        part |= dict(zip(CONTENT, rows.contents.T, strict=True))
     if takes_media:
         part[STATES] = states
     write_table(task.part_path, part, description)
@@ -80,32 +69,13 @@ class _Rows:
 
     Attributes:
         account: counts of samples.
-        errors: of rows that cannot be read or encoded, and of samples that a filter leaves out,
-            which are ``filtered_ids``.
-        contents: ``int64[num_rows, 2]``, fingerprints of contents, if they have to be compared.
+        errors: of rows that cannot be read or encoded.
     """
 
     def __init__(self, context: BlockContext, task: BlockTask) -> None:
         self.context, self.task = context, task
         self.account = Account()
         self.errors: list[BadSampleError] = []
-        self.filtered_ids: set[int] = set()
-        self.contents = np.zeros((len(task) if context.needs_contents else 0, 2), dtype=np.int64)
-
-    def kept(self, samples: Iterable[Sample | BadSampleError]) -> Iterator[Sample | BadSampleError]:
-        """Yield the samples that no filter leaves out, and errors unchanged."""
-        for sample in samples:
-            if isinstance(sample, Sample):
-                verdict = rejection(self.context.filters, sample)
-                if verdict is not None:
-                    name, reason = verdict
-                    self.account.filtered[name] += 1
-                    self.filtered_ids.add(sample.sample_id)
-                    self.errors.append(BadSampleError(reason, sample_id=sample.sample_id))
-                    continue
-                if self.context.needs_contents:
-                    self.contents[sample.sample_id - self.task.start] = content_of(sample)
-            yield sample
 
     def encode(
         self, batches: Iterable[list[Sample]]
@@ -171,8 +141,6 @@ class _Rows:
     def rejects(self, is_empty: BoolArray) -> list[list[Any]]:
         """Return ``[row, where, reason]`` of the errors, in the order of the rows; raise the first
         if none is allowed.
-
-        A sample that a filter left out never stops the job.
         """
         known_ids = {error.sample_id for error in self.errors}
         empty_ids = (np.flatnonzero(is_empty) + self.task.start).tolist()
@@ -185,7 +153,7 @@ class _Rows:
         for error in sorted(self.errors, key=lambda error: error.sample_id):
             if not error.where:
                 error = error.located(self.context.source.where(error.sample_id))
-            if not self.context.skip_bad and error.sample_id not in self.filtered_ids:
+            if not self.context.skip_bad:
                 raise error
             rejects.append([error.sample_id - self.task.start, error.where, error.reason])
         return rejects

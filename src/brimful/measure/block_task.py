@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError
-from brimful.measure.filters import Duplicates, Filter
 from brimful.sources.sample import PlainMessages, Sample
 from brimful.sources.source import Source
 
@@ -37,13 +36,7 @@ class BlockContext:
     skip_bad: bool
     keep_encoded: bool
     targets: bool
-    filters: tuple[Filter, ...] = ()
     looks_at_media: bool = False
-
-    @property
-    def needs_contents(self) -> bool:
-        """True if contents of samples have to be compared."""
-        return any(isinstance(item, Duplicates) for item in self.filters)
 
     @property
     def needs_runs(self) -> bool:

@@ -11,7 +11,7 @@ the installed processor.
 
 import contextlib
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -62,15 +62,9 @@ _COUNTS = ("images", "frames", "sounds")
 """Budgets that tell kinds of samples apart: none, one, or several of each."""
 
 
-def reference_rows(
-    context: BlockContext, task: BlockTask, filtered_rows: Collection[int] = ()
-) -> ReferenceRows:
+def reference_rows(context: BlockContext, task: BlockTask) -> ReferenceRows:
     """Return a few rows of a block, encoded by the reference."""
-    samples = [
-        sample
-        for first in _first_rows(task)
-        for sample in _few_of(context, task, first, filtered_rows)
-    ]
+    samples = [sample for first in _first_rows(task) for sample in _few_of(context, task, first)]
     return list(zip(samples, context.encoder.engine.reference.encode_batch(samples), strict=True))
 
 
@@ -91,13 +85,12 @@ def compare_block(
         return
     tokens = part.flat("tokens")
     fingerprints = _fingerprints(task, part)
-    filtered_rows = set(part.description.get("filtered", ()))  # which were not encoded
     # Tokens are temporary: their reader reports them if they are missing.
     stored = None
     if task.encoded_path is not None and None not in fingerprints:
         stored = StoredSamples([(task.start, task.encoded_path)])
     runs = part.ragged(RUNS) if context.needs_runs else None
-    for sample, reference in expected or reference_rows(context, task, filtered_rows):
+    for sample, reference in expected or reference_rows(context, task):
         row = sample.sample_id - task.start
         targets = None if runs is None else mask_of_runs(runs.row(row), max(0, int(tokens[row])))
         difference = _difference(sample, reference, int(tokens[row]), targets, stored)
@@ -127,15 +120,11 @@ def is_compared(task: BlockTask) -> bool:
     return _is_recorded(task, ".compared", _fingerprints(task, part))
 
 
-def _few_of(
-    context: BlockContext, task: BlockTask, first: int, filtered_rows: Collection[int]
-) -> Iterator[Sample]:
-    """Yield the samples from a row on that were encoded, until they have ``_CHARACTERS``
-    characters.
-    """
+def _few_of(context: BlockContext, task: BlockTask, first: int) -> Iterator[Sample]:
+    """Yield the samples from a row on, until they have ``_CHARACTERS`` characters."""
     num_all = 0
     for sample in context.source.read(first, min(first + ROWS, task.stop)):
-        if isinstance(sample, Sample) and sample.sample_id - task.start not in filtered_rows:
+        if isinstance(sample, Sample):
             yield sample
             num_all += num_characters(sample)
             if num_all >= _CHARACTERS:

@@ -21,12 +21,10 @@ from brimful.measure.assembly import (
     assembled_table,
     knows_rejects,
     lists_rejects,
-    originals_of,
     rejects_of,
     write_rejects,
 )
 from brimful.measure.block_task import BlockContext
-from brimful.measure.filters import Duplicates, as_filters
 from brimful.measure.measure_settings import MeasureSettings, open_earlier, provenance_of
 from brimful.measure.media_states import changed_samples, runs_of_states
 from brimful.measure.pending import forget_shares, measure_share, run_pending, task_for
@@ -72,10 +70,7 @@ def measure_lengths(
         num_proc: processes; all cores if None, one for small data sets. Never changes the result.
         on_bad_sample: ``error`` stops at the first malformed row; ``skip`` counts it, writes it to
             ``rejects_path`` and gives it length -1.
-        rejects_path: JSON lines of the skipped rows, and of samples that a filter left out.
-        filters: quality filters (``brimful.measure.filters``), or texts such as
-            ``aspect-ratio=0.2:5``. Samples that one of them leaves out are rejected with its
-            reason, for any ``on_bad_sample``.
+        rejects_path: JSON lines of the skipped rows.
         augmentation: settings of the augmentation in training, which changes no length
             (``check_augmentation``): recorded in the table, and compared when another training
             opens it (``LengthCache``).
@@ -121,7 +116,7 @@ def measure_and_keep(
     packs that are already written.
     """
     path, targets, rejects_path = settings.path, settings.targets, settings.rejects_path
-    judges, resources = as_filters(settings.filters), settings.resources
+    resources = settings.resources
     provenance = provenance_of(source, encoder, settings)
     key = fingerprint_of(
         [_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None]
@@ -139,17 +134,8 @@ def measure_and_keep(
     if earlier_table is not None and (
         encoded_dir is not None
         or (targets and earlier_table.targets is None)
-        or (
-            settings.on_bad_sample == "error"
-            and len(earlier_table.rejected_ids) > earlier_table.account.filtered.total()
-        )
+        or (settings.on_bad_sample == "error" and len(earlier_table.rejected_ids))
         or (rejects_path is not None and not knows_rejects(earlier_table, source, rejects_path))
-        # New rows may duplicate earlier ones: the files of the earlier blocks, which exist, tell
-        # which.
-        or (
-            len(earlier_table) < len(source)
-            and any(isinstance(judge, Duplicates) for judge in judges)
-        )
     ):
         earlier_table = None
     looks_at_media = looks_at_media and encoder.takes_media
@@ -185,18 +171,16 @@ def measure_and_keep(
             settings.on_bad_sample == "skip",
             encoded_dir is not None,
             targets,
-            judges,
             looks_at_media,
         )
         if resources.execution.is_share:
             measure_share(context, tasks, folder / "shares" / source.fingerprint, resources, path)
         shared = [folder / "parts", *([] if encoded_dir is None else [encoded_dir])]
         run_pending(context, tasks, resources, num_earlier=first_new, shared=shared)
-        originals = originals_of(tasks, context)
-        table = assembled_table(earlier_table, tasks, context, provenance, originals)
+        table = assembled_table(earlier_table, tasks, context, provenance)
         table.save(target)
         forget_shares(target)
-        rejects = rejects_of(earlier_table, tasks, originals)
+        rejects = rejects_of(earlier_table, tasks)
         if encoded_dir is not None:
             paths = [
                 (task.start, task.encoded_path) for task in tasks if task.encoded_path is not None

@@ -13,7 +13,6 @@ from brimful.errors import CacheMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.assembly import MAX_REJECTS
-from brimful.measure.filters import Duplicates
 from brimful.measure.measure_settings import differing_settings
 from brimful.measure.pending import measure_command
 
@@ -37,8 +36,7 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
     Raises:
         CacheMismatchError: tables with different settings or columns, or two with the same data;
             names them and the command that measures them.
-        SettingsError: no tables, or lengths that depend on the other parts: with duplicates
-            removed, or of KTO.
+        SettingsError: no tables, or lengths that depend on the other parts, as those of KTO do.
 
     >>> parts = [LengthTable.from_lengths([3, 5]), LengthTable.from_lengths([4])]
     >>> join_tables(parts).tokens.tolist()
@@ -48,12 +46,6 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
         raise SettingsError("no length tables to join")
     first = tables[0]
     for table in tables:
-        if Duplicates.name in table.provenance.get("settings", {}).get("filters", {}):
-            raise SettingsError(
-                f"{_title(table)} was measured without duplicates, which were looked for in this "
-                f"part only: {_measure(tables)} finds the duplicates of all parts, and reuses the "
-                "cached lengths"
-            )
         if table.joins_rows:
             raise SettingsError(
                 f"{_title(table)} is of KTO, whose mismatches come from neighboring rows: "

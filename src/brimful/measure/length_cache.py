@@ -44,7 +44,7 @@ class LengthCache:
     and rejects a sample whose length changes.
 
     The file matches if it has the fingerprints of the rows and of all that decides lengths
-    (tokenizer, chat template, processor, filters), and the settings of the augmentation, and if the
+    (tokenizer, chat template, processor), and the settings of the augmentation, and if the
     media files still have their sizes and times, which opens no image. Only rows that were appended
     since are measured.
 
@@ -145,7 +145,6 @@ class LengthCache:
 def _writing_command(source: Source, encoder: Encoder, settings: MeasureSettings) -> str:
     """Return the command that writes the lengths of a source, or the call in Python."""
     options: dict[str, list[Any]] = {
-        "filter": list(settings.filters or ()),
         "budget": [name for name in settings.budgets if name != "tokens"],
     }
     augmentation = augmentation_settings(settings.augmentation or {})

@@ -20,7 +20,6 @@ from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
 from brimful.lengths.table import LengthTable
-from brimful.measure.filters import FILTERS, Filter, as_filters
 from brimful.sources.augmented import Transform
 from brimful.sources.source import Source
 
@@ -41,13 +40,6 @@ class SampleSettings:
 
     on_bad_sample: OnBadSample = option(
         "error", "A malformed row stops the job, or is counted and written to a reject file."
-    )
-    filters: Sequence[Filter | str] | None = option(
-        None,
-        "Leave out samples of poor quality, counted and listed with the rejected rows: "
-        f"{', '.join(each.form for each in FILTERS.values())}.",
-        "NAME[=VALUE]",
-        "--filter",
     )
     num_proc: int | None = option(
         None,
@@ -114,12 +106,10 @@ def provenance_of(
     Augmentation changes no length, so blocks are found for any; a table records the one it was made
     for.
     """
-    budgets, filters = measuring.budgets_of(encoder), as_filters(measuring.filters)
+    budgets = measuring.budgets_of(encoder)
     settings = {f"encoder {name}": value for name, value in encoder.length_settings.items()}
     if "loss_tokens" in budgets:
         settings |= {f"encoder {name}": value for name, value in encoder.label_settings.items()}
-    if filters:
-        settings["filters"] = {judge.name: judge.settings for judge in filters}
     return {
         "settings": {
             **settings,

@@ -34,7 +34,6 @@ from brimful.measure.comparison import (
     measure_and_compare,
     reference_rows,
 )
-from brimful.measure.filters.duplicates import CONTENT
 from brimful.measure.media_states import STATES, StatedRows, changed_samples
 from brimful.sources.rows import Block
 
@@ -241,9 +240,7 @@ def run_pending(
                 # daemons: exit must wait.
                 threading.Thread(target=_load, args=(engine.reference,)).start()
                 threading.Thread(target=_load, args=(encoder,)).start()
-            elif (
-                not context.filters
-            ):  # rows that a filter leaves out are not compared, and are not known yet
+            else:
                 start_server(preload)
                 for task in pending_tasks[:_NUM_EARLY_BLOCKS]:
                     references[task.start] = reference_rows(context, task)
@@ -319,11 +316,7 @@ def has_lengths(task: BlockTask, context: BlockContext) -> bool:
     try:
         part = open_table(task.part_path)
         # Reading a column verifies its checksum.
-        contents, states = (
-            CONTENT if context.needs_contents else (),
-            (STATES,) if context.encoder.takes_media else (),
-        )
-        for name in (*context.budgets, *contents, *states):
+        for name in (*context.budgets, *((STATES,) if context.encoder.takes_media else ())):
             part.flat(name)
         if context.needs_runs:
             part.ragged(RUNS)
@@ -333,6 +326,4 @@ def has_lengths(task: BlockTask, context: BlockContext) -> bool:
         part.description.get("engine", "")
     ):
         return False
-    return context.skip_bad or len(part.description["rejects"]) == len(
-        part.description.get("filtered", ())
-    )
+    return context.skip_bad or not part.description["rejects"]

@@ -101,7 +101,7 @@ def shared_plan(
             None.
         job: name of the job if several jobs share ``directory``; from the environment variables of
             the launcher if None.
-        cache_dir, num_proc, on_bad_sample, filters, execution: see ``measure_lengths``.
+        cache_dir, num_proc, on_bad_sample, execution: see ``measure_lengths``.
         waiting: times in seconds (``Waiting``).
         progress: shows the work of rank 0 and the messages of the other ranks; lines or a bar on
             stderr if None.

@@ -39,11 +39,11 @@ _PIECE = 8 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings(SampleSettings):
-    """Settings of a job that writes packs; none of them changes the plan but ``filters`` and
+    """Settings of a job that writes packs; none of them changes the plan but
     ``on_bad_sample``.
 
     Attributes:
-        on_bad_sample, filters: as for ``measure_lengths``.
+        on_bad_sample: as for ``measure_lengths``.
         media_storage: how the store holds media in files: ``references``, ``bytes`` or
             ``features``. Bytes are stored once for each distinct medium; bytes that came with rows
             are always stored.

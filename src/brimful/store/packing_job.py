@@ -23,10 +23,8 @@ from brimful.errors import (
     OversizedSampleError,
     SettingsError,
     SourceError,
-    StoreMismatchError,
 )
 from brimful.lengths.table import LengthTable
-from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import MeasureSettings
 from brimful.plan import Plan, PlanSettings
@@ -101,10 +99,8 @@ def pack_dataset(
     # The header holds the requested options; results of a search enter it through the plan's
     # fingerprint.
     is_finished = _check_claim(pack_job, settings, groups)
-    judges = as_filters(job.filters)
     if log.is_begun():
         home.fetch("lengths.arrow")
-        _check_filters(home.path("lengths.arrow"), judges)
     if transforms:
         check_augmentation(source, encoder, transforms)
     encoded_dir = home.path("tmp/encoded")
@@ -253,30 +249,6 @@ def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
         plan
         if (plan.fingerprint, plan.length_fingerprint) == (fingerprint, table.fingerprint)
         else None
-    )
-
-
-def _check_filters(path: Path, filters: Sequence[Filter]) -> None:
-    """Reject the directory of a job with other filters: its packs hold other samples."""
-    try:
-        earlier = LengthTable.open(path).provenance.get("settings", {}).get("filters", {})
-    except (FileNotFoundError, CorruptFileError):
-        return  # then the lengths are measured again, and the plan of the packs is compared
-    present = {judge.name: judge.settings for judge in filters}
-    if earlier != present:
-        raise StoreMismatchError(
-            f"{path.parent} already holds packs made differently: filters ({_names(earlier)} "
-            f"there, {_names(present)} now). Choose another {setting('directory')}, or delete that "
-            "one"
-        )
-
-
-def _names(filters: Mapping[str, Mapping[str, Any]]) -> str:
-    return (
-        " and ".join(
-            f"{name} {dict(values)}" if values else name for name, values in filters.items()
-        )
-        or "none"
     )
 
 

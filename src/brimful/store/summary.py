@@ -140,7 +140,6 @@ class PackSummary:
             "split into segments",
             f"rejected       {counted(ledger.samples_rejected, 'row')}"
             f"{self._listed('rejects.jsonl', ledger.samples_rejected, first_rejected)}",
-            *self._filter_lines(),
             *self._unread_lines(),
             f"time           {stages or 'nothing to do: all was there'}",
             *self.warnings(),
@@ -210,14 +209,6 @@ class PackSummary:
         if mixture is None:
             return []
         return [f"mixture        {describe_mixture(self.plan.outcome.mixed, mixture.as_dict())}"]
-
-    def _filter_lines(self) -> list[str]:
-        """Return the line on samples that filters left out, which are among the rejected; empty
-        without any.
-        """
-        counts = self.table.account.filtered.most_common()
-        text = ", ".join(f"{count:,} by {name}" for name, count in counts)
-        return [f"filtered       {text} (among the rejected)"] if counts else []
 
     def _listed(self, file_name: str, count: int, note: str = "") -> str:
         """Return the hint to the file that lists samples; empty for no samples."""

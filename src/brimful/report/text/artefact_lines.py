@@ -53,12 +53,7 @@ def describe_lengths(table: LengthTable) -> list[str]:
             f"{short(table.provenance['source_fingerprint'])}"
         )
     if len(table.rejected_ids):
-        filter_words = "".join(
-            f", {count:,} by filter {name}" for name, count in table.account.filtered.most_common()
-        )
-        lines.append(
-            f"rejected       {counted(len(table.rejected_ids), 'row' if filter_words else 'malformed row')}{filter_words}"
-        )
+        lines.append(f"rejected       {counted(len(table.rejected_ids), 'malformed row')}")
         lines += [f"               {origin}: {reason}" for _, origin, reason in table.rejects[:5]]
     return lines
 
