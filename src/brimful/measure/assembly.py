@@ -3,7 +3,6 @@ length.
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -24,30 +23,6 @@ MAX_REJECTS = 1000
 """Number of rejected rows that a table names, from the first; the rest are only counted."""
 
 
-def knows_rejects(table: LengthTable, source: Source, path: AnyPath) -> bool:
-    """Return true if the reason of each reject is in the table, or in the file at the path, which
-    lists its rejects.
-    """
-    if len(table.rejected_ids) == len(table.rejects):
-        return True
-    return len(table) == len(source) and lists_rejects(table, path)
-
-
-def lists_rejects(table: LengthTable, path: AnyPath) -> bool:
-    """Return true if a file lists exactly the rejected samples of a table, and they are more than
-    the table names.
-    """
-    if len(table.rejected_ids) == len(table.rejects):
-        return False
-    try:
-        with open(path, "rb") as file:
-            return bool(
-                [json.loads(line)["sample_id"] for line in file] == table.rejected_ids.tolist()
-            )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
 def rejects_of(
     earlier_table: LengthTable | None, tasks: list[BlockTask]
 ) -> Iterator[tuple[int, str]]:
@@ -61,39 +36,22 @@ def rejects_of(
             yield task.start + row, reason
 
 
-def write_rejects(
-    table: LengthTable,
-    source: Source,
-    path: AnyPath,
-    rejects: Iterable[tuple[int, str]] | None = None,
-) -> None:
+def write_rejects(source: Source, path: AnyPath, rejects: Iterable[tuple[int, str]]) -> None:
     """Write JSON lines of the skipped rows: file and line, reason, and the row if it can be read.
 
     Args:
-        table: lengths, in which they are -1.
         source: the rows.
         path: file of the list.
-        rejects: sample and reason of each, in order; None for the rejects that the table names.
+        rejects: sample and reason of each, in the order of the samples.
     """
-    ids = table.rejected_ids
-    if len(ids) == 0 and not os.path.exists(path):
-        return
-    reasons = iter(
-        rejects if rejects is not None else ((reject[0], reject[2]) for reject in table.rejects)
-    )
-    known = next(reasons, None)
     with atomic_file(path) as file:
-        for sample_id in map(int, ids):
+        for sample_id, reason in rejects:
             row = source.rows.get(sample_id)
-            # Both are in the order of the samples; a table names the first ``MAX_REJECTS`` alone.
-            reason = "see the rows before"
-            if known is not None and known[0] == sample_id:
-                reason, known = known[1], next(reasons, None)
             record = {
                 "sample_id": sample_id,
                 "where": source.where(sample_id),
                 "reason": reason,
-                "row": row if not isinstance(row, Exception) else None,
+                "row": None if isinstance(row, Exception) else row,
             }
             file.write(
                 json.dumps(record, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")

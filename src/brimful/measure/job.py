@@ -1,6 +1,6 @@
 """Measurement of exact lengths: parallel, cached by content, resumable, and only for new rows."""
 
-from collections.abc import Iterator
+import os
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,10 @@ from brimful.errors import CacheMismatchError
 from brimful.lengths.table import LengthTable
 from brimful.measure.assembly import (
     assembled_table,
-    knows_rejects,
-    lists_rejects,
     rejects_of,
     write_rejects,
 )
-from brimful.measure.block_task import BlockContext
+from brimful.measure.block_task import BlockContext, BlockTask
 from brimful.measure.measure_settings import MeasureSettings, open_earlier, provenance_of
 from brimful.measure.media_states import changed_samples, runs_of_states
 from brimful.measure.pending import forget_shares, measure_share, run_pending, task_for
@@ -135,7 +133,11 @@ def measure_and_keep(
         encoded_dir is not None
         or (targets and earlier_table.targets is None)
         or (settings.on_bad_sample == "error" and len(earlier_table.rejected_ids))
-        or (rejects_path is not None and not knows_rejects(earlier_table, source, rejects_path))
+        # A table names the first rejects alone; the files of its blocks name all.
+        or (
+            rejects_path is not None
+            and len(earlier_table.rejected_ids) > len(earlier_table.rejects)
+        )
     ):
         earlier_table = None
     looks_at_media = looks_at_media and encoder.takes_media
@@ -147,7 +149,7 @@ def measure_and_keep(
             earlier_table = None
 
     samples = None
-    rejects: Iterator[tuple[int, str]] | None = None
+    tasks: list[BlockTask] = []
     if earlier_table is not None and len(earlier_table) == len(source):
         table = earlier_table
         # Equal rows may be in a file of another name now.
@@ -180,15 +182,13 @@ def measure_and_keep(
         table = assembled_table(earlier_table, tasks, context, provenance)
         table.save(target)
         forget_shares(target)
-        rejects = rejects_of(earlier_table, tasks)
         if encoded_dir is not None:
             paths = [
                 (task.start, task.encoded_path) for task in tasks if task.encoded_path is not None
             ]
             samples = StoredSamples(paths)
-    # A complete list stays: it may have more reasons than the table.
-    if rejects_path is not None and not (rejects is None and lists_rejects(table, rejects_path)):
-        write_rejects(table, source, rejects_path, rejects)
+    if rejects_path is not None and (len(table.rejected_ids) or os.path.exists(rejects_path)):
+        write_rejects(source, rejects_path, rejects_of(earlier_table, tasks))
     return Measurement(table, samples)
 
 
