@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
 from brimful.encode import ChatEncoder
-from brimful.encode.chat_template import ChatTemplate, _text_or_none
+from brimful.encode.chat_template import _text_or_none
 from brimful.errors import BadSampleError
 from brimful.sources import Sample
 from tests.encode.templates import STYLES, tokenizer_of
@@ -72,20 +72,21 @@ def test_the_engine_is_named():
 
 
 def test_a_fault_of_filling_is_remembered(fresh_cache):
-    """After it the template is rendered, in later processes too, and what was filled in is not used again."""
+    """After it the template is rendered in later processes, and what was filled in is not used again."""
 
-    def template() -> ChatTemplate:
-        return ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=STYLES["chatml"].template)._chat_template
+    def encoder() -> ChatEncoder:
+        return ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=STYLES["chatml"].template)
 
-    first = template()
-    engine_id = first.engine_id
-    assert engine_id.startswith("templates filled, ")
-    assert first.fills_plain_chats
-    first.distrust(engine_id, "it differed on a row")
-    for later in (first, template()):
-        assert not later.trusts(engine_id)
-        assert (later.engine_id, later.engine) == ("", "Jinja (it differed on a row)")
-        assert not later.fills_plain_chats
+    first = encoder()
+    engine_id = first.engine.id
+    assert engine_id.endswith(", templates filled")
+    assert first._chat_template.fills_plain_chats
+    first.engine.distrust(engine_id, "it differed on a row")
+    later = encoder()
+    assert not later.engine.trusts(engine_id)
+    assert (later.engine.id, later._chat_template.engine) == ("", "Jinja")
+    assert "(it differed on a row), templates by Jinja" in later.engine.name
+    assert not later._chat_template.fills_plain_chats
 
 
 @pytest.mark.parametrize("source", ["{% set ns = namespace(_a=1) %}", "{% set ns = namespace() %}{% set ns._a = 1 %}"])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("tokenizers", reason="tokenizers come with brimful[text]")
+pytest.importorskip("transformers", reason="tokenizers need the extra brimful[text]")
 
-from brimful.base.ragged import offsets_of
-from brimful.base.tables import Ragged
-from brimful.encode.token_places import ByteAlignedTexts, TokenBytes, aligned_by_offsets
+from brimful.encode.token_places import TextSpans, TokenBytes
+from brimful.encode.tokenizer import Tokenizer
 
 PIECES = [
     "a",
@@ -51,6 +51,16 @@ def _tokenizer(*, normalizer: bool):
     return backend
 
 
+@cache
+def _aligning(*, normalizer: bool) -> Tokenizer:
+    """A tokenizer that counts the bytes of its tokens."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=_tokenizer(normalizer=normalizer)))
+    assert tokenizer.facts.sizes is not None
+    return tokenizer
+
+
 @pytest.mark.parametrize("normalizer", [False, True])
 @settings(max_examples=2 * settings.default.max_examples)
 @given(
@@ -58,45 +68,32 @@ def _tokenizer(*, normalizer: bool):
 )
 def test_runs_are_those_of_the_reference(normalizer, texts, data):
     """Without it a label would begin or end at another token as soon as a text holds more than plain letters."""
-    backend = _tokenizer(normalizer=normalizer)
-    sizes = TokenBytes.of(json.loads(backend.to_str()))
-    assert sizes is not None
-
-    def reference(some):
-        encodings = backend.encode_batch(list(some), add_special_tokens=False)
-        ids = [encoding.ids for encoding in encodings]
-        flat = np.array([token for row in ids for token in row], dtype=np.int32)
-        return aligned_by_offsets(Ragged(flat, offsets_of([len(row) for row in ids])), some, encodings)
-
-    expected = reference(texts)
+    tokenizer = _aligning(normalizer=normalizer)
     rows = np.repeat(np.arange(len(texts)), 3)
     starts = np.array([data.draw(st.integers(0, len(texts[row]))) for row in rows])
     ends = np.array([data.draw(st.integers(start, len(texts[row]))) for row, start in zip(rows, starts, strict=True)])
-    aligned = ByteAlignedTexts(texts, expected.ids, sizes, reference)
-    for ours, theirs in zip(aligned.runs(rows, starts, ends), expected.runs(rows, starts, ends), strict=True):
+    spans = TextSpans(rows, starts, ends)
+    (ids, *runs), (expected_ids, *expected_runs) = (one.align(texts, spans) for one in (tokenizer, tokenizer.reference))
+    assert ids.values.tolist() == expected_ids.values.tolist()
+    for ours, theirs in zip(runs, expected_runs, strict=True):
         assert ours.tolist() == theirs.tolist()
 
 
-def test_texts_in_another_form_go_to_the_reference():
+def test_texts_in_another_form_go_to_the_reference(monkeypatch):
     """A decomposed accent has other bytes than its tokens: counting bytes would shift everything behind it."""
-    backend = _tokenizer(normalizer=True)
-    sizes = TokenBytes.of(json.loads(backend.to_str()))
-    assert sizes is not None
+    tokenizer = _aligning(normalizer=True)
     asked = []
+    real = Tokenizer._align_by_reference
 
-    def reference(some):
-        asked.extend(some)
-        encodings = backend.encode_batch(list(some), add_special_tokens=False)
-        ids = np.array(encodings[0].ids, dtype=np.int32)
-        return aligned_by_offsets(Ragged(ids, offsets_of([len(ids)])), some, encodings)
+    def recorded(self, texts, spans):
+        asked.extend(texts)
+        return real(self, texts, spans)
 
-    texts = ["plain", "cafe\u0301 x"]
-    encodings = backend.encode_batch(texts, add_special_tokens=False)
-    ids = np.array([token for encoding in encodings for token in encoding.ids], dtype=np.int32)
-    tokens = ByteAlignedTexts(texts, Ragged(ids, offsets_of([len(e.ids) for e in encodings])), sizes, reference)
-    firsts, lasts = tokens.runs(np.array([0, 1]), np.array([1, 6]), np.array([3, 7]))
+    monkeypatch.setattr(Tokenizer, "_align_by_reference", recorded)
+    spans = TextSpans(np.array([0, 1]), np.array([1, 6]), np.array([3, 7]))
+    ids, firsts, lasts = tokenizer.align(["plain", "cafe\u0301 x"], spans)
     assert asked == ["cafe\u0301 x"]
-    assert encodings[1].ids[int(firsts[1]) : int(lasts[1])] == backend.encode("x", add_special_tokens=False).ids
+    assert ids.row(1)[int(firsts[1]) : int(lasts[1])].tolist() == tokenizer.ids(["x"])[0]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ pytest.importorskip("transformers", reason="tokenizers need the extra brimful[te
 pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
 
 from brimful.encode.fast.fast_tokenizer import FastTokenizer, hard_texts
+from brimful.encode.token_places import TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
 from brimful.sources import open_source
@@ -240,5 +241,5 @@ def test_the_reference_loads_no_tokenizer_of_its_own(small_qwen, fresh_cache, mo
     monkeypatch.setattr("tokenizers.Tokenizer", Recorder)
     monkeypatch.setattr(FastTokenizer, "version", lambda: None)
     for copy in (tokenizer, tokenizer.reference):
-        copy.align(["a b"])
+        copy.align(["a b"], TextSpans.of_lists({0: [(0, 1)]}))
     assert len(loads) == 1

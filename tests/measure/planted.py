@@ -9,7 +9,7 @@ import pytest
 
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
-from brimful.encode import token_places as alignment
+from brimful.encode import tokenizer
 from brimful.encode.fast.fast_tokenizer import FastTokenizer
 
 
@@ -41,10 +41,10 @@ def lose_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shift_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the fast way to the place of each token miss the first target of every answer; lengths stay right."""
-    real = alignment.ByteAlignedTexts.runs
+    real = tokenizer.runs_by_bytes
 
-    def runs(self, rows, starts, ends):
-        firsts, lasts = real(self, rows, starts, ends)
-        return firsts + 1, lasts
+    def runs(*arguments):
+        firsts, *others = real(*arguments)
+        return firsts + 1, *others
 
-    monkeypatch.setattr(alignment.ByteAlignedTexts, "runs", runs)
+    monkeypatch.setattr(tokenizer, "runs_by_bytes", runs)

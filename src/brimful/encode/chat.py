@@ -198,7 +198,7 @@ class ChatEncoder(RenderingEncoder):
             {**facts.special_tokens, **self._kwargs},
             self._apply_template,
             aliases_reasoning=facts.aliases_reasoning,
-            fast=self.tokenizer.fast,
+            fast=bool(self.tokenizer.engine_id),
             jinja=self.tokenizer.fast or self.is_reference,
         )
 

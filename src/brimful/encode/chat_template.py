@@ -136,41 +136,14 @@ class ChatTemplate:
 
     @property
     def engine(self) -> str:
-        """Name of the engine, and the reason if conversations are not filled in."""
-        name = "Transformers" if self.needs_transformers else "Jinja"
-        return f"{name} ({self._reason_for_distrust})" if self._reason_for_distrust else name
-
-    @property
-    def engine_id(self) -> str:
-        """Version of the way in which conversations are filled in; empty if all are rendered."""
-        return self._filling_id if self._is_filling_wanted and not self._reason_for_distrust else ""
-
-    @cached_property
-    def _filling_id(self) -> str:
-        return f"templates filled, jinja2 {version_of('jinja2')}"
-
-    @cached_property
-    def _reason_for_distrust(self) -> str:
-        if not self._is_filling_wanted:
-            return ""
-        result = recall(["filled template", self._source, self._filling_id])
-        return "" if result is None else str(result["reason"])
-
-    def trusts(self, engine_id: str) -> bool:
-        """Return false if conversations filled in by this version were found to differ."""
-        return recall(["filled template", self._source, engine_id]) is None
-
-    def distrust(self, engine_id: str, reason: str) -> None:
-        """Never fill conversations into this template by this version again."""
-        remember(["filled template", self._source, engine_id], {"reason": reason})
-        if engine_id == self._filling_id:
-            self._reason_for_distrust = reason
+        """Name of the library that renders."""
+        return "Transformers" if self.needs_transformers else "Jinja"
 
     def proved_text(self, messages: Sequence[Message], tools: Any) -> str | None:
         """Return the text from Jinja if the template is proved not to examine the conversation's
         texts; else None.
         """
-        if not self.engine_id or self.needs_transformers:
+        if not self._is_filling_wanted or self.needs_transformers:
             return None
         # Reasoning has several names, and whether the template writes it is checked elsewhere.
         if any(not _REASONING.isdisjoint(message) for message in messages):

@@ -16,8 +16,10 @@ import numpy as np
 
 from brimful.base.checks import check_type
 from brimful.base.fingerprint import fingerprint_of
+from brimful.base.preloading import STATE
 from brimful.base.typing import IGNORE_INDEX, Fingerprint
 from brimful.base.wording import setting
+from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
@@ -48,17 +50,31 @@ class MediaReference(Protocol):
         """
 
 
+TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
+"""Environment variable: directory or hub id of the tokenizer that ``encode.fast.preload_tokenizer``
+loads.
+"""
+
+
 class Engine:
-    """The libraries of an encoder; this base class is for encoders without faster ones than their
-    reference.
+    """The libraries of an encoder: the ones that tokenize, and the ones that render chats.
 
     Args:
         make_reference: returns the same encoder with the libraries that define its tokens; called
             once, when needed.
+        tokenizer: of the encoder; None for an encoder without faster libraries than its reference.
+        find_template: returns its chat template, which is made when needed; None for other
+            encoders.
     """
 
-    def __init__(self, make_reference: Callable[[], Encoder]) -> None:
+    def __init__(
+        self,
+        make_reference: Callable[[], Encoder],
+        tokenizer: Tokenizer | None = None,
+        find_template: Callable[[], ChatTemplate | None] = lambda: None,
+    ) -> None:
         self._make_reference = make_reference
+        self._tokenizer, self._find_template = tokenizer, find_template
 
     @cached_property
     def reference(self) -> Encoder:
@@ -68,44 +84,67 @@ class Engine:
         return self._make_reference()
 
     @property
+    def _libraries(self) -> list[Tokenizer | ChatTemplate]:
+        libraries = (self._tokenizer, self._find_template())
+        return [library for library in libraries if library is not None]
+
+    @property
     def name(self) -> str:
         """Names and versions of the libraries that encode, for display; empty if there is nothing
         to report.
         """
-        return ""
+        return ", templates by ".join(library.engine for library in self._libraries)
 
     @property
     def id(self) -> str:
         """Versions of the faster libraries that encode; empty without any."""
-        return ""
+        return "" if self._tokenizer is None else self._tokenizer.engine_id
 
     @property
     def uses_threads(self) -> bool:
         """True if one process keeps several cores busy most of the time: library threads encode,
         with little Python.
         """
-        return False
+        tokenizer, template = self._tokenizer, self._find_template()
+        return (
+            tokenizer is not None
+            and tokenizer.is_fast
+            and (template is None or template.fills_plain_chats)
+        )
 
     def trusts(self, engine_id: str) -> bool:
         """Return false for faster libraries that were found to encode differently than the
         reference.
         """
-        return True
+        return self._tokenizer is None or self._tokenizer.trusts(engine_id)
 
     def distrust(self, engine_id: str, reason: str) -> None:
         """Never encode with faster libraries of these versions again, nor use what they encoded."""
-        raise NotImplementedError(f"{type(self).__name__} has no faster libraries")
+        assert self._tokenizer is not None, "an encoder without faster libraries was compared"
+        self._tokenizer.distrust(engine_id, reason)
 
     def load(self) -> None:
         """Load what encoding needs, now."""
-        return
+        for library in self._libraries:
+            library.load()
 
     @property
     def preload(self) -> Mapping[str, Mapping[str, str]]:
         """Modules that worker processes need, with the variables of the environment that each
         reads.
         """
-        return {}
+        tokenizer, template = self._tokenizer, self._find_template()
+        if tokenizer is None or tokenizer.place is None:
+            return {}
+        # In this order: a thread loads the fast library while the server imports the rest, and is
+        # joined at the end.
+        modules = {
+            "brimful.base.preloading": {STATE: tokenizer.state_path},
+            "brimful.encode.fast.preload_tokenizer": {TOKENIZER: tokenizer.place},
+        }
+        if template is not None and template.needs_transformers:
+            modules["transformers.models.auto.tokenization_auto"] = {}
+        return modules
 
 
 class Encoder(abc.ABC):

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from brimful.base.preloading import STATE
 from brimful.base.ragged import mask_of_ranges, offsets_of
 from brimful.base.tables import Ragged
 from brimful.base.typing import LossMask
@@ -29,11 +28,6 @@ from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
-
-TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
-"""Environment variable: directory or hub id of the tokenizer that ``encode.fast.preload_tokenizer``
-loads.
-"""
 
 _NO_MEDIA = (
     f"holds media, which takes the processor of a model: name it with {setting('processor')}"
@@ -128,7 +122,7 @@ class RenderingEncoder(Encoder):
 
     @cached_property
     def engine(self) -> Engine:
-        return FastEngine(self)
+        return Engine(self._by_reference, self.tokenizer, lambda: self._chat_template)
 
     def _by_reference(self) -> RenderingEncoder:
         """Return the same encoder with the libraries that define its tokens; itself if it uses no
@@ -250,10 +244,8 @@ class RenderingEncoder(Encoder):
                 ids = self.tokenizer.tokenize(texts)
                 mask = np.ones(len(ids.values), dtype=bool)
             else:
-                tokens = self.tokenizer.align(texts)
-                ids, offsets = tokens.ids, tokens.ids.offsets
-                first_tokens, last_tokens = tokens.runs(*spans)
-                starts = offsets[spans.rows]
+                ids, first_tokens, last_tokens = self.tokenizer.align(texts, spans)
+                starts = ids.offsets[spans.rows]
                 # A target is a token that holds a character of a span.
                 mask = mask_of_ranges(starts + first_tokens, starts + last_tokens, len(ids.values))
             if prompts:
@@ -307,67 +299,3 @@ class RenderingEncoder(Encoder):
     def _may_hide(self, context: Any) -> bool:
         """Return true if ``_target_spans`` may refuse a sample, which then has no length either."""
         return False
-
-
-class FastEngine(Engine):
-    """The libraries that tokenize, and the ones that render chats.
-
-    Args:
-        encoder: has a tokenizer, and a chat template if it encodes chats, which is made when
-            needed.
-    """
-
-    def __init__(self, encoder: RenderingEncoder) -> None:
-        super().__init__(encoder._by_reference)
-        self._encoder = encoder
-
-    @property
-    def _libraries(self) -> list[Tokenizer | ChatTemplate]:
-        tokenizer, template = self._encoder.tokenizer, self._encoder._chat_template
-        return [tokenizer] if template is None else [tokenizer, template]
-
-    @property
-    def name(self) -> str:
-        return ", templates by ".join(library.engine for library in self._libraries)
-
-    @property
-    def id(self) -> str:
-        return "; ".join(filter(None, [library.engine_id for library in self._libraries]))
-
-    @property
-    def uses_threads(self) -> bool:
-        template = self._encoder._chat_template
-        return self._encoder.tokenizer.is_fast and (template is None or template.fills_plain_chats)
-
-    def trusts(self, engine_id: str) -> bool:
-        return not engine_id or all(
-            self._owner(name).trusts(name) for name in engine_id.split("; ")
-        )
-
-    def distrust(self, engine_id: str, reason: str) -> None:
-        # Any of them may be to blame.
-        for name in engine_id.split("; "):
-            self._owner(name).distrust(name, reason)
-
-    def _owner(self, name: str) -> Tokenizer | ChatTemplate:
-        """Return the part of the encoder that encodes with a library."""
-        return self._libraries[-1 if name.startswith("templates") else 0]
-
-    def load(self) -> None:
-        for library in self._libraries:
-            library.load()
-
-    @property
-    def preload(self) -> Mapping[str, Mapping[str, str]]:
-        tokenizer, template = self._encoder.tokenizer, self._encoder._chat_template
-        if tokenizer.place is None:
-            return {}
-        # In this order: a thread loads the fast library while the server imports the rest, and is
-        # joined at the end.
-        modules = {
-            "brimful.base.preloading": {STATE: tokenizer.state_path},
-            "brimful.encode.fast.preload_tokenizer": {TOKENIZER: tokenizer.place},
-        }
-        if template is not None and template.needs_transformers:
-            modules["transformers.models.auto.tokenization_auto"] = {}
-        return modules

@@ -14,7 +14,7 @@ import numpy as np
 
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
-from brimful.base.typing import AnyIntArray, BoolArray, Int64Array
+from brimful.base.typing import BoolArray, Int64Array
 
 Span: TypeAlias = tuple[int, int]
 """Characters ``[start, end)`` of a text."""
@@ -131,45 +131,12 @@ def _steps(state: Mapping[str, Any], part: str) -> Sequence[Mapping[str, Any]]:
     return inner
 
 
-class AlignedTexts:
-    """Token ids of several texts, and the run of tokens that holds a range of their characters.
-
-    Args:
-        ids: ``int32``; row ``i`` holds the tokens of text ``i``.
-        find: returns one run for a text and its characters, as ``runs`` does.
+def runs_by_offsets(
+    texts: Sequence[str], ids: Ragged, spans: TextSpans, encodings: Sequence[Any]
+) -> tuple[Int64Array, Int64Array]:
+    """Return the first token of each span and the token after its last, by the offsets of
+    ``encodings`` of the ``tokenizers`` library.
     """
-
-    def __init__(self, ids: Ragged, find: Callable[[int, int, int], tuple[int, int]]) -> None:
-        self.ids, self._find = ids, find
-
-    def runs(
-        self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray
-    ) -> tuple[Int64Array, Int64Array]:
-        """Return the runs of tokens ``[first, last)`` that hold the characters ``[start, end)`` of
-        texts.
-
-        A token that also holds characters after the end belongs to the run, as in Transformers; so
-        do all tokens of a last character that takes several.
-
-        Args:
-            rows: index of each text, ``int[num_runs]``.
-            starts: first character.
-            ends: character after the last.
-
-        Returns:
-            First tokens, and tokens after the last, counted from the first token of the text:
-                ``int64[num_runs]`` each.
-        """
-        pairs = [
-            self._find(*run)
-            for run in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
-        ]
-        array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-        return array[:, 0], array[:, 1]
-
-
-def aligned_by_offsets(ids: Ragged, texts: Sequence[str], encodings: Sequence[Any]) -> AlignedTexts:
-    """Align tokens by the offsets of ``encodings`` of the ``tokenizers`` library."""
 
     def first_token(row: int, positions: Iterable[int], default: int) -> int:
         # Some characters, such as normalized spaces, have no token of their own: the next one that
@@ -177,101 +144,70 @@ def aligned_by_offsets(ids: Ragged, texts: Sequence[str], encodings: Sequence[An
         tokens = map(encodings[row].char_to_token, positions)
         return next((int(token) for token in tokens if token is not None), default)
 
-    def find(row: int, start: int, end: int) -> tuple[int, int]:
+    runs = np.zeros((2, len(spans.rows)), dtype=np.int64)
+    for index, (row, start, end) in enumerate(zip(*map(np.ndarray.tolist, spans), strict=True)):
         num_characters, num_tokens = len(texts[row]), len(ids.row(row))
         first, last = (
             first_token(row, range(edge, num_characters), num_tokens) for edge in (start, end)
         )
-        return first, max(last, first_token(row, range(end - 1, start - 1, -1), -1) + 1)
+        runs[:, index] = first, max(last, first_token(row, range(end - 1, start - 1, -1), -1) + 1)
+    return runs[0], runs[1]
 
-    return AlignedTexts(ids, find)
 
-
-def aligned_by_counts(
-    ids: Ragged, texts: Sequence[str], count_tokens: Callable[[str], int]
-) -> AlignedTexts:
-    """Align tokens of a tokenizer without offsets by the number of tokens of the text before a
+def runs_by_counts(
+    texts: Sequence[str], ids: Ragged, spans: TextSpans, count_tokens: Callable[[str], int]
+) -> tuple[Int64Array, Int64Array]:
+    """Return the same for a tokenizer without offsets, by the number of tokens of the text before a
     character.
     """
-
-    def find(row: int, start: int, end: int) -> tuple[int, int]:
-        first, last = (
-            min(count_tokens(texts[row][:edge]), len(ids.row(row))) for edge in (start, end)
-        )
-        return first, last
-
-    return AlignedTexts(ids, find)
+    runs = np.zeros((2, len(spans.rows)), dtype=np.int64)
+    for index, (row, *edges) in enumerate(zip(*map(np.ndarray.tolist, spans), strict=True)):
+        num_tokens = len(ids.row(row))
+        runs[:, index] = [min(count_tokens(texts[row][:edge]), num_tokens) for edge in edges]
+    return runs[0], runs[1]
 
 
-class ByteAlignedTexts(AlignedTexts):
-    """Tokens of a byte-level vocabulary, aligned by the number of bytes of each.
+def runs_by_bytes(
+    texts: Sequence[str], ids: Ragged, sizes: TokenBytes, spans: TextSpans
+) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """Return the same for a byte-level vocabulary, by the number of bytes of each token; and false
+    for each span that has to be found in another way.
 
     Tokens of byte-level BPE spell their text byte for byte, so the running sum of their sizes is
     the place of each in the text. A text that the tokenizer changes first (a decomposed accent, for
-    example) has other bytes than its tokens: the reference aligns it.
-
-    Args:
-        texts: the texts.
-        ids: their tokens.
-        sizes: bytes of each token of the vocabulary.
-        reference: aligns a few texts with the ``tokenizers`` library.
+    example) has other bytes than its tokens.
     """
+    rows, starts, ends = spans
+    # Ids come from the vocabulary, so their range needs no check. The texts are concatenated.
+    offsets = offsets_of(sizes.num_bytes.take(ids.values, mode="clip"))
+    text_starts, num_tokens = offsets[ids.offsets[:-1]], np.diff(ids.offsets)
+    is_ascii = np.fromiter(map(str.isascii, texts), dtype=bool, count=len(texts))
+    num_bytes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    # In a text of pure ASCII each character is one byte.
+    first_bytes = {row: _first_bytes(texts[row]) for row in np.flatnonzero(~is_ascii).tolist()}
+    for row, places in first_bytes.items():
+        num_bytes[row] = places[-1]
+    has_all_bytes = offsets[ids.offsets[1:]] - text_starts == num_bytes
 
-    def __init__(
-        self,
-        texts: Sequence[str],
-        ids: Ragged,
-        sizes: TokenBytes,
-        reference: Callable[[Sequence[str]], AlignedTexts],
-    ) -> None:
-        self.ids, self._texts, self._reference = ids, texts, reference
-        values = ids.values
-        # Ids come from the vocabulary, so their range needs no check.
-        offsets = offsets_of(sizes.num_bytes.take(values, mode="clip"))
-        # End of each token in bytes; the texts are concatenated.
-        self._ends = offsets[1:]
-        self._text_starts = offsets[ids.offsets[:-1]]
-        is_ascii = np.fromiter(map(str.isascii, texts), dtype=bool, count=len(texts))
-        # In a text of pure ASCII each character is one byte.
-        self._first_bytes = {
-            row: _first_bytes(texts[row]) for row in np.flatnonzero(~is_ascii).tolist()
-        }
-        num_bytes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        for row, first_bytes in self._first_bytes.items():
-            num_bytes[row] = first_bytes[-1]
-        has_all_bytes = offsets[ids.offsets[1:]] - self._text_starts == num_bytes
-        self._is_aligned: BoolArray = sizes.keeps(texts, is_ascii) & has_all_bytes
-
-    def runs(
-        self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray
-    ) -> tuple[Int64Array, Int64Array]:
-        rows, starts, ends = (np.asarray(column, dtype=np.int64) for column in (rows, starts, ends))
-        firsts, lasts = self._holders(rows, starts), self._holders(rows, ends)
-        # A token that holds the last character may hold the next one too.
-        is_run = ends > starts
-        lasts[is_run] = np.maximum(lasts[is_run], self._holders(rows[is_run], ends[is_run] - 1) + 1)
-        unaligned = np.flatnonzero(~self._is_aligned[rows])
-        if len(unaligned):
-            texts, own_rows = np.unique(rows[unaligned], return_inverse=True)
-            reference = self._reference([self._texts[row] for row in texts.tolist()])
-            firsts[unaligned], lasts[unaligned] = reference.runs(
-                own_rows, starts[unaligned], ends[unaligned]
-            )
-        return firsts, lasts
-
-    def _holders(self, rows: Int64Array, positions: Int64Array) -> Int64Array:
-        """Return the first token that holds each character; after the last character, the number of
+    def holders(positions: Int64Array) -> Int64Array:
+        """Return the first token that holds each character; after the last one, the number of
         tokens.
         """
         places = positions.copy()
-        for row, first_bytes in self._first_bytes.items():
+        for row, bytes_of_row in first_bytes.items():
             is_own = rows == row
-            places[is_own] = first_bytes[positions[is_own]]
-        places += self._text_starts[rows]
-        tokens = np.searchsorted(self._ends, places, side="right") - self.ids.offsets[rows]
+            places[is_own] = bytes_of_row[positions[is_own]]
+        places += text_starts[rows]
+        tokens = np.searchsorted(offsets[1:], places, side="right") - ids.offsets[rows]
         # After the end of a text the next text begins.
-        holders: Int64Array = np.minimum(tokens, np.diff(self.ids.offsets)[rows])
-        return holders
+        tokens_of_text: Int64Array = np.minimum(tokens, num_tokens[rows])
+        return tokens_of_text
+
+    lasts = holders(ends)
+    # A token that holds the last character may hold the next one too.
+    last_holders = holders(np.maximum(ends - 1, 0)) + 1
+    lasts = np.where(ends > starts, np.maximum(lasts, last_holders), lasts)
+    return holders(starts), lasts, (sizes.keeps(texts, is_ascii) & has_all_bytes)[rows]
 
 
 def _first_bytes(text: str) -> Int64Array:

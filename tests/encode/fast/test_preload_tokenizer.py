@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from brimful.encode.encoder import TOKENIZER
 from brimful.encode.fast.proofs import remember
-from brimful.encode.rendering import TOKENIZER
 
 SERVER = """
 import os, sys
@@ -30,7 +30,7 @@ def test_a_fork_waits_for_the_tokenizer_and_for_no_lock(qwen, qwen_tokenizer, fr
     """Facts are known and the template is not, as after a job on documents: a template was compared in a thread, whose
     import of Transformers waited for the lock that the fork held, for ever."""
     qwen.facts.remember(str(qwen_tokenizer))
-    remember(qwen._proof_of(qwen.engine_id), {"reason": ""})
+    remember(qwen._proof_of(qwen._fast_id), {"reason": ""})
     environment = {**os.environ, TOKENIZER: str(qwen_tokenizer), "BRIMFUL_CACHE": str(fresh_cache)}
     command = [sys.executable, "-c", SERVER]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout

@@ -5,7 +5,7 @@ import os
 
 from brimful.base.preloading import loading_thread
 from brimful.encode.chat import ChatEncoder
-from brimful.encode.rendering import TOKENIZER
+from brimful.encode.encoder import TOKENIZER
 
 if os.environ.get(TOKENIZER):
     # No process is forked until all threads have ended, so a fork never inherits a lock held here.
