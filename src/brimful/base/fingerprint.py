@@ -59,15 +59,6 @@ def fingerprint_bytes(data: bytes | memoryview) -> Fingerprint:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def digest_bytes(data: bytes | memoryview) -> bytes:
-    """Return the 16 bytes whose hexadecimal digits are the fingerprint.
-
-    >>> digest_bytes(b"abc").hex() == fingerprint_bytes(b"abc")
-    True
-    """
-    return xxhash.xxh3_128_digest(data)
-
-
 def fingerprint_stream(pieces: Iterable[bytes | memoryview]) -> Fingerprint:
     """Return the fingerprint of bytes that come in pieces; it equals the fingerprint of the joined
     bytes.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from os import pread
 from typing import BinaryIO
 
@@ -90,39 +88,18 @@ class Medium:
         if self.container is not None:
             assert self.size is not None
             return self.container.read(self.offset, self.size)
-        return b"".join(self._pieces(-1))
-
-    def _pieces(self, piece_bytes: int) -> Iterator[bytes]:
-        """Yield the bytes of a file in pieces, or all at once if ``piece_bytes`` is -1."""
-        self._state()
-        try:
-            with open(self.path, "rb") as file:
-                # Checked before anything is read: the size shows whether a file was cut short.
-                self._check_length(os.fstat(file.fileno()).st_size - self.offset)
-                file.seek(self.offset)
-                num_bytes = 0
-                while self.size is None or num_bytes < self.size:
-                    rest = -1 if self.size is None else self.size - num_bytes
-                    piece = file.read(
-                        rest
-                        if piece_bytes < 0
-                        else piece_bytes
-                        if rest < 0
-                        else min(piece_bytes, rest)
-                    )
-                    if not piece:
-                        break
-                    num_bytes += len(piece)
-                    yield piece
-        except OSError as error:
-            raise _unreadable(error) from error
-        self._check_length(num_bytes)
-
-    def _check_length(self, num_bytes: int) -> None:
+        # The size shows whether a file was cut short, before anything is read.
+        num_bytes = self._state().st_size - self.offset
         if self.size is not None and num_bytes < self.size:
             raise BadMediumError(
                 f"has {max(0, num_bytes):,} bytes and {self.size:,} are due: the file was cut short"
             )
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.offset)
+                return file.read(-1 if self.size is None else self.size)
+        except OSError as error:
+            raise _unreadable(error) from error
 
     @cached_property
     def num_bytes(self) -> int:
@@ -134,14 +111,16 @@ class Medium:
         return self._state().st_size - self.offset
 
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint of its bytes; reads all of them, a piece at a time.
+        """Return the fingerprint of its bytes; a file is read a piece at a time.
 
         Raises:
             BadMediumError: as for ``read``.
         """
-        if self.data is not None or self.container is not None:
-            return fingerprint_stream([self.read()])
-        return fingerprint_stream(self._pieces(_PIECE_BYTES))
+        with self.open() as file:
+            try:
+                return fingerprint_stream(iter(partial(file.read, _PIECE_BYTES), b""))
+            except OSError as error:
+                raise _unreadable(error) from error
 
     def state(self) -> bytes:
         """Return what identifies its bytes without reading them: size and time of the file, offset
@@ -175,12 +154,6 @@ class Medium:
         return short_digest(
             f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}".encode()
         )
-
-    def seconds_since_change(self) -> float:
-        """Return the age of the current state of its file; ``BadMediumError`` if it does not
-        exist.
-        """
-        return time.time() - self._state().st_ctime
 
     def _state(self) -> os.stat_result:
         """Return the state of its file, checked before opening: a pipe would block, and a device
@@ -234,21 +207,6 @@ class MediaContainer:
         self.path = self._local_path or f"{store.url}/{key}"
         self._descriptor = _NOT_OPEN
 
-    def medium(self, kind: MediaKind, name: str, offset: int, size: int) -> Medium:
-        """Return the medium at a range of the bytes."""
-        # Not by the constructor, which takes three times as long for a frozen class.
-        medium = object.__new__(Medium)
-        vars(medium).update(
-            kind=kind,
-            name=name,
-            path=self.path,
-            offset=offset,
-            size=size,
-            data=None,
-            container=self,
-        )
-        return medium
-
     def read(self, offset: int, size: int) -> bytes:
         """Return a range of the bytes.
 
@@ -256,19 +214,21 @@ class MediaContainer:
             BadMediumError: the file is gone, cannot be read, or is too short.
         """
         try:
-            # By position: the descriptor is shared with forked processes. Not by a memory map: its
-            # pages stay in the process until it holds the whole file, and a read past the end of a
-            # file that was cut kills the process.
-            content = (
-                pread(self._descriptor, size, offset)
-                if self._descriptor >= 0
-                else self._first_read(offset, size)
-            )
-            if len(content) == size:
-                return content
-            # A call reads at most 2 GiB, and a film may have more.
-            while rest := pread(self._descriptor, size - len(content), offset + len(content)):
-                content += rest
+            if self._local_path is None:
+                content = self.store.get_range(self.key, offset, offset + size)
+            else:
+                # By position: the descriptor is shared with forked processes. Not by a memory map:
+                # its pages stay in the process until it holds the whole file, and a read past the
+                # end of a file that was cut kills the process.
+                if self._descriptor < 0:
+                    self._descriptor = os.open(self._local_path, os.O_RDONLY)
+                content = pread(self._descriptor, size, offset)
+                # A call reads at most 2 GiB, and a film may have more.
+                while len(content) < size:
+                    rest = pread(self._descriptor, size - len(content), offset + len(content))
+                    if not rest:
+                        break
+                    content += rest
         except OSError as error:
             reason = (
                 "is missing"
@@ -282,18 +242,6 @@ class MediaContainer:
                 "again"
             )
         return content
-
-    def damage(self, medium: Medium) -> str:
-        """Return the message for bytes of a medium that differ from the written ones."""
-        end = medium.offset + medium.num_bytes
-        return f"bytes {medium.offset:,} … {end:,} of {self.path} differ from what was written: write the packs again"
-
-    def _first_read(self, offset: int, size: int) -> bytes:
-        """Return a range of a file that is not open yet; it stays open unless it is at a URL."""
-        if self._local_path is None:
-            return self.store.get_range(self.key, offset, offset + size)
-        self._descriptor = os.open(self._local_path, os.O_RDONLY)
-        return pread(self._descriptor, size, offset)
 
     def __reduce__(self) -> tuple[object, ...]:
         return MediaContainer, (self.store, self.key, self.holds_features)
@@ -351,12 +299,6 @@ class PlacedMedium:
     stamp: int = field(default=0, repr=False, compare=False)
     shard: int = field(default=-1, repr=False, compare=False)
 
-    def __eq__(self, other: object) -> bool:
-        # Media of a shard have their own class, and are equal to others with the same fields.
-        if not isinstance(other, PlacedMedium):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in COMPARED_FIELDS)
-
     @property
     def title(self) -> str:
         """Kind and name, for messages."""
@@ -388,10 +330,11 @@ class PlacedMedium:
             )
         content = self.medium.read()
         if self.fingerprint and fingerprint_bytes(content) != self.fingerprint:
-            container = self.medium.container
-            raise BadMediumError(CHANGED if container is None else container.damage(self.medium))
+            if source is None:
+                raise BadMediumError(CHANGED)
+            end = self.medium.offset + len(content)
+            raise BadMediumError(
+                f"bytes {self.medium.offset:,} … {end:,} of {source.path} differ from what was "
+                "written: write the packs again"
+            )
         return content
-
-
-COMPARED_FIELDS = tuple(one.name for one in fields(PlacedMedium) if one.compare)
-"""Fields of two equal media: all that a shard holds of one, in the order of ``PlacedMedium``."""

@@ -10,7 +10,6 @@ from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.progress import Progress
 from brimful.errors import BadSampleError
 from brimful.media import Medium
-from brimful.media.job import survey as media_survey
 from brimful.media.job.survey import fingerprint_of_digest, survey_media
 from brimful.sources import open_source
 from tests.store.pictures import chat, picture, write_pictures
@@ -57,9 +56,8 @@ def test_only_media_that_are_asked_for(source, read_paths, tmp_path):
     assert (survey.offsets.tolist(), read_paths) == ([0, 0, 0, 0, 1], ["p1.png"])
 
 
-def test_a_file_that_nobody_wrote_to_is_not_read_again(source, read_paths, tmp_path, monkeypatch):
+def test_a_file_that_nobody_wrote_to_is_not_read_again(source, read_paths, tmp_path):
     """Remembered by size, times and inode; a picture that is written over with equal size and time is read."""
-    monkeypatch.setattr(media_survey, "_SETTLED_SECONDS", -1.0)
     everything = np.ones(4, dtype=bool)
     first = survey_media(source, everything, cache_dir=tmp_path / "cache")
     read_paths.clear()
@@ -72,13 +70,6 @@ def test_a_file_that_nobody_wrote_to_is_not_read_again(source, read_paths, tmp_p
     again = survey_media(source, everything, cache_dir=tmp_path / "cache")
     assert read_paths == ["p0.png"]
     assert fingerprint_of_digest(again.digests[0].tolist()) == fingerprint_bytes(bytes(len(picture(0))))
-
-
-def test_a_file_that_was_just_written_is_not_remembered(source, read_paths, tmp_path):
-    """It may be written to again within one tick of the clock of its file system."""
-    for _ in range(2):
-        survey_media(source, np.ones(4, dtype=bool), cache_dir=tmp_path / "cache")
-    assert sorted(read_paths) == ["p0.png", "p0.png", "p1.png", "p1.png"]
 
 
 def test_processes_find_the_same(tmp_path, monkeypatch):

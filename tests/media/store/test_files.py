@@ -8,7 +8,7 @@ import pytest
 
 from brimful.base.blobs import open_blob_store
 from brimful.errors import CorruptFileError
-from brimful.media import BadMediumError, MediaKind
+from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.media.store import (
     ContainerWriter,
     MediaCensus,
@@ -50,7 +50,8 @@ def test_any_tar_reader_opens_a_container(tmp_path):
 def test_a_medium_is_read_by_its_range(tmp_path):
     """By whoever has the container, or path, offset and size alone."""
     store, records, offsets = written(tmp_path, b"abc", b"defg")
-    medium = MediaFiles(store, records, "").container(0).medium(MediaKind.IMAGE, "a", offsets[1], 4)
+    container = MediaFiles(store, records, "").container(0)
+    medium = Medium(MediaKind.IMAGE, "a", container.path, offsets[1], 4, container=container)
     assert medium.read() == b"defg"
     assert (tmp_path / "media/0.tar").read_bytes()[medium.offset :][: medium.size] == b"defg"
     census = MediaCensus.of(records, directory="d")
@@ -65,7 +66,7 @@ def test_containers_behind_a_url_are_read_by_range(tmp_path, monkeypatch):
     real = type(store).get_range
     monkeypatch.setattr(type(store), "local_path", lambda self, key: None)
     monkeypatch.setattr(type(store), "get_range", lambda *args: asked.append(args[1:]) or real(*args))
-    assert MediaFiles(store, records, "").container(0).medium(MediaKind.IMAGE, "a", offsets[1], 4).read() == b"defg"
+    assert MediaFiles(store, records, "").container(0).read(offsets[1], 4) == b"defg"
     assert asked == [("media/0.tar", offsets[1], offsets[1] + 4)]
 
 
@@ -78,28 +79,28 @@ def test_containers_behind_a_url_are_read_by_range(tmp_path, monkeypatch):
 )
 def test_a_container_that_is_not_whole_is_refused_before_it_is_used(tmp_path, fault, message):
     """Its size is held against the log at the first medium of it."""
-    store, records, offsets = written(tmp_path, b"abc")
+    store, records, _ = written(tmp_path, b"abc")
     fault(tmp_path / "media" / "0.tar")
     with pytest.raises(CorruptFileError, match=message):
-        MediaFiles(store, records, "").container(0).medium(MediaKind.IMAGE, "a", offsets[0], 3)
+        MediaFiles(store, records, "").container(0)
 
 
 def test_a_container_that_is_cut_while_it_is_open(tmp_path):
     """No SIGBUS, and no short picture."""
     store, records, offsets = written(tmp_path, b"abc")
-    medium = MediaFiles(store, records, "").container(0).medium(MediaKind.IMAGE, "a", offsets[0], 3)
-    assert medium.read() == b"abc"
+    container = MediaFiles(store, records, "").container(0)
+    assert container.read(offsets[0], 3) == b"abc"
     with open(tmp_path / "media" / "0.tar", "r+b") as file:
         file.truncate(offsets[0] + 1)
     with pytest.raises(BadMediumError, match=r"0.tar ends at byte 513: write the packs again"):
-        medium.read()
+        container.read(offsets[0], 3)
 
 
 def test_a_shard_without_media_has_no_container(tmp_path):
     """A pack that names one is of other files."""
     store, records, _ = written(tmp_path, b"abc")
     with pytest.raises(CorruptFileError, match="names media of shard 3, which has none"):
-        MediaFiles(store, records, "").container(3).medium(MediaKind.IMAGE, "a", 0, 3)
+        MediaFiles(store, records, "").container(3)
 
 
 def test_the_root_moves_with_the_store(tmp_path):

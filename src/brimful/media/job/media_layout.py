@@ -15,6 +15,7 @@ import numpy as np
 from brimful.base.attachment import CONTAINER_BYTES, AttachmentStorage
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of
 from brimful.base.ragged import offsets_of, ranges
+from brimful.base.tables import to_numpy
 from brimful.base.typing import BoolArray, Fingerprint, Int64Array, Offsets
 from brimful.media import PlacedMedium
 from brimful.media.job.survey import Digests, MediaSurvey, fingerprint_of_digest
@@ -79,37 +80,18 @@ class MediaLayout:
         # Uses in the order of packs: a stable sort keeps the order of media within a sample.
         rows = np.flatnonzero(is_used)
         rows = rows[np.argsort(segments[rows], kind="stable")]
-        # Equal fingerprints are adjacent, the first use first; so they are in every selection from
-        # this order.
-        order = np.lexsort((survey.digests[rows, 1], survey.digests[rows, 0]))
-        ordered_digests = rows[order]
         packs = np.searchsorted(plan.offsets, segments, side="right") - 1
+        # A film used as both video and audio counts as two media, and has different features.
+        contents = np.column_stack([survey.digests, survey.kinds.astype(np.uint64)])
+        firsts = rows[_numbered(contents[rows])[1]]
         first_use_packs = np.full(len(survey), -1, dtype=np.int64)
-        for kind in np.unique(survey.kinds):
-            of_kind = ordered_digests[survey.kinds[ordered_digests] == kind]
-            firsts = of_kind[_is_first_of_group(survey.digests[of_kind])]
-            first_use_packs[firsts] = packs[firsts]
-        contents = survey.digests
-        if storage is AttachmentStorage.FEATURES:
-            # A film used as both video and audio has different features: equal contents are
-            # distinguished by their kind.
-            contents = np.column_stack([survey.digests, survey.kinds.astype(np.uint64)])
-            order = np.lexsort(
-                (survey.kinds[rows], survey.digests[rows, 1], survey.digests[rows, 0])
-            )
-            ordered_digests = rows[order]
-        order = order[is_stored[ordered_digests]]
-        is_first = _is_first_of_group(contents[rows[order]])
-        groups = np.cumsum(is_first) - 1
-        first_of_group = order[is_first]
-        # Groups are numbered by their first uses in the order of packs.
-        group_rank = np.empty(len(first_of_group), dtype=np.int64)
-        by_use = np.argsort(first_of_group)
-        group_rank[by_use] = np.arange(len(by_use))
+        first_use_packs[firsts] = packs[firsts]
+        rows = rows[is_stored[rows]]
+        is_of_kind = storage is AttachmentStorage.FEATURES
+        numbers, firsts = _numbered((contents if is_of_kind else survey.digests)[rows])
         stored_index = np.full(len(survey), -1, dtype=np.int64)
-        stored_index[rows[order]] = group_rank[groups]
-        first_uses = rows[first_of_group[by_use]]
-        sizes = survey.sizes[first_uses]
+        stored_index[rows] = numbers
+        first_uses = rows[firsts]
         return cls(
             survey,
             storage,
@@ -118,7 +100,7 @@ class MediaLayout:
             stored_index,
             packs[first_uses],
             first_use_packs,
-            sizes,
+            survey.sizes[first_uses],
         )
 
     @property
@@ -194,13 +176,16 @@ class MediaLayout:
         )
 
 
-def _is_first_of_group(digests: Digests) -> BoolArray:
-    """Return ``bool[len(digests)]``, true where another fingerprint begins; equal ones are
-    adjacent.
+def _numbered(contents: Digests) -> tuple[Int64Array, Int64Array]:
+    """Return the number of each row among the distinct rows, in order of first appearance, and the
+    places of these first ones.
     """
-    is_first = np.ones(len(digests), dtype=bool)
-    is_first[1:] = (digests[1:] != digests[:-1]).any(axis=1)
-    return is_first
+    import pyarrow as pa
+
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(contents))]
+    values = pa.Array.from_buffers(pa.binary(8 * contents.shape[1]), len(contents), buffers)
+    numbers = to_numpy(values.dictionary_encode().indices).astype(np.int64)
+    return numbers, np.unique(numbers, return_index=True)[1]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ job or another.
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,7 +24,6 @@ from brimful.base.tables import open_table, write_table
 from brimful.base.typing import BoolArray, Fingerprint, Int8Array, Int64Array, Offsets
 from brimful.errors import BadSampleError, BrimfulError
 from brimful.media import BadMediumError, MediaKind, Medium
-from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 
 Digests = npt.NDArray[np.uint64]
@@ -38,19 +37,14 @@ at once.
 _IN_PROCESS_BLOCKS = 3
 """Maximum number of blocks that are read in this process: starting others would take longer."""
 
-_SETTLED_SECONDS = 2.0
-"""Age from which a file's state is cached: a younger file may be written again within one tick of
-its clock.
-"""
-
 _COLUMNS = ("place", "stamp", "size", "high", "low")
 """Columns of the cached facts: digest of path and range, state, bytes, and the halves of the
 fingerprint.
 """
 
-_KIND_NUMBERS = {kind: number for number, kind in enumerate(MediaKind)}
+_KINDS = tuple(MediaKind)
 
-_Row: TypeAlias = tuple[int, int, int, int]
+_Row: TypeAlias = tuple[int, ...]
 """Facts of one medium: the columns after the first."""
 
 
@@ -137,57 +131,46 @@ def survey_media(
     ]
     pending = [block for block in blocks if block.is_wanted.any()]
     resources = resources.for_work(is_small=len(pending) <= _IN_PROCESS_BLOCKS)
-    facts: dict[int, MediaSurvey] = {}
+    counts = {block.start: np.zeros(block.stop - block.start, dtype=np.int64) for block in blocks}
+    no_media = np.empty((0, len(_COLUMNS)), dtype=np.uint64)
+    facts = {block.start: no_media for block in blocks}
     with progress.stage("media", total=len(source), unit="samples"):
         tasks = run_tasks(_survey_block, pending, context=source, resources=resources)
         with closing(tasks) as results:
-            for block, block_facts in results:
-                facts[block.start] = block_facts
+            for block, (counts_of_block, facts_of_block) in results:
+                counts[block.start], facts[block.start] = counts_of_block, facts_of_block
                 progress.advance(block.stop - block.start)
-        progress.advance(
-            sum(block.stop - block.start for block in blocks) - progress.stages[-1].done,
-            resumed=True,
-        )
-    return _joined(
-        [facts.get(block.start, _no_media(block.stop - block.start)) for block in blocks]
-    )
-
-
-def _joined(parts: Sequence[MediaSurvey]) -> MediaSurvey:
-    """Concatenate the facts of all blocks."""
-    parts = parts or [_no_media(0)]
+        progress.advance(len(source) - progress.stages[-1].done, resumed=True)
+    stamps, sizes, high, low, kinds = np.concatenate([no_media, *facts.values()]).T
     return MediaSurvey(
-        offsets_of(np.concatenate([np.diff(part.offsets) for part in parts])),
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("digests", "sizes", "stamps", "kinds")
-        ),
+        offsets_of(np.concatenate([np.zeros(0, dtype=np.int64), *counts.values()])),
+        np.column_stack([high, low]),
+        sizes.astype(np.int64),
+        stamps.astype(np.int64),
+        kinds.astype(np.int8),
     )
 
 
-def _no_media(num_rows: int) -> MediaSurvey:
-    none = np.empty(0, dtype=np.int64)
-    offsets = np.zeros(num_rows + 1, dtype=np.int64)
-    return MediaSurvey(
-        offsets, none.reshape(0, 2).astype(np.uint64), none, none, none.astype(np.int8)
-    )
-
-
-def _survey_block(source: Source, block: _Block) -> MediaSurvey:
-    """Return the facts of the media of one block, in any process."""
+def _survey_block(source: Source, block: _Block) -> tuple[Int64Array, npt.NDArray[np.uint64]]:
+    """Return the number of media of each row of a block, and their facts with their kinds, in any
+    process.
+    """
     remembered_facts = _remembered(block.path)
     counts = np.zeros(block.stop - block.start, dtype=np.int64)
-    readings: dict[int, Future[tuple[_Row, bool]]] = {}
-    rows: list[_Row | int] = []
-    kinds: list[int] = []
+    readings: dict[int, Future[_Row]] = {}
+    rows: list[tuple[_Row | int, int]] = []
     pool = ThreadPoolExecutor(_THREADS)
     try:
-        for sample in _wanted(source, block):
+        for sample in source.read(block.start, block.stop):
+            if not block.is_wanted[sample.sample_id - block.start]:
+                continue
+            if isinstance(sample, BadSampleError):
+                raise sample
             counts[sample.sample_id - block.start] = len(sample.media)
             for medium in sample.media:
-                kinds.append(_KIND_NUMBERS[medium.kind])
+                kind = _KINDS.index(medium.kind)
                 if not medium.path:
-                    rows.append(_row_of(medium, stamp=0))
+                    rows.append((_row_of(medium, stamp=0), kind))
                     continue
                 place = short_digest(os.fsencode(f"{medium.offset} {medium.size} {medium.path}"))
                 # One image often has several captions: it is read once.
@@ -195,55 +178,35 @@ def _survey_block(source: Source, block: _Block) -> MediaSurvey:
                     readings[place] = pool.submit(
                         _read, source, sample.sample_id, medium, remembered_facts.get(place)
                     )
-                rows.append(place)
-        results = {place: reading.result() for place, reading in readings.items()}
+                rows.append((place, kind))
+        fresh = {place: reading.result() for place, reading in readings.items()}
     finally:
         pool.shutdown(cancel_futures=True)
-    fresh = {place: row for place, (row, _) in results.items()}
-    _remember(
-        block.path,
-        remembered_facts,
-        {place: row for place, (row, is_settled) in results.items() if is_settled},
-    )
-    table = [fresh[row] if isinstance(row, int) else row for row in rows]
-    return MediaSurvey(
-        offsets_of(counts),
-        np.array([row[2:] for row in table], dtype=np.uint64).reshape(-1, 2),
-        np.array([row[1] for row in table], dtype=np.int64),
-        np.array([row[0] for row in table], dtype=np.int64),
-        np.array(kinds, dtype=np.int8),
-    )
+    if not fresh.items() <= remembered_facts.items():
+        facts = [(place, *row) for place, row in (remembered_facts | fresh).items()]
+        columns = np.array(facts, dtype=np.uint64).T
+        with contextlib.suppress(OSError, BrimfulError):  # a cache that cannot be written
+            write_table(block.path, dict(zip(_COLUMNS, columns, strict=True)), {"kind": "media"})
+    table = [(*(fresh[row] if isinstance(row, int) else row), kind) for row, kind in rows]
+    return counts, np.array(table, dtype=np.uint64).reshape(-1, len(_COLUMNS))
 
 
-def _wanted(source: Source, block: _Block) -> Iterator[Sample]:
-    """Yield the requested samples of a block."""
-    for sample in source.read(block.start, block.stop):
-        if not block.is_wanted[sample.sample_id - block.start]:
-            continue
-        if isinstance(sample, BadSampleError):
-            raise sample
-        yield sample
-
-
-def _read(source: Source, sample_id: int, medium: Medium, known: _Row | None) -> tuple[_Row, bool]:
-    """Return the facts of a file, cached ones if its state is the same, and whether they may be
-    cached.
-    """
+def _read(source: Source, sample_id: int, medium: Medium, known: _Row | None) -> _Row:
+    """Return the facts of a file, cached ones if its state is the same."""
     try:
         stamp = medium.stamp()
         if known is not None and known[0] == stamp:
-            return known, True
+            return known
         row = _row_of(medium, stamp)
         if medium.stamp() != stamp:
             raise BadMediumError("was changed while it was being read")
-        is_settled = medium.seconds_since_change() > _SETTLED_SECONDS
     except BadMediumError as error:
         raise BadSampleError(
             f"{medium.kind.value} {medium.name[:200]!r}: {error}",
             sample_id=sample_id,
             where=source.where(sample_id),
         ) from error
-    return row, is_settled
+    return row
 
 
 def _row_of(medium: Medium, stamp: int) -> _Row:
@@ -251,33 +214,11 @@ def _row_of(medium: Medium, stamp: int) -> _Row:
     return stamp, medium.num_bytes, int(digits[:16], 16), int(digits[16:], 16)
 
 
-def _remembered(path: str) -> dict[int, _Row]:
+def _remembered(path: str) -> Mapping[int, _Row]:
     """Return the cached facts of the files of a block, by their places; empty if unreadable."""
     try:
         table = open_table(path)
         columns = [table.flat(name).tolist() for name in _COLUMNS]
     except (FileNotFoundError, KeyError, BrimfulError):
         return {}
-    return {
-        place: (stamp, size, high, low)
-        for place, stamp, size, high, low in zip(*columns, strict=True)
-    }
-
-
-def _remember(path: str, known: Mapping[int, _Row], fresh: Mapping[int, _Row]) -> None:
-    """Cache new facts for later jobs; ignore a cache that cannot be written."""
-    rows = {**known, **fresh}
-    if rows == known:
-        return
-    places = list(rows)
-    types = (np.int64, np.int64, np.uint64, np.uint64)
-    columns = [
-        np.array([rows[place][index] for place in places], dtype=kind)
-        for index, kind in enumerate(types)
-    ]
-    with contextlib.suppress(OSError, BrimfulError):
-        write_table(
-            path,
-            dict(zip(_COLUMNS, [np.array(places, dtype=np.int64), *columns], strict=True)),
-            {"kind": "media"},
-        )
+    return {row[0]: row[1:] for row in zip(*columns, strict=True)}

@@ -53,9 +53,6 @@ COLUMNS = ("media_numbers", "media_seconds", "media_runs", "media_digests", "med
 ROW = Struct(f"={len(NUMBERS)}q")
 """Bytes of the numbers of one medium."""
 
-PLACE = Struct(f"={8 * NUMBERS.index('container')}x3q")
-"""Container, offset and size of one medium alone, from the bytes of its numbers: the last three."""
-
 KINDS = tuple(MediaKind)
 """Kinds by their number."""
 

@@ -1,207 +1,79 @@
-"""Media of a pack of a shard, made on access from the columns of the shard; and media as JSON."""
+"""Media of a pack of a shard, from the columns of the shard; and media as JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Sequence
-from functools import cached_property
-from itertools import accumulate, repeat
-from typing import Any
 
 import numpy as np
 
-from brimful.base.fingerprint import digest_bytes
 from brimful.errors import CorruptFileError
-from brimful.media.medium import COMPARED_FIELDS, MediaContainer, MediaKind, Medium, PlacedMedium
+from brimful.media.medium import MediaKind, Medium, PlacedMedium
 from brimful.media.store.files import MediaFiles
 from brimful.media.store.media_columns import (
     DIGEST_BYTES,
     KINDS,
     NO_DIGEST,
-    NUMBERS,
     ONE_RUN,
-    PLACE,
     ROW,
     TEXT,
     MediaCells,
 )
 
-_NUM_RUNS = NUMBERS.index("num_runs")
-_NAME_BYTES = NUMBERS.index("name_bytes")
 
-
-def stored(cells: Sequence[bytes], files: MediaFiles) -> Sequence[PlacedMedium]:
-    """Return the media of a pack of a shard; facts other than places are read at the first use of a
-    medium.
+def stored(cells: Sequence[bytes], files: MediaFiles) -> tuple[PlacedMedium, ...]:
+    """Return the media of a pack of a shard.
 
     Args:
         cells: of the pack.
         files: of its media.
 
     Raises:
-        CorruptFileError: a container is missing or has another size than was committed; on any
-            access, values that a writer never writes.
+        CorruptFileError: a container is missing or has another size than was committed; or values
+            that a writer never writes.
     """
     if not cells[0]:
         return ()
-    facts = StoredFacts(MediaCells._make(cells), files)
-    # All at once: a call for each would take longer than making it.
-    items = tuple(map(_new, repeat(_OfShard, len(facts.places))))
-    for index, item in enumerate(items):
-        _set_source(item, (facts, index))
-    return items
-
-
-class StoredFacts:
-    """Facts of the media of one pack, as stored in a shard.
-
-    Args:
-        cells, files: as in ``stored``.
-
-    Attributes:
-        places: container, offset and size of each medium; container -1 for a reference.
-        containers: containers of the places, by number.
-        digests: ``DIGEST_BYTES`` of each medium.
-    """
-
-    def __init__(self, cells: MediaCells, files: MediaFiles) -> None:
-        self._cells, self._files = cells, files
-        self.digests = cells.digests
-        # Most readers need only the places of the bytes: the other numbers are read with the other
-        # facts.
-        self.places = list(PLACE.iter_unpack(cells.numbers))
-        # A pack whose container is gone must not be served: files are checked before everything
-        # else.
-        self.containers: dict[int, MediaContainer] = {}
-        previous = -1
-        for shard, _, _ in self.places:
-            # Consecutive media are mostly in one container.
-            if shard != previous and shard >= 0:
-                self.containers[shard] = files.container(shard)
-            previous = shard
-
-    @cached_property
-    def _rows(self) -> list[tuple[int, ...]]:
-        """All numbers of each medium."""
-        return list(ROW.iter_unpack(self._cells.numbers))
-
-    @cached_property
-    def _first_bytes(self) -> list[int]:
-        """First byte of each medium's name among the texts."""
-        return list(
-            accumulate((sum(row[_NAME_BYTES : _NAME_BYTES + 2]) for row in self._rows), initial=0)
-        )
-
-    @cached_property
-    def _seconds(self) -> list[float]:
-        seconds: list[float] = np.frombuffer(self._cells.seconds, dtype=np.float64).tolist()
-        return seconds or [math.nan] * len(self.places)
-
-    @cached_property
-    def _first_runs(self) -> list[int]:
-        """First run of each medium among the runs."""
-        return list(accumulate((row[_NUM_RUNS] for row in self._rows), initial=0))
-
-    def fields(self, index: int) -> dict[str, Any]:
-        """Return the fields of ``PlacedMedium``.
-
-        Raises:
-            CorruptFileError: values that a writer never writes.
-        """
-        try:
-            return dict(zip(COMPARED_FIELDS, self._values(index), strict=True))
-        except (ValueError, IndexError) as error:
-            raise CorruptFileError(f"the media of a pack cannot be read: {error}") from error
-
-    def _values(self, index: int) -> tuple[Any, ...]:
-        """Return the values of ``COMPARED_FIELDS``."""
-        (kind, segment, start, length, num_tokens, num_patches, time, height, width, num_frames) = (
-            self._rows[index][:10]
-        )
-        (num_mel_frames, num_runs, name_bytes, path_bytes, shard, offset, size) = self._rows[index][
-            10:
-        ]
-        begin = self._first_bytes[index]
-        name, path = (
-            self._cells.texts[first : first + count].decode(*TEXT)
-            for first, count in ((begin, name_bytes), (begin + name_bytes, path_bytes))
-        )
-        medium: Medium
-        if shard < 0:
-            medium = self._files.reference(KINDS[kind], name, path, offset, size)
-        else:
-            medium = self.containers[shard].medium(KINDS[kind], name, offset, size)
-        runs = np.frombuffer(self._cells.runs, dtype=np.int32)[self._first_runs[index] :][:num_runs]
-        seconds = self._seconds[index]
-        digest = self.digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
-        return (
-            medium,
-            start,
-            length,
-            num_tokens,
-            num_patches,
-            (time, height, width) if time else None,
-            num_frames,
-            num_mel_frames,
-            tuple(runs.tolist()) or ONE_RUN,
-            None if math.isnan(seconds) else seconds,
-            segment,
-            "" if digest == NO_DIGEST else digest.hex(),
-        )
-
-
-class _Fact:
-    """Field of ``PlacedMedium`` that is read from the shard at its first use, with all others of
-    the medium.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, item: Any, owner: type) -> Any:
-        facts, index = item._source
-        # From now on the object's values hide this descriptor.
-        vars(item).update(facts.fields(index))
-        return vars(item)[self._name]
-
-
-class _OfShard(PlacedMedium):
-    """Placed medium whose facts are in a shard. A changed copy of it is an ordinary
-    ``PlacedMedium``.
-    """
-
-    __slots__ = ("_source",)
-    _source: tuple[StoredFacts, int]
-
-    def __new__(cls, *values: Any, **named: Any) -> PlacedMedium:  # type: ignore[misc]
-        return PlacedMedium(*values, **named)
-
-    def read(self) -> bytes:
-        facts, index = self._source
-        shard, offset, size = facts.places[index]
-        if shard >= 0:
-            content = facts.containers[shard].read(offset, size)
-            first = DIGEST_BYTES * index
-            if digest_bytes(content) == facts.digests[first : first + DIGEST_BYTES]:
-                return content
-        # A reference, or bytes that differ from the packed ones: read like any other medium, which
-        # raises the error.
-        return super().read()
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return PlacedMedium, tuple(
-            getattr(self, name) for name in PlacedMedium.__dataclass_fields__
-        )
-
-
-for _name in COMPARED_FIELDS:
-    setattr(_OfShard, _name, _Fact(_name))
-
-_new = object.__new__
-
-_set_source = _OfShard.__dict__["_source"].__set__
-"""Setter of a slot: the class is frozen, and every served medium needs it."""
+    values = MediaCells._make(cells)
+    rows = list(ROW.iter_unpack(values.numbers))
+    seconds = np.frombuffer(values.seconds, dtype=np.float64).tolist() or [math.nan] * len(rows)
+    all_runs = np.frombuffer(values.runs, dtype=np.int32).tolist()
+    media = []
+    text = run = 0
+    try:
+        for number, row in enumerate(rows):
+            kind, segment, start, length, num_tokens, num_patches, *grid = row[:9]
+            num_frames, num_mel_frames, num_runs, name_bytes, path_bytes, *place = row[9:]
+            shard, offset, size = place
+            end_of_name = text + name_bytes
+            name = values.texts[text:end_of_name].decode(*TEXT)
+            path = values.texts[end_of_name : end_of_name + path_bytes].decode(*TEXT)
+            if shard < 0:
+                medium = files.reference(KINDS[kind], name, path, offset, size)
+            else:
+                box = files.container(shard)
+                medium = Medium(KINDS[kind], name, box.path, offset, size, container=box)
+            digest = values.digests[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]
+            item = PlacedMedium(
+                medium,
+                start,
+                length,
+                num_tokens,
+                num_patches,
+                (grid[0], grid[1], grid[2]) if grid[0] else None,
+                num_frames,
+                num_mel_frames,
+                tuple(all_runs[run : run + num_runs]) or ONE_RUN,
+                None if math.isnan(seconds[number]) else seconds[number],
+                segment,
+                "" if digest == NO_DIGEST else digest.hex(),
+            )
+            media.append(item)
+            text, run = end_of_name + path_bytes, run + num_runs
+    except (ValueError, IndexError) as error:
+        raise CorruptFileError(f"the media of a pack cannot be read: {error}") from error
+    return tuple(media)
 
 
 _FACTS = tuple(name for name in PlacedMedium.__dataclass_fields__ if name != "medium")
@@ -227,14 +99,9 @@ def from_json(text: bytes) -> tuple[PlacedMedium, ...]:
     media = []
     for values in json.loads(text) if text else ():
         kind, *place = values["medium"]
-        grid = values["grid"]
-        # Not by the constructor, which takes four times as long for a frozen class.
-        item = object.__new__(PlacedMedium)
-        vars(item).update(
-            values,
-            medium=Medium(MediaKind(kind), *place),
-            grid=None if grid is None else tuple(grid),
-            runs=tuple(values["runs"]),
-        )
-        media.append(item)
+        values["medium"] = Medium(MediaKind(kind), *place)
+        values["runs"] = tuple(values["runs"])
+        if values["grid"] is not None:
+            values["grid"] = tuple(values["grid"])
+        media.append(PlacedMedium(**values))
     return tuple(media)
