@@ -301,7 +301,7 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
         resources = job.resources.for_work(is_small=is_small)
         progress = resources.progress
         if attached is not None and pending_shards:
-            attached.announce(plan, pending_shards)
+            attached.announce(pending_shards)
         # A plan in a file is opened by each process, which is faster than sending it.
         context = ShardContext(
             plan=plan if resources.num_proc == 1 or plan.path is None else None,

@@ -10,23 +10,15 @@ import pytest
 from brimful.base.attachment import AttachmentStorage
 from brimful.base.blobs import LocalBlobStore
 from brimful.errors import StoreFullError
-from brimful.media.job.media_job import MediaJob, _check_space, media_root_of
+from brimful.media.job.media_job import MediaJob, media_root_of
 
 Stub: Any = SimpleNamespace
 """An object of which only some attributes are asked."""
 
-PLAN = Stub(ledger=Stub(tokens_packed=1000), num_packs=10)
 
-
-def layout(storage=AttachmentStorage.BYTES):
-    """Three media in the containers of shards 0, 0 and 1."""
-    sizes = np.array([100, 200, 400])
-    return Stub(stored_sizes=sizes, storage=storage, shards=np.array([0, 0, 1]), packs_of_shard=5)
-
-
-@pytest.mark.parametrize(("pending", "num_bytes"), [([1], 3924), ([0, 1], 8772), ([0], 4848)])
+@pytest.mark.parametrize(("pending", "num_bytes"), [([1], 400), ([0, 1], 700), ([0], 300)])
 def test_media_of_pending_shards_need_room(tmp_path, monkeypatch, pending, num_bytes):
-    """Their bytes, a kibibyte for each, and five bytes a token of five packs a shard."""
+    """Their bytes in containers, on the disk of a directory that is not there yet; shards that are there need none."""
     store = LocalBlobStore(tmp_path / "not" / "yet")
     asked = []
 
@@ -35,27 +27,21 @@ def test_media_of_pending_shards_need_room(tmp_path, monkeypatch, pending, num_b
         return Stub(free=num_bytes - len(asked) + 1)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    _check_space(store, PLAN, layout(), pending)
+    facts = {"stored_sizes": np.array([100, 200, 400]), "shards": np.array([0, 0, 1]), "store": store}
+    said(pending, **facts)
     with pytest.raises(StoreFullError) as refused:
-        _check_space(store, PLAN, layout(), pending)
+        said(pending, **facts)
     assert asked == [tmp_path, tmp_path]
-    needed, free = (f"{number / 1000:.2f} kB" for number in (num_bytes, num_bytes - 1))
+    needed, free = (f"{number} bytes" for number in (num_bytes, num_bytes - 1))
     assert refused.value.message.startswith(
-        f"{store.url} needs {needed}, most of them for media, and {free} are free: free some space, or choose "
+        f"{store.url} needs {needed} for media, and {free} are free: free some space, or choose "
     )
-    with pytest.raises(StoreFullError) as refused:
-        _check_space(store, PLAN, layout(AttachmentStorage.REFERENCES), pending)
-    assert refused.value.message.endswith(": free some space")
-
-
-def test_what_needs_no_room_passes(tmp_path, monkeypatch):
-    """Shards that are there, and stores behind a URL."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Stub(free=0))
-    _check_space(LocalBlobStore(tmp_path), PLAN, layout(), [2])
-    _check_space(Stub(), PLAN, layout(), [0])
+    said([2], **facts)
+    said(pending, **{**facts, "store": Stub()})
 
 
-def said(**values):
+def said(pending=(), store=None, **values):
     lines = []
     facts = {
         "is_used": np.array([True, False, True]),
@@ -67,10 +53,10 @@ def said(**values):
         "stored_bytes": 2048,
     }
     source = Stub(media_directories=["/data/a", "/data/b"])
-    job = Stub(source=source, resources=Stub(progress=Stub(say=lines.append)), store=Stub())
+    job = Stub(source=source, resources=Stub(progress=Stub(say=lines.append)), store=store or Stub())
     media = MediaJob(job, AttachmentStorage.BYTES, None)
     media.layout = Stub(**{**facts, **values})
-    media.announce(PLAN, [])
+    media.announce(pending)
     return lines
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from brimful.base.attachment import AttachmentStorage
-from brimful.base.blobs import BlobStore, LocalBlobStore
+from brimful.base.blobs import LocalBlobStore
 from brimful.base.checks import choice_of
 from brimful.base.typing import BoolArray
-from brimful.base.wording import counted, setting, size_of
+from brimful.base.wording import setting, size_of
 from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoder import Encoder
 from brimful.errors import (
@@ -26,6 +26,7 @@ from brimful.errors import (
     BrimfulError,
     LengthChangedError,
     OversizedSampleError,
+    SettingsError,
     StoreFullError,
     StoreMismatchError,
 )
@@ -33,9 +34,9 @@ from brimful.lengths.table import LengthTable
 from brimful.media import PlacedMedium
 from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.feature_maker import FeatureMaker
-from brimful.media.job.feature_job import feature_facts, feature_maker, with_features
 from brimful.media.job.media_layout import MediaLayout
 from brimful.media.job.survey import MediaSurvey, survey_media
+from brimful.media.rope_positions import rope_rule
 from brimful.media.store import MediaCensus, files_of, root_note
 from brimful.plan import Overflow, Plan, PlanSettings
 from brimful.sources.source import Source
@@ -62,61 +63,46 @@ def check_media_fit(
     if not encoder.takes_media or settings.overflow_policy is Overflow.DROP:
         return
     has_media = np.any([table.budgets[name] > 0 for name in encoder.budgets], axis=0)
-    limits = {"tokens": settings.usable, **(settings.budgets or {})}
-    for name, limit in limits.items():
-        # Budgets that follow from lengths have no columns; planning itself checks them.
-        too_large = (
-            np.flatnonzero(has_media & (table.budgets[name] > limit))
-            if name in table.budgets
-            else ()
+    for name, limit in {"tokens": settings.usable, **(settings.budgets or {})}.items():
+        if name not in table.budgets:
+            continue  # it follows from lengths, and planning itself checks it
+        sizes = table.budgets[name] * has_media
+        sample_id = int(np.argmax(sizes))
+        size = int(sizes[sample_id])
+        if size <= limit:
+            continue
+        item, remedy = largest_medium(source, encoder, sample_id)
+        share, way_out = "", setting("budgets", {name: size})
+        if name == "tokens":
+            way_out = setting("capacity", size)
+            if item is not None:
+                share = f", {item.length:,} of them of its {item.title}"
+        raise OversizedSampleError(
+            f"{source.where(sample_id)} (sample {sample_id}) has {size:,} "
+            f"{name.replace('_', ' ')}{share}, and a pack holds {limit:,}: samples with media are "
+            f"not cut. Choose {remedy}{setting('overflow', 'drop')}, or {way_out}"
         )
-        if len(too_large):
-            sample_id = int(too_large[np.argmax(table.budgets[name][too_large])])
-            size = int(table.budgets[name][sample_id])
-            way_out = (
-                setting("capacity", size) if name == "tokens" else setting("budgets", {name: size})
-            )
-            item = _largest_medium(source, encoder, sample_id)
-            share = (
-                ""
-                if item is None or name != "tokens"
-                else f", {item.length:,} of them of its {item.title}"
-            )
-            others = (
-                f" (and {counted(len(too_large) - 1, 'more sample')} with media)"
-                if len(too_large) > 1
-                else ""
-            )
-            raise OversizedSampleError(
-                f"{source.where(sample_id)} (sample {sample_id}){others} has {size:,} "
-                f"{name.replace('_', ' ')}{share}, and a pack holds {limit:,}: samples with media "
-                "are not cut. Choose "
-                f"{remedy_of(source, encoder, sample_id)}{setting('overflow', 'drop')}, or "
-                f"{way_out}"
-            )
 
 
-def remedy_of(source: Source, encoder: Encoder, sample_id: int) -> str:
-    """Return settings that shorten the largest medium of a sample, each with a comma after it;
-    empty without any.
-    """
-    item = _largest_medium(source, encoder, sample_id)
-    if item is None or not isinstance(encoder, MediaChatEncoder):
-        return ""
-    names = encoder.family.remedies.get(item.medium.kind, ())
-    return "".join(f"{_REMEDIES[name]}, " for name in names if name in _REMEDIES)
+def largest_medium(
+    source: Source, encoder: Encoder, sample_id: int
+) -> tuple[PlacedMedium | None, str]:
+    """Return the medium of a sample with the largest number of tokens, and the settings that
+    shorten it, each with a comma after it; None and nothing without any.
 
-
-def _largest_medium(source: Source, encoder: Encoder, sample_id: int) -> PlacedMedium | None:
-    """Return the medium with the largest number of tokens; a table has only sums, so the sample is
-    encoded again.
+    A table has only sums, so the sample is encoded again.
     """
     try:
-        media = encoder.encode(source[sample_id]).media
-    except BrimfulError:
-        return None  # changed since it was measured: the caller reports its length
-    return max(media, key=lambda item: item.length, default=None)
+        item = max(encoder.encode(source[sample_id]).media, key=lambda item: item.length)
+    except (BrimfulError, ValueError):
+        return None, ""  # without media; or changed, and the caller reports its length
+    remedies = encoder.family.remedies if isinstance(encoder, MediaChatEncoder) else {}
+    names = remedies.get(item.medium.kind, ())
+    return item, "".join(f"{_REMEDIES[name]}, " for name in names)
 
+
+_READ_MEDIA = 4096
+"""Media whose features are measured at a time."""
 
 _IN_PROCESS_BYTES = 256 << 20
 """Bytes of media below which one process is faster than several."""
@@ -151,7 +137,7 @@ class MediaJob:
         names = [name for name in ("patches", "audio_frames") if name in table.budgets]
         if not any(table.budgets[name][sample_id] > 0 for name in names):
             return None
-        return remedy_of(self._job.source, self._job.encoder, sample_id)
+        return largest_medium(self._job.source, self._job.encoder, sample_id)[1]
 
     @staticmethod
     @contextmanager
@@ -201,10 +187,28 @@ bring it back, or run the job again, with another directory if this one holds pa
         them.
         """
         assert self._survey is not None, "media are surveyed before they are laid out"
-        layout = MediaLayout.of(plan, self._survey, self._storage)
-        self.layout = with_features(
-            layout, self.maker, self._job.samples, encoded, self._job.resources
-        )
+        self.layout = layout = MediaLayout.of(plan, self._survey, self._storage)
+        if self.maker is None:
+            return
+        sample_ids = np.searchsorted(self._survey.offsets, layout.first_uses, side="right") - 1
+        numbers = layout.first_uses - self._survey.offsets[sample_ids]
+        # In the order of samples, so that each is read once and neighbors together.
+        order = np.argsort(layout.first_uses)
+        samples, progress = encoded or self._job.samples, self._job.resources.progress
+        sizes = np.zeros(len(order), dtype=np.int64)
+        with progress.stage("features", total=len(order), unit="media"):
+            for begin in range(0, len(order), _READ_MEDIA):
+                part = order[begin : begin + _READ_MEDIA]
+                ids = np.unique(sample_ids[part])
+                read = list(samples.read(ids.tolist()))
+                places = np.searchsorted(ids, sample_ids[part]).tolist()
+                sizes[part] = [
+                    self.maker.block_bytes(read[place].media[number])
+                    for place, number in zip(places, numbers[part].tolist(), strict=True)
+                ]
+                progress.advance(len(part))
+        facts = feature_facts(self.maker)
+        self.layout = replace(layout, stored_sizes=sizes, features=facts)
 
     def packs_per_shard(self, limit: int, num_packs: int) -> int:
         """Return the packs of each shard: ``limit``, or fewer if its media are large."""
@@ -265,14 +269,15 @@ bring it back, or run the job again, with another directory if this one holds pa
         assert self.layout is not None
         return self.layout.stored_bytes < _IN_PROCESS_BYTES
 
-    def announce(self, plan: Plan, pending: Sequence[int]) -> None:
-        """Report the media, and check the space that the media of the pending shards take.
+    def announce(self, pending: Sequence[int]) -> None:
+        """Report the media, and check the space that the media of the pending shards take: they
+        are large, and their sizes are known.
 
         Raises:
             StoreFullError: the disk has less.
         """
         assert self.layout is not None
-        layout = self.layout
+        layout, store = self.layout, self._job.store
         num_used = int(np.count_nonzero(layout.is_used))
         if not num_used:
             return
@@ -282,10 +287,8 @@ bring it back, or run the job again, with another directory if this one holds pa
             form, factor = "stored", ""
             if layout.features is not None:
                 source_bytes = int(layout.survey.sizes[layout.first_uses].sum())
-                form, factor = (
-                    "stored as features",
-                    f" ({layout.stored_bytes / source_bytes:.1f} × their bytes)",
-                )
+                form = "stored as features"
+                factor = f" ({layout.stored_bytes / source_bytes:.1f} × their bytes)"
             parts.append(
                 f"{layout.num_stored:,} distinct ones {form}, {size_of(layout.stored_bytes)} on "
                 f"disk{factor}"
@@ -295,7 +298,30 @@ bring it back, or run the job again, with another directory if this one holds pa
                 f"{layout.num_references:,} referenced" + (f" in {self.root}" if self.root else "")
             )
         self._job.resources.progress.say(f"media: {'; '.join(parts)}")
-        _check_space(self._job.store, plan, layout, pending)
+        if not isinstance(store, LocalBlobStore):
+            return
+        num_bytes = int(layout.stored_sizes[np.isin(layout.shards, pending)].sum())
+        home = store.directory
+        while not home.exists():
+            home = home.parent
+        free = shutil.disk_usage(home).free
+        if num_bytes > free:
+            raise StoreFullError(
+                errno.ENOSPC,
+                f"{store.url} needs {size_of(num_bytes)} for media, and {size_of(free)} are free: "
+                f"free some space, or choose {setting('media_storage', 'references')}",
+            )
+
+
+def feature_facts(maker: FeatureMaker) -> dict[str, Any]:
+    """Return facts on features for a store: ``settings``, a fingerprint, and ``tokens_per_second``
+    for positions.
+    """
+    rule = rope_rule(maker.family, maker.directory)
+    return {
+        "settings": maker.fingerprint,
+        "tokens_per_second": None if rule is None else rule.tokens_per_second,
+    }
 
 
 def job_of(job: Any) -> MediaJob | None:
@@ -305,7 +331,15 @@ def job_of(job: Any) -> MediaJob | None:
         SettingsError: an unknown storage, or features without a processor that makes them.
     """
     storage = choice_of(AttachmentStorage, job.settings.media_storage, argument="media_storage")
-    maker = feature_maker(job.encoder, storage)
+    maker = None
+    if storage is AttachmentStorage.FEATURES:
+        family = job.encoder.family if isinstance(job.encoder, MediaChatEncoder) else None
+        if family is None or family.directory is None:
+            raise SettingsError(
+                f"{setting('media_storage', 'features')} needs {setting('processor')}, the "
+                "directory of the model's processor, which makes them"
+            )
+        maker = FeatureMaker(family.directory, family)
     return MediaJob(job, storage, maker) if job.encoder.takes_media else None
 
 
@@ -318,35 +352,3 @@ def media_root_of(source: Source) -> str:
     except ValueError:  # none, or on several drives
         return ""
     return "" if os.path.dirname(root) == root else root
-
-
-def _check_space(store: BlobStore, plan: Plan, layout: MediaLayout, pending: Sequence[int]) -> None:
-    """Check the free space before writing: media are large, and their sizes are known.
-
-    Raises:
-        StoreFullError: the disk has less free space than the media of the missing shards take.
-    """
-    if not isinstance(store, LocalBlobStore):
-        return
-    is_pending = np.isin(layout.shards, pending)
-    sizes = layout.stored_sizes[is_pending]
-    num_bytes = (
-        int(sizes.sum())
-        + 1024 * len(sizes)
-        + 5 * plan.ledger.tokens_packed * len(pending) * layout.packs_of_shard // plan.num_packs
-    )
-    home = store.directory
-    while not home.exists():
-        home = home.parent
-    free = shutil.disk_usage(home).free
-    if len(sizes) and num_bytes > free:
-        way_out = (
-            f", or choose {setting('media_storage', 'references')}"
-            if layout.storage is not AttachmentStorage.REFERENCES
-            else ""
-        )
-        raise StoreFullError(
-            errno.ENOSPC,
-            f"{store.url} needs {size_of(num_bytes)}, most of them for media, and {size_of(free)} "
-            f"are free: free some space{way_out}",
-        )

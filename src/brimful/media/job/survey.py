@@ -7,7 +7,7 @@ job or another.
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -214,7 +214,7 @@ def _row_of(medium: Medium, stamp: int) -> _Row:
     return stamp, medium.num_bytes, int(digits[:16], 16), int(digits[16:], 16)
 
 
-def _remembered(path: str) -> Mapping[int, _Row]:
+def _remembered(path: str) -> dict[int, _Row]:
     """Return the cached facts of the files of a block, by their places; empty if unreadable."""
     try:
         table = open_table(path)

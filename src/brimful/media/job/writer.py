@@ -2,8 +2,8 @@
 uses them first.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,10 @@ from brimful.base.attachment import BadAttachmentError, attachments_of_segment
 from brimful.base.blobs import BlobStore
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
-from brimful.base.typing import Fingerprint, Int64Array, Lengths, Offsets
+from brimful.base.typing import Int64Array, Lengths, Offsets
 from brimful.base.wording import setting
 from brimful.encode.encoded_samples import EncodedSamples
-from brimful.errors import BadSampleError, OversizedSampleError, SettingsError, StoreFullError
+from brimful.errors import BadSampleError, OversizedSampleError, SettingsError
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.media.feature_maker import FeatureMaker
 from brimful.media.job.media_layout import ShardMedia
@@ -80,138 +80,81 @@ class ShardMediaWriter:
             BadSampleError: a medium that cannot be read, or was changed since it was measured.
             OversizedSampleError: a sample was cut within a medium.
         """
-        places = offsets_of(lengths).tolist()
-        indices = self._media.indices_of(sample_ids).tolist()
+        facts, places = self._media, offsets_of(lengths).tolist()
+        indices = facts.indices_of(sample_ids).tolist()
         packs: list[list[PlacedMedium]] = []
         for first, end in zip(segments[:-1].tolist(), segments[1:].tolist(), strict=True):
             pack: list[PlacedMedium] = []
             for segment in range(first, end):
-                sample_id = int(sample_ids[segment])
+                sample_id, index = int(sample_ids[segment]), indices[segment]
                 media = kept.get(sample_id)
                 if media is None:
                     continue
-                index = indices[segment]
                 is_repeat = bool(self._is_written[index])  # as a mixture draws a sample again
                 if not is_repeat:
                     self._is_written[index] = True
                     self._store_new(sample_id, index, media)
-                place = {
-                    "start": int(starts[segment]),
-                    "length": int(lengths[segment]),
-                    "segment": segment - first,
-                    "offset": places[segment] - places[first],
-                }
-                for row, item in zip(self._media.rows_of(index), media, strict=True):
-                    pack += self._placed(sample_id, row, item, place, is_repeat=is_repeat)
+                try:
+                    for row, whole in zip(facts.rows_of(index), media, strict=True):
+                        # A medium may be in another segment of the sample.
+                        for item in attachments_of_segment(
+                            [whole],
+                            start=int(starts[segment]),
+                            length=int(lengths[segment]),
+                            segment=segment - first,
+                            offset=places[segment] - places[first],
+                        ):
+                            is_first = not is_repeat and bool(facts.is_first_use[row])
+                            num_bytes = int(facts.sizes[row])
+                            self._container.count(item, sample_id, num_bytes, is_first=is_first)
+                            pack.append(facts.stored(row, item))
+                except BadAttachmentError as error:
+                    raise OversizedSampleError(
+                        f"{self._samples.source.where(sample_id)} (sample {sample_id}): {error}; "
+                        f"choose {setting('overflow', 'drop')}"
+                    ) from error
             packs.append(pack)
         return packs
 
-    def _placed(
-        self,
-        sample_id: int,
-        row: int,
-        whole: PlacedMedium,
-        place: Mapping[str, int],
-        *,
-        is_repeat: bool,
-    ) -> Iterator[PlacedMedium]:
-        """Yield a medium of a segment with its fingerprint and the place of its bytes; nothing if
-        it is in another.
-        """
-        facts = self._media
-        try:
-            for item in attachments_of_segment([whole], **place):
-                if (
-                    self._features is not None
-                    and self._features.block_bytes(item) != facts.stored_sizes[row]
-                ):
-                    raise self._error(
-                        sample_id, item, "has features of another shape than equal bytes before it"
-                    )
-                is_first = not is_repeat and bool(facts.is_first_use[row])
-                self._container.count(item, sample_id, int(facts.sizes[row]), is_first=is_first)
-                yield facts.stored(row, item)
-        except BadAttachmentError as error:
-            raise OversizedSampleError(
-                f"{self._samples.source.where(sample_id)} (sample {sample_id}): {error}; choose "
-                f"{setting('overflow', 'drop')}"
-            ) from error
-
     def _store_new(self, sample_id: int, index: int, media: Sequence[PlacedMedium]) -> None:
-        """Check the files of a sample, and copy the media that no earlier pack brought."""
-        facts = self._media
+        """Check the files of a sample, and copy the media that no earlier pack brought, or their
+        features.
+        """
+        facts, source = self._media, self._samples.source
         for number, (row, item) in enumerate(zip(facts.rows_of(index), media, strict=True)):
-            # Both must come from one state of the file, or the length and the fingerprint may
-            # belong to different contents.
-            if item.stamp != int(facts.stamps[row]):
-                raise self._error(sample_id, item, _CHANGED)
-            if facts.is_new[row]:
-                content = self._content(sample_id, number, item)
-                if fingerprint_bytes(content) != facts.fingerprint(row):
-                    raise self._error(sample_id, item, _CHANGED)
-                ending = None
+            medium, fingerprint, ending = item.medium, facts.fingerprint(row), None
+            try:
+                # Both must come from one state of the file, or the length and the fingerprint may
+                # belong to different contents.
+                if item.stamp != int(facts.stamps[row]):
+                    raise BadMediumError(_CHANGED)
+                if not facts.is_new[row]:
+                    continue
+                if not medium.path and medium.data is None:
+                    medium = source[sample_id].media[number]  # its bytes came with the row
+                content = medium.read()
+                if fingerprint_bytes(content) != fingerprint:
+                    raise BadMediumError(_CHANGED)
                 if self._features is not None:
-                    content, ending = (
-                        self._block(sample_id, item, content, facts.fingerprint(row)),
-                        _ENDING,
-                    )
-                with _full_disk_explained():
-                    offset = self._container.add(
-                        item.medium.name, facts.fingerprint(row), content, ending=ending
-                    )
-                assert offset == facts.positions[row], (
-                    "the layout of a container is known before it is written"
-                )
-
-    def _block(
-        self, sample_id: int, item: PlacedMedium, content: bytes, fingerprint: Fingerprint
-    ) -> bytes:
-        """Return the features of a medium as a block."""
-        assert self._features is not None
-        try:
-            return self._features.block(replace(item.medium, data=content), item, fingerprint)
-        except BadMediumError as error:
-            raise self._error(sample_id, item, str(error)) from error
-        except SettingsError as error:
-            where = self._samples.source.where(sample_id)
-            raise SettingsError(
-                f"{where} (sample {sample_id}): {item.title}: {error.message}"
-            ) from error
-
-    def _content(self, sample_id: int, number: int, item: PlacedMedium) -> bytes:
-        """Return the bytes of a medium; bytes that came with a row are read with it."""
-        medium = item.medium
-        if not medium.path and medium.data is None:
-            medium = self._samples.source[sample_id].media[number]
-        try:
-            return medium.read()
-        except BadMediumError as error:
-            raise self._error(sample_id, item, str(error)) from error
-
-    def _error(self, sample_id: int, item: PlacedMedium, reason: str) -> BadSampleError:
-        return BadSampleError(
-            f"{item.title}: {reason}",
-            sample_id=sample_id,
-            where=self._samples.source.where(sample_id),
-        )
+                    read = replace(medium, data=content)
+                    content, ending = self._features.block(read, item, fingerprint), _ENDING
+            except BadMediumError as error:
+                raise BadSampleError(
+                    f"{item.title}: {error}", sample_id=sample_id, where=source.where(sample_id)
+                ) from error
+            except SettingsError as error:
+                where = source.where(sample_id)
+                raise SettingsError(
+                    f"{where} (sample {sample_id}): {item.title}: {error.message}"
+                ) from error
+            offset = self._container.add(medium.name, fingerprint, content, ending=ending)
+            assert offset == facts.positions[row], (
+                "the layout of a container is known before it is written"
+            )
 
     def publish(self) -> dict[str, Any] | None:
         """Publish the container, and return the log entry on the media of the shard; None without
         media.
         """
         features = {} if self._features is None else {"features": True}
-        with _full_disk_explained():
-            return self._container.close(lambda key, blob: blob.publish(key), **features)
-
-
-@contextmanager
-def _full_disk_explained() -> Iterator[None]:
-    """Add a storage that needs less space to the error of a full disk."""
-    try:
-        yield
-    except StoreFullError as error:
-        raise StoreFullError(
-            error.errno,
-            f"{error.message}; {setting('media_storage', 'references')}, in another directory, "
-            "needs no space for media",
-        ) from error
+        return self._container.close(lambda key, blob: blob.publish(key), **features)
