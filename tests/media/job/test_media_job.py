@@ -16,9 +16,9 @@ Stub: Any = SimpleNamespace
 """An object of which only some attributes are asked."""
 
 
-@pytest.mark.parametrize(("pending", "num_bytes"), [([1], 400), ([0, 1], 700), ([0], 300)])
+@pytest.mark.parametrize(("pending", "num_bytes"), [([1], 1424), ([0, 1], 3772), ([0], 2348)])
 def test_media_of_pending_shards_need_room(tmp_path, monkeypatch, pending, num_bytes):
-    """Their bytes in containers, on the disk of a directory that is not there yet; shards that are there need none."""
+    """Their bytes and a kibibyte for each, on the disk of a directory that is not there yet; shards that are there need none."""
     store = LocalBlobStore(tmp_path / "not" / "yet")
     asked = []
 
@@ -32,7 +32,7 @@ def test_media_of_pending_shards_need_room(tmp_path, monkeypatch, pending, num_b
     with pytest.raises(StoreFullError) as refused:
         said(pending, **facts)
     assert asked == [tmp_path, tmp_path]
-    needed, free = (f"{number} bytes" for number in (num_bytes, num_bytes - 1))
+    needed, free = (f"{number / 1000:.2f} kB" for number in (num_bytes, num_bytes - 1))
     assert refused.value.message.startswith(
         f"{store.url} needs {needed} for media, and {free} are free: free some space, or choose "
     )

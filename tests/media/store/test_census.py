@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from hypothesis import given
@@ -42,14 +43,14 @@ def test_shards_sum_to_their_store(tokens: list[int], cut: int) -> None:
     for number, size in enumerate(tokens[cut:], cut):
         counter.add(placed(f"p{number}", size), 100 + number, 10 * size, is_first=number % 2 == 0)
     parts = [counted(*tokens[:cut]), counter]
-    records = [record(image=json.loads(json.dumps(part.as_dict()))) for part in parts]
+    records = [record(image=json.loads(json.dumps(asdict(part)))) for part in parts]
     assert MediaCensus.of(records).kinds == {"image": counted(*tokens)}
 
 
 def test_kinds_have_their_order_and_their_lines() -> None:
     """Without it a store of pictures and sounds is shown as one of either."""
     sounds = KindCount(1, 50, 1, 5, mel_frames=500, largest=LargestMedium("s", 9, 5, 0))
-    census = MediaCensus.of([record(audio=sounds.as_dict(), image=counted(3, 7).as_dict()), record()])
+    census = MediaCensus.of([record(audio=asdict(sounds), image=asdict(counted(3, 7))), record()])
     assert list(census.kinds) == ["image", "audio"]
     assert census.lines() == [
         "media          2 images (1 distinct), 1 audio clip (1 distinct), 40 patches, 500 columns of spectrograms, 150 bytes",
@@ -69,7 +70,7 @@ def test_a_name_that_is_no_unicode_can_be_written() -> None:
     """Without it a file name in Latin-1 ends the job at its summary; nor does a data URL fill the log."""
     counter = KindCount()
     counter.add(placed("\udce9" + 500 * "x", 3), 0, 30, is_first=True)
-    census = MediaCensus.of([record(image=counter.as_dict())])
+    census = MediaCensus.of([record(image=asdict(counter))])
     text = "\n".join(census.lines())
     assert "\\udce9" in text
     assert len(text.encode()) < 500

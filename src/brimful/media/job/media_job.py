@@ -300,7 +300,8 @@ bring it back, or run the job again, with another directory if this one holds pa
         self._job.resources.progress.say(f"media: {'; '.join(parts)}")
         if not isinstance(store, LocalBlobStore):
             return
-        num_bytes = int(layout.stored_sizes[np.isin(layout.shards, pending)].sum())
+        sizes = layout.stored_sizes[np.isin(layout.shards, pending)]
+        num_bytes = int(sizes.sum()) + 1024 * len(sizes)
         home = store.directory
         while not home.exists():
             home = home.parent

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from brimful.base.blobs import BlobGroup, BlobStore
@@ -18,7 +18,7 @@ from brimful.encode.encoded_samples import is_compared
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError, CorruptFileError, ProcessorDiffersError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
-from brimful.media.store import ContainerWriter, CountedContainer, MediaFiles
+from brimful.media.store import ContainerWriter, MediaFiles
 from brimful.sources.sample import Sample
 from brimful.store.shards import ShardRecord
 
@@ -144,7 +144,7 @@ class ShardContainer:
 
     def __init__(self, files: BlobGroup, seq: int) -> None:
         self._files, self._seq = files, seq
-        self._container = CountedContainer(seq, files.blob)
+        self._container = ContainerWriter(f"media/{seq:08d}", files.blob)
         self._places: dict[str, tuple[int, int]] = {}
         self._kinds_seen: set[tuple[str, str]] = set()
 
@@ -175,16 +175,8 @@ class ShardContainer:
         """Add the container to the commit, and return the log entry on the media of the shard; None
         without media.
         """
-        return self._container.close(self._files.add)
-
-
-@dataclass(frozen=True)
-class _CarriedBytes:
-    """Place of bytes that came with a row."""
-
-    container: str
-    offset: int
-    size: int
+        facts = self._container.close(self._files.add)
+        return facts if facts["items"] else None
 
 
 class CarriedMedia:
@@ -201,7 +193,8 @@ class CarriedMedia:
     def forget(self) -> None:
         """Forget all that was carried over: another record is resumed from."""
         self._containers: dict[str, dict[str, Any]] = {}
-        self._places: dict[Fingerprint, _CarriedBytes] = {}
+        self._places: dict[Fingerprint, tuple[str, int]] = {}
+        """Container and first byte of each medium whose bytes came with a row."""
 
     def save(
         self, files: BlobGroup, prefix: str, rows: Sequence[Sequence[PlacedMedium]]
@@ -214,37 +207,30 @@ class CarriedMedia:
             rows: media of each pack or segment that is carried over.
         """
         carried = {item.fingerprint: item for row in rows for item in row if not item.medium.path}
+        container = ContainerWriter(prefix, files.blob)
+        new = {
+            name: container.add(item.medium.name, name, item.read())
+            for name, item in carried.items()
+            if name not in self._places
+        }
         # Media that left the carry-over are in a shard now.
         self._places = {name: place for name, place in self._places.items() if name in carried}
-        new = {name: item for name, item in carried.items() if name not in self._places}
+        facts = container.close(files.add)
         if new:
-            self._store_new(files, prefix, new)
-        keys = sorted({place.container for place in self._places.values()})
+            key = facts["file"]
+            self._containers[key] = {name: facts[name] for name in ("file", "bytes", "xxh3_128")}
+            self._places |= {name: (key, offset) for name, offset in new.items()}
+        keys = sorted({key for key, _ in self._places.values()})
         self._containers = {key: self._containers[key] for key in keys}
-        return [[self._placed(item, keys) for item in row] for row in rows], list(
-            self._containers.values()
-        )
 
-    def _store_new(
-        self, files: BlobGroup, prefix: str, media: dict[Fingerprint, PlacedMedium]
-    ) -> None:
-        offsets: dict[Fingerprint, int] = {}
-        blob = files.blob(prefix)
-        container = ContainerWriter(blob)
-        for name, item in media.items():
-            offsets[name] = container.add(item.medium.name, name, item.read())
-        container.close()
-        key = f"{prefix}-{blob.xxh3_128[:16]}.tar"
-        files.add(key, blob)
-        self._containers[key] = {"file": key, "bytes": blob.size, "xxh3_128": blob.xxh3_128}
-        for name, item in media.items():
-            self._places[name] = _CarriedBytes(key, offsets[name], item.medium.num_bytes)
+        def placed(item: PlacedMedium) -> PlacedMedium:
+            if item.medium.path:
+                return item
+            key, offset = self._places[item.fingerprint]
+            return item.in_container(keys.index(key), offset, item.medium.num_bytes)
 
-    def _placed(self, item: PlacedMedium, keys: Sequence[str]) -> PlacedMedium:
-        if item.medium.path:
-            return item
-        place = self._places[item.fingerprint]
-        return item.in_container(keys.index(place.container), place.offset, place.size)
+        places = [[placed(item) for item in row] for row in rows]
+        return places, list(self._containers.values())
 
     def files(self, containers: Sequence[dict[str, Any]]) -> MediaFiles:
         """Return the media files that a record names."""
@@ -264,20 +250,18 @@ class CarriedMedia:
             FileNotFoundError: a later record was committed, and the container is gone.
             CorruptFileError: it is damaged.
         """
-        return tuple(map(self._loaded, media))
-
-    def _loaded(self, item: PlacedMedium) -> PlacedMedium:
-        medium = item.medium
-        if medium.container is None:
-            return item
-        try:
-            content = item.read()
-        except BadMediumError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise FileNotFoundError(medium.path) from error
-            raise CorruptFileError(f"{medium.path}: {error}") from error
-        self._places[item.fingerprint] = _CarriedBytes(
-            medium.container.key, medium.offset, len(content)
-        )
-        data = replace(medium, path="", offset=0, size=len(content), data=content, container=None)
-        return replace(item, medium=data)
+        items = []
+        for item in media:
+            medium = item.medium
+            if medium.container is not None:
+                try:
+                    content = item.read()
+                except BadMediumError as error:
+                    if isinstance(error.__cause__, FileNotFoundError):
+                        raise FileNotFoundError(medium.path) from error
+                    raise CorruptFileError(f"{medium.path}: {error}") from error
+                self._places[item.fingerprint] = medium.container.key, medium.offset
+                data = replace(medium, path="", offset=0, data=content, container=None)
+                item = replace(item, medium=data)
+            items.append(item)
+        return tuple(items)

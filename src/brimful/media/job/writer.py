@@ -20,7 +20,7 @@ from brimful.errors import BadSampleError, OversizedSampleError, SettingsError
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.media.feature_maker import FeatureMaker
 from brimful.media.job.media_layout import ShardMedia
-from brimful.media.store import CountedContainer
+from brimful.media.store import ContainerWriter
 
 _ENDING = ".safetensors"
 """Ending of a block of features in a container."""
@@ -50,8 +50,8 @@ class ShardMediaWriter:
     ) -> None:
         self._media, self._samples, self._features = media, samples, features
         self._stack = ExitStack()
-        self._container = CountedContainer(
-            shard, lambda prefix: self._stack.enter_context(store.blob(prefix))
+        self._container = ContainerWriter(
+            f"media/{shard:08d}", lambda prefix: self._stack.enter_context(store.blob(prefix))
         )
         self._is_written = np.zeros(len(media.sample_ids), dtype=bool)
 
@@ -156,5 +156,7 @@ class ShardMediaWriter:
         """Publish the container, and return the log entry on the media of the shard; None without
         media.
         """
-        features = {} if self._features is None else {"features": True}
-        return self._container.close(lambda key, blob: blob.publish(key), **features)
+        facts = self._container.close(lambda key, blob: blob.publish(key))
+        if self._features is not None and "file" in facts:
+            facts["features"] = True
+        return facts if facts["items"] else None

@@ -7,10 +7,8 @@ The package is the ``attachment_store`` of ``brimful.base.attachment``.
 from brimful.media.store.census import KindCount, LargestMedium, MediaCensus
 from brimful.media.store.files import (
     ContainerWriter,
-    CountedContainer,
     MediaFiles,
     container_ends,
-    container_key,
     files_of,
     padded,
     recorded_root,
@@ -23,7 +21,6 @@ from brimful.media.store.stored import from_json, stored, to_json
 __all__ = [
     "COLUMNS",
     "ContainerWriter",
-    "CountedContainer",
     "KindCount",
     "LargestMedium",
     "MediaCensus",
@@ -33,7 +30,6 @@ __all__ = [
     "column_types",
     "columns_of",
     "container_ends",
-    "container_key",
     "files_of",
     "from_json",
     "padded",

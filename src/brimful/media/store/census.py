@@ -17,6 +17,7 @@ _NOUNS = {MediaKind.IMAGE: "image", MediaKind.VIDEO: "video", MediaKind.AUDIO: "
 _NAME_CHARACTERS = 200
 """Maximum characters of a name in a record: a name may be a whole data URL."""
 
+
 _SUMS = ("count", "bytes", "distinct", "tokens", "patches", "frames", "mel_frames")
 """Counts of ``KindCount`` that are sums, in its order."""
 
@@ -78,16 +79,6 @@ class KindCount:
             name = item.medium.name[:_NAME_CHARACTERS].encode("utf-8", "backslashreplace").decode()
             self.largest = LargestMedium(name, sample_id, item.num_tokens, item.num_patches)
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> KindCount:
-        """Return the counts of the record of a shard."""
-        largest = values["largest"]
-        return cls(**{**values, "largest": largest and LargestMedium(**largest)})
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the counts for JSON."""
-        return asdict(self)
-
     def __add__(self, later: KindCount) -> KindCount:
         """Return the counts of two parts of a store."""
         sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
@@ -112,7 +103,7 @@ class MediaCensus:
         root: directory that references are relative to; empty without references.
 
     >>> pictures = KindCount(2, 180, 1, tokens=8, patches=32, largest=LargestMedium("a.png", 0, 4, 16))
-    >>> facts = {"items": {"image": pictures.as_dict()}}
+    >>> facts = {"items": {"image": asdict(pictures)}}
     >>> record = ShardRecord(0, "shards/0.arrow", 1, "", 1, 8, 1, 8, "host-1", media=facts)
     >>> print("\\n".join(MediaCensus.of([record], root="/data").lines()))
     media          2 images (1 distinct), 32 patches, 180 bytes
@@ -142,7 +133,9 @@ class MediaCensus:
         stored_text: list[dict[str, Any]] = []
         for facts in (record.media for record in records if record.media is not None):
             for kind, values in facts["items"].items():
-                kinds[kind] = kinds.get(kind, KindCount()) + KindCount.from_dict(values)
+                largest = values["largest"] and LargestMedium(**values["largest"])
+                count = KindCount(**{**values, "largest": largest})
+                kinds[kind] = kinds.get(kind, KindCount()) + count
             if facts.get("file") is not None:
                 stored_text.append(facts)
         return cls(
@@ -158,7 +151,7 @@ class MediaCensus:
     def as_dict(self) -> dict[str, Any]:
         """Return the census for JSON."""
         return {
-            "kinds": {kind: count.as_dict() for kind, count in self.kinds.items()},
+            "kinds": {kind: asdict(count) for kind, count in self.kinds.items()},
             "stored": {
                 "distinct": self.num_stored,
                 "containers": self.containers,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,6 @@ ROOT_NOTE = "media_root"
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 
 
-def container_key(shard: int, xxh3_128: str) -> str:
-    """Return the key of a container, with the number of its shard and 16 digits of its hash."""
-    return f"media/{shard:08d}-{xxh3_128[:16]}.tar"
-
-
 def container_ends(sizes: Int64Array) -> Int64Array:
     """Return the byte after each member of a container, including padding; its bytes begin
     ``padded(sizes)`` before it.
@@ -55,15 +51,24 @@ def padded(sizes: Int64Array) -> Int64Array:
 
 
 class ContainerWriter:
-    """Writer of the media that one shard adds to its store. Equal media make equal bytes.
+    """Writer of the new media of one shard, in a tar that is opened at the first of them, and of
+    the counts of all its media. Equal media make equal bytes.
 
     Args:
-        blob: of the store.
+        prefix: of the key of the container; 16 digits of its hash follow.
+        open_blob: makes the blob of a prefix.
     """
 
-    def __init__(self, blob: Blob) -> None:
-        self._blob = blob
-        self.num_members = 0
+    def __init__(self, prefix: str, open_blob: Callable[[str], Blob]) -> None:
+        self._prefix, self._open_blob = prefix, open_blob
+        self._blob: Blob | None = None
+        self._num_members = 0
+        self._counts: dict[str, KindCount] = {}
+
+    def count(self, item: PlacedMedium, sample_id: int, num_bytes: int, *, is_first: bool) -> None:
+        """Count a medium of a pack (``KindCount.add``)."""
+        count = self._counts.setdefault(item.medium.kind.value, KindCount())
+        count.add(item, sample_id, num_bytes, is_first=is_first)
 
     def add(
         self, name: str, fingerprint: Fingerprint, content: bytes, *, ending: str | None = None
@@ -78,6 +83,8 @@ class ContainerWriter:
         """
         from tarfile import GNU_FORMAT, TarInfo
 
+        if self._blob is None:
+            self._blob = self._open_blob(self._prefix)
         if ending is None:
             ending = os.path.splitext(name)[1].lower()
             ending = ending if _SUFFIX.fullmatch(ending) else ""
@@ -87,60 +94,24 @@ class ContainerWriter:
         offset = self._blob.size
         self._blob.write(content)
         self._blob.write(b"\0" * (-len(content) % _BLOCK))
-        self.num_members += 1
+        self._num_members += 1
         return offset
 
-    def close(self) -> None:
-        """Write the end of the tar."""
-        self._blob.write(b"\0" * (2 * _BLOCK))
-
-
-class CountedContainer:
-    """Container of the new media of one shard, opened at the first of them, and the counts of all
-    its media.
-
-    Args:
-        shard: number of the shard.
-        open_blob: makes the blob of a prefix.
-    """
-
-    def __init__(self, shard: int, open_blob: Callable[[str], Blob]) -> None:
-        self._shard, self._open_blob = shard, open_blob
-        self._opened: tuple[Blob, ContainerWriter] | None = None
-        self._counts: dict[str, KindCount] = {}
-
-    def count(self, item: PlacedMedium, sample_id: int, num_bytes: int, *, is_first: bool) -> None:
-        """Count a medium of a pack (``KindCount.add``)."""
-        count = self._counts.setdefault(item.medium.kind.value, KindCount())
-        count.add(item, sample_id, num_bytes, is_first=is_first)
-
-    def add(
-        self, name: str, fingerprint: Fingerprint, content: bytes, *, ending: str | None = None
-    ) -> int:
-        """Append a medium and return the place of its first byte (``ContainerWriter.add``)."""
-        if self._opened is None:
-            blob = self._open_blob(f"media/{self._shard:08d}")
-            self._opened = blob, ContainerWriter(blob)
-        return self._opened[1].add(name, fingerprint, content, ending=ending)
-
-    def close(self, publish: Callable[[str, Blob], None], **facts: Any) -> dict[str, Any] | None:
-        """Publish the container, if any, and return the log entry on the media; None without media.
+    def close(self, publish: Callable[[str, Blob], None]) -> dict[str, Any]:
+        """End and publish the container, if any, and return the facts of the log on the media.
 
         Args:
             publish: publishes a blob under a key.
-            facts: further facts of the container.
         """
-        if not self._counts:
-            return None
-        items = {kind: count.as_dict() for kind, count in sorted(self._counts.items())}
-        if self._opened is None:
+        items = {kind: asdict(count) for kind, count in sorted(self._counts.items())}
+        if self._blob is None:
             return {"items": items}
-        blob, container = self._opened
-        container.close()
-        key = container_key(self._shard, blob.xxh3_128)
+        blob = self._blob
+        blob.write(b"\0" * (2 * _BLOCK))
+        key = f"{self._prefix}-{blob.xxh3_128[:16]}.tar"
         publish(key, blob)
         place = {"file": key, "bytes": blob.size, "xxh3_128": blob.xxh3_128}
-        return {"items": items, **place, **facts, "stored": container.num_members}
+        return {"items": items, **place, "stored": self._num_members}
 
 
 class MediaFiles:
