@@ -54,8 +54,8 @@ def test_limits_of_pixels_change_what_is_packed(media_home: Path, tmp_path: Path
             "--max-frames 8: a bound of the frames that --fps takes, and this processor takes others",
         ),
         (("--fps", 0), "--fps of videos has to be above 0 and is 0.0"),
-        (("--video-max-pixels", 0), "--video-max-pixels of videos has to be a positive whole number and is 0"),
-        (("--num-frames", 0), "--num-frames of videos has to be positive and is 0"),
+        (("--video-max-pixels", 0), "--video-max-pixels of video has to be a positive whole number and is 0"),
+        (("--num-frames", 0), "--num-frames of video has to be a positive whole number and is 0"),
         (("--fps", 1, "--num-frames", 4), "--fps and --num-frames of videos contradict each other: keep one"),
     ],
 )

@@ -165,7 +165,7 @@ def test_settings_that_cannot_be(tmp_path):
         open_family("qwen9")
     with pytest.raises(SettingsError, match="the family qwen2-vl has no setting sampling_rate"):
         open_family("qwen2-vl", sampling_rate=16_000)
-    with pytest.raises(SettingsError, match="max_pixels of images has to be a positive whole number and is 0"):
+    with pytest.raises(SettingsError, match="max_pixels of image has to be a positive whole number and is 0"):
         open_family("qwen2-vl", max_pixels=0)
     with pytest.raises(SettingsError, match=r"has no preprocessor_config\.json and no processor_config\.json"):
         open_family("qwen2-vl", tmp_path)

@@ -61,7 +61,14 @@ def open_family(name: str, directory: str | Path | None = None, **overrides: Any
     """
     if name not in FAMILIES:
         raise SettingsError(f"no family is called {name!r}: choose one of {', '.join(FAMILIES)}")
-    return FAMILIES[name].open(directory, **overrides)
+    kind = FAMILIES[name]
+    chosen = {key: value for key, value in overrides.items() if value is not None}
+    if unknown := [setting(key) for key in sorted(chosen.keys() - set(kind.known_overrides))]:
+        raise SettingsError(f"the family {name} has no setting {', '.join(unknown)}: leave it out")
+    files = None if directory is None else read_processor_files(directory)
+    family = kind.from_files(files, chosen)
+    family.directory = None if directory is None else Path(directory)
+    return family
 
 
 _CHOSEN = {
@@ -92,7 +99,7 @@ def family_of_settings(settings: Mapping[str, Any], directory: str | Path | None
     name = str(settings.get("family"))
     family = open_family(name, directory)
     parts = []
-    for part in family._settings:
+    for part in family.parts:
         values = settings.get(part.kind, {})
         own = {field.name: getattr(part, field.name) for field in fields(part)}
         for key, value in values.items():
@@ -109,9 +116,6 @@ def family_of_settings(settings: Mapping[str, Any], directory: str | Path | None
     return type(family)(*parts)
 
 
-_FAMILY_OF_CLASS = {family.processor_class: name for name, family in FAMILIES.items()}
-
-
 def family_of_processor(directory: str | Path) -> str:
     """Return the name of the family that a processor declares.
 
@@ -119,9 +123,9 @@ def family_of_processor(directory: str | Path) -> str:
         SettingsError: no processor there, or one of an unknown family.
     """
     files = read_processor_files(directory)
-    for part in (files.processor, files.image, files.audio):
-        name = _FAMILY_OF_CLASS.get(str(part.get("processor_class")))
-        if name in FAMILIES:
+    declared = [part.get("processor_class") for part in (files.processor, files.image, files.audio)]
+    for name, family in FAMILIES.items():
+        if family.processor_class in declared:
             return name
     raise SettingsError(
         f"{directory} does not say which family its processor is of: name it with "

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from brimful.base.checks import is_whole_number
 from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
 from brimful.media.audio import AudioHeader, audio_header
@@ -79,6 +80,22 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise SettingsError(f"{path} is not a JSON object")
     return value
+
+
+def check_positive(part: Any, *names: str) -> None:
+    """Reject settings of a kind of media that are not positive whole numbers; None is no
+    setting.
+    """
+    for name in names:
+        value = getattr(part, name)
+        if value is not None and (not is_whole_number(value) or value < 1):
+            title = name
+            if not name.endswith(("_size", "_length")):  # which only a processor's file has
+                is_of_frame = part.kind == "video" and name.endswith("_pixels")
+                title = setting(f"video_{name}" if is_of_frame else name)
+            raise SettingsError(
+                f"{title} of {part.kind} has to be a positive whole number and is {value!r}"
+            )
 
 
 class Placeholder(NamedTuple):
@@ -167,15 +184,14 @@ class Family(ABC):
     that reads only the columns that ``feature_attention_mask`` names.
     """
 
-    @classmethod
-    def open(cls, directory: str | Path | None, **overrides: Any) -> Family:
-        """Return the family with the settings of a processor's folder; see ``open_family``."""
-        files = None if directory is None else read_processor_files(directory)
-        family = cls.from_files(
-            files, {name: value for name, value in overrides.items() if value is not None}
-        )
-        family.directory = None if directory is None else Path(directory)
-        return family
+    known_overrides: ClassVar[tuple[str, ...]] = ()
+    """Settings of a processor that a job may override."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+        """Frozen dataclasses that decide everything, one for each kind of media."""
+        for part in parts:
+            setattr(self, f"_{part.kind}", part)
 
     @classmethod
     @abstractmethod
@@ -183,28 +199,18 @@ class Family(ABC):
         """Return the family with the settings of a processor, or of the published model if
         ``files`` is None.
 
+        Args:
+            files: of the processor.
+            overrides: by ``known_overrides``; None is left out.
+
         Raises:
-            SettingsError: a setting of the processor or an override that the family does not know
-                or cannot have.
+            SettingsError: a setting that the family cannot have.
         """
-
-    @classmethod
-    def _check_known(cls, overrides: Mapping[str, Any], known: Collection[str]) -> None:
-        """Reject an override that would change nothing."""
-        if unknown := [setting(name) for name in sorted(overrides.keys() - set(known))]:
-            raise SettingsError(
-                f"the family {cls.name} has no setting {', '.join(unknown)}: leave it out"
-            )
-
-    @property
-    @abstractmethod
-    def _settings(self) -> tuple[Any, ...]:
-        """Frozen dataclasses that decide everything."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """All that decides tokens, as JSON, for fingerprints."""
-        return {"family": self.name, **{type(part).kind: asdict(part) for part in self._settings}}
+        return {"family": self.name, **{part.kind: asdict(part) for part in self.parts}}
 
     def expand(self, medium: Medium) -> Expansion:
         """Return the expansion of a medium, from its header alone.

@@ -43,18 +43,15 @@ class Llava(Family):
     processor_class = "LlavaProcessor"
     placeholders = {MediaKind.IMAGE: Placeholder("<image>", "<image>")}
 
-    def __init__(self, image: LlavaSettings) -> None:
-        self._image = image
+    _image: LlavaSettings
 
     @classmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Llava:
         """Return the family with its settings, which cannot be overridden.
 
         Raises:
-            SettingsError: an override, no ``patch_size`` in the files, or images without a fixed
-                size.
+            SettingsError: no ``patch_size`` in the files, or images without a fixed size.
         """
-        cls._check_known(overrides, ())
         if files is None:
             return cls(LlavaSettings())
         patch_size = files.processor.get("patch_size")
@@ -72,10 +69,6 @@ class Llava(Family):
                 files.processor.get("vision_feature_select_strategy") or "full",
             )
         )
-
-    @property
-    def _settings(self) -> tuple[LlavaSettings]:
-        return (self._image,)
 
     def image(self, size: ImageSize) -> Expansion:
         """Return the expansion of an image of any size.
@@ -146,15 +139,12 @@ class InternVL(Family):
     processor_class = "InternVLProcessor"
     placeholders = {MediaKind.IMAGE: Placeholder("<IMG_CONTEXT>", "<IMG_CONTEXT>")}
 
-    def __init__(self, image: InternVLSettings) -> None:
-        self._image = image
+    known_overrides = ("max_patches",)  # the maximum number of tiles
+    _image: InternVLSettings
 
     @classmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> InternVL:
-        """Return the family with its settings; the override is ``max_patches``, the maximum number
-        of tiles.
-        """
-        cls._check_known(overrides, ("max_patches",))
+        """Return the family with its settings."""
         settings: dict[str, Any] = {}
         if files is not None:
             size = files.image.get("size", {"height": 384, "width": 384})
@@ -170,10 +160,6 @@ class InternVL(Family):
                 "image_seq_length": files.processor.get("image_seq_length", 256),
             }
         return cls(InternVLSettings(**settings | dict(overrides)))
-
-    @property
-    def _settings(self) -> tuple[InternVLSettings]:
-        return (self._image,)
 
     def image(self, size: ImageSize) -> Expansion:
         """Return the expansion of an image of this size.

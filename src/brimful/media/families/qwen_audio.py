@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from brimful.errors import SettingsError
 from brimful.media.audio import AudioHeader, num_samples_after_resampling
-from brimful.media.families.family import Expansion, Family, Piece, Placeholder, ProcessorFiles
+from brimful.media.families.family import (
+    Expansion,
+    Family,
+    Piece,
+    Placeholder,
+    ProcessorFiles,
+    check_positive,
+)
 from brimful.media.families.qwen_vl import PatchSettings, expand_image, patch_settings
 from brimful.media.images import ImageSize
 from brimful.media.medium import MediaKind
@@ -31,12 +37,7 @@ class SpectrogramSettings:
     chunk_length: int = 30
 
     def __post_init__(self) -> None:
-        for name in ("sampling_rate", "hop_length", "chunk_length"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingsError(
-                    f"{name} of audio has to be a positive whole number and is {value!r}"
-                )
+        check_positive(self, "sampling_rate", "hop_length", "chunk_length")
 
     def num_columns(self, header: AudioHeader) -> int:
         """Return the columns of a clip's spectrogram, without padding.
@@ -51,33 +52,9 @@ class SpectrogramSettings:
         return min(-(-num_samples // self.hop_length), longest // self.hop_length)
 
 
-def spectrogram_settings(
-    published: SpectrogramSettings, files: ProcessorFiles | None, overrides: Mapping[str, Any]
-) -> SpectrogramSettings:
-    """Return the settings of a processor's file, or the published ones without files; overrides
-    replace both.
-    """
-    defaults = published if files is None else SpectrogramSettings()
-    values: Mapping[str, Any] = {} if files is None else files.audio
-    names = ("sampling_rate", "hop_length", "chunk_length")
-    settings = {name: values.get(name, getattr(defaults, name)) for name in names}
-    return SpectrogramSettings(
-        **settings | {name: overrides[name] for name in names if name in overrides}
-    )
-
-
 def sound_tokens(num_columns: int) -> int:
     """Return the tokens of a spectrogram of this many columns."""
     return ((num_columns - 1) // 2 + 1 - 2) // 2 + 1
-
-
-def expand_sound(header: AudioHeader, settings: SpectrogramSettings, token: str) -> Expansion:
-    """Return the expansion of an audio clip: two layers of the encoder each keep every other
-    column.
-    """
-    num_columns = settings.num_columns(header)
-    num_tokens = sound_tokens(num_columns)
-    return Expansion((Piece(token, num_tokens),), num_tokens, num_mel_frames=num_columns)
 
 
 class Qwen2Audio(Family):
@@ -89,31 +66,45 @@ class Qwen2Audio(Family):
         MediaKind.AUDIO: Placeholder("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>")
     }
 
-    def __init__(self, audio: SpectrogramSettings) -> None:
-        self._audio = audio
+    known_overrides: ClassVar[tuple[str, ...]] = ("sampling_rate",)
+    published_audio: ClassVar[SpectrogramSettings] = SpectrogramSettings()
+    """Settings of the published model, for a family without a processor's files."""
+
+    _audio: SpectrogramSettings
 
     @classmethod
-    def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen2Audio:
-        """Return the family with its settings; the override is ``sampling_rate``."""
-        cls._check_known(overrides, ("sampling_rate",))
-        return cls(spectrogram_settings(SpectrogramSettings(), files, overrides))
+    def audio_settings(
+        cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]
+    ) -> SpectrogramSettings:
+        """Return the settings of a processor's file, or the published ones without files; overrides
+        replace both.
+        """
+        defaults = cls.published_audio if files is None else SpectrogramSettings()
+        values = {**({} if files is None else files.audio), **overrides}
+        names = ("sampling_rate", "hop_length", "chunk_length")
+        return replace(defaults, **{name: values[name] for name in names if name in values})
 
-    @property
-    def _settings(self) -> tuple[SpectrogramSettings]:
-        return (self._audio,)
+    @classmethod
+    def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Family:
+        """Return the family with its settings."""
+        return cls(cls.audio_settings(files, overrides))
 
     def audio(self, header: AudioHeader) -> Expansion:
-        """Return the expansion of an audio clip of this header.
+        """Return the expansion of an audio clip of this header: two layers of the encoder each keep
+        every other column.
 
         >>> from brimful.media.families import open_family
         >>> expansion = open_family("qwen2-audio").audio(AudioHeader(44_100, 44_100, 2))
         >>> expansion.num_mel_frames, expansion.num_tokens
         (100, 25)
         """
-        return expand_sound(header, self._audio, self.placeholders[MediaKind.AUDIO].token)
+        num_columns = self._audio.num_columns(header)
+        num_tokens = sound_tokens(num_columns)
+        token = self.placeholders[MediaKind.AUDIO].token
+        return Expansion((Piece(token, num_tokens),), num_tokens, num_mel_frames=num_columns)
 
 
-class Qwen25Omni(Family):
+class Qwen25Omni(Qwen2Audio):
     """Qwen2.5-Omni: audio and images. Videos, whose audio is interleaved with their frames, are not
     measured yet.
     """
@@ -128,34 +119,18 @@ class Qwen25Omni(Family):
     # ``get_audio_features`` takes the columns of the mask and concatenates the clips.
     needs_full_spectrograms = False
 
-    def __init__(self, image: PatchSettings, audio: SpectrogramSettings) -> None:
-        self._image, self._audio = image, audio
+    known_overrides = ("min_pixels", "max_pixels", "sampling_rate")
+    published_audio = SpectrogramSettings(chunk_length=300)
+    _image: PatchSettings
 
     @classmethod
-    def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen25Omni:
-        """Return the family with its settings; overrides are ``min_pixels``, ``max_pixels`` and
-        ``sampling_rate``.
-        """
-        cls._check_known(overrides, ("min_pixels", "max_pixels", "sampling_rate"))
-        published = PatchSettings(max_pixels=12_845_056)
-        limits = {
-            name: overrides[name] for name in ("min_pixels", "max_pixels") if name in overrides
-        }
-        return cls(
-            patch_settings(published, {}, limits)
-            if files is None
-            else patch_settings(PatchSettings(), files.image, limits),
-            spectrogram_settings(SpectrogramSettings(chunk_length=300), files, overrides),
-        )
-
-    @property
-    def _settings(self) -> tuple[PatchSettings, SpectrogramSettings]:
-        return self._image, self._audio
+    def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Family:
+        """Return the family with its settings."""
+        limits = {name: overrides.get(name) for name in ("min_pixels", "max_pixels")}
+        defaults = PatchSettings(max_pixels=12_845_056) if files is None else PatchSettings()
+        image = patch_settings(defaults, {} if files is None else files.image, limits)
+        return cls(image, cls.audio_settings(files, overrides))
 
     def image(self, size: ImageSize) -> Expansion:
         """Return the expansion of an image of this size."""
         return expand_image(size, self._image, self.placeholders[MediaKind.IMAGE].token)
-
-    def audio(self, header: AudioHeader) -> Expansion:
-        """Return the expansion of an audio clip of this header."""
-        return expand_sound(header, self._audio, self.placeholders[MediaKind.AUDIO].token)

@@ -11,7 +11,14 @@ import numpy as np
 
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.media.families.family import Expansion, Family, Piece, Placeholder, ProcessorFiles
+from brimful.media.families.family import (
+    Expansion,
+    Family,
+    Piece,
+    Placeholder,
+    ProcessorFiles,
+    check_positive,
+)
 from brimful.media.images import ImageSize
 from brimful.media.medium import BadMediumError, MediaKind
 from brimful.media.videos import VideoHeader
@@ -42,15 +49,9 @@ class PatchSettings:
     max_pixels: int = 28 * 28 * 1280
 
     def __post_init__(self) -> None:
-        for name in ("patch_size", "temporal_patch_size", "merge_size", "min_pixels", "max_pixels"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                title = name
-                if name.endswith("_pixels"):
-                    title = setting(f"video_{name}" if self.kind == "video" else name)
-                raise SettingsError(
-                    f"{title} of {self.kind}s has to be a positive whole number and is {value!r}"
-                )
+        check_positive(
+            self, "patch_size", "temporal_patch_size", "merge_size", "min_pixels", "max_pixels"
+        )
 
     @property
     def factor(self) -> int:
@@ -190,20 +191,16 @@ class VideoSettings(PatchSettings):
         super().__post_init__()
         if self.fps is not None and not self.fps > 0:
             raise SettingsError(f"{setting('fps')} of videos has to be above 0 and is {self.fps}")
-        if min(self.min_frames, self.max_frames) < 1:
-            raise SettingsError(
-                f"{setting('min_frames')} and {setting('max_frames')} have to be positive: "
-                f"{self.min_frames}, {self.max_frames}"
-            )
-        if self.num_frames is not None and self.num_frames < 1:
-            raise SettingsError(
-                f"{setting('num_frames')} of videos has to be positive and is {self.num_frames}"
-            )
+        check_positive(self, "min_frames", "max_frames", "num_frames")
         if self.do_sample_frames and self.fps is not None and self.num_frames is not None:
             raise SettingsError(
                 f"{setting('fps')} and {setting('num_frames')} of videos contradict each other: "
                 "keep one"
             )
+
+
+_SAMPLING = ("fps", "num_frames", "min_frames", "max_frames", "cap_pixels_per_frame")
+"""Settings that choose the frames of a video, and their size."""
 
 
 class Qwen2VL(Family):
@@ -234,35 +231,31 @@ class Qwen2VL(Family):
     published_video: ClassVar[VideoSettings] = VideoSettings(min_pixels=3136, max_pixels=12_845_056)
     default_video: ClassVar[VideoSettings] = VideoSettings()
 
-    def __init__(self, image: PatchSettings, video: VideoSettings) -> None:
-        self._image, self._video = image, video
+    known_overrides = (
+        *("min_pixels", "max_pixels", "video_min_pixels", "video_max_pixels"),
+        *_SAMPLING,
+    )
+    _image: PatchSettings
+    _video: VideoSettings
 
     @classmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen2VL:
-        """Return the family with its settings.
-
-        Overrides are ``min_pixels`` and ``max_pixels`` of images, ``video_min_pixels`` and
-        ``video_max_pixels``, and ``fps``, ``num_frames``, ``min_frames``, ``max_frames`` and
-        ``cap_pixels_per_frame`` of videos. ``fps`` and ``num_frames`` make the processor sample
+        """Return the family with its settings; ``fps`` and ``num_frames`` make the processor sample
         frames.
         """
-        image = {name: overrides.get(name) for name in ("min_pixels", "max_pixels")}
-        video = {name: overrides.get(f"video_{name}") for name in ("min_pixels", "max_pixels")}
-        sampling = ("fps", "num_frames", "min_frames", "max_frames", "cap_pixels_per_frame")
-        video |= {name: overrides.get(name) for name in sampling}
-        limits = ("min_pixels", "max_pixels", "video_min_pixels", "video_max_pixels")
-        cls._check_known(overrides, (*limits, *sampling))
+        limits = ("min_pixels", "max_pixels")
+        image = {name: overrides.get(name) for name in limits}
+        video = {name: overrides.get(f"video_{name}") for name in limits}
+        video |= {name: overrides.get(name) for name in _SAMPLING}
         # A requested way of choosing frames replaces the one in the file.
         if video["fps"] is not None or video["num_frames"] is not None:
             video["do_sample_frames"] = True
-        default_image, default_video = cls.default_image, cls.default_video
-        image_file: Mapping[str, Any] = {}
-        video_file: Mapping[str, Any] = {}
         if files is None:
-            default_image, default_video = cls.published_image, cls.published_video
+            image_settings = patch_settings(cls.published_image, {}, image)
+            video_settings = patch_settings(cls.published_video, {}, video)
         else:
-            image_file, video_file = files.image, files.video
-        video_settings = patch_settings(default_video, video_file, video)
+            image_settings = patch_settings(cls.default_image, files.image, image)
+            video_settings = patch_settings(cls.default_video, files.video, video)
         # A processor that takes all frames, the default of Qwen2-VL, would ignore a bound of their
         # number.
         bounds = [
@@ -276,11 +269,7 @@ class Qwen2VL(Family):
                 f"this processor takes others: add {setting('fps', 2)}, or name their number with "
                 f"{setting('num_frames')}"
             )
-        return cls(patch_settings(default_image, image_file, image), video_settings)
-
-    @property
-    def _settings(self) -> tuple[PatchSettings, VideoSettings]:
-        return self._image, self._video
+        return cls(image_settings, video_settings)
 
     def image(self, size: ImageSize) -> Expansion:
         """Return the expansion of an image of this size.
@@ -300,22 +289,18 @@ class Qwen2VL(Family):
         """
         indices = self.frame_indices(header)
         grid = self._video_grid(len(indices), header.width, header.height)
-        num_tokens = math.prod(grid) // self._video.merge_size**2
-        pieces = self._video_pieces(header, indices, grid)
+        num_patches = math.prod(grid)
+        num_tokens = num_patches // self._video.merge_size**2
+        pieces = self._video_pieces(header, indices, num_tokens)
         return Expansion(
-            pieces, num_tokens, num_patches=math.prod(grid), grid=grid, num_frames=len(indices)
+            pieces, num_tokens, num_patches=num_patches, grid=grid, num_frames=len(indices)
         )
 
     def _video_pieces(
-        self, header: VideoHeader, indices: list[int], grid: tuple[int, int, int]
+        self, header: VideoHeader, indices: list[int], num_tokens: int
     ) -> tuple[Piece, ...]:
         """Return what replaces the placeholder's token."""
-        return (
-            Piece(
-                self.placeholders[MediaKind.VIDEO].token,
-                math.prod(grid) // self._video.merge_size**2,
-            ),
-        )
+        return (Piece(self.placeholders[MediaKind.VIDEO].token, num_tokens),)
 
     def frame_indices(self, header: VideoHeader) -> list[int]:
         """Return the numbers of the frames that the processor takes from a video, ascending.
@@ -422,20 +407,20 @@ class Qwen3VL(Qwen2VL):
         return [int(index) for index in np.linspace(0, total - 1, num_frames).round()]
 
     def _video_pieces(
-        self, header: VideoHeader, indices: list[int], grid: tuple[int, int, int]
+        self, header: VideoHeader, indices: list[int], num_tokens: int
     ) -> tuple[Piece, ...]:
-        num_tokens = grid[1] * grid[2] // self._video.merge_size**2
         size = self._video.temporal_patch_size
         # A partial last group repeats its last frame; the time of a group is midway between its
         # first and last frame.
         times = [index / header.fps for index in indices + indices[-1:] * (-len(indices) % size)]
+        tokens_of_group = num_tokens // (len(times) // size)
         pieces = []
         for start in range(0, len(times), size):
             seconds = (times[start] + times[start + size - 1]) / 2
             pieces += [
                 Piece(f"<{seconds:.1f} seconds>", is_token=False),
                 Piece("<|vision_start|>"),
-                Piece(self.placeholders[MediaKind.VIDEO].token, num_tokens),
+                Piece(self.placeholders[MediaKind.VIDEO].token, tokens_of_group),
                 Piece("<|vision_end|>"),
             ]
         return tuple(pieces)
