@@ -280,7 +280,7 @@ def test_trainer_weighs_every_pair_of_a_step_alike(tmp_path):
     assert difference(trained(tmp_path), by_hand()) < 1e-5
     import transformers
 
-    with pytest.raises(SettingsError, match="train_on_preferences needs the pairs of each batch"):
+    with pytest.raises(SettingsError, match="its batches need what a PreferenceCollator adds"):
         train_on_preferences(
             transformers.Trainer(model=tiny.model(0), args=transformers.TrainingArguments(str(tmp_path), use_cpu=True))
         )

@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch")
 
 from brimful.collate.loss_torch import SegmentLosses  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
-from brimful.preferences.kto import split_kl_completions, with_kl_targets  # noqa: E402
+from brimful.preferences.kto import split_kl_completions, with_mismatch_targets  # noqa: E402
 from brimful.preferences.losses import kto_loss  # noqa: E402
 from brimful.store.shards import assemble_pack  # noqa: E402
+from brimful.testing.toys import ToyPacks  # noqa: E402
 
 
 def sigmoid(x):
@@ -62,7 +63,7 @@ def test_a_pack_is_parted_token_by_token():
     assert parted.kl_completions.sample_ids.tolist() == [5, 6]
     assert parted.is_desirable.tolist() == [True, False]
     assert parted.is_row.tolist() == [True, True]
-    both = with_kl_targets(pack())
+    both = with_mismatch_targets(ToyPacks([pack()]))[0]
     assert both.loss_mask.astype(int).tolist() == [0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 0, 1]
 
 

@@ -1,4 +1,4 @@
-"""The sorted index of reference log probabilities: mapped, small in memory, and the same numbers as in its parts."""
+"""Reference log probabilities are found by sample and content, in the files of a whole pass."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 
-from brimful.base.tables import write_table
+from brimful.base.tables import open_table, write_table
 from brimful.errors import CorruptFileError, PlanMismatchError
-from brimful.preferences import references
 from brimful.preferences.references import ReferenceLogps, contents_of
 from brimful.testing.toys import toy_pack
 
-INDEX_NAME = "sorted.index"
 GOLDEN = Path(__file__).parents[1] / "golden/references_1"
 
 
 def write_parts(folder, sample_ids, contents, logps, num_parts):
-    """Files of a pass that has ended, without their index."""
+    """Files of a pass that has ended."""
     folder.mkdir(parents=True)
     description = {"kind": "reference_logps", "version": 1, "num_files": num_parts, "model": "m" * 32}
     for number, rows in enumerate(np.array_split(np.arange(len(sample_ids)), num_parts)):
@@ -43,7 +41,6 @@ def large_pass(directory, count=100_000):
     for sample_id, content in zip(pack.sample_ids, contents_of(pack), strict=True):
         contents[sample_ids == sample_id] = content
     write_parts(directory / "model-packs", sample_ids, contents, logps, 3)
-    references._write_sorted(directory / "model-packs")
     return pack
 
 
@@ -65,46 +62,50 @@ def test_what_is_there_is_found_and_nothing_else(rows, asked):
         table._logp(*asked)
 
 
-def test_opening_copies_nothing_and_reads_no_part(tmp_path):
-    """Ranks and their workers need the index alone, and no memory for its rows."""
+def test_numbers_are_found_in_any_part_and_process(tmp_path):
+    """Twenty bytes a segment, here and in a worker."""
     pack = large_pass(tmp_path)
-    for part in (tmp_path / "model-packs").glob("*.arrow"):
-        part.unlink()
     tracemalloc.start()
     opened = ReferenceLogps.open(tmp_path)
-    assert opened.of(pack).tolist() == [-7.0, -8.0]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(opened) == 100_000
-    assert peak < 200_000, "100,000 rows are 2 MB"
+    assert (len(opened), opened.of(pack).tolist()) == (100_000, [-7.0, -8.0])
+    assert peak < 60 * len(opened)
     pickled = pickle.dumps(opened)
-    assert len(pickled) < 1000
+    assert len(pickled) < 21 * len(opened)
     assert pickle.loads(pickled).of(pack).tolist() == [-7.0, -8.0]
     with pytest.raises(PlanMismatchError, match="sample 7 had other tokens or targets"):
         opened.of(toy_pack([5], first_sample=7))
 
 
 @pytest.mark.parametrize("column", ["sample_ids", "contents", "logps"])
-def test_a_damaged_index_is_refused(tmp_path, column):
-    """Also by a worker that maps it later; a search in damaged ids would find nothing, or the numbers of another sample."""
+def test_a_damaged_file_is_refused(tmp_path, column):
+    """A search in damaged ids would find nothing, or the numbers of another sample."""
     large_pass(tmp_path, 1000)
-    opened = ReferenceLogps.open(tmp_path)
-    path = tmp_path / "model-packs" / INDEX_NAME
+    path = tmp_path / "model-packs" / "00000001.arrow"
+    values = np.ascontiguousarray(open_table(path).flat(column)).tobytes()
     data = bytearray(path.read_bytes())
-    values = np.ascontiguousarray(getattr(references._open_sorted(path.parent), column)).tobytes()
-    worker = pickle.dumps(opened)
     data[data.index(values) + len(values) // 2] ^= 1
-    path.unlink()  # not in place: the numbers that are mapped here stay
+    path.unlink()
     path.write_bytes(data)
-    message = f"{INDEX_NAME} is damaged: column '{column}' has other numbers than were written"
+    message = f"00000001.arrow is damaged: column '{column}' has other numbers than were written"
     with pytest.raises(CorruptFileError, match=message):
         ReferenceLogps.open(tmp_path)
-    with pytest.raises(CorruptFileError, match=message):
-        pickle.loads(worker)
+
+
+def test_a_pass_of_another_form_or_without_its_end_is_refused(tmp_path):
+    large_pass(tmp_path, 10)
+    path = tmp_path / "model-packs" / "00000002.arrow"
+    path.unlink()
+    with pytest.raises(CorruptFileError, match="has 2 files: run compute_references to its end"):
+        ReferenceLogps.open(tmp_path)
+    write_table(path, {"sample_ids": np.arange(3)}, {"kind": "plan", "version": 1})
+    with pytest.raises(CorruptFileError, match="holds no reference log probabilities of this version"):
+        ReferenceLogps.open(tmp_path)
 
 
 def test_numbers_that_were_written_before_open(tmp_path):
-    """Files of two packs, and their index."""
+    """Files of two packs."""
     shutil.copytree(GOLDEN, tmp_path / "references")
     opened = ReferenceLogps.open(tmp_path / "references")
     assert len(opened) == 4

@@ -117,7 +117,7 @@ def cu_seqlens_of(batch: PackedBatch) -> torch.Tensor:
 
 
 def policy_and_reference(
-    model: Any, reference_model: Any, batch: dict[str, Any], *, extra: str, segments: str
+    model: Any, reference_model: Any, batch: dict[str, Any], extra: str, segments: str
 ) -> tuple[SegmentLosses, torch.Tensor]:
     """Return the model's losses of all segments, and the reference's log probabilities of the
     compared segments.
@@ -160,20 +160,13 @@ def policy_and_reference(
     return losses_of(model), reference_logps
 
 
-def collator_of(trainer: Any, kind: type[RowsCollator], function: str, needs: str) -> Any:
-    """Return the collator of a ``Trainer``, or refuse one of another kind.
-
-    Args:
-        trainer: of Transformers.
-        kind: class of the collator.
-        function, needs: name of the function that asks, and what it takes from each batch, for the
-            message.
-    """
+def collator_of(trainer: Any, kind: type[RowsCollator]) -> Any:
+    """Return the collator of a ``Trainer`` of Transformers, or refuse one of another kind."""
     if not isinstance(trainer.data_collator, kind):
         raise SettingsError(
-            f"{function} needs the {needs} of each batch, and the trainer has "
-            f"{type(trainer.data_collator).__name__}: pass "
-            f"data_collator={kind.__name__}(collator_for(model), references)"
+            f"the trainer has {type(trainer.data_collator).__name__}, and its batches need what a "
+            f"{kind.__name__} adds: pass data_collator={kind.__name__}(collator_for(model), "
+            "references)"
         )
     return trainer.data_collator
 
@@ -265,9 +258,7 @@ def packed_preference_loss(
     batch: dict[str, Any],
     *,
     reference_model: Any = None,
-    beta: float = 0.1,
-    loss_type: str = "sigmoid",
-    label_smoothing: float = 0.0,
+    **settings: Any,
 ) -> PreferenceLosses:
     """Run a model on a batch of ``PreferenceCollator`` and return the loss of each pair.
 
@@ -275,32 +266,16 @@ def packed_preference_loss(
         model: of Transformers; called without labels.
         batch: of ``PreferenceCollator``, on the device of the model. It is not changed.
         reference_model: runs without gradients, if the batch has no reference log probabilities.
-        beta, loss_type, label_smoothing: see ``preference_loss``.
+        settings: ``beta``, ``loss_type`` and ``label_smoothing`` of ``preference_loss``.
 
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both.
     """
-    losses, reference_logps = policy_and_reference(
-        model, reference_model, batch, extra=_PAIRS, segments="pairs"
-    )
-    return preference_loss(
-        losses,
-        batch[_PAIRS]["pairs"],
-        reference_logps,
-        beta=beta,
-        loss_type=loss_type,
-        label_smoothing=label_smoothing,
-    )
+    losses, reference_logps = policy_and_reference(model, reference_model, batch, _PAIRS, "pairs")
+    return preference_loss(losses, batch[_PAIRS]["pairs"], reference_logps, **settings)
 
 
-def train_on_preferences(
-    trainer: Any,
-    *,
-    reference_model: Any = None,
-    beta: float = 0.1,
-    loss_type: str = "sigmoid",
-    label_smoothing: float = 0.0,
-) -> None:
+def train_on_preferences(trainer: Any, *, reference_model: Any = None, **settings: Any) -> None:
     """Let a ``Trainer`` of Transformers train on packed pairs, with equal weight for each pair of a
     step.
 
@@ -310,27 +285,19 @@ def train_on_preferences(
 
     Args:
         trainer: with a ``PreferenceCollator`` and packs of preferences.
-        reference_model, beta, loss_type, label_smoothing: see ``packed_preference_loss``.
+        reference_model, settings: see ``packed_preference_loss``.
 
     Raises:
         SettingsError: another collator.
     """
-    collator_of(trainer, PreferenceCollator, "train_on_preferences", "pairs")
+    collator_of(trainer, PreferenceCollator)
 
     def count_pairs(batches: Sequence[dict[str, Any]], device: Any) -> torch.Tensor:
         count = torch.tensor(sum(len(batch[_PAIRS]["pairs"]) for batch in batches), device=device)
-        total: torch.Tensor = trainer.accelerator.reduce(count, reduction="sum")
-        return total
+        return trainer.accelerator.reduce(count, reduction="sum")  # type: ignore[no-any-return]
 
     def losses_of(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        result = packed_preference_loss(
-            model,
-            inputs,
-            reference_model=reference_model,
-            beta=beta,
-            loss_type=loss_type,
-            label_smoothing=label_smoothing,
-        )
+        result = packed_preference_loss(model, inputs, reference_model=reference_model, **settings)
         trainer.preference_metrics = {
             "rewards/chosen": float(result.chosen_rewards.mean()),
             "rewards/rejected": float(result.rejected_rewards.mean()),

@@ -71,8 +71,7 @@ def split_kl_completions(pack: Pack) -> AnswersAndKlCompletions:
     >>> split_kl_completions(pack).is_desirable.tolist(), split_kl_completions(pack).kl_completions.loss_mask.tolist()
     ([True], [False, True, True])
     """
-    answers, others, targets = _roles(pack)
-    marked = _marked(pack, answers, others)
+    answers, others, targets, marked = _roles(pack)
     return AnswersAndKlCompletions(
         pack.take(answers.tolist()),
         replace(pack, loss_mask=marked).take(others.tolist()),
@@ -81,15 +80,9 @@ def split_kl_completions(pack: Pack) -> AnswersAndKlCompletions:
     )
 
 
-def with_kl_targets(pack: Pack) -> Pack:
-    """Return a pack of KTO with the targets of its KL completions set."""
-    answers, others, _ = _roles(pack)
-    return replace(pack, loss_mask=_marked(pack, answers, others))
-
-
-def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the segments of the answers and of the KL completions, and the number of targets of
-    all segments.
+def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array, LossMask]:
+    """Return the segments of the answers and of the KL completions, the number of targets of all
+    segments, and the targets of the pack with those of its KL completions.
     """
     pairs = pair_segments(pack.sample_ids)
     targets = np.add.reduceat(pack.loss_mask.astype(np.int64), pack.cu_seqlens[:-1])
@@ -107,20 +100,16 @@ def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array]:
         )
     rows = np.arange(len(pairs))
     slots = (targets[pairs[:, 1]] > 0).astype(np.int64)
-    return pairs[rows, slots], pairs[rows, 1 - slots], targets
-
-
-def _marked(pack: Pack, answers: Int64Array, others: Int64Array) -> LossMask:
-    """Return the targets of a pack, including the targets of its KL completions."""
-    mask = pack.loss_mask.copy()
+    answers, others = pairs[rows, slots], pairs[rows, 1 - slots]
+    marked = pack.loss_mask.copy()
     for answer, other in zip(answers.tolist(), others.tolist(), strict=True):
         start, stop = pack.cu_seqlens[answer : answer + 2].tolist()
         own = pack.loss_mask[start:stop]
         if own.any():
             first, last = pack.cu_seqlens[other : other + 2].tolist()
             # No token predicts the first token of a segment, so it is not a target.
-            mask[min(first + max(int(own.argmax()), 1), last) : last] = True
-    return mask
+            marked[min(first + max(int(own.argmax()), 1), last) : last] = True
+    return answers, others, targets, marked
 
 
 def with_mismatch_targets(packs: PackSequence) -> _KlTargetPacks:
@@ -150,7 +139,8 @@ class _KlTargetPacks(IndexedPacks):
         return len(self._packs)
 
     def _pack(self, index: int) -> Pack:
-        return with_kl_targets(self._packs[index])
+        pack = self._packs[index]
+        return replace(pack, loss_mask=_roles(pack)[3])
 
     def __repr__(self) -> str:
         return f"with_mismatch_targets({self._packs!r})"
@@ -256,7 +246,7 @@ def kl_sums(model: Any, batch: dict[str, Any], *, reference_model: Any = None) -
         )
     with torch.no_grad():
         losses, reference = policy_and_reference(
-            model, reference_model, mismatches, extra=_KTO, segments="segments"
+            model, reference_model, mismatches, _KTO, "segments"
         )
         ratios = -losses.nll_sum[mismatches[_KTO]["segments"]] - reference
         return torch.stack([ratios.sum(), torch.tensor(float(len(ratios)), device=ratios.device)])
@@ -268,10 +258,7 @@ def packed_kto_loss(
     *,
     kl: Any = None,
     reference_model: Any = None,
-    beta: float = 0.1,
-    loss_type: str = "kto",
-    desirable_weight: float = 1.0,
-    undesirable_weight: float = 1.0,
+    **settings: Any,
 ) -> KtoLosses:
     """Run a model on a batch of ``KtoCollator`` and return the loss of each row.
 
@@ -280,7 +267,8 @@ def packed_kto_loss(
         batch: of ``KtoCollator``, on the device of the model. It is not changed.
         kl: KL term of the step, from ``kl_sums``; None for ``apo_zero_unpaired``.
         reference_model: runs without gradients, if the batch has no reference log probabilities.
-        beta, loss_type, desirable_weight, undesirable_weight: see ``kto_loss``.
+        settings: ``beta``, ``loss_type``, ``desirable_weight`` and ``undesirable_weight`` of
+            ``kto_loss``.
 
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both; see also
@@ -297,30 +285,15 @@ def packed_kto_loss(
     >>> result.losses.tolist(), result.rewards.tolist()  # σ(0), since both models are the same
     ([0.5], [0.0])
     """
-    losses, reference_logps = policy_and_reference(
-        model, reference_model, batch, extra=_KTO, segments="segments"
-    )
+    losses, reference_logps = policy_and_reference(model, reference_model, batch, _KTO, "segments")
+    facts = batch[_KTO]
     return kto_loss(
-        losses,
-        batch[_KTO]["segments"],
-        batch[_KTO]["is_desirable"],
-        reference_logps,
-        kl=kl,
-        beta=beta,
-        loss_type=loss_type,
-        desirable_weight=desirable_weight,
-        undesirable_weight=undesirable_weight,
+        losses, facts["segments"], facts["is_desirable"], reference_logps, kl=kl, **settings
     )
 
 
 def train_on_kto(
-    trainer: Any,
-    *,
-    reference_model: Any = None,
-    beta: float = 0.1,
-    loss_type: str = "kto",
-    desirable_weight: float = 1.0,
-    undesirable_weight: float = 1.0,
+    trainer: Any, *, reference_model: Any = None, loss_type: str = "kto", **settings: Any
 ) -> None:
     """Let a ``Trainer`` of Transformers train on packed KTO rows, with equal weight for each row of
     a step.
@@ -333,8 +306,7 @@ def train_on_kto(
 
     Args:
         trainer: with a ``KtoCollator`` and KTO packs.
-        reference_model, beta, loss_type, desirable_weight, undesirable_weight: see
-            ``packed_kto_loss``.
+        reference_model, loss_type, settings: see ``packed_kto_loss``.
 
     Raises:
         SettingsError: another collator, or a collator without the mismatches that the loss needs.
@@ -346,7 +318,7 @@ def train_on_kto(
     >>> trainer.compute_loss.__name__
     'compute_loss'
     """
-    collator = collator_of(trainer, KtoCollator, "train_on_kto", "labels")
+    collator = collator_of(trainer, KtoCollator)
     if loss_type == "kto" and not collator.needs_kl:
         raise SettingsError(
             "loss_type 'kto' needs the mismatches: leave needs_kl=False of KtoCollator out"
@@ -378,10 +350,8 @@ def train_on_kto(
             inputs,
             kl=kl,
             reference_model=reference_model,
-            beta=beta,
             loss_type=loss_type,
-            desirable_weight=desirable_weight,
-            undesirable_weight=undesirable_weight,
+            **settings,
         )
         of_step.append((result.rewards, inputs[_KTO]["is_desirable"]))
         rewards, is_desirable = map(torch.cat, zip(*of_step, strict=True))

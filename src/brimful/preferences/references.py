@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,8 @@ from brimful.base.fingerprint import (
     fingerprint_stream,
     short_digest,
 )
-from brimful.base.locks import exclusive
 from brimful.base.progress import Progress
-from brimful.base.tables import Table, open_table, write_table
+from brimful.base.tables import open_table, write_table
 from brimful.base.typing import AnyIntArray, AnyPath, Fingerprint, Float32Array, Int64Array
 from brimful.base.wording import setting
 from brimful.collate.torch import PackCollator
@@ -30,11 +29,8 @@ from brimful.store.shards import Pack, PackSequence
 
 __all__ = ["ReferenceLogps", "compute_references", "model_fingerprint"]
 
-_KIND, _SORTED_KIND, _VERSION = "reference_logps", "reference_index", 1
-_SORTED_NAME = "sorted.index"
-"""Name of the sorted table next to the parts of a pass; its suffix differs, so that it is never
-counted as a part.
-"""
+_IDENTITY = {"kind": "reference_logps", "version": 1}
+"""Facts of a file that holds log probabilities in this form."""
 
 _PACKS_PER_FILE = 256
 """Packs per file: a kill loses the forward passes of at most this many packs."""
@@ -68,15 +64,16 @@ class ReferenceLogps:
         contents: Int64Array,
         title: str = "the references",
     ) -> None:
-        self._tables = [_sorted(sample_ids, contents, logps)]
-        self._opened: tuple[str, Fingerprint | None] | None = None
+        # Sorted by sample, then content: a search takes O(log n).
+        order = np.lexsort((contents, sample_ids))
+        self._sample_ids = np.asarray(sample_ids, dtype=np.int64)[order]
+        self._contents = np.asarray(contents, dtype=np.int64)[order]
+        self._logps = np.asarray(logps, dtype=np.float32)[order]
         self.title = title
 
     @classmethod
     def open(cls, directory: AnyPath, model: Fingerprint | None = None) -> ReferenceLogps:
-        """Map the output of ``compute_references``; nothing is copied into memory.
-
-        Every rank maps the same sorted tables.
+        """Read the output of ``compute_references``: 20 bytes of memory for each segment.
 
         Args:
             directory: the directory passed to ``compute_references``.
@@ -89,7 +86,7 @@ class ReferenceLogps:
         """
         folders = sorted(folder for folder in Path(directory).glob("*") if folder.is_dir())
         if model is not None:
-            folders = [folder for folder in folders if folder.name.startswith(_folder_of(model))]
+            folders = [folder for folder in folders if folder.name.startswith(model[:16])]
         if not folders:
             raise SourceNotFoundError(
                 f"{directory}: no reference log probabilities{' of that model' if model else ''}"
@@ -99,18 +96,26 @@ class ReferenceLogps:
                 f"{directory} has references of {len(folders)} models: name one by "
                 f"{setting('model')}"
             )
-        references = cls.__new__(cls)
-        references._tables = [_open_sorted(folder) for folder in folders]
-        references._opened = (os.fspath(directory), model)
-        references.title = os.fspath(directory)
-        return references
-
-    def __reduce__(self) -> Any:
-        # A worker maps the files again: the numbers of 1e8 samples take 2 GB.
-        return super().__reduce__() if self._opened is None else (ReferenceLogps.open, self._opened)
+        tables = []
+        for folder in folders:
+            parts = [open_table(path) for path in sorted(folder.glob("*.arrow"))]
+            for part in parts:
+                if not _IDENTITY.items() <= part.description.items():
+                    raise CorruptFileError(
+                        f"{part.path} holds no reference log probabilities of this version"
+                    )
+            if not parts or len(parts) != parts[0].description["num_files"]:
+                raise CorruptFileError(
+                    f"{folder} has {len(parts)} files: run compute_references to its end on every "
+                    "rank"
+                )
+            tables += parts
+        names = ("sample_ids", "logps", "contents")
+        columns = [np.concatenate([table.flat(name) for table in tables]) for name in names]
+        return cls(*columns, title=os.fspath(directory))
 
     def __len__(self) -> int:
-        return sum(len(table.logps) for table in self._tables)
+        return len(self._logps)
 
     def of(self, pack: Pack) -> Float32Array:
         """Return the log probability of each segment of a pack: ``float32[num_segments]``.
@@ -125,14 +130,12 @@ class ReferenceLogps:
         )
 
     def _logp(self, sample_id: int, content: int) -> float:
-        is_known = False
-        for table in self._tables:
-            first, end = np.searchsorted(table.sample_ids, [sample_id, sample_id + 1]).tolist()
-            # A sample has several rows if it was packed with different cuts.
-            row = first + int(np.searchsorted(table.contents[first:end], content))
-            if row < end and int(table.contents[row]) == content:
-                return float(table.logps[row])
-            is_known |= first < end
+        first, end = np.searchsorted(self._sample_ids, [sample_id, sample_id + 1]).tolist()
+        # A sample has several rows if it was packed with different cuts.
+        row = first + int(np.searchsorted(self._contents[first:end], content))
+        if row < end and int(self._contents[row]) == content:
+            return float(self._logps[row])
+        is_known = first < end
         reason = "had other tokens or targets" if is_known else "has no log probability"
         raise PlanMismatchError(
             f"sample {sample_id} {reason} in {self.title}: run compute_references on these packs"
@@ -188,9 +191,7 @@ def compute_references(
     write them to files.
 
     Files of 256 packs appear complete or not at all, each computed by one rank. A killed pass can
-    be continued on any number of ranks; a finished pass computes nothing. The rank that ends last
-    sorts all numbers into one file, which takes 44 bytes of memory per segment. It uses no
-    collective.
+    be continued on any number of ranks; a finished pass computes nothing. It uses no collective.
 
     Args:
         model, packs, collator, packs_per_batch: see ``evaluate_samples``; batches go to the model's
@@ -207,7 +208,12 @@ def compute_references(
     """
     setting_number("dp_rank", dp_rank, minimum=0, maximum=dp_world_size - 1)
     identity = model_fingerprint(model) if model_id is None else fingerprint_of(["model", model_id])
-    folder = Path(directory) / f"{_folder_of(identity)}-{_packs_fingerprint(packs)[:16]}"
+    known = getattr(packs, "fingerprint", None)
+    if known is None:
+        known = fingerprint_of(
+            [fingerprint_array(contents_of(packs[index])) for index in range(len(packs))]
+        )
+    folder = Path(directory) / f"{identity[:16]}-{str(known)[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
     num_files = -(-len(packs) // _PACKS_PER_FILE)
     progress = progress or Progress()
@@ -231,100 +237,7 @@ def compute_references(
                 write_table(
                     path,
                     columns,
-                    {"kind": _KIND, "version": _VERSION, "num_files": num_files, "model": identity},
+                    {**_IDENTITY, "num_files": num_files, "model": identity},
                 )
             progress.advance(_PACKS_PER_FILE)
-    if num_files and len(_parts_of(folder)) == num_files:
-        _write_sorted(folder)
     return identity
-
-
-def _folder_of(model: Fingerprint) -> str:
-    return model[:16]
-
-
-def _packs_fingerprint(packs: PackSequence) -> Fingerprint:
-    """Return the fingerprint of packs; of their samples' contents if they have no fingerprint of
-    their own.
-    """
-    known = getattr(packs, "fingerprint", None)
-    if known is not None:
-        return str(known)
-    return fingerprint_of(
-        [fingerprint_array(contents_of(packs[index])) for index in range(len(packs))]
-    )
-
-
-class _SortedLogps(NamedTuple):
-    """Log probabilities sorted by sample, then content: a search takes O(log n) and reads nothing
-    else.
-
-    Attributes:
-        sample_ids, contents: ``int64[n]``.
-        logps: ``float32[n]``.
-    """
-
-    sample_ids: Int64Array
-    contents: Int64Array
-    logps: Float32Array
-
-
-def _sorted(sample_ids: AnyIntArray, contents: Int64Array, logps: Float32Array) -> _SortedLogps:
-    """Sort arrays in memory, with a peak of 44 bytes per row.
-
-    >>> _sorted(np.array([2, 0]), np.array([7, 9]), np.array([-1, -2], np.float32)).sample_ids.tolist()
-    [0, 2]
-    """
-    order = np.lexsort((contents, sample_ids))
-    return _SortedLogps(
-        np.asarray(sample_ids, dtype=np.int64)[order],
-        np.asarray(contents, dtype=np.int64)[order],
-        np.asarray(logps, dtype=np.float32)[order],
-    )
-
-
-def _open_sorted(folder: Path) -> _SortedLogps:
-    """Map the sorted table of a pass. Its numbers are compared with their checksums, which reads
-    the file once.
-
-    Raises:
-        CorruptFileError: a damaged file, or an unfinished pass.
-    """
-    path = folder / _SORTED_NAME
-    if not path.exists():
-        raise CorruptFileError(
-            f"{folder} has {len(_parts_of(folder))} files: run compute_references to its end on "
-            "every rank"
-        )
-    table = open_table(path)
-    _check_kind(table, _SORTED_KIND, "index of reference log probabilities")
-    return _SortedLogps(*map(table.flat, _SortedLogps._fields))
-
-
-def _write_sorted(folder: Path) -> None:
-    """Sort the parts of a finished pass into one table, once for all ranks.
-
-    Raises:
-        CorruptFileError: a damaged file.
-    """
-    path = folder / _SORTED_NAME
-    with exclusive(path):
-        if path.exists():
-            return
-        tables = [open_table(file) for file in _parts_of(folder)]
-        for table in tables:
-            _check_kind(table, _KIND, "reference log probabilities")
-        columns = (
-            np.concatenate([table.flat(name) for table in tables]) for name in _SortedLogps._fields
-        )
-        write_table(path, _sorted(*columns)._asdict(), {"kind": _SORTED_KIND, "version": _VERSION})
-
-
-def _parts_of(folder: Path) -> list[Path]:
-    """Return the existing files of a pass, in order."""
-    return sorted(folder.glob("*.arrow"))
-
-
-def _check_kind(table: Table, kind: str, title: str) -> None:
-    if (table.description.get("kind"), table.description.get("version")) != (kind, _VERSION):
-        raise CorruptFileError(f"{table.path} holds no {title} of this version")
