@@ -13,7 +13,7 @@ from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.serve import SampleCount, TokenBudgetBatches  # noqa: E402
 from brimful.verify.bench import verify_packing  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
-from brimful.verify.reference_samples import Change, ReferenceSamples  # noqa: E402
+from brimful.verify.reference_samples import ReferenceSamples  # noqa: E402
 
 PLAIN = [
     {"input_ids": [5, 6, 7]},
@@ -91,7 +91,7 @@ def test_copies_differ_in_the_tokens_that_were_replaced(sample):
     """Padding stays where it was, and labels follow their tokens."""
     case = ReferenceSamples([sample])
     new = [segment.ids + 10 for segment in case.segments]
-    again = ReferenceSamples(case.copies(Change(dict(enumerate(new))))).segments
+    again = ReferenceSamples(case.copies(dict(enumerate(new)))).segments
     assert [segment.ids.tolist() for segment in again] == [ids.tolist() for ids in new]
     assert [np.flatnonzero(segment.labels >= 0).tolist() for segment in again] == [
         np.flatnonzero(segment.labels >= 0).tolist() for segment in case.segments

@@ -153,7 +153,7 @@ def _media_case(
 
     if packs.media_features is not None:
         raise SettingsError(
-            "these packs hold features, and verify exchanges media to see what changes: verify "
+            "these packs hold features, and verify makes them of the media, to compare: verify "
             "packs of the same plan that were written with --media references"
         )
     features = MediaFeatures.of_packs(packs, options["processor"])

@@ -1,9 +1,7 @@
 """Small samples to verify with: random ones, or the first segments of packs."""
 
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
@@ -14,10 +12,7 @@ from brimful.base.typing import IGNORE_INDEX
 from brimful.base.wording import setting
 from brimful.collate.extras import PackExtras
 from brimful.errors import SettingsError
-from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.media.audio import audio_header, load_audio
-from brimful.media.images import load_image
-from brimful.media.videos import video_header
+from brimful.media import MediaKind, PlacedMedium
 from brimful.store.shards import Pack, assemble_pack
 
 _LENGTHS = (7, 12, 1, 20, 5, 13)
@@ -224,69 +219,6 @@ def renumbered(packs: Sequence[Pack]) -> SmallPacks:
     }
     vocab = _NUM_SPECIAL + len(present_ids) + num_tokens + len(MediaKind)
     return SmallPacks(small, -(-vocab // 64) * 64, token_ids)
-
-
-def other_medium(item: PlacedMedium) -> PlacedMedium | None:
-    """Return another image, video or audio clip of the same size as this one; None if none can be
-    made.
-
-    The negative of an image, frames that grow lighter for a video, audio played backwards and
-    overlaid with a tone.
-    """
-    medium = replace(item.medium, data=item.read())
-    try:
-        data = _MAKERS[medium.kind](medium)
-    except Exception:  # a library that cannot write such a medium may fail in any way: then nothing is shown with it
-        return None
-    return replace(
-        item, medium=Medium(medium.kind, f"another {medium.name}"[:200], data=data), fingerprint=""
-    )
-
-
-def _other_picture(medium: Medium) -> bytes:
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(255 - np.asarray(load_image(medium))).save(file, "PNG")
-    return file.getvalue()
-
-
-def _other_sound(medium: Medium) -> bytes:
-    import soundfile
-
-    rate = audio_header(medium).sampling_rate
-    wave = load_audio(medium, rate)[::-1]
-    tone = 0.25 * np.sin(np.arange(len(wave)) * (2 * np.pi * 440 / rate))
-    file = io.BytesIO()
-    soundfile.write(
-        file, (0.5 * wave + tone).astype(np.float32), rate, format="WAV", subtype="FLOAT"
-    )
-    return file.getvalue()
-
-
-def _other_video(medium: Medium) -> bytes:
-    import av
-
-    header = video_header(medium)
-    file = io.BytesIO()
-    with av.open(file, "w", format="avi") as container:
-        stream = container.add_stream("mpeg4", rate=Fraction(header.fps).limit_denominator(1001))
-        stream.width, stream.height = header.width, header.height
-        stream.pix_fmt = "yuv420p"
-        for number in range(header.num_frames):
-            pixels = np.full(
-                (header.height, header.width, 3), 40 + number * 7 % 180, dtype=np.uint8
-            )
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode())
-    return file.getvalue()
-
-
-_MAKERS: dict[MediaKind, Callable[[Medium], bytes]] = {
-    MediaKind.IMAGE: _other_picture,
-    MediaKind.VIDEO: _other_video,
-    MediaKind.AUDIO: _other_sound,
-}
 
 
 def remembered(maker: Callable[[Pack], PackExtras]) -> Callable[[Pack], PackExtras]:

@@ -22,7 +22,7 @@ import torch
 from brimful.base.ragged import starts_of
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.errors import CollateError
-from brimful.verify.reference_samples import Change, ReferenceSamples, Segment
+from brimful.verify.reference_samples import ReferenceSamples, Segment
 
 _MAX_TRIES = 20_000
 """Places that one search tries: samples that need more are too much alike for a certain answer."""
@@ -94,7 +94,7 @@ def lay_out_markers(
             owners[int(ids[offset])] = index, offset
         marked_ids.append(ids)
     try:
-        rows = collate_ids(samples.copies(Change(dict(enumerate(marked_ids)))))
+        rows = collate_ids(samples.copies(dict(enumerate(marked_ids))))
     except (
         Exception
     ):  # a collator may refuse foreign tokens in any way it likes; samples are searched then

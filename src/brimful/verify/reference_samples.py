@@ -7,20 +7,19 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from brimful.base.ragged import starts_of
 from brimful.base.tokenized import TARGET_MASKS, read_tokenized
 from brimful.base.typing import IGNORE_INDEX, AnyArray, Int64Array
 from brimful.base.wording import setting
 from brimful.collate.extras import PackExtras
 from brimful.encode import EncodedSample
-from brimful.errors import BrimfulError, SettingsError
+from brimful.errors import SettingsError
 from brimful.media import PlacedMedium
 from brimful.store.shards import Pack, assemble_pack
-from brimful.verify.drawn_samples import other_medium
 
 Feature: TypeAlias = Pack | EncodedSample | Mapping[str, Any]
 """A pack or a plain sample."""
@@ -59,13 +58,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Other tokens or media in some segments, by index: tokens as ``int64[n]``."""
+    """Other tokens or other media in one segment.
 
-    ids: Mapping[int, Int64Array] = field(default_factory=dict)
-    media: Mapping[int, tuple[PlacedMedium, ...]] = field(default_factory=dict)
+    Attributes:
+        segment: its index.
+        ids: ``int64[n]``: its tokens; None if the values of its media change their sign instead.
+    """
 
-
-UNCHANGED = Change()
+    segment: int
+    ids: Int64Array | None = None
 
 
 class ReferenceSamples:
@@ -83,7 +84,7 @@ class ReferenceSamples:
     >>> samples = ReferenceSamples([{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9]}])
     >>> [segment.labels.tolist() for segment in samples.segments]
     [[-100, 6, 7], [-100, 9]]
-    >>> samples.copies(Change({1: np.array([5, 5])}))[1]
+    >>> samples.copies({1: np.array([5, 5])})[1]
     {'input_ids': [5, 5]}
     """
 
@@ -94,7 +95,6 @@ class ReferenceSamples:
             )
         self._features = list(features)
         self._media_maker = media_maker
-        self._other_media: dict[int, tuple[PlacedMedium, ...] | None] = {}
         segments = [
             segment
             for index, feature in enumerate(self._features)
@@ -127,21 +127,6 @@ class ReferenceSamples:
         arrays = {name: array for media in extras.media for name, array in media.arrays.items()}
         positions = segment.positions if extras.rope_positions is None else extras.rope_positions
         return replace(segment, features=arrays, positions=positions)
-
-    def other_media(self, index: int) -> tuple[PlacedMedium, ...] | None:
-        """Return other media of the same sizes in place of a segment's; None if none can be
-        made.
-        """
-        if index not in self._other_media:
-            segment = self.segments[index]
-            media = tuple(other_medium(item) or item for item in segment.media)
-            is_other = media != segment.media
-            try:
-                self._with_features(replace(segment, media=media))
-            except BrimfulError:  # another size after all: a container states its frames
-                is_other = False
-            self._other_media[index] = media if is_other else None
-        return self._other_media[index]
 
     @property
     def num_tokens(self) -> int:
@@ -186,31 +171,25 @@ class ReferenceSamples:
         candidates = self.token_ids[~np.isin(self.token_ids, list(exclude))]
         return candidates[(np.searchsorted(candidates, ids) + steps) % len(candidates)]
 
-    def changed(self, change: Change, *, with_features: bool = False) -> list[Segment]:
-        """Return the segments with other tokens or media in some; their own features, unless asked
-        for others'.
-        """
-        segments = []
-        for index, original in enumerate(self.segments):
-            segment = replace(original, ids=change.ids.get(index, original.ids))
-            if index in change.media:
-                segment = replace(segment, media=change.media[index])
-                segment = self._with_features(segment) if with_features else segment
-            segments.append(segment)
-        return segments
+    def changed(self, new_ids: Mapping[int, Int64Array]) -> list[Segment]:
+        """Return the segments with other tokens in some, by index."""
+        return [
+            replace(segment, ids=new_ids.get(index, segment.ids))
+            for index, segment in enumerate(self.segments)
+        ]
 
     def part(self, start: int, stop: int | None = None) -> ReferenceSamples:
         """Return some of the features."""
         return ReferenceSamples(self._features[start:stop], self._media_maker)
 
-    def copies(self, change: Change = UNCHANGED) -> list[Any]:
-        """Return fresh features, with other tokens or media in some segments."""
-        parts: list[list[Segment]] = [[] for _ in self._features]
-        for segment in self.changed(change):
-            parts[segment.feature].append(segment)
+    def copies(self, new_ids: Mapping[int, Int64Array] = MappingProxyType({})) -> list[Any]:
+        """Return fresh features, with other tokens in some segments, by index."""
+        parts: list[list[Int64Array]] = [[] for _ in self._features]
+        for segment in self.changed(new_ids):
+            parts[segment.feature].append(segment.ids)
         return [
-            _rebuild(feature, segments)
-            for feature, segments in zip(self._features, parts, strict=True)
+            _rebuild(feature, np.concatenate(ids))
+            for feature, ids in zip(self._features, parts, strict=True)
         ]
 
     def modified_fields(self, features: Sequence[Any]) -> list[tuple[int, str]]:
@@ -245,8 +224,8 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
         sample = read_tokenized(feature, f"sample {index}")
         if sample.media:
             raise SettingsError(
-                f"sample {index} has features of media, which nothing here can exchange for "
-                "others: verify packs of its media, with media_maker=MediaFeatures(…)"
+                f"sample {index} has features of media, which nothing here can make again, to "
+                "compare: verify packs of its media, with media_maker=MediaFeatures(…)"
             )
         ids, bounds = sample.input_ids.astype(np.int64), sample.cu_seqlens.tolist()
         labels = np.where(sample.loss_mask, ids, IGNORE_INDEX)
@@ -271,21 +250,11 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
         yield Segment(name, ids[start:stop], segment_labels, index, segment_positions, own)
 
 
-def _rebuild(feature: Feature, segments: Sequence[Segment]) -> Any:
-    """Copy a feature and put the tokens and media of these segments into it."""
-    ids = np.concatenate([segment.ids for segment in segments])
+def _rebuild(feature: Feature, ids: Int64Array) -> Any:
+    """Copy a feature and put these tokens into it."""
     if not isinstance(feature, Mapping):
         arrays = {name: array.copy() for name, array in _fields(feature).items()}
-        arrays["input_ids"] = ids.astype(np.int32)
-        if not isinstance(feature, Pack):
-            return replace(feature, **arrays)
-        starts = starts_of(np.array([len(segment.ids) for segment in segments])).tolist()
-        media = [
-            replace(item, start=start + item.start, segment=number)
-            for number, (segment, start) in enumerate(zip(segments, starts, strict=True))
-            for item in segment.media
-        ]
-        return replace(feature, **arrays, attachments=tuple(media))
+        return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)})
     # Copied with everything in it, so that no collator can write into the original.
     fields = {
         key: value.clone() if hasattr(value, "clone") else deepcopy(value)

@@ -24,7 +24,7 @@ from brimful.verify.locate import (
     locate_with_markers,
 )
 from brimful.verify.modes import seeded
-from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSamples, Segment
+from brimful.verify.reference_samples import Change, ReferenceSamples, Segment
 
 _PARITY_LIMITS = {
     torch.float64: 1e-9,
@@ -45,6 +45,9 @@ _POSITIONS_BEHIND_PADDING = frozenset(
 )
 """Types whose positions begin at ``pad_token_id + 1``."""
 
+
+MEDIA_VALUES = ("pixel_values", "pixel_values_videos", "input_features")
+"""Keyword arguments that hold the values of media, one medium after the other."""
 
 _TYPES_OF_TOKENS = {MediaKind.IMAGE: 1, MediaKind.VIDEO: 2, MediaKind.AUDIO: 3}
 """Numbers of ``mm_token_type_ids``; 0 is text."""
@@ -138,15 +141,16 @@ class PackingSetup:
             return int(getattr(self.config, "pad_token_id", None) or 0) + 1
         return 0
 
-    def collate(self, change: Change = UNCHANGED) -> CollatedBatch:
-        """Call the collator with copies of the samples, with other tokens or media in some, and
-        find them in its batch.
+    def collate(self, change: Change | None = None) -> CollatedBatch:
+        """Call the collator with copies of the samples, one of them perhaps changed, and find them
+        in its batch.
 
         Raises:
             CollateError: the batch is not a mapping, has no ``input_ids``, or has labels of another
                 shape.
         """
-        kwargs, ids = self._call_collator(self.samples.copies(change))
+        new_ids = _new_ids(change)
+        kwargs, ids = self._call_collator(self.samples.copies(new_ids))
         targets = None
         if (labels := kwargs.get("shift_labels")) is not None:
             targets = as_rows(labels)
@@ -157,8 +161,8 @@ class PackingSetup:
             raise CollateError(
                 f"labels of the batch have the shape {targets.shape} and input_ids {ids.shape}"
             )
-        layout = locate_with_markers(ids, self.samples.changed(change), self._markers)
-        return CollatedBatch(kwargs, ids, targets, layout)
+        layout = locate_with_markers(ids, self.samples.changed(new_ids), self._markers)
+        return self._with_other_media(CollatedBatch(kwargs, ids, targets, layout), change)
 
     def _call_collator(self, features: list[Any]) -> tuple[dict[str, Any], Int64Array]:
         """Return keyword arguments of the model from the collator, on its device, and their
@@ -205,11 +209,30 @@ class PackingSetup:
             reserved_tokens=reserved_tokens,
         )
 
-    def in_rows(self, change: Change = UNCHANGED) -> CollatedBatch:
+    def in_rows(self, change: Change | None = None) -> CollatedBatch:
         """Return the samples with a row each, no collator involved: nothing is packed, and all are
         in one forward.
         """
-        return self._rows(self.samples.changed(change, with_features=True))
+        batch = self._rows(self.samples.changed(_new_ids(change)))
+        return self._with_other_media(batch, change)
+
+    def _with_other_media(self, batch: CollatedBatch, change: Change | None) -> CollatedBatch:
+        """Return the batch with the sign of the values of one segment's media changed.
+
+        Media lie in the order of their tokens.
+        """
+        if change is None or change.ids is not None:
+            return batch
+        kwargs, segments = dict(batch.kwargs), self.samples.segments
+        for name in MEDIA_VALUES:
+            start = 0
+            for _, _, index in sorted((at.row, at.start, index) for index, at in batch.located):
+                count = len(segments[index].features.get(name, ()))
+                if index == change.segment and count and isinstance(kwargs.get(name), torch.Tensor):
+                    kwargs[name] = kwargs[name].clone()
+                    kwargs[name][start : start + count] *= -1
+                start += count
+        return replace(batch, kwargs=kwargs)
 
     def alone(self, index: int) -> CollatedBatch:
         """Return one sample alone, with its labels, no collator involved.
@@ -343,6 +366,11 @@ class PackingSetup:
         }
         self.model.zero_grad(set_to_none=True)
         return gradients
+
+
+def _new_ids(change: Change | None) -> dict[int, Int64Array]:
+    """Return the tokens of the segments that a change gives other tokens, by index."""
+    return {} if change is None or change.ids is None else {change.segment: change.ids}
 
 
 def parity_limit_of(dtype: Any) -> float:

@@ -25,8 +25,14 @@ import torch
 from brimful.base.typing import Int64Array
 from brimful.verify.locate import CollatedBatch
 from brimful.verify.modes import experiment, in_float32
-from brimful.verify.reference_samples import UNCHANGED, Change
-from brimful.verify.setup import PackingSetup, difference, media_tokens, parity_limit_of
+from brimful.verify.reference_samples import Change
+from brimful.verify.setup import (
+    MEDIA_VALUES,
+    PackingSetup,
+    difference,
+    media_tokens,
+    parity_limit_of,
+)
 from brimful.verify.verify_report import Diagnosis, Finding, Status, compared, joined, not_supported
 
 _PADDING_IS_SEEN = Diagnosis(
@@ -160,11 +166,6 @@ class Leak:
     limit: float = 0.0
     precise: bool = False
 
-    @property
-    def changed(self) -> int:
-        """Index of the segment that is changed."""
-        return next(iter(self.change.media or self.change.ids))
-
 
 def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
     """Change one sample after the other (at most eight, spread over the batch); no other may move.
@@ -204,7 +205,7 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
         return not_supported(
             "isolation", detail, "verify with a model whose output depends on its input"
         ), None
-    with_media = [leak for leak in leaks if leak.change.media]
+    with_media = [leak for leak in leaks if leak.change.ids is None]
     if with_media and max(leak.own for leak in with_media) <= movement.limit:
         detail = "other media in a sample do not even move its own logits, so nothing can be shown of them"
         return not_supported(
@@ -219,13 +220,13 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
 def _describe(setup: PackingSetup, movement: Movement, worst: Leak, leaks: list[Leak]) -> str:
     """Say which sample moves which, and how many leak."""
     changed_segment, moved_segment = (
-        setup.samples.segments[worst.changed],
+        setup.samples.segments[worst.change.segment],
         setup.samples.segments[worst.moved],
     )
-    side = "earlier" if worst.changed < worst.moved else "later"
+    side = "earlier" if worst.change.segment < worst.moved else "later"
     num_leaking = sum(leak.size > movement.limit for leak in leaks)
     detail = (
-        f"other {'media' if worst.change.media else 'tokens'} in {changed_segment.name} move "
+        f"other {'media' if worst.change.ids is None else 'tokens'} in {changed_segment.name} move "
         f"{worst.tokens} of {len(moved_segment.ids)} tokens of {moved_segment.name}, which sees "
         f"the {side} sample; {num_leaking} of {len(leaks)} samples leak"
     )
@@ -246,17 +247,16 @@ def _changes(setup: PackingSetup, steps: int = 1) -> list[Change]:
     """Return the changes that are tried: other tokens or other media in one sample."""
     indices = [index for index, _ in setup.batch.located]
     changes = [
-        Change({index: ids})
+        Change(index, ids)
         for index in _spread(indices)
         if (ids := other_tokens(setup, index, steps)) is not None
     ]
     # In samples with media, the media alone are changed too: towers see all media together.
-    with_media = [index for index in indices if setup.samples.segments[index].media]
-    return changes + [
-        Change(media={index: media})
-        for index in _spread(with_media)
-        if (media := setup.samples.other_media(index)) is not None
+    segments = setup.samples.segments
+    with_media = [
+        index for index in indices if not segments[index].features.keys().isdisjoint(MEDIA_VALUES)
     ]
+    return changes + list(map(Change, _spread(with_media)))
 
 
 def _spread(indices: list[int]) -> list[int]:
@@ -267,7 +267,9 @@ def _spread(indices: list[int]) -> list[int]:
 
 
 def measure_leaks(
-    setup: PackingSetup, lay_out: Callable[[Change], CollatedBatch], changes: Iterable[Change]
+    setup: PackingSetup,
+    lay_out: Callable[[Change | None], CollatedBatch],
+    changes: Iterable[Change],
 ) -> list[Leak]:
     """Measure the effect of each change.
 
@@ -276,7 +278,7 @@ def measure_leaks(
         lay_out: from a change, or none, to the batch that the model is run on.
         changes: each of one segment.
     """
-    batch = lay_out(UNCHANGED)
+    batch = lay_out(None)
     logits = setup.logits(batch.kwargs)
     leaks = []
     for change in changes:
@@ -291,7 +293,7 @@ def measure_leaks(
                 continue
             before, after = logits[place.index], changed_logits[changed_places[index].index]
             size = difference(before, after)
-            if index == leak.changed:
+            if index == change.segment:
                 leak = replace(leak, own=size)
             elif size > leak.size or leak.moved < 0:
                 num_moved = int((before != after).any(dim=-1).sum())
