@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.checks import choice_of, whole_number
-from brimful.collate.batch import PackedBatch
-from brimful.collate.columns import Column, ColumnPlace
+from brimful.collate.columns import Column
 from brimful.collate.extras import PackExtras
 from brimful.collate.layout import lay_out
 from brimful.collate.padding import Padding
@@ -24,11 +23,13 @@ from brimful.rl.context_parallel_split import (
 )
 from brimful.rl.step_packs import RestoredTokens, restore_tokens
 from brimful.store.shards import Pack
-from brimful.verify.checks.sample_columns import PackWithExtras, check_columns, check_restoring
-from brimful.verify.checks.sequence_shards import (
+from brimful.verify.checks.token_values import (
     Gather,
+    PackWithExtras,
     Split,
+    check_columns,
     check_gathering,
+    check_restoring,
     check_simulated,
     check_split,
 )
@@ -36,7 +37,7 @@ from brimful.verify.modes import evaluating, preserved
 from brimful.verify.setup import parity_limit_of
 from brimful.verify.verify_report import Finding, VerifyReport
 
-_TOKEN_MARKER, _TARGET_MARKER = "marker_of_the_token", "marker_of_the_target"
+_TOKEN_MARKER = "marker_of_the_token"
 
 
 class ContextParallelReport(VerifyReport):
@@ -45,15 +46,12 @@ class ContextParallelReport(VerifyReport):
     @property
     def proven(self) -> bool:
         """True if columns and splits were shown to be right."""
-        return any(finding.check == "columns" and finding.passed for finding in self.findings)
+        return bool(self._passed("columns"))
 
     def success(self) -> str:
         """Return the verdict if nothing failed."""
-        ranks = [finding.attention for finding in self.findings if finding.check == "split"]
-        with_model = any(
-            finding.check == "parallel" and finding.passed for finding in self.findings
-        )
-        remark = "" if with_model else "; NO MODEL: arrays alone were compared"
+        ranks = self._passed("split")
+        remark = "" if self._passed("parallel") else "; NO MODEL: arrays alone were compared"
         sentence = (
             f"rows over {', '.join(ranks)} hold what the whole row holds"
             if ranks
@@ -113,18 +111,17 @@ def verify_context_parallel(
         raise SettingsError("nothing to verify: give at least one pack")
     layout = choice_of(ContextParallelLayout, layout, argument="layout")
     sizes = [whole_number("cp_sizes", size, minimum=2) for size in cp_sizes]
-    features = _with_markers(packs)
-    collate = _collate(collator, max(sizes, default=1))
-    batches = [collate([feature]) for feature in features]
-    with_weights = getattr(collator, "_loss_weights", None) is None
-    rows = list(zip(batches, features, strict=True))
-    findings = [
-        _worst(
-            [check_columns(batch, feature, with_weights=with_weights) for batch, feature in rows]
-        )
-    ]
+    features = _with_markers(packs, with_weights=getattr(collator, "_loss_weights", None) is None)
+    if collator is None:
+        padding = Padding(segment_multiple_of=2 * max(sizes, default=1))
+        batches = [lay_out([pack], extras=[extras], padding=padding) for pack, extras in features]
+    elif hasattr(collator, "rows"):
+        batches = [collator.rows([feature])[0] for feature in features]
+    else:
+        batches = [collator([feature]) for feature in features]
+    findings = [_worst(list(map(check_columns, batches, features)))]
     for size in sizes:
-        checks = [
+        checks: list[Sequence[Finding]] = [
             [check_split(batch, size, layout, split) for batch in batches],
             [check_gathering(batch, size, layout, gather) for batch in batches],
         ]
@@ -138,7 +135,7 @@ def verify_context_parallel(
                     for batch in batches
                 ]
             # Logits and loss of each batch, or one refusal.
-            checks += [list(several) for several in zip(*simulations, strict=False)]
+            checks += zip(*simulations, strict=False)
         findings += [replace(_worst(several), attention=f"{size} ranks") for several in checks]
     if findings[0].passed:
         outputs = [batch.column(_TOKEN_MARKER).values for batch in batches]
@@ -148,7 +145,9 @@ def verify_context_parallel(
     return ContextParallelReport(subject, tuple(findings))
 
 
-def _with_markers(packs: Sequence[Pack | PackWithExtras]) -> list[PackWithExtras]:
+def _with_markers(
+    packs: Sequence[Pack | PackWithExtras], *, with_weights: bool
+) -> list[PackWithExtras]:
     """Return packs with weights and two more columns, all of whose values differ."""
     features: list[PackWithExtras] = []
     first = 1
@@ -157,29 +156,16 @@ def _with_markers(packs: Sequence[Pack | PackWithExtras]) -> list[PackWithExtras
         # Whole numbers below 2**24 are exact in float32.
         numbers = np.arange(first, first + len(pack), dtype=np.float32)
         first += len(pack)
-        markers = (
-            Column(_TOKEN_MARKER, numbers, fill=-1, place=ColumnPlace.TOKEN),
-            Column(
-                _TARGET_MARKER,
-                np.stack([numbers, -numbers], axis=1),
-                fill=-2,
-                place=ColumnPlace.TARGET,
-            ),
+        columns = (
+            *extras.columns,
+            Column(_TOKEN_MARKER, numbers, fill=-1, place="token"),
+            Column("marker_of_the_target", np.stack([numbers, -numbers], axis=1), fill=-2),
         )
-        weights = numbers if extras.loss_weights is None else extras.loss_weights
-        features.append(
-            (pack, replace(extras, columns=(*extras.columns, *markers), loss_weights=weights))
-        )
+        weights = None
+        if with_weights:
+            weights = numbers if extras.loss_weights is None else extras.loss_weights
+        features.append((pack, replace(extras, columns=columns, loss_weights=weights)))
     return features
-
-
-def _collate(collator: Any, cp_size: int) -> Callable[[list[PackWithExtras]], PackedBatch]:
-    if collator is None:
-        padding = Padding(segment_multiple_of=2 * cp_size)
-        return lambda features: lay_out([features[0][0]], extras=[features[0][1]], padding=padding)
-    if not hasattr(collator, "rows"):
-        return collator  # type: ignore[no-any-return]
-    return lambda features: collator.rows(features)[0]
 
 
 def _worst(findings: Sequence[Finding]) -> Finding:

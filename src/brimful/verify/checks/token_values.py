@@ -1,0 +1,491 @@
+"""Values of tokens: they lie where the token is in the row and on the ranks, and come back to their
+sample.
+
+The truth is laid out slice by slice, without the functions under test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from brimful.base.ragged import ranges
+from brimful.base.typing import IGNORE_INDEX, AnyArray, CuSeqlens, Int64Array
+from brimful.collate.batch import PackedBatch
+from brimful.collate.columns import ColumnPlace
+from brimful.collate.extras import PackExtras
+from brimful.rl.context_parallel_split import ContextParallelLayout, ContextParallelShard
+from brimful.rl.step_packs import RestoredTokens
+from brimful.store.shards import Pack
+from brimful.verify.checks.loss_sums import loss_difference
+from brimful.verify.modes import first_sentence
+from brimful.verify.setup import difference, targets_loss
+from brimful.verify.verify_report import Diagnosis, Finding, compared, failed, not_supported, passed
+
+PackWithExtras = tuple[Pack, PackExtras]
+Split = Callable[..., ContextParallelShard]
+Gather = Callable[..., AnyArray]
+
+_WEIGHTS = "loss_weights"
+
+_MIN_AGREEMENT = 0.7
+"""Share of a row's places at which a named mistake must agree with the values found."""
+
+_WAY_OUT_OF_SPLIT = (
+    "split with split_for_context_parallel, in the layout of the trainer's attention"
+)
+
+_ONE_WEIGHT = Diagnosis(
+    "one weight for the whole row: weights are per row and not per token",
+    "give each target its own weight",
+)
+
+
+def check_columns(batch: PackedBatch, feature: PackWithExtras) -> Finding:
+    """Compare the columns and weights of a row with its pack, token by token.
+
+    Args:
+        batch: as the collator lays the pack out.
+        feature: the pack with columns, and with weights if the collator makes none of its own.
+    """
+    pack, extras = feature
+    lengths = np.diff(pack.cu_seqlens)
+    begins = batch.cu_seqlens[: len(lengths)].astype(np.int64)
+    places = ranges(begins, lengths[: len(begins)])
+    if not np.array_equal(batch.input_ids[places], pack.input_ids):
+        return failed(
+            "columns",
+            f"the row of samples {pack.sample_ids[:3].tolist()} has other tokens than its pack",
+            "samples were reordered, cut or lost before they were laid out",
+            "lay out packs whole, in their order",
+        )
+    results = {column.name: column.values for column in batch.columns}
+    results[_WEIGHTS] = batch.target_weights
+    # Name, values in the pack, the fill, and the places of the row's tokens that have the fill.
+    columns = [
+        (item.name, item.values, item.fill, begins[: len(begins) * (item.place == "target")])
+        for item in extras.columns
+    ]
+    if extras.loss_weights is not None:
+        untrained_places = np.flatnonzero(batch.labels == IGNORE_INDEX)
+        columns.append((_WEIGHTS, extras.loss_weights, 0, untrained_places))
+    for name, values, fill, empty_places in columns:
+        if (result := results.get(name)) is None:
+            return failed(
+                "columns",
+                f"column {name!r} is not in the batch",
+                "the collator drops columns",
+                "pass on the extras of packs, as lay_out(extras=…) does",
+            )
+        row = np.full((len(batch.input_ids), *values.shape[1:]), fill, dtype=values.dtype)
+        row[places] = values
+        truth = row.copy()
+        truth[empty_places] = fill
+        if not _same(result, truth):
+            diagnosis = _misplaced(name, result, truth, row, fill, places, pack)
+            return failed("columns", f"{name!r} is {result} and {truth} is due", *diagnosis)
+    return passed("columns")
+
+
+def _misplaced(
+    name: str,
+    result: AnyArray,
+    truth: AnyArray,
+    row: AnyArray,
+    fill: float,
+    places: Int64Array,
+    pack: Pack,
+) -> Diagnosis:
+    """Name the mistake that misplaced a column.
+
+    Args:
+        name: of the column.
+        result, truth: as the batch has it, and as it should be.
+        row: the truth, before places without a prediction were filled.
+        fill: value of the other places.
+        places: place in the row of each token of the pack.
+        pack: the pack.
+    """
+    title = f"column {name!r}"
+    if result.shape != truth.shape:
+        return Diagnosis(f"{title} has another shape", "give it one value for each token")
+    if name == _WEIGHTS and len(np.unique(result[truth != 0])) == 1:
+        return _ONE_WEIGHT
+    for by, way in ((1, "right"), (-1, "left")):
+        if any(_agrees(result, np.roll(values, by, axis=0)) for values in (row, truth)):
+            return Diagnosis(
+                f"{title} is shifted by one token to the {way}",
+                "say place='token' or place='target', and shift nothing before",
+            )
+    unpadded_row = np.full_like(row, fill)
+    unpadded_row[: len(pack)] = row[places]
+    if _agrees(result, unpadded_row):
+        return Diagnosis(
+            f"the fill of {title} stands at the end of the row, not after each segment",
+            "lay the values of each segment at its beginning",
+        )
+    if _same(result[places], row[places]) or _same(result[places], truth[places]):
+        return Diagnosis(
+            f"padding of {title} holds other values than its fill, {fill:g}",
+            "fill before the values are laid",
+        )
+    for begin, end in pairwise(pack.cu_seqlens):
+        inner_values = result[places[begin + 1 : end]]
+        if len(inner_values) > 1 and (inner_values == inner_values[0]).all():
+            return Diagnosis(
+                f"{title} has one value for the row or the sample instead of one for each token",
+                "give values of tokens, and no mean of them",
+            )
+    if _same(np.sort(result, axis=0), np.sort(truth, axis=0)):
+        return Diagnosis(
+            f"{title} has the right values in another order of samples",
+            "permute columns with their samples",
+        )
+    return Diagnosis(
+        f"{title} has other values than the samples", "give the values of the samples of this pack"
+    )
+
+
+def check_restoring(
+    batches: Sequence[PackedBatch],
+    features: Sequence[PackWithExtras],
+    restore: Callable[..., RestoredTokens],
+    outputs: Sequence[AnyArray],
+    column: str,
+) -> Finding:
+    """Compare the values that come back to each sample with the values that went in.
+
+    Args:
+        batches: rows of all micro-batches.
+        features: their packs.
+        restore: ``restore_tokens``, or another function under test.
+        outputs: ``[T]`` of each row, made of the column.
+        column: name of a column of tokens, all of whose values differ.
+    """
+    # Each sample gets the number of the next one: a permutation that differs from its inverse.
+    counts = [pack.num_segments for pack, _ in features]
+    numbers = np.roll(np.arange(sum(counts), dtype=np.int64), -1)
+    numbers_of_packs = np.split(numbers, np.cumsum(counts)[:-1])
+    batches = [
+        replace(batch, sample_ids=ids) for batch, ids in zip(batches, numbers_of_packs, strict=True)
+    ]
+    sent = [
+        values
+        for pack, extras in features
+        for item in extras.columns
+        if item.name == column
+        for values in np.split(item.values, pack.cu_seqlens[1:-1])
+    ]
+    expected = [sent[place] for place in np.argsort(numbers)]
+    restored_values = restore(batches, outputs)
+    rows = [np.asarray(restored_values[index]) for index in range(len(restored_values))]
+    if restored_values.sample_ids.tolist() == sorted(numbers) and _all_same(rows, expected):
+        return passed("restoring", f"{len(numbers)} samples")
+    if _all_same(rows, [expected[number] for number in numbers]):
+        cause = "samples are in the order of micro-batches, not of arrival: they were not restored"
+    elif sorted(map(bytes, rows)) == sorted(map(bytes, expected)):
+        cause = "samples come back whole and in a wrong order: the permutation was applied instead of undone"
+    elif list(map(len, rows)) == list(map(len, expected)):
+        cause = "values come back to the right samples and to other tokens of them"
+    else:
+        cause = "values of padding come back with the samples' values, or some values are lost"
+    return failed(
+        "restoring",
+        f"{len(numbers)} samples went in and others came back",
+        cause,
+        "results[step.restore], or restore_tokens, is the order of arrival",
+    )
+
+
+def check_split(
+    batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, split: Split
+) -> Finding:
+    """Compare the parts of every rank with slices cut one by one; name the mistake.
+
+    Args:
+        batch: a row that divides among the ranks.
+        cp_size: ranks.
+        layout: of the attention.
+        split: the function under test.
+    """
+    # Tokens, targets and weights get unique values, which show their origin.
+    marks = np.arange(len(batch.input_ids), dtype=np.int64)
+    labels = np.where(batch.labels != IGNORE_INDEX, marks, IGNORE_INDEX)
+    weights = (marks + 1).astype(np.float32)
+    row = replace(batch, input_ids=marks, labels=labels, loss_weights=weights)
+    shards = [split(row, cp_rank=rank, cp_size=cp_size, layout=layout) for rank in range(cp_size)]
+    right = _reference_places(batch.cu_seqlens, cp_size, layout)
+    held = [np.asarray(shard.input_ids).tolist() for shard in shards]
+    for rank, (places, due) in enumerate(zip(held, right, strict=True)):
+        if places != due:
+            detail = f"rank {rank} of {cp_size} holds places {places[:8]}… of the row and {due[:8]}… are due"
+            cause = _name_split(held, batch.cu_seqlens, layout)
+            return failed("split", detail, cause, _WAY_OUT_OF_SPLIT)
+    # Values of the row, and the same as ranks hold them: shifted if they belong to targets.
+    whole: dict[str, tuple[AnyArray, AnyArray]] = {
+        name: (getattr(row, name),) * 2
+        for name in ("position_ids", "segment_index", "padding_mask")
+    }
+    whole["targets"] = row.labels, _shifted(row.labels, IGNORE_INDEX, row)
+    whole["target_weights"] = row.target_weights, _shifted(row.target_weights, 0, row)
+    for column in row.columns:
+        values = column.values
+        is_target = column.place is ColumnPlace.TARGET
+        whole[column.name] = values, _shifted(values, column.fill, row) if is_target else values
+    for rank, (shard, due) in enumerate(zip(shards, right, strict=True)):
+        columns = {column.name: column.values for column in shard.columns}
+        for name, (unshifted, truth) in whole.items():
+            field = np.asarray(getattr(shard, name, columns.get(name, ())))
+            if not _same(field, truth[due]):
+                detail = f"rank {rank} of {cp_size}: {name} do not belong to its tokens"
+                return failed("split", detail, *_misheld(name, field, truth, unshifted[due]))
+    return passed("split", f"{cp_size} ranks of {len(right[0])} tokens")
+
+
+def _misheld(name: str, result: AnyArray, truth: AnyArray, unshifted: AnyArray) -> Diagnosis:
+    """Name the mistake in one array of a rank.
+
+    Args:
+        name: of the array.
+        result: as the rank has it.
+        truth: of the whole row.
+        unshifted: values of the rank's tokens, before values of targets were shifted.
+    """
+    way_out = "split columns as tokens are split"
+    if _same(result, truth):
+        return Diagnosis(f"{name}: not split: every rank has the whole row's", way_out)
+    if _same(result, truth[: len(unshifted)]):
+        return Diagnosis(f"{name}: every rank has the first part of the row", way_out)
+    if name == "position_ids":
+        cause = "position_ids start again on each rank, or are places in the row"
+        return Diagnosis(cause, "split the positions of the row; a rank counts nothing")
+    if _same(result, unshifted):
+        cause = f"{name}: at the predicted tokens: nothing was shifted"
+        return Diagnosis(cause, "shift over the whole row, before the split")
+    if _agrees(result[:-1], unshifted[1:]):
+        return Diagnosis(
+            f"{name}: shifted after the split: the last token of a slice has the first of another "
+            "slice for its target",
+            "shift over the whole row, before the split",
+        )
+    if name == "target_weights" and len(np.unique(result[result != 0])) <= 1:
+        return _ONE_WEIGHT
+    return Diagnosis(f"{name}: lost, or other values than its tokens have", way_out)
+
+
+def _name_split(held: list[list[int]], cu_seqlens: CuSeqlens, layout: ContextParallelLayout) -> str:
+    """Name the split that was made instead, from the places that each rank holds."""
+    cp_size = len(held)
+    segments, row = cu_seqlens.tolist(), [0, int(cu_seqlens[-1])]
+    bounds = segments if layout is ContextParallelLayout.ZIGZAG_SEGMENTS else row
+    zigzag = _zigzag(cp_size)
+    mistakes = {
+        "zigzag of every segment (zigzag_segments)": _dealt(segments, zigzag),
+        "zigzag of the whole row, across segments (zigzag_row)": _dealt(row, zigzag),
+        "equal parts in order (contiguous)": _dealt(row, _in_order(cp_size)),
+        "the halves of the zigzag are swapped: the late slice comes before the early one": _dealt(
+            bounds, [pair[::-1] for pair in zigzag]
+        ),
+        "the second half is not a mirror: slices r and cp + r instead of r and 2·cp − 1 − r": _dealt(
+            bounds, [(rank, cp_size + rank) for rank in range(cp_size)]
+        ),
+        "ranks are numbered backwards": _reference_places(cu_seqlens, cp_size, layout)[::-1],
+    }
+    for name, places in mistakes.items():
+        if held == places:
+            return f"the split is another one: {name}"
+    num_holders = np.bincount(np.concatenate(held).astype(np.int64), minlength=row[1])
+    if (num_holders != 1).any():
+        return f"{int((num_holders == 0).sum())} tokens are on no rank and {int((num_holders > 1).sum())} on several"
+    return f"every token is on one rank, but not as {layout.value} has it"
+
+
+def _zigzag(cp_size: int) -> list[tuple[int, int]]:
+    return [(rank, 2 * cp_size - 1 - rank) for rank in range(cp_size)]
+
+
+def _in_order(cp_size: int) -> list[tuple[int, int]]:
+    return [(2 * rank, 2 * rank + 1) for rank in range(cp_size)]
+
+
+def _reference_places(
+    cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParallelLayout
+) -> list[list[int]]:
+    """Return where the tokens of each rank lie in the row.
+
+    >>> _reference_places(np.array([0, 4, 8]), 2, ContextParallelLayout.ZIGZAG_SEGMENTS)
+    [[0, 3, 4, 7], [1, 2, 5, 6]]
+    """
+    if layout is ContextParallelLayout.ZIGZAG_SEGMENTS:
+        return _dealt(cu_seqlens.tolist(), _zigzag(cp_size))
+    is_zigzag = layout is ContextParallelLayout.ZIGZAG_ROW
+    return _dealt([0, int(cu_seqlens[-1])], (_zigzag if is_zigzag else _in_order)(cp_size))
+
+
+def _dealt(bounds: Sequence[int], slices: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Cut every part between two bounds into 2·cp slices and give each rank its own."""
+    places: list[list[int]] = [[] for _ in slices]
+    for begin, end in pairwise(bounds):
+        size = (end - begin) // (2 * len(slices))
+        for rank, numbers in enumerate(slices):
+            for number in numbers:
+                places[rank] += range(begin + number * size, begin + (number + 1) * size)
+    return places
+
+
+def check_gathering(
+    batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, gather: Gather
+) -> Finding:
+    """Gather parts that were cut one by one, and compare the result with the row."""
+    row = np.stack([np.arange(len(batch.input_ids)), -np.arange(len(batch.input_ids))], axis=1)
+    parts = [row[places] for places in _reference_places(batch.cu_seqlens, cp_size, layout)]
+    result = np.asarray(gather(parts, batch.cu_seqlens, layout=layout))
+    if _same(result, row):
+        return passed("gathering")
+    if _same(result, np.concatenate(parts)):
+        cause = (
+            "parts of the ranks are concatenated as they are: the order of the row is not restored"
+        )
+    elif _same(np.sort(result, axis=0), np.sort(row, axis=0)):
+        cause = "all tokens are there in a wrong order: the places of another layout, or the permutation instead of its inverse"
+    else:
+        cause = "tokens are lost or repeated"
+    way_out = "gather with gather_from_context_parallel, in the layout of the split"
+    return failed(
+        "gathering", f"values of {cp_size} ranks do not come back to their tokens", cause, way_out
+    )
+
+
+def check_simulated(
+    model: Any,
+    batch: PackedBatch,
+    cp_size: int,
+    layout: ContextParallelLayout,
+    split: Split,
+    gather: Gather,
+    limit: float,
+) -> list[Finding]:
+    """Compute a row as its ranks would, in one process, and compare logits and loss with the row as
+    a whole.
+
+    Attention on real ranks assumes where each token lies: it follows the layout, not the split. So
+    the mask here follows the layout's places, and tokens and positions come from the split::
+
+        row        a b c d        the kernel on rank 0 holds places 0 and 3 and lets the second see all of the row
+        rank 0     a d | a b      right, or wrong: b would see c and d
+
+    Args:
+        model: called with ``input_ids``, ``position_ids`` and a mask of four dimensions, as models
+            of Transformers are.
+        limit: largest relative difference.
+    """
+    shards = [split(batch, cp_rank=rank, cp_size=cp_size, layout=layout) for rank in range(cp_size)]
+    right = _reference_places(batch.cu_seqlens, cp_size, layout)
+    places = np.concatenate(right).astype(np.int64)
+    try:
+        truth = _logits(model, [batch], np.arange(len(places)), batch)
+        simulation = _logits(model, shards, places, batch)
+        parts = np.split(simulation.numpy(), np.cumsum([len(part) for part in right])[:-1])
+        logits = torch.from_numpy(gather(parts, batch.cu_seqlens, layout=layout))
+        real = torch.from_numpy(~batch.padding_mask)
+        size = difference(truth[real], logits[real])
+    except Exception as error:  # a model may refuse in any way it likes
+        reason = f"the model refuses a row with a mask of four dimensions: {first_sentence(error)}"
+        return [
+            not_supported("parallel", reason, "verify with a model whose layers are all attention")
+        ]
+    targets = np.concatenate([np.asarray(shard.targets) for shard in shards])
+    loss = float(targets_loss(simulation, targets))
+    due = float(targets_loss(truth, _shifted(batch.labels, IGNORE_INDEX, batch)))
+    return [
+        compared(
+            "parallel",
+            size,
+            limit,
+            passed=f"logits of {cp_size} ranks equal the row's",
+            failed=f"logits of {cp_size} ranks differ from the row's",
+            diagnosis=(
+                "a rank holds other tokens or positions than its attention assumes",
+                _WAY_OUT_OF_SPLIT,
+            ),
+        ),
+        compared(
+            "parallel",
+            loss_difference(due, loss),
+            limit,
+            passed=f"the losses of {cp_size} ranks add up to the row's loss",
+            failed=f"the losses of {cp_size} ranks add up to {loss:.6g} and the row's loss is {due:.6g}",
+            diagnosis=(
+                "targets do not lie at the tokens that predict them",
+                "shift labels over the whole row, before the split",
+            ),
+        ),
+    ]
+
+
+def _logits(
+    model: Any,
+    parts: Sequence[PackedBatch | ContextParallelShard],
+    places: Int64Array,
+    batch: PackedBatch,
+) -> torch.Tensor:
+    """Return ``float[T, V]`` of the tokens of some parts, whose attention assumes them at
+    ``places`` of the row.
+    """
+    parameter = next(model.parameters())
+    segment = batch.segment_index[places]
+    is_hidden = (segment[:, None] != segment) | (places[:, None] < places)
+    mask = torch.zeros(is_hidden.shape, dtype=parameter.dtype)
+    mask.masked_fill_(torch.from_numpy(is_hidden), torch.finfo(parameter.dtype).min)
+    ids = np.concatenate([part.input_ids for part in parts])
+    # A row of text positions, and of mRoPE three more.
+    positions = np.concatenate(
+        [
+            np.vstack(
+                [part.position_ids, *(() if part.rope_positions is None else part.rope_positions)]
+            )
+            for part in parts
+        ],
+        axis=1,
+    )
+    if len(positions) > 1:
+        positions = positions[:, None]
+    with torch.no_grad():
+        output = model(
+            input_ids=torch.tensor(ids[None], device=parameter.device),
+            position_ids=torch.tensor(positions, device=parameter.device),
+            attention_mask=mask[None, None].to(parameter.device),
+            use_cache=False,
+        )
+    logits: torch.Tensor = output.logits[0].float().cpu()
+    return logits
+
+
+def _shifted(values: AnyArray, fill: float, row: PackedBatch) -> AnyArray:
+    """Return the value of the next token of each segment; the fill at the end of a segment."""
+    shifted_values = np.full_like(values, fill)
+    for begin, end in pairwise(row.cu_seqlens.tolist()):
+        shifted_values[begin : end - 1] = values[begin + 1 : end]
+    return shifted_values
+
+
+def _same(result: AnyArray, truth: AnyArray) -> bool:
+    """Return true if arrays are equal in shape and values; NaN equals NaN."""
+    return bool(np.array_equal(result, truth, equal_nan=truth.dtype.kind == "f"))
+
+
+def _all_same(rows: Sequence[AnyArray], truths: Sequence[AnyArray]) -> bool:
+    return len(rows) == len(truths) and all(map(_same, rows, truths))
+
+
+def _agrees(result: AnyArray, candidate: AnyArray) -> bool:
+    """Return true if almost all values agree: mistakes differ at the ends of segments."""
+    if result.shape != candidate.shape or not len(result):
+        return False
+    agreements = (result == candidate).reshape(len(result), -1).all(axis=1)
+    return float(agreements.mean()) >= _MIN_AGREEMENT
