@@ -329,7 +329,7 @@ def _explain_in_float32(
             reference = setup.per_sample_reference()
             precise, auxiliary = check_parity(setup, reference, setup.batch)
             if any(finding.check == "weights" for finding in findings):
-                precise.append(check_weights(setup, reference, auxiliary))
+                precise.append(check_weights(setup, auxiliary))
         return precise
 
     precise = experiment(check_precisely)

@@ -17,6 +17,7 @@ from brimful.verify.checks.loss_sums import (
     other_labels,
 )
 from brimful.verify.locate import CollatedBatch
+from brimful.verify.modes import experiment
 from brimful.verify.setup import (
     PackingSetup,
     PerSampleReference,
@@ -77,19 +78,15 @@ def check_parity(
     return findings, auxiliary
 
 
-def check_weights(
-    setup: PackingSetup, reference: PerSampleReference, auxiliary: AuxiliaryLoss | None
-) -> Finding:
+def check_weights(setup: PackingSetup, auxiliary: AuxiliaryLoss | None) -> Finding:
     """Run the first feature in one micro-batch and the others in a second, both with the step's
-    target count.
+    target count, with their own labels and with others.
 
-    ::
+    An auxiliary loss is the same with other labels: in the difference of the two losses it cancels
+    out. ::
 
         2 targets | 6 targets     num_items_in_batch 8      loss = sum₁/8 + sum₂/8
         instead of                                          mean₁ + mean₂, where a target of the first weighs thrice
-
-    If the model adds an auxiliary loss, the check compares the loss's change under other labels
-    instead.
     """
     samples = setup.samples
     count = samples.num_targets
@@ -111,46 +108,29 @@ def check_weights(
             "the model adds an auxiliary loss of labels, so what a target weighs cannot be told",
             "verify without it (multi-token prediction, label smoothing)",
         )
-    expected_loss, total = sum(reference.loss_sums) / count if auxiliary is None else 0.0, 0.0
+    expected_change, change = 0.0, 0.0
     for part in (samples.part(0, 1), samples.part(1)):
         batch = replace(setup, samples=part).batch
-        loss = _micro_batch_loss(setup, batch.kwargs, count)
-        if loss is None:
-            way_out = "compute it as a sum over targets ÷ targets of the step"
-            return not_supported("weights", "the model returns no loss", way_out)
-        if auxiliary is None:
-            total += loss
-            continue
-        # An auxiliary loss is the same with other labels: in the difference of the two losses it
-        # cancels out.
         assert batch.targets is not None
         kwargs, targets = other_labels(setup, batch)
         logits = setup.logits(batch.kwargs)
-        expected_loss += (
-            float(targets_loss(logits, targets) - targets_loss(logits, batch.targets)) / count
-        )
-        total += (_micro_batch_loss(setup, kwargs, count) or 0.0) - loss
-    mean = f"over all {count} targets" if auxiliary is None else "of the change by other labels"
+        movement = targets_loss(logits, targets) - targets_loss(logits, batch.targets)
+        expected_change += float(movement) / count
+        for sign, arguments in ((1, kwargs), (-1, batch.kwargs)):
+            with torch.no_grad():
+                loss = setup.output({**arguments, "num_items_in_batch": count}).loss
+            if loss is None:
+                way_out = "compute it as a sum over targets ÷ targets of the step"
+                return not_supported("weights", "the model returns no loss", way_out)
+            change += sign * float(loss.nan_to_num())  # without targets it may be none
     return compared(
         "weights",
-        loss_difference(expected_loss, total),
+        loss_difference(expected_change, change),
         setup.parity_limit,
-        passed=f"2 micro-batches, {count} targets"
-        + (", with an auxiliary loss" if auxiliary is not None else ""),
-        failed=f"two micro-batches add up to {total:.6f}, the mean {mean} is {expected_loss:.6f}",
+        passed=f"2 micro-batches, {count} targets",
+        failed=f"with other labels the losses of two micro-batches change by {change:.6f}, the mean over all {count} targets by {expected_change:.6f}",
         diagnosis=_PER_PACK_MEAN,
     )
-
-
-def _micro_batch_loss(setup: PackingSetup, kwargs: dict[str, object], count: int) -> float | None:
-    """Return the model's loss of a micro-batch; 0 without targets, None if the model gives no
-    loss.
-    """
-    with torch.no_grad():
-        loss = setup.output({**kwargs, "num_items_in_batch": count}).loss
-    if loss is None:
-        return None
-    return float(loss) if torch.isfinite(loss) else 0.0
 
 
 def check_gradients(
@@ -169,14 +149,11 @@ def check_gradients(
     for name in sorted({*gradients, *reference.gradients}):
         # A parameter without a gradient on one side has zeros there, such as experts that got no
         # token of a sample.
-        reference_gradient, gradient = reference.gradients.get(name), gradients.get(name)
-        reference_gradient = (
-            torch.zeros_like(gradients[name]) if reference_gradient is None else reference_gradient
+        zeros = torch.zeros_like(setup.model.get_parameter(name))
+        pair = (
+            at_least_float32(side.get(name, zeros)) for side in (reference.gradients, gradients)
         )
-        gradient = torch.zeros_like(reference_gradient) if gradient is None else gradient
-        differences.append(
-            (difference(at_least_float32(reference_gradient), at_least_float32(gradient)), name)
-        )
+        differences.append((difference(*pair), name))
     worst, name = max(differences, key=itemgetter(0))
     return [compared("gradients", worst, setup.parity_limit, failed=f"largest in {name}")]
 
@@ -194,15 +171,14 @@ def check_backward(setup: PackingSetup) -> Finding | None:
     """
     if setup.batch.targets is None or not setup.with_gradients:
         return None
-    try:
-        movement = measure_movement(
+    movement = experiment(
+        lambda: measure_movement(
             setup,
             lambda: _leaking_share(setup, setup.batch),
             lambda: _leaking_share(setup, setup.in_rows()),
         )
-    except _NoEmbeddingGradients:
-        return None
-    if movement.passed:
+    )
+    if movement is None or movement.passed:
         return None
     detail = joined(
         "the loss of one sample has gradients at the tokens of another", movement.remark
@@ -212,13 +188,9 @@ def check_backward(setup: PackingSetup) -> Finding | None:
     )
 
 
-class _NoEmbeddingGradients(Exception):
-    """A model whose embeddings give no gradients."""
-
-
 def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     """Return the largest gradient at tokens of samples without a loss, relative to samples with a
-    loss.
+    loss. Any error means that the model does not let its embeddings be seen.
     """
     assert batch.targets is not None
     places = [place for _, place in batch.located]
@@ -232,50 +204,36 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
         if not (targets != IGNORE_INDEX).any():
             continue
         # Compiled attention frees what backward used, so each loss has its own forward.
-        logits, leaves = _forward_from_embeddings(setup, batch)
-        # Embeddings may run more than once, and for media; only the row's tokens count.
-        leaf = next(
-            (leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size), None
-        )
-        if leaf is None:
-            raise _NoEmbeddingGradients
-        (gradient,) = torch.autograd.grad(targets_loss(logits, targets), leaf, allow_unused=True)
-        if gradient is None:
-            raise _NoEmbeddingGradients
-        token_sizes = gradient.detach().abs().amax(dim=-1).reshape(batch.ids.shape).cpu()
+        logits, leaf = _forward_from_embeddings(setup, batch)
+        (gradient,) = torch.autograd.grad(targets_loss(logits, targets), leaf)
+        token_sizes = gradient.abs().amax(dim=-1).reshape(batch.ids.shape).cpu()
         sizes = [float(token_sizes[place.index].max()) for place in places]
-        own_size, foreign_size = (
-            max(sizes[parity::2], default=0.0),
-            max(sizes[1 - parity :: 2], default=0.0),
-        )
-        largest = max(largest, foreign_size / own_size if own_size > 0 else 0.0)
+        own_size = max(sizes[parity::2])
+        if own_size > 0:
+            largest = max(largest, max(sizes[1 - parity :: 2], default=0.0) / own_size)
     return largest
 
 
 def _forward_from_embeddings(
     setup: PackingSetup, batch: CollatedBatch
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the logits of a batch, and the outputs of its token embeddings as leaves that have
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logits of a batch, and the output of its token embeddings as a leaf that has
     gradients.
     """
-    module = next(
-        (part for part in setup.model.modules() if hasattr(part, "get_input_embeddings")), None
-    )
-    if module is None or not isinstance(
-        embeddings := module.get_input_embeddings(), torch.nn.Module
-    ):
-        raise _NoEmbeddingGradients
     leaves: list[torch.Tensor] = []
 
     def as_leaf(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
         leaves.append(output.detach().requires_grad_())
         return leaves[-1]
 
-    handle = embeddings.register_forward_hook(as_leaf)
+    model = next(part for part in setup.model.modules() if hasattr(part, "get_input_embeddings"))
+    handle = model.get_input_embeddings().register_forward_hook(as_leaf)
     try:
         with torch.enable_grad():
-            return setup.forward(batch.kwargs), leaves
-    except Exception as error:  # a model may refuse such embeddings in any way it likes
-        raise _NoEmbeddingGradients from error
+            logits = setup.forward(batch.kwargs)
     finally:
         handle.remove()
+    # Embeddings may run more than once, and for media; only the row's tokens count.
+    return logits, next(
+        leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size
+    )
