@@ -23,9 +23,9 @@ from typing import Any
 import torch
 import torch.distributed as distributed
 import transformers
+from drawn_chats import make_media_chats
 
 from brimful import PackCollator
-from brimful.cli.demo.drawn_chats import make_media_chats
 from brimful.cli.demo.toy_model import train_tokenizer
 from brimful.media.collate import MediaFeatures
 from brimful.media.encode import MediaChatEncoder

@@ -2,7 +2,7 @@
 
     python examples/13_packed_against_padded.py [DIRECTORY] [--steps N] [--json]
 
-DIRECTORY is what ``brimful demo -o DIRECTORY`` made, with ``--multimodal`` or without; a small one is made if none is given.
+DIRECTORY is what ``brimful demo -o DIRECTORY`` or ``examples/drawn_chats.py DIRECTORY`` made; a small one is made if none is given.
 Both runs start with the same weights and take the same samples at every step; the loss of a step is the mean over its
 targets. Only the layout differs, so the losses must agree: that is what packing without leaks means.
 """
@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from brimful import PackCollator, PackedDataset, PackLoader
-from brimful.cli.demo.steps import run_demo
+from brimful.cli.demo import run_demo
 from brimful.media.collate import MediaFeatures
 from brimful.serve import Pack
 

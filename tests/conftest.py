@@ -332,11 +332,11 @@ def stdlib_chats(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, lis
 
 @pytest.fixture(scope="session")
 def media_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``brimful demo --multimodal`` draws, smaller: chats.jsonl, pictures, tones.jsonl, tones, and two processors."""
+    """What ``examples/drawn_chats.py`` draws, smaller: chats.jsonl, pictures, tones.jsonl, tones, and two processors."""
     pytest.importorskip("PIL", reason="pictures need the extra brimful[media]")
     pytest.importorskip("soundfile", reason="sounds need the extra brimful[media]")
     pytest.importorskip("transformers", reason="the tokenizer needs the extra brimful[text]")
-    from brimful.cli.demo.steps import write_media_chats
+    from examples.drawn_chats import write_media_chats
 
     def make(home: Path) -> None:
         write_media_chats(home, num_chats=16, num_tones=3)

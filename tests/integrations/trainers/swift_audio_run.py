@@ -55,9 +55,9 @@ def main(folder: Path, flags: list[str]) -> None:
         print(error, file=sys.stderr)
         raise SystemExit(CANNOT) from error
     import torch
+    from examples.drawn_chats import make_media_chats
 
     from brimful import PackCollator
-    from brimful.cli.demo.drawn_chats import make_media_chats
     from brimful.media.collate import MediaFeatures
     from brimful.media.encode.media_chat import MediaChatEncoder
     from brimful.media.families import open_family

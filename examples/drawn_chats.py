@@ -1,8 +1,22 @@
-"""Chats about drawn images and tones, with texts between them, from a seed."""
+"""Chats about drawn images and tones, from a seed; packed, shown, and exported.
+
+    python examples/drawn_chats.py DIRECTORY
+
+Draws images and tones, writes chats about them with texts between, trains a tokenizer, and runs the commands that it prints. Run again
+on the same directory, it continues. It needs the extras ``text`` and ``media``; nothing is downloaded.
+"""
+
+from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +24,7 @@ import numpy as np
 from brimful.base.optional import optional
 from brimful.base.rng import RandomStream, generator
 from brimful.cli.demo.docstring_chats import make_chat
+from brimful.cli.demo.toy_model import train_tokenizer
 
 _SIDES = (56, 224)
 """Minimum and maximum pixels of a side: 2 to 8 tokens of 28 pixels."""
@@ -23,6 +38,60 @@ _NOTES = {"A": 440.0, "B": 493.88, "C": 261.63, "D": 293.66, "E": 329.63, "F": 3
 
 _SAMPLING_RATE = 16_000
 """Samples of a tone in a second."""
+
+
+_TEMPLATE = (
+    "{%- for message in messages -%}{{ '<|im_start|>' + message['role'] + '\\n' }}"
+    "{%- if message['content'] is string -%}{{ message['content'] }}"
+    "{%- else -%}{%- for part in message['content'] -%}"
+    "{%- if part['type'] == 'image' -%}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
+    "{%- elif part['type'] == 'audio' -%}{{ '<|audio_bos|><|AUDIO|><|audio_eos|>' }}"
+    "{%- else -%}{{ part['text'] }}{%- endif -%}{%- endfor -%}{%- endif -%}{{ '<|im_end|>\\n' }}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+"""Chat template that supports images and audio, with the tokens of Qwen2-VL and Qwen2-Audio."""
+
+_MEDIA_TOKENS = (
+    "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
+    "<|audio_bos|>", "<|audio_eos|>", "<|AUDIO|>",
+)  # fmt: skip
+
+_IMAGE_PROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "processor_class": "Qwen2VLProcessor",
+    "min_pixels": 56 * 56,
+    "max_pixels": 224 * 224,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+}
+_AUDIO_PROCESSOR = {
+    "feature_extractor_type": "WhisperFeatureExtractor",
+    "processor_class": "Qwen2AudioProcessor",
+    "feature_size": 128,
+    "sampling_rate": 16_000,
+    "chunk_length": 30,
+}
+_TONES_YAML = """\
+source: tones.jsonl
+output: packs-of-tones
+processor: sounds
+tokenizer: processor
+packing: true
+packing_length: 512
+sampling_rate: 16000
+"""
+
+COMMANDS = (
+    "brimful pack chats.jsonl -o packs --processor processor --max-length 512 --max-patches 768",
+    "brimful pack --config tones.yaml",
+    "brimful inspect packs --pack 0",
+    "brimful report packs -o packs.html",
+    "brimful report packs-of-tones -o tones.html",
+    "brimful export packs --to webdataset -o webdataset",
+)
+"""What to do with the data, in its directory."""
 
 
 @dataclass(frozen=True)
@@ -194,3 +263,64 @@ def _wav(notes: list[str], *, seconds: float) -> bytes:
     file = io.BytesIO()
     soundfile.write(file, np.concatenate(waves), _SAMPLING_RATE, format="WAV", subtype="PCM_16")
     return file.getvalue()
+
+
+def write_media_chats(home: Path, *, num_chats: int, num_tones: int) -> MediaChats:
+    """Write drawn chats, their files and two processors; files that are there stay.
+
+    Args:
+        home: receives ``chats.jsonl``, ``tones.jsonl``, ``pictures/``, ``tones/``, ``processor/``
+            with the tokenizer, ``sounds/`` and ``tones.yaml``.
+        num_chats, num_tones: rows of images and texts, and of tones.
+
+    Returns:
+        The chats.
+    """
+    media_chats = make_media_chats(num_chats=num_chats, num_tones=num_tones)
+    # The settings of a processor are written last: without them it is not finished.
+    if not (home / "processor" / "preprocessor_config.json").exists():
+        train_tokenizer(
+            _texts([*media_chats.chats, *media_chats.tones]),
+            home / "processor",
+            vocab_size=1200,
+            special_tokens=_MEDIA_TOKENS,
+            chat_template=_TEMPLATE,
+        )
+    contents = {
+        **media_chats.files,
+        "chats.jsonl": _json_lines(media_chats.chats),
+        "tones.jsonl": _json_lines(media_chats.tones),
+        "processor/preprocessor_config.json": json.dumps(_IMAGE_PROCESSOR).encode(),
+        "sounds/preprocessor_config.json": json.dumps(_AUDIO_PROCESSOR).encode(),
+        "tones.yaml": _TONES_YAML.encode(),
+    }
+    for name, content in contents.items():
+        # The date of a file shows whether it changed.
+        if not (home / name).exists():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_bytes(content)
+    return media_chats
+
+
+def _json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def _texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [turn["content"] for row in rows for turn in row["messages"]]
+
+
+def main(directory: str) -> None:
+    home = Path(directory).absolute()
+    drawn = write_media_chats(home, num_chats=360, num_tones=60)
+    print(f"{len(drawn.files):,} images and tones in {home}; one of the chats:")
+    print(json.dumps(drawn.chats[3]))
+    environment = {**os.environ, "BRIMFUL_CACHE": str(home / "cache"), "HF_HUB_OFFLINE": "1"}
+    for command in COMMANDS:
+        print(f"\n$ {command}", flush=True)
+        words = [sys.executable, "-m", *shlex.split(command)]
+        subprocess.run(words, cwd=home, env=environment, check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
