@@ -30,7 +30,7 @@ from brimful.cli.artefacts import (
     tables_at,
 )
 from brimful.cli.options import command, grouped, json_option, value_option
-from brimful.cli.program import in_flags, show, show_json
+from brimful.cli.program import in_flags, show
 from brimful.errors import (
     CorruptFileError,
     NotAPackStoreError,
@@ -267,10 +267,8 @@ def _follow(
             # is full.
             click.echo(f"warning: {in_flags(getattr(error, 'message', str(error)))}", err=True)
         else:
-            if as_json:
-                show_json(status.as_dict())
-            else:
-                click.echo(f"{time.strftime('%H:%M:%S')} {in_flags(stream_line(status))}")
+            line = f"{time.strftime('%H:%M:%S')} {stream_line(status)}"
+            show(status.as_dict(), [line].copy, as_json)
             sys.stdout.flush()
         if every is None or number == updates:
             return

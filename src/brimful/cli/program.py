@@ -9,13 +9,11 @@ import errno
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from textwrap import wrap
 from typing import Any, NoReturn
 
 import click
@@ -23,7 +21,7 @@ import click
 from brimful import __version__
 from brimful.base.stopping import STOPPED
 from brimful.base.wording import NO_VALUE, as_argument, translate
-from brimful.errors import BrimfulError, NoTargetError, UnfinishedSharesError
+from brimful.errors import BrimfulError, UnfinishedSharesError
 
 COMMANDS = {
     "demo": "the whole pipeline on real text from this machine, in a minute",
@@ -118,30 +116,22 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # This message names the nearest command, or the commands that take such a path.
+        # A path in place of a command is a likely mistake: "brimful chats.jsonl".
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(_unknown(args[0]), ctx)
+            matches = get_close_matches(args[0].lower(), COMMANDS, n=1, cutoff=0.5)
+            hint = (
+                f"to pack data use `brimful pack {args[0]} …`"
+                if os.path.exists(args[0])
+                else f"did you mean {matches[0]}?"
+                if matches
+                else f"use one of {', '.join(COMMANDS)}"
+            )
+            raise click.UsageError(f"no command {args[0]!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
-
-
-def _unknown(name: str) -> str:
-    """Return the message for an unknown command: the nearest one, or the commands that take such a
-    path.
-    """
-    # A path in place of a command is a likely mistake: "brimful chats.jsonl".
-    if os.path.exists(name):
-        return (
-            f"no command {name!r}: to pack data use `brimful pack {name} …`, and to see brimful's "
-            f"own files `brimful inspect {name}`"
-        )
-    matches = get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.5)
-    return f"no command {name!r}: " + (
-        f"did you mean {matches[0]}?" if matches else f"use one of {', '.join(COMMANDS)}"
-    )
 
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
@@ -176,11 +166,6 @@ def run(arguments: Sequence[str]) -> NoReturn:
             file=sys.stderr,
         )
         sys.exit(0)
-    except NoTargetError as error:
-        message, flags = in_flags(error.message), in_flags(error.way_out)
-        # A command to copy, if two faults have one way out.
-        command = f"{shlex.join(['brimful', *arguments])} " if flags else ""
-        _fail(f"{message.removesuffix(flags)}{command}{flags}", error, as_json)
     except BrimfulError as error:
         _fail(in_flags(error.message), error, as_json)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -219,49 +204,12 @@ def _fail(message: str, error: BaseException, as_json: bool) -> None:
     sys.exit(2)
 
 
-_LABEL = 15
-"""Characters of the label before a description: ``packs          91 of 1,024 tokens``."""
-
-_MIN_WIDTH = 40
-"""Characters of a line on the narrowest terminal; a narrower one breaks lines itself."""
-
-
 def show(data: Any, lines: Callable[[], Iterable[str]], as_json: bool) -> None:
-    """Print a result: ``data`` as JSON, or ``lines`` as text, which are computed only then."""
+    """Print a result: ``data`` as one line of JSON, or ``lines`` as text with settings as flags,
+    which are computed only then.
+    """
     if as_json:
-        show_json(data)
-    else:
-        show_lines(lines())
-
-
-def show_json(value: Any) -> None:
-    """Print a result as one line of JSON."""
-    click.echo(json.dumps(value, ensure_ascii=False))
-
-
-def show_lines(lines: Iterable[str]) -> None:
-    """Print a result as text: settings as flags, descriptions folded to the terminal, whole lines
-    elsewhere.
-    """
-    # A file or pipe gets whole lines, which tools can search.
-    width = max(_MIN_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
-    for line in lines:
-        for text in in_flags(line).split("\n"):
-            click.echo(text if width is None else folded(text, width))
-
-
-def folded(line: str, width: int) -> str:
-    """Fold a description at a width, indented to the end of its label. Rows of tables, which have
-    none, stay whole.
-
-    >>> print(folded("lower bound    91 packs: at what any plan needs", 40))
-    lower bound    91 packs: at what any
-                   plan needs
-    """
-    label, text = line[:_LABEL], line[_LABEL:].strip()
-    if len(line) <= width or label[0] == " " or label[-1] != " ":
-        return line
-    lines = wrap(
-        text, width, initial_indent=label, subsequent_indent=" " * _LABEL, break_on_hyphens=False
-    )
-    return "\n".join(lines)
+        click.echo(json.dumps(data, ensure_ascii=False))
+        return
+    for line in lines():
+        click.echo(in_flags(line))

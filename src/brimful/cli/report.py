@@ -25,7 +25,7 @@ from brimful.cli.options import (
     training_options,
     value_option,
 )
-from brimful.cli.program import show_json, show_lines
+from brimful.cli.program import show
 from brimful.errors import (
     NotAPackStoreError,
     PlanMismatchError,
@@ -104,12 +104,8 @@ def report(
     if output is not None:
         with atomic_file(output) as file:
             file.write(render_page(facts).encode())
-    if as_json:
-        show_json({**facts.as_dict(), "page": output})
-        return
-    show_lines(describe_facts(facts))
-    if output is not None:
-        click.echo(f"page           {output}")
+    page = [] if output is None else [f"page           {output}"]
+    show({**facts.as_dict(), "page": output}, lambda: describe_facts(facts) + page, as_json)
 
 
 def _open(path: str) -> tuple[LengthTable | None, Plan | None]:

@@ -62,13 +62,12 @@ def test_the_example_that_everybody_meets():
     assert advice.packed.steps_per_epoch == 5
     assert [(choice.keeps, choice.gradient_accumulation_steps) for choice in advice.choices] == [
         ((), 1),
-        ((), 2),
         (("settings",), 4),
     ]
-    assert [choice.nearest_to for choice in advice.choices] == [("samples", "padded tokens"), (), ()]
-    assert [choice.step.steps_per_epoch for choice in advice.choices] == [20, 10, 5]
-    assert [choice.step.samples for choice in advice.choices] == pytest.approx([67.2, 134.4, 268.8])
-    assert [choice.batch_ratio for choice in advice.choices] == pytest.approx([2.1, 4.2, 8.4])
+    assert [choice.nearest_to for choice in advice.choices] == [("samples", "padded tokens"), ()]
+    assert [choice.step.steps_per_epoch for choice in advice.choices] == [20, 5]
+    assert [choice.step.samples for choice in advice.choices] == pytest.approx([67.2, 268.8])
+    assert [choice.batch_ratio for choice in advice.choices] == pytest.approx([2.1, 8.4])
     lines = describe_advice(advice)
     assert lines[0] == "samples/step   269, was 32 unpacked -> accumulation 4 → 1 gives 67"
     assert lines[1] == "steps/epoch    5, was 42 unpacked -> accumulation 1 gives 20"
@@ -109,11 +108,7 @@ def test_no_choice_is_offered_twice():
     assert (only.gradient_accumulation_steps, only.step.samples, only.step.steps_per_epoch) == (8, 6.0, 1)
     half = advice_for(plan=plan_of([25] * 48), world=1, accumulation=24)  # 12 packs; 12 and 24 a step are one epoch
     assert [choice.gradient_accumulation_steps for choice in half.choices] == [6, 24]
-    # The row "as set" says it, and so no second note does.
     assert advice.nothing_to_set
-    assert [note.topic for note in advice.notes][:2] == ["as set", "warm-up"]
-    changed = advice_for(plan=plan_of([25] * 160), world=2, accumulation=4)
-    assert [note.topic for note in changed.notes][:2] == ["as set", "same samples"]
 
 
 def test_what_changes_is_named_and_nothing_else():
@@ -129,12 +124,10 @@ def test_one_is_said_in_the_singular():
     """ "1 data-parallel ranks" reads like a template nobody looked at."""
     advice = advice_for(plan=plan_of([10] * 100), world=1, accumulation=1, warmup_steps=20)
     text = "\n".join([*describe_advice(advice), *draw_choices(advice), *(note.text for note in advice.notes)])
-    assert "One pack is the smallest possible step. A capacity of about 10 tokens would bring it to 1 sample;" in text
+    assert "a capacity that is about 10 tokens would be nearer" in text
     assert not re.search(r"(?<![\d.,])1 (samples|ranks|packs|steps|tokens)\b", text.replace(" steps of warm-up", ""))
-    two = advice_for(plan=plan_of([10] * 100), world=2, accumulation=1)
-    assert any("One pack on each of 2 ranks is" in note.text for note in two.notes)
     wide = advice_for(plan=plan_of([90, 10, 10, 10, 10, 10, 10, 10, 10, 10] * 9), world=1, accumulation=1)
-    assert any(note.text.endswith("smallest possible step. Scale the learning rate.") for note in wide.notes)
+    assert any("a capacity that is smaller would be nearer" in note.text for note in wide.notes)
 
 
 def test_learning_rates_and_warmup():
@@ -143,18 +136,13 @@ def test_learning_rates_and_warmup():
     advice = advice_for(plan=plan, world=2, accumulation=1, learning_rate=1e-4, warmup_steps=100)
     (only,) = advice.choices
     assert (only.keeps, only.nearest_to) == (("settings",), ("samples", "padded tokens"))
-    assert (only.batch_ratio, only.linear_lr_ratio, only.sqrt_lr_ratio, only.warmup_steps) == (4.0, 4.0, 2.0, 25)
+    assert (only.batch_ratio, only.warmup_steps) == (4.0, 25)
     table = draw_choices(advice)
     assert table[1].split()[:9] == ["1", "×", "1", "8", "4.00", "200", "20", "0.0004", "0.0002"]
     notes = {note.topic: note for note in advice.notes}
-    assert "1e-04 becomes 0.0004" in notes["LR for SGD"].text.replace("0.0001 ", "1e-04 ")
-    assert "0.0001 becomes 0.0002" in notes["LR for Adam"].text
-    assert "A beta1 of 0.9 becomes 0.60" in notes["LR for Adam"].text
     assert "Goyal et al., 2017" in notes["LR for SGD"].source
     assert "Malladi et al., 2022" in notes["LR for Adam"].source
-    assert "100 unpacked steps of warm-up see 200 samples" in notes["warm-up"].text
-    assert "25 steps" in notes["warm-up"].text
-    assert "A capacity of about 25 tokens would bring it to 2 samples" in notes["smallest step"].text
+    assert "a capacity that is about 25 tokens would be nearer" in notes["smallest step"].text
 
 
 def test_a_batch_that_can_be_kept_keeps_its_learning_rate():
@@ -163,9 +151,7 @@ def test_a_batch_that_can_be_kept_keeps_its_learning_rate():
     best = advice.choices[advice.recommended]
     assert (best.gradient_accumulation_steps, best.batch_ratio, best.warmup_steps) == (1, 1.0, 100)
     notes = {note.topic: note.text for note in advice.notes}
-    assert notes["same samples"].endswith("keep learning rate, warm-up and everything else.")
     assert "smallest step" not in notes
-    assert "warm-up" not in notes
 
 
 def test_packs_of_one_forward_may_be_fewer_than_its_samples_were():
@@ -236,7 +222,6 @@ def test_every_advice_adds_up(case, world, micro, accumulation, packs):
         step = choice.step
         assert step.rows == world * choice.packs_per_micro_batch * choice.gradient_accumulation_steps
         assert (step.steps_per_epoch - 1) * step.rows < plan.num_packs <= step.steps_per_epoch * step.rows
-        assert choice.linear_lr_ratio == pytest.approx(choice.sqrt_lr_ratio**2)
     best = advice.choices[advice.recommended]
     assert "samples" in (*best.keeps, *best.nearest_to)
     assert ("samples" in best.keeps) == (abs(best.batch_ratio - 1) < 0.1)

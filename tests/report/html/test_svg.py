@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.report.html.svg import Axis, Bar, Chart, decade_axis, linear_axis, log_axis
+from brimful.report.html.svg import Axis, Bar, Chart, linear_axis, log_axis
 
 
 def test_marks_of_axes_are_round():
@@ -38,17 +38,6 @@ def test_ticks_are_at_round_numbers_from_end_to_end_of_the_axis(begin, span, who
     assert ticks[-1] == axis.end >= begin + span - 1e-6 * span
     for one, other in pairwise(ticks):
         assert is_round(one, round(other - one, 9))
-
-
-@given(begin=st.integers(1, 10**6), factor=st.integers(1, 10**4))
-def test_counts_have_marks_of_counts(begin, factor):
-    """8k steps that are 8,192 are steps of tokens."""
-    axis = decade_axis("steps", begin, begin * factor)
-    assert axis.begin <= begin
-    assert axis.end >= begin * factor
-    assert axis.begin < axis.end
-    assert 2 <= len(axis.ticks) <= 9
-    assert all(str(tick).strip("0") in {"1", "2", "5"} for tick in axis.ticks)
 
 
 def test_a_bar_lies_where_its_numbers_say():

@@ -27,7 +27,7 @@ from brimful.base.atomic_file import atomic_file
 from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.cli.options import command, grouped, json_option
-from brimful.cli.program import show_json
+from brimful.cli.program import show
 from brimful.errors import SettingsError, TaskFailedError, missing_extra
 
 _MAX_LINES_OF_PACK = 40
@@ -65,8 +65,8 @@ def demo(output: str | None, keep: bool, as_json: bool) -> None:
             say(f"All files stay in {directory}")
         else:
             say(f"{directory} is removed now; keep it with --keep, or name one with -o DIR")
-        if as_json:
-            show_json({"directory": directory if is_permanent else None, **summary})
+        result = {"directory": directory if is_permanent else None, **summary}
+        show(result, lambda: (), as_json)
 
 
 def run_demo(

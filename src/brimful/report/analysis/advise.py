@@ -32,9 +32,6 @@ from brimful.report.analysis.training_run import TrainingRun
 SAME_STEP_TOLERANCE = 0.1
 """Share by which two steps may differ and still count as the same."""
 
-_MAX_CHOICES = 6
-"""Maximum number of choices: the nearest to each quantity, and doublings between them."""
-
 
 def is_same(ratio: float) -> bool:
     """Return true if a step of this ratio to another counts as the same.
@@ -94,10 +91,9 @@ class Choice:
             choices.
         packs_per_micro_batch, gradient_accumulation_steps: to set.
         step: size of a step with these settings.
-        batch_ratio: samples a step ÷ samples a step of the unpacked run.
-        linear_lr_ratio: factor of the learning rate by linear scaling (SGD; Goyal et al., 2017).
-        sqrt_lr_ratio: factor of the learning rate by square root scaling (Adam; Malladi et al.,
-            2022).
+        batch_ratio: samples a step ÷ samples a step of the unpacked run: the factor of the learning
+            rate by linear scaling (SGD; Goyal et al., 2017), and its root by square root scaling
+            (Adam; Malladi et al., 2022).
         warmup_steps: steps that see the samples of the unpacked run's warm-up; None if unknown.
     """
 
@@ -107,8 +103,6 @@ class Choice:
     gradient_accumulation_steps: int
     step: StepSize
     batch_ratio: float
-    linear_lr_ratio: float
-    sqrt_lr_ratio: float
     warmup_steps: int | None
 
     @property
@@ -199,7 +193,7 @@ class Advice:
         rate is unknown.
         """
         # Without the rate of the unpacked run only the factor is known.
-        ratios = (choice.linear_lr_ratio, choice.sqrt_lr_ratio)
+        ratios = (choice.batch_ratio, math.sqrt(choice.batch_ratio))
         if self.learning_rate is None:
             return f"× {ratios[0]:.2f}", f"× {ratios[1]:.2f}"
         return f"{self.learning_rate * ratios[0]:.3g}", f"{self.learning_rate * ratios[1]:.3g}"
@@ -279,21 +273,21 @@ def advise(
     current_packs = run.packs_per_forward * run.gradient_accumulation_steps
     pack_positions = positions_per_token * rows.total / plan.num_packs
     samples_of_rank = run.micro_batch_size * run.gradient_accumulation_steps
-    nearest = {
-        "samples": _nearest(samples_of_rank / packing_factor, run.packs_per_forward),
-        "padded tokens": _nearest(
-            step_positions / run.dp_world_size / pack_positions, run.packs_per_forward
-        ),
+    wanted = {
+        "samples": samples_of_rank / packing_factor,
+        "padded tokens": step_positions / run.dp_world_size / pack_positions,
     }
-
     # From this number on a step is the whole epoch: all larger numbers are one choice.
     whole_epoch = -(-plan.num_packs // run.dp_world_size)
-    whole_epochs = [packs for packs in (current_packs, *nearest.values()) if packs >= whole_epoch]
-    if whole_epochs:
-        same_choice = current_packs if current_packs >= whole_epoch else min(whole_epochs)
-        nearest = {
-            name: same_choice if packs >= whole_epoch else packs for name, packs in nearest.items()
-        }
+    nearest = {}
+    for name, packs in wanted.items():
+        # The possible number nearest in ratio: whole forwards, or one smaller forward. 1 pack for 2
+        # is as far off as 4 for 2.
+        unit = run.packs_per_forward if packs >= run.packs_per_forward else 1
+        low = max(1, math.floor(packs / unit) * unit)
+        high = max(1, math.ceil(packs / unit) * unit)
+        number = low if packs / low <= high / packs else high
+        nearest[name] = number if number < whole_epoch else max(current_packs, whole_epoch)
 
     def choice(packs: int) -> Choice:
         step = step_size(run.dp_world_size * packs, plan.num_packs)
@@ -315,14 +309,10 @@ def advise(
             gradient_accumulation_steps=packs // forward,
             step=step,
             batch_ratio=ratio,
-            linear_lr_ratio=ratio,
-            sqrt_lr_ratio=math.sqrt(ratio),
             warmup_steps=max(1, round(warmup / ratio)) if warmup else warmup,
         )
 
-    numbers = _ladder(
-        {*nearest.values(), current_packs}, nearest["samples"], min(current_packs, whole_epoch)
-    )
+    numbers = sorted({*nearest.values(), current_packs})
     advice = Advice(
         dp_world_size=run.dp_world_size,
         micro_batch_size=run.micro_batch_size,
@@ -344,7 +334,7 @@ def advise(
         and bool(plan.ledger.tokens_truncated or plan.ledger.samples_split),
     )
     # Notes are written on the finished numbers, so they cannot say anything else.
-    return replace(advice, notes=tuple(write_notes(advice)))
+    return replace(advice, notes=tuple(_notes(advice)))
 
 
 def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:
@@ -405,205 +395,63 @@ def _probabilities_of_longest(rows: Histogram, draws: int) -> Float64Array:
     return np.diff(none_longer, prepend=0.0)
 
 
-def _nearest(packs: float, packs_per_forward: int) -> int:
-    """Return the possible number of packs nearest in ratio: whole forwards, or one smaller
-    forward.
-    """
-    # Ratios are compared, not differences: 1 pack for 2 is as far off as 4 for 2.
-    unit = packs_per_forward if packs >= packs_per_forward else 1
-    low = max(1, math.floor(packs / unit) * unit)
-    high = max(1, math.ceil(packs / unit) * unit)
-    return low if packs / low <= high / packs else high
-
-
-def _ladder(numbers: set[int], start: int, end: int) -> list[int]:
-    """Return the numbers in order, with doublings of ``start`` below ``end`` up to ``_MAX_CHOICES``
-    in all.
-    """
-    # The largest doubling stays below the end, which the ladder already holds.
-    powers = range(1, max(1, end // start).bit_length())
-    doublings = [
-        start << power for power in powers if start << power < end and start << power not in numbers
-    ]
-    room = max(0, _MAX_CHOICES - len(numbers))
-    if len(doublings) > room:
-        # Evenly spread over the doublings, the first and the last included.
-        doublings = [
-            doublings[round(i * (len(doublings) - 1) / max(1, room - 1))] for i in range(room)
+def _notes(advice: Advice) -> list[Note]:
+    """Write the notes of one advice, most important first; its tables have the other numbers."""
+    best, notes = advice.best, []
+    if best.step.rows == advice.dp_world_size and best.batch_ratio > 1 + SAME_STEP_TOLERANCE:
+        # Shorter packs hold fewer samples in proportion, as long as every sample still fits.
+        capacity = round(advice.capacity / best.batch_ratio)
+        smaller = f"about {counted(capacity, 'token')}" if capacity >= advice.longest else "smaller"
+        notes.append(
+            Note(
+                "smallest step",
+                "One pack on each rank is the smallest possible step. Fewer ranks or a "
+                f"capacity that is {smaller} would be nearer to the unpacked one; otherwise scale "
+                "the learning rate.",
+                "counted from the plan",
+            )
+        )
+    ratio = max(best.batch_ratio, advice.packed.samples / advice.unpacked.samples)
+    if not is_same(ratio):
+        notes += [
+            Note(
+                "LR for SGD",
+                "The learning rate times the ratio of samples a step, with a warm-up from the old "
+                "one. Linear scaling was found with SGD, and fails for very large steps.",
+                "Goyal et al., 2017, Accurate, large minibatch SGD (arXiv 1706.02677)",
+            ),
+            Note(
+                "LR for Adam",
+                "The learning rate times the root of the ratio. The rule also multiplies 1 − beta1 "
+                "and 1 − beta2 by the ratio and divides epsilon by its root; it ends where the "
+                "ratio times 1 − beta1 nears 1.",
+                "Malladi et al., 2022, On the SDEs and scaling rules for adaptive gradient "
+                "algorithms (arXiv 2205.10287)",
+            ),
+            Note(
+                "warm-up",
+                "Steps of warm-up are divided by the ratio, so that they see as many samples. A "
+                "warm-up given as a share of all steps needs no change.",
+                "arithmetic: the same share of the samples",
+            ),
         ]
-    return sorted(numbers | set(doublings))
-
-
-_COUNTED = "counted from the plan"
-_ADAM_BETA1 = 0.9
-_TOO_FAR = f"That leaves nothing of a beta1 of {_ADAM_BETA1}: so large a ratio is beyond the rule, take a smaller step."
-
-
-def write_notes(advice: Advice) -> list[Note]:
-    """Write the notes of one advice, most important first."""
+    longest, capacity_run = advice.padded_to_longest, advice.padded_to_capacity
     return [
-        _unchanged_settings(advice),
-        *_same_batch(advice),
-        *_smallest_step(advice),
-        *_learning_rate(advice),
-        *_warmup(advice),
+        *notes,
         Note(
             "loss",
             "Take the mean of the loss over all targets of a step, not the mean of the means of "
             "its packs: packs have different numbers of targets.",
             "arithmetic; transformers.Trainer does so automatically",
         ),
-        *_time(advice),
-    ]
-
-
-def _samples(number: float) -> str:
-    return counted(round(number), "sample")
-
-
-def _unchanged_settings(advice: Advice) -> Note:
-    """Describe the packed step if no setting is changed."""
-    unpacked_step, packed_step = advice.unpacked, advice.packed
-    factor = packed_step.samples / unpacked_step.samples
-    if is_same(factor):
-        text = (
-            f"With these settings a packed step sees {_samples(packed_step.samples)} and an "
-            f"unpacked one {unpacked_step.samples:,.0f}: the same training, without the padding."
-        )
-    else:
-        text = (
-            f"With these settings a step sees {_samples(packed_step.samples)}, was "
-            f"{unpacked_step.samples:,.0f} unpacked ({factor:.1f} times), and an epoch has "
-            f"{counted(packed_step.steps_per_epoch, 'step')}, was "
-            f"{unpacked_step.steps_per_epoch:,}."
-        )
-        if packed_step.steps_per_epoch < unpacked_step.steps_per_epoch:
-            text += " Fewer updates are the usual reason why a packed run scores lower."
-        if advice.nothing_to_set:
-            text += " No other number of whole packs comes nearer to the unpacked step."
-    return Note("as set", text, _COUNTED)
-
-
-def _same_batch(advice: Advice) -> list[Note]:
-    """Describe the recommended settings; none if they equal the current ones."""
-    if advice.nothing_to_set:
-        return []
-    best = advice.best
-    text = (
-        f"{advice.best_setting.capitalize()} gives {_samples(best.step.samples)} a step "
-        f"({best.batch_ratio:.2f} times the unpacked run) and "
-        f"{counted(best.step.steps_per_epoch, 'step')} an epoch"
-    )
-    if is_same(best.batch_ratio):
-        topic, text = "same samples", f"{text}: keep learning rate, warm-up and everything else."
-    else:
-        topic, text = "nearest", f"{text}: as near as whole packs allow."
-    source = (
-        f"{_COUNTED}; Krell et al., 2021, Efficient sequence packing without cross-contamination, "
-        "section 3.3 (arXiv 2107.02027)"
-    )
-    return [Note(topic, text, source)]
-
-
-def _smallest_step(advice: Advice) -> list[Note]:
-    """Say what to change if one pack on every rank is a larger step than the unpacked one."""
-    best = advice.best
-    packs = best.packs_per_micro_batch * best.gradient_accumulation_steps
-    if packs > 1 or best.batch_ratio <= 1 + SAME_STEP_TOLERANCE:
-        return []
-    # Shorter packs hold fewer samples in proportion, as long as every sample still fits.
-    capacity = round(advice.capacity / best.batch_ratio)
-    ranks = "" if advice.dp_world_size == 1 else f"on each of {advice.dp_world_size:,} ranks "
-    text = f"One pack {ranks}is the smallest possible step. "
-    if capacity >= advice.longest:
-        text += (
-            f"A capacity of about {counted(capacity, 'token')} would bring it to "
-            f"{_samples(advice.unpacked.samples)}; otherwise scale the learning rate."
-        )
-    elif ranks:
-        text += (
-            "Fewer data-parallel ranks would make it smaller; otherwise scale the learning rate."
-        )
-    else:
-        text += "Scale the learning rate."
-    return [Note("smallest step", text, _COUNTED)]
-
-
-def _learning_rate(advice: Advice) -> list[Note]:
-    """Give both rules for the learning rate; nothing if a step keeps its samples."""
-    ratio = max(advice.best.batch_ratio, advice.packed.samples / advice.unpacked.samples)
-    if is_same(ratio):
-        return []
-    root = ratio**0.5
-
-    def times(factor: float) -> str:
-        rate = advice.learning_rate
-        example = "" if rate is None else f" ({rate:g} becomes {rate * factor:.3g})"
-        return f"times {factor:.2f}{example}"
-
-    # The rule ends where 1 − beta1, times the ratio, reaches 1.
-    beta1 = 1 - ratio * (1 - _ADAM_BETA1)
-    return [
-        Note(
-            "LR for SGD",
-            f"If you stay with {ratio:.1f} times the samples a step: learning rate {times(ratio)}, "
-            "with a warm-up from the old one. Linear scaling was found with SGD, and fails for "
-            "very large steps.",
-            "Goyal et al., 2017, Accurate, large minibatch SGD (arXiv 1706.02677)",
-        ),
-        Note(
-            "LR for Adam",
-            f"If you stay with {ratio:.1f} times the samples a step: learning rate {times(root)}. "
-            f"The rule also multiplies 1 − beta1 and 1 − beta2 by {ratio:.2f} and divides epsilon "
-            f"by {root:.2f}. "
-            + (f"A beta1 of {_ADAM_BETA1} becomes {beta1:.2f}." if beta1 > 0 else _TOO_FAR),
-            "Malladi et al., 2022, On the SDEs and scaling rules for adaptive gradient algorithms "
-            "(arXiv 2205.10287)",
-        ),
-    ]
-
-
-def _warmup(advice: Advice) -> list[Note]:
-    """Scale the warm-up, or say that a share of the steps needs no change."""
-    steps, packed_steps = advice.warmup_steps, advice.best.warmup_steps
-    if steps is None:
-        text = (
-            "A warm-up given as a share of all steps needs no change. One given in steps is "
-            "divided by the ratio of samples a step, so that it sees as many samples."
-        )
-    elif not steps or packed_steps == steps or is_same(advice.best.batch_ratio):
-        return []
-    else:
-        samples = _samples(steps * advice.unpacked.samples)
-        text = (
-            f"{counted(steps, 'unpacked step')} of warm-up {'sees' if steps == 1 else 'see'} "
-            f"{samples}; with {advice.best_setting} that is {counted(packed_steps or 0, 'step')}."
-        )
-    return [Note("warm-up", text, "arithmetic: the same share of the samples")]
-
-
-def _time(advice: Advice) -> list[Note]:
-    """Compare the time of padded and packed runs, by the cost model and as others measured it."""
-    to_longest, to_capacity = advice.padded_to_longest, advice.padded_to_capacity
-    # A micro-batch of one is its own longest row.
-    if advice.micro_batch_size == 1:
-        text = (
-            "One sample a forward needs no padding; what packing saves is many small forwards, "
-            "which arithmetic does not show"
-        )
-    else:
-        text = (
-            f"Padded to the longest of each micro-batch, {100 * to_longest.padding_ratio:.0f} % of "
-            f"the positions and {100 * to_longest.compute_ratio:.0f} % of the arithmetic are "
-            f"padding: packed is {to_longest.speedup:.2f} times as fast if arithmetic is the "
-            "bottleneck"
-        )
-    return [
         Note(
             "time",
-            f"{text}. Padded to {counted(advice.capacity, 'token')} it would be "
-            f"{100 * to_capacity.padding_ratio:.0f} % of the positions and "
-            f"{to_capacity.speedup:.2f} times.",
+            f"Padded to the longest of each micro-batch, {100 * longest.padding_ratio:.0f} % of "
+            f"the positions and {100 * longest.compute_ratio:.0f} % of the arithmetic are "
+            f"padding: packed is {longest.speedup:.2f} times as fast if arithmetic is the "
+            f"bottleneck. Padded to {counted(advice.capacity, 'token')} it would be "
+            f"{100 * capacity_run.padding_ratio:.0f} % of the positions and "
+            f"{capacity_run.speedup:.2f} times.",
             "cost model: arithmetic of the forward pass",
         ),
         Note(

@@ -17,20 +17,6 @@ _NOTABLE = 0.01
 note says so.
 """
 
-_MAX_SPANS = 48
-"""Steps of an epoch that are listed one by one, evenly spread."""
-
-
-@dataclass(frozen=True)
-class StepSpan:
-    """Cost of the cheapest and of the costliest rank at one step, ÷ the mean over all steps and
-    ranks.
-    """
-
-    step: int
-    least: float
-    most: float
-
 
 @dataclass(frozen=True)
 class OrderCosts:
@@ -41,7 +27,6 @@ class OrderCosts:
         mean_at_step: mean of the same if ranks wait once a step.
         rank_tokens: tokens of each rank in an epoch.
         rank_squares: sum of the squares of segment lengths of each rank in an epoch, tokens².
-        spans: of some steps, evenly spread.
     """
 
     mean: float
@@ -50,7 +35,6 @@ class OrderCosts:
     mean_at_step: float
     rank_tokens: list[int]
     rank_squares: list[int]
-    spans: list[StepSpan]
 
 
 @dataclass(frozen=True)
@@ -144,21 +128,14 @@ def measure_rank_balance(
 
     def order_costs(schedule: Int64Array) -> OrderCosts:
         waits = imbalance(schedule, costs, barrier=Barrier.MICRO_BATCH)
-        # Axes of a schedule: step, rank, micro-batch, pack.
-        loads = totals[schedule].sum(axis=(2, 3))  # [steps, ranks]
-        loads /= loads.mean()
-        steps = np.unique(np.linspace(0, len(loads) - 1, min(_MAX_SPANS, len(loads))).astype(int))
         return OrderCosts(
             mean=float(waits.mean()),
             p99=float(np.percentile(waits, 99)),
             worst=float(waits.max()),
             mean_at_step=float(imbalance(schedule, costs, barrier=Barrier.STEP).mean()),
+            # Axes of a schedule: step, rank, micro-batch, pack.
             rank_tokens=plan.pack_tokens[schedule].sum(axis=(0, 2, 3)).tolist(),
             rank_squares=squares[schedule].sum(axis=(0, 2, 3)).tolist(),
-            spans=[
-                StepSpan(int(step), float(loads[step].min()), float(loads[step].max()))
-                for step in steps
-            ],
         )
 
     seeded, balanced = schedule_by(None), schedule_by(costs)

@@ -1,24 +1,19 @@
-"""Charts of the page: lengths, packs, capacities, work."""
+"""Charts of the page: lengths, packs, capacities."""
 
 import math
 from itertools import accumulate, pairwise
 
 from brimful.base.wording import counted, percent
 from brimful.report.analysis.plan_facts import FillFacts, LengthFacts, SizeFacts
-from brimful.report.analysis.rank_balance import RankBalance
 from brimful.report.analysis.what_if import CapacityPoint
 from brimful.report.html.markup import figure
 from brimful.report.html.svg import (
     Axis,
     Bar,
     Chart,
-    decade_axis,
     linear_axis,
     log_axis,
 )
-
-_COLORS = ("one", "two")
-"""Colors of the first and the second series of a chart."""
 
 
 def _percent_axis(label: str, max_ratio: float) -> Axis:
@@ -90,7 +85,7 @@ def sizes_chart(sizes: SizeFacts, num_packs: int) -> str:
     begin, end = bins[0].begin, bins[-1].end
     label = "samples (segments) in a pack"
     axis = (
-        decade_axis(label, begin, end)
+        log_axis(label, begin, end)
         if sizes.logarithmic
         else linear_axis(label, begin, end, whole=True)
     )
@@ -110,98 +105,18 @@ def sizes_chart(sizes: SizeFacts, num_packs: int) -> str:
     return figure(chart, "chart-sizes")
 
 
-def capacity_charts(
-    points: list[CapacityPoint], packs_per_step: int, capacity: int | None
-) -> list[str]:
-    """Draw fill and steps at other capacities."""
-    num_steps = [point.steps_per_epoch for point in points]
-    # Both charts share the axis of capacities, so a mark is at the same place in both.
-    axis = log_axis("capacity in tokens (k = 1,024)", points[0].capacity, points[-1].capacity)
-    fill = Chart(
+def capacity_chart(points: list[CapacityPoint], capacity: int | None) -> str:
+    """Draw the fill at other capacities."""
+    chart = Chart(
         "Fill by capacity",
         "The upper line is packing, the lower one a row for each sample padded to the capacity: "
         "the gap is what packing saves.",
-        axis,
+        log_axis("capacity in tokens (k = 1,024)", points[0].capacity, points[-1].capacity),
         _percent_axis("real tokens ÷ positions", 1.0),
     )
-    fill.line("one", [(point.capacity, 100 * point.fill_ratio) for point in points], dots=True)
-    fill.line(
+    chart.line("one", [(point.capacity, 100 * point.fill_ratio) for point in points], dots=True)
+    chart.line(
         "two", [(point.capacity, 100 * point.padded_fill_ratio) for point in points], dots=True
     )
-    steps = Chart(
-        "Steps an epoch by capacity",
-        f"Steps of {counted(packs_per_step, 'pack')}: a longer pack holds more samples, so an "
-        "unchanged batch means fewer, larger steps.",
-        axis,
-        decade_axis("steps an epoch", min(num_steps), max(num_steps)),
-    )
-    steps.line("one", [(point.capacity, point.steps_per_epoch) for point in points], dots=True)
-    for chart in (fill, steps):
-        chart.mark(capacity, "this plan:")
-    return [
-        figure(fill, "chart-capacity", [("one", "packed"), ("two", "padded")]),
-        figure(steps, "chart-steps"),
-    ]
-
-
-def work_charts(work: RankBalance) -> list[str]:
-    """Draw the costs of each step, and the squares of lengths of each rank."""
-    legend = list(zip(_COLORS, work.orders, strict=True))
-    return [
-        figure(_costs_by_step(work), "chart-steps-cost", legend),
-        figure(_squares_by_rank(work), "chart-ranks", legend),
-    ]
-
-
-def _costs_by_step(work: RankBalance) -> Chart:
-    """Draw the cheapest and the costliest rank of each step, one bar for each order of packs."""
-    spans = [span for costs in work.orders.values() for span in costs.spans]
-    num_spans, last = len(work.balanced.spans), work.num_steps - 1
-    width = work.num_steps / num_spans
-    steps = (
-        "All steps."
-        if num_spans == work.num_steps
-        else f"{num_spans} of {work.num_steps:,} steps, evenly spread."
-    )
-    chart = Chart(
-        "Cost of a step on the ranks",
-        "Each bar reaches from the rank with least work to the one with most, mean 1: the shorter, "
-        f"the less ranks wait. {steps}",
-        linear_axis("step", 0, last + width, "{:,}".format, whole=True),
-        linear_axis(
-            "cost ÷ mean",
-            min(span.least for span in spans),
-            max(span.most for span in spans),
-            "{:g}".format,
-        ),
-    )
-    # The bars of one step lie side by side, each 0.45 of its width wide.
-    for shift, color, (order, costs) in zip((0, 0.45), _COLORS, work.orders.items(), strict=True):
-        bars = []
-        for span in costs.spans:
-            begin = span.step + shift * width
-            title = f"step {span.step:,}, {order}: {span.least:.3f} … {span.most:.3f}"
-            bars.append(Bar(begin, begin + 0.45 * width, span.most, title, span.least))
-        chart.bars(color, bars, gap=0.4, min_height=3)
-    return chart
-
-
-def _squares_by_rank(work: RankBalance) -> Chart:
-    """Draw the sum of squares of each rank, one line for each order of packs."""
-    # Over the mean, so that a flat line at 1 is equal work at any size of data.
-    lines = []
-    for costs in work.orders.values():
-        mean = sum(costs.rank_squares) / len(costs.rank_squares)
-        lines.append([squares / mean for squares in costs.rank_squares])
-    ratios = [ratio for line in lines for ratio in line]
-    ranks = len(lines[0])
-    chart = Chart(
-        "Squares of lengths on each rank",
-        "Sum of the squares of segment lengths over the epoch, which attention is proportional to: "
-        "a flat line is equal work.",
-        linear_axis("data-parallel rank", 0, ranks - 1, whole=True),
-        linear_axis("Σ length² ÷ mean", min(ratios), max(ratios), "{:g}".format),
-    )
-    for color, line in zip(_COLORS, lines, strict=True):
-        chart.line(color, list(enumerate(line)), dots=ranks <= 32)
-    return chart
+    chart.mark(capacity, "this plan:")
+    return figure(chart, "chart-capacity", [("one", "packed"), ("two", "padded")])

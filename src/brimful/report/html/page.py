@@ -18,11 +18,10 @@ from brimful.report.analysis.facts import Facts
 from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance
 from brimful.report.html.charts import (
-    capacity_charts,
+    capacity_chart,
     fill_chart,
     lengths_chart,
     sizes_chart,
-    work_charts,
 )
 from brimful.report.html.markup import pair, paragraph, section, table, tile, warning
 from brimful.report.html.pack_section import shown_packs_section
@@ -244,7 +243,7 @@ def capacity_section(facts: Facts) -> str:
         warning(f"Too long, and so left out, of all tokens: {large_losses}.")
         if large_losses
         else "",
-        pair(*capacity_charts(points, facts.run.packs_per_step, capacity)),
+        capacity_chart(points, capacity),
         table(tables.sweep_table(points)),
     )
 
@@ -264,7 +263,6 @@ def work_section(work: RankBalance, model: str) -> str:
     )
     parts = [
         paragraph(words),
-        pair(*work_charts(work)),
         table(tables.orders_table(work)),
         paragraph(reading, "fine"),
     ]

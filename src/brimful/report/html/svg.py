@@ -115,46 +115,28 @@ def linear_axis(
 
 
 def log_axis(label: str, begin: float, end: float) -> Axis:
-    """Return an axis in equal ratios for lengths, with marks at powers of two.
+    """Return an axis in equal ratios, with marks at powers of two, or at every n-th.
 
     >>> log_axis("tokens", 16, 128).ticks
     [16, 32, 64, 128]
     """
-    return _power_axis(label, 2, math.floor(math.log2(begin)), math.ceil(math.log2(end)), compact)
-
-
-def decade_axis(label: str, begin: float, end: float) -> Axis:
-    """Return an axis in equal ratios for counts, with marks at powers of ten.
-
-    >>> decade_axis("steps", 15, 450).ticks
-    [10, 100, 1000]
-    """
-    return _power_axis(
-        label, 10, math.floor(math.log10(begin)), math.ceil(math.log10(end)), decimal
-    )
-
-
-def _power_axis(label: str, base: int, low: int, high: int, show: Callable[[float], str]) -> Axis:
-    """Return an axis from power ``low`` of a base to ``high``, with marks at each power or at every
-    n-th.
-    """
-    high = max(high, low + 1)
+    low = math.floor(math.log2(begin))
+    high = max(math.ceil(math.log2(end)), low + 1)
     stride = -(-(high - low + 1) // _MAX_TICKS)
-    ticks = [base**power for power in range(low, high + 1, stride)]
-    return Axis(label, base**low, base**high, ticks, show, logarithmic=True)
+    ticks = [2**power for power in range(low, high + 1, stride)]
+    return Axis(label, 2**low, 2**high, ticks, logarithmic=True)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle from ``begin`` to ``end`` on the one axis and from ``low`` to ``high`` on the
-    other, with a title.
+    """A rectangle from ``begin`` to ``end`` on the one axis and from 0 to ``high`` on the other, with
+    a title.
     """
 
     begin: float
     end: float
     high: float
     title: str
-    low: float = 0.0
 
 
 @dataclass
@@ -173,17 +155,13 @@ class Chart:
     y: Axis
     _marks: list[str] = field(default_factory=list)
 
-    def bars(
-        self, colour: str, bars: Sequence[Bar], gap: float = 1.0, min_height: float = 1.0
-    ) -> None:
+    def bars(self, colour: str, bars: Sequence[Bar], gap: float = 1.0) -> None:
         """Draw rectangles in a color of the page, each with its title as a tooltip."""
         for bar in bars:
             begin, end = self._x(bar.begin) + gap / 2, self._x(bar.end) - gap / 2
-            top, bottom = self._y(bar.high), self._y(bar.low)
-            if (
-                bar.high > 0 and bottom - top < min_height
-            ):  # a small bar is visible, an empty one is not
-                top = bottom - min_height
+            top, bottom = self._y(bar.high), self._y(0)
+            if bar.high > 0:  # a small bar is visible, an empty one is not
+                top = min(top, bottom - 1)
             width = max(end - begin, 0.5)
             self._marks.append(
                 f'<rect class="{colour}" x="{begin:.1f}" y="{top:.1f}" width="{width:.1f}" '
