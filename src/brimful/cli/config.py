@@ -71,12 +71,6 @@ _SWITCHES = ("packing", "neat_packing", "sample_packing", "packed", "enable_pack
 _BLOCKS = ("custom", "template", "training")
 """Blocks in files of trainers: known keys in them are read, and the others are reported."""
 
-_NUMBERS = {"integer": "a whole number", "float": "a number"}
-"""Nouns of the types of click that are numbers."""
-
-_YES = frozenset({"yes", "on", "true"})
-_NO = frozenset({"no", "off", "false"})
-
 
 class FileEntry(NamedTuple):
     """One entry of a file: the key as written, its file and line, and its node."""
@@ -129,17 +123,22 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
             unread.append(f"{block}.{entry.key}")
             continue
         if name in _SWITCHES:
-            _check_switch(entry)
+            if not _value(entry, click.BOOL, ctx):
+                raise SettingsError(
+                    f"{entry.where}: {entry.key} is {entry.node.value}, and brimful only packs: "
+                    "leave the line out, or train on the data as they are"
+                )
+            continue
+        if entry.text is None:  # null leaves the option open
             continue
         if name == _SOURCE:
             target, value = SOURCES_META, texts_of(entry)
         elif name in by_name:
-            target = str(by_name[name].name)
-            value = _value(entry, by_name[name], ctx)
+            option = by_name[name]
+            target = str(option.name)
+            value = texts_of(entry) if option.multiple else _value(entry, option.type, ctx)
         else:
             raise SettingsError(_unknown(entry, [*by_name, _SOURCE], ctx))
-        if value is None:  # null leaves the option open
-            continue
         if target in places:
             raise SettingsError(f"{entry.where}: {entry.key} repeats {places[target]}: keep one")
         places[target] = f"{entry.key if target == SOURCES_META else name} in {entry.where}"
@@ -228,18 +227,6 @@ def _word(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
 
 
-def _check_switch(entry: FileEntry) -> None:
-    """Accept ``packing: true``; refuse ``packing: false``."""
-    value = _yes_or_no(entry)
-    if value is None:
-        raise wrong_value(entry, "true or left out")
-    if not value:
-        raise SettingsError(
-            f"{entry.where}: {entry.key} is {entry.node.value}, and brimful only packs: leave the "
-            "line out, or train on the data as they are"
-        )
-
-
 def _unknown(entry: FileEntry, names: Sequence[str], ctx: click.Context) -> str:
     """Return the message for an unknown key, with the nearest known one."""
     command, name = ctx.info_name, _ALIASES.get(_word(entry.key), _word(entry.key))
@@ -267,40 +254,17 @@ def _options(command: click.Command) -> dict[str, click.Option]:
     }
 
 
-def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
-    """Return the value of an option in its type; None if the file leaves it open."""
+def _value(entry: FileEntry, kind: click.ParamType, ctx: click.Context) -> Any:
+    """Return one value in the type of its option."""
     text = entry.text
-    if text is None:
-        return None
-    if option.is_flag:
-        if (value := _yes_or_no(entry)) is None:
-            raise wrong_value(entry, "true or false")
-        return value
-    if option.multiple:
-        return texts_of(entry)
-    kind = _NUMBERS.get(option.type.name)
     if not isinstance(text, str):
-        raise wrong_value(entry, kind or "one text")
-    text = _VALUES.get(_word(entry.key), {}).get(text, text)
+        raise wrong_value(entry, f"one {kind.name}")
     try:
         # The text as written: 8_192 and 1e-3 are numbers, and 1:30, which YAML takes for 90, is
         # not.
-        return option.type.convert(text, option, ctx)
+        return kind.convert(_VALUES.get(_word(entry.key), {}).get(text, text), None, ctx)
     except click.BadParameter as error:
-        if kind is not None:
-            raise wrong_value(entry, kind) from error
-        choices = getattr(option.type, "choices", ())
-        matches = get_close_matches(text, list(choices), n=1, cutoff=0.5)
-        hint = f" (did you mean {matches[0]}?)" if matches else ""
-        raise SettingsError(
-            f"{entry.where}: {entry.key}: {error.message.rstrip('.')}{hint}"
-        ) from error
-
-
-def _yes_or_no(entry: FileEntry) -> bool | None:
-    """Return the truth that a value says; None if it says none."""
-    text = str(entry.text).lower()
-    return True if text in _YES else False if text in _NO else None
+        raise SettingsError(f"{entry.where}: {entry.key}: {error.message.rstrip('.')}") from error
 
 
 def texts_of(entry: FileEntry) -> tuple[str, ...]:

@@ -111,58 +111,36 @@ def find_sample(sample_id: int, plan: Plan | None, table: LengthTable | None) ->
         targets = None if table.targets is None else int(table.targets.counts[sample_id])
     if plan is None:
         return SampleFate(sample_id, origin, tokens, targets, "measured", "", ())
-    places = _places(plan, sample_id)
-    status, reason = _status(plan, table, sample_id, places, tokens)
-    return SampleFate(sample_id, origin, tokens, targets, status, reason, places)
-
-
-_UNREADABLE = "the row could not be read"
-
-
-def _status(
-    plan: Plan,
-    table: LengthTable | None,
-    sample_id: int,
-    places: tuple[Place, ...],
-    tokens: int | None,
-) -> tuple[str, str]:
-    """Return the status of a sample, and the reason of its loss."""
-    if not places:
-        if not np.isin(sample_id, plan.dropped_ids):
-            return "rejected", _UNREADABLE
-        if table is not None and len(table) == plan.ledger.samples_in:
-            return "dropped", why_dropped(plan, table, sample_id)
-        # Without the lengths only the totals of the plan are known.
-        dropped_by = ", ".join(
-            f"{count:,} for {name}" for name, count in plan.outcome.dropped_by.items()
-        )
-        return (
-            "dropped",
-            f"by the plan ({dropped_by or 'longer than a pack'}); lengths.arrow is not next to the "
-            "plan",
-        )
-    packed_tokens = sum(place.tokens for place in places)
-    if tokens is not None and packed_tokens < tokens:
-        return "truncated", f"{tokens - packed_tokens:,} of its {tokens:,} tokens are in no pack"
-    return ("split" if len(places) > 1 else "packed"), ""
-
-
-def _places(plan: Plan, sample_id: int) -> tuple[Place, ...]:
-    """Find the segments of a sample, in the order of its tokens."""
     segments = np.flatnonzero(plan.sample_ids == sample_id)
     # Pack i holds the segments offsets[i] … offsets[i + 1] − 1.
     packs = np.searchsorted(plan.offsets, segments, side="right") - 1
-    firsts = [
-        int(plan.lengths[begin:end].sum())
-        for begin, end in zip(plan.offsets[packs], segments, strict=True)
-    ]
-    columns = (
-        packs.tolist(),
-        firsts,
-        plan.lengths[segments].tolist(),
-        plan.starts[segments].tolist(),
+    places = sorted(
+        (
+            Place(
+                pack,
+                int(plan.lengths[int(plan.offsets[pack]) : segment].sum()),
+                int(plan.lengths[segment]),
+                int(plan.starts[segment]),
+            )
+            for pack, segment in zip(packs.tolist(), segments.tolist(), strict=True)
+        ),
+        key=lambda place: place.start,
     )
-    return tuple(sorted(map(Place, *columns), key=lambda place: place.start))
+    packed_tokens = sum(place.tokens for place in places)
+    status, reason = "split" if len(places) > 1 else "packed", ""
+    if not places and not np.isin(sample_id, plan.dropped_ids):
+        status, reason = "rejected", _UNREADABLE
+    elif not places and table is None:
+        status, reason = "dropped", "by the plan; lengths.arrow is not next to the plan"
+    elif not places:
+        status, reason = "dropped", why_dropped(plan, table, sample_id)
+    elif tokens is not None and packed_tokens < tokens:
+        status = "truncated"
+        reason = f"{tokens - packed_tokens:,} of its {tokens:,} tokens are in no pack"
+    return SampleFate(sample_id, origin, tokens, targets, status, reason, tuple(places))
+
+
+_UNREADABLE = "the row could not be read"
 
 
 def _origin(table: LengthTable, sample_id: int) -> str:

@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from brimful.base.blobs import open_blob_store
-from brimful.store.shards import ShardRecord
 from brimful.stream.acks import Acks, expired_below
 from brimful.stream.assignment import Assignment, StreamOrder
 from brimful.stream.followed_packs import FollowedLog
-from brimful.stream.producer.registration import Producers, Registration
+from brimful.stream.producer.registration import Producers
 
 
 @dataclass(frozen=True)
@@ -159,10 +158,7 @@ class StreamWatch:
         self._store = open_blob_store(directory)
         self._log = FollowedLog(self._store)
         self._capacity = int(self._log.header["identity"]["capacity"])
-        self._producers = Producers(self._store)
-        self._registrations: list[Registration] = []
-        self._last_records: dict[str, ShardRecord] = {}
-        self._cum_bytes = [0]  # of the shards below each number
+        self._num_shards: int | None = None
         self._history: deque[tuple[float, int, int]] = deque()
         self._grown_at: float | None = None
 
@@ -174,25 +170,37 @@ class StreamWatch:
         """
         now = time.monotonic()
         self._log.look()
-        self._read_records(now)
         shards = self._log.shards
-        _, num_packs, num_tokens = self._history[-1]
+        # Shards that existed when the watch began appeared at an unknown time.
+        if self._num_shards is not None and len(shards) > self._num_shards:
+            self._grown_at = now
+        self._num_shards = len(shards)
+        packs, tokens = (shards[-1].cum_packs, shards[-1].cum_tokens) if shards else (0, 0)
+        self._history.append((now, packs, tokens))
+        while len(self._history) > 2 and self._history[1][0] <= now - _RATE_SECONDS:
+            self._history.popleft()
+        begin, packs_before, tokens_before = self._history[0]
+        packs_per_second = tokens_per_second = None
+        if self._log.end is not None:
+            packs_per_second = tokens_per_second = 0.0
+        elif now > begin:
+            packs_per_second = (packs - packs_before) / (now - begin)
+            tokens_per_second = (tokens - tokens_before) / (now - begin)
         first_present = min(expired_below(self._store), len(shards))
-        packs_per_second, tokens_per_second = self._growth(now)
         return StreamStatus(
             url=self._store.url,
             capacity=self._capacity,
             shards=len(shards),
-            packs=num_packs,
-            tokens=num_tokens,
-            bytes=self._cum_bytes[-1],
+            packs=packs,
+            tokens=tokens,
+            bytes=sum(record.bytes for record in shards),
             removed_shards=first_present,
-            kept_bytes=self._cum_bytes[-1] - self._cum_bytes[first_present],
+            kept_bytes=sum(record.bytes for record in shards[first_present:]),
             is_ended=self._log.end is not None,
             seconds_without_shard=None if self._grown_at is None else now - self._grown_at,
             packs_per_second=packs_per_second,
             tokens_per_second=tokens_per_second,
-            producers=self._producer_statuses(),
+            producers=self._producers(),
             trainings=tuple(
                 training
                 for group in sorted(self._store.folders("acks"))
@@ -200,52 +208,26 @@ class StreamWatch:
             ),
         )
 
-    def _read_records(self, now: float) -> None:
-        """Take in the records that came since the last look."""
-        shards = self._log.shards
-        # Shards that existed when the watch began appeared at an unknown time.
-        num_known = len(self._cum_bytes) - 1
-        if self._history and len(shards) > num_known:
-            self._grown_at = now
-        for record in shards[num_known:]:
-            self._cum_bytes.append(self._cum_bytes[-1] + record.bytes)
-            if isinstance(record.state, dict) and "producer" in record.state:
-                self._last_records[record.state["producer"]] = record
-        packs, tokens = (shards[-1].cum_packs, shards[-1].cum_tokens) if shards else (0, 0)
-        self._history.append((now, packs, tokens))
-        while len(self._history) > 2 and self._history[1][0] <= now - _RATE_SECONDS:
-            self._history.popleft()
-
-    def _growth(self, now: float) -> tuple[float | None, float | None]:
-        """Return packs and tokens a second, as the log was seen to grow."""
-        if self._log.end is not None:
-            return 0.0, 0.0
-        begin, num_packs, num_tokens = self._history[0]
-        if now <= begin:
-            return None, None
-        _, packs, tokens = self._history[-1]
-        return (packs - num_packs) / (now - begin), (tokens - num_tokens) / (now - begin)
-
-    def _producer_statuses(self) -> tuple[ProducerStatus, ...]:
-        self._registrations += self._producers.all(len(self._registrations))
-        return tuple(map(self._producer_status, self._registrations))
-
-    def _producer_status(self, producer: Registration) -> ProducerStatus:
-        record = self._last_records.get(producer.name)
-        counts = dict(record.state["counts"]) if record is not None else {}
-        return ProducerStatus(
-            name=producer.name,
-            is_closed=self._producers.is_closed(producer),
-            **{
-                name: int(counts.get(name, 0))
-                for name in ("samples_read", "packs", "tokens", "shards")
-            },
-            dropped={
-                name: int(counts[name])
-                for name in ("malformed", "without_target")
-                if counts.get(name)
-            },
-        )
+    def _producers(self) -> tuple[ProducerStatus, ...]:
+        """Return the counts in the last record of each producer."""
+        counts: dict[str, dict[str, int]] = {
+            record.state["producer"]: record.state["counts"]
+            for record in self._log.shards
+            if isinstance(record.state, dict) and "producer" in record.state
+        }
+        registered = Producers(self._store)
+        statuses = []
+        for producer in registered.all():
+            own = Counter(counts.get(producer.name, {}))
+            numbers = {
+                name: int(own[name]) for name in ("samples_read", "packs", "tokens", "shards")
+            }
+            dropped = {
+                name: int(own[name]) for name in ("malformed", "without_target") if own[name]
+            }
+            is_closed = registered.is_closed(producer)
+            statuses.append(ProducerStatus(producer.name, is_closed, **numbers, dropped=dropped))
+        return tuple(statuses)
 
     def _training(self, group: str, packs_per_second: float | None) -> TrainingStatus | None:
         """Return how far a training is; None before its first acknowledgement."""

@@ -34,14 +34,15 @@ DATA_ID = "report-data"
 def render_page(facts: Facts) -> str:
     """Return one HTML page. Equal facts give equal pages: it contains no date.
 
-    The page forbids itself to load or run anything (``Content-Security-Policy``), so it can be
-    mailed, kept with a checkpoint, and opened without a network.
+        The page forbids itself to load or run anything (``Content-Security-Policy``), so it can be
+        mailed, kept with a checkpoint, and opened without a network.
 
-    >>> from brimful.measure import LengthTable
-    >>> from brimful.report.analysis.facts import TrainingRun, gather_facts
-    >>> page = render_page(gather_facts("<b>", table=LengthTable.from_lengths([3, 5]), plan=None, run=TrainingRun()))
-    >>> "<h1>&lt;b&gt;</h1>" in page
-    True
+        >>> from brimful.encode.completions import BORROWED_REASON
+    from brimful.measure import LengthTable
+        >>> from brimful.report.analysis.facts import TrainingRun, gather_facts
+        >>> page = render_page(gather_facts("<b>", table=LengthTable.from_lengths([3, 5]), plan=None, run=TrainingRun()))
+        >>> "<h1>&lt;b&gt;</h1>" in page
+        True
     """
     # The style sheet is inside the page: the policy below forbids loading one.
     style = files("brimful.report.html").joinpath("page.css").read_text(encoding="utf-8")
@@ -362,20 +363,23 @@ def _targets(ledger: Ledger, num_mismatches: int) -> list[str]:
     if ledger.targets_in is None:
         return []
     ratio = percent(ledger.targets_in / max(1, ledger.tokens_in))
-    text = (
-        f"Targets of the loss: {ledger.targets_in:,} in, {ratio} of the tokens = "
-        f"{ledger.targets_packed:,} packed + {ledger.targets_dropped:,} dropped + "
-        f"{ledger.targets_cut:,} cut off."
-    )
-    parts = [paragraph(text)]
+    parts = [
+        paragraph(
+            f"Targets of the loss: {ledger.targets_in:,} in, {ratio} of the tokens = "
+            f"{ledger.targets_packed:,} packed + {ledger.targets_dropped:,} dropped + "
+            f"{ledger.targets_cut:,} cut off."
+        )
+    ]
     if ledger.targets_lost_ratio >= MUCH_LOST:
         share = percent(ledger.targets_lost_ratio, 2)
         parts.append(warning(f"{share} of the targets are in no pack."))
-    if num_mismatches:
-        samples = counted(min(num_mismatches, ledger.samples_without_target), "sample")
-        text = f"{samples} in the packs are mismatches of KTO, for its KL term"
+    mismatches = min(num_mismatches, ledger.samples_without_target)
+    if mismatches:
+        text = (
+            f"{counted(mismatches, 'sample')} in the packs are mismatches of KTO, for its KL term"
+        )
         parts.append(paragraph(f"{text}: they have no targets."))
-    if ledger.samples_without_target > num_mismatches:
-        samples = counted(ledger.samples_without_target - num_mismatches, "sample")
+    if ledger.samples_without_target > mismatches:
+        samples = counted(ledger.samples_without_target - mismatches, "sample")
         parts.append(warning(f"{samples} in the packs have no target: they teach nothing."))
     return parts
