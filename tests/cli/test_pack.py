@@ -135,7 +135,9 @@ def test_a_format_is_not_announced_where_the_first_row_is_none(tmp_path: Path, t
     assert "detected" not in err
 
 
-def test_two_faults_are_one_answer_with_the_flags_that_leave_them_out(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_two_faults_are_one_answer_with_the_flags_that_leave_them_out(
+    chats: Path, tokenizer: Path, tmp_path: Path
+) -> None:
     """Without it each run names one fault, after the rows were measured again and again."""
     with open(chats, "a") as file:
         file.write(json.dumps({"messages": [{"role": "user", "content": "no answer"}]}) + "\n")

@@ -9,7 +9,7 @@ import pytest
 
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
-from brimful.encode import tokenizer
+from brimful.encode import token_places, tokenizer
 from brimful.encode.fast.fast_tokenizer import FastTokenizer
 
 
@@ -41,7 +41,7 @@ def lose_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shift_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the fast way to the place of each token miss the first target of every answer; lengths stay right."""
-    real = tokenizer.runs_by_bytes
+    real = token_places.runs_by_bytes
 
     def runs(*arguments):
         firsts, *others = real(*arguments)

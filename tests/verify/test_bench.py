@@ -132,7 +132,7 @@ def test_a_frozen_model_has_no_gradients_and_passes():
     assert (found(report, "loss"), found(report, "gradients")) == ([Status.PASS], [])
 
 
-class _FreesItsBuffers(torch.autograd.Function):  # type: ignore[misc]
+class _FreesItsBuffers(torch.autograd.Function):  # type: ignore[name-defined]
     """Identity whose backward runs once, as that of compiled attention on a GPU."""
 
     @staticmethod

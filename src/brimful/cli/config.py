@@ -254,7 +254,7 @@ def _options(command: click.Command) -> dict[str, click.Option]:
     }
 
 
-def _value(entry: FileEntry, kind: click.ParamType, ctx: click.Context) -> Any:
+def _value(entry: FileEntry, kind: "click.ParamType[Any]", ctx: click.Context) -> Any:
     """Return one value in the type of its option."""
     text = entry.text
     if not isinstance(text, str):

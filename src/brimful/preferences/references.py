@@ -110,9 +110,11 @@ class ReferenceLogps:
                     "rank"
                 )
             tables += parts
-        names = ("sample_ids", "logps", "contents")
-        columns = [np.concatenate([table.flat(name) for table in tables]) for name in names]
-        return cls(*columns, title=os.fspath(directory))
+        sample_ids, logps, contents = (
+            np.concatenate([table.flat(name) for table in tables])
+            for name in ("sample_ids", "logps", "contents")
+        )
+        return cls(sample_ids, logps, contents, os.fspath(directory))
 
     def __len__(self) -> int:
         return len(self._logps)

@@ -130,10 +130,10 @@ def find_sample(sample_id: int, plan: Plan | None, table: LengthTable | None) ->
     status, reason = "split" if len(places) > 1 else "packed", ""
     if not places and not np.isin(sample_id, plan.dropped_ids):
         status, reason = "rejected", _UNREADABLE
-    elif not places and table is None:
-        status, reason = "dropped", "by the plan; lengths.arrow is not next to the plan"
     elif not places:
-        status, reason = "dropped", why_dropped(plan, table, sample_id)
+        status, reason = "dropped", "by the plan; lengths.arrow is not next to the plan"
+        if table is not None:
+            reason = why_dropped(plan, table, sample_id)
     elif tokens is not None and packed_tokens < tokens:
         status = "truncated"
         reason = f"{tokens - packed_tokens:,} of its {tokens:,} tokens are in no pack"

@@ -234,6 +234,4 @@ def _forward_from_embeddings(
     finally:
         handle.remove()
     # Embeddings may run more than once, and for media; only the row's tokens count.
-    return logits, next(
-        leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size
-    )
+    return logits, next(leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size)
