@@ -4,7 +4,7 @@ position.
 A state has the identity of the data, the epoch, the step in the epoch, and the served places of
 that step::
 
-    version      3: states of other versions are refused
+    version      4: states of other versions are refused
     kind         "packs", "stream" or "composed"
     fingerprint  of the packs or samples that the position counts
     epoch, step  steps that all ranks have completed in this epoch
