@@ -21,7 +21,6 @@ import numpy as np
 from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import canonical_json, fingerprint_bytes
 from brimful.base.typing import AnyPath, Fingerprint
-from brimful.errors import SourceNotFoundError
 from brimful.media.media_places import MARK
 from brimful.sources.lines import JsonLines
 from brimful.sources.rows import UniformBlockRows
@@ -105,19 +104,6 @@ class PackedChunk(PackedRows):
 
     def _place(self, pack: int) -> str:
         return self._lines.where(pack)
-
-
-def open_chunk(path: str, cache: Path | None) -> PackedChunk | None:
-    """Return the rows of a chunk: a file with its name whose first line is a pack; None for another
-    path.
-
-    >>> open_chunk("chunk_0.json", None) is None
-    True
-    """
-    if not CHUNK_NAME.fullmatch(os.path.basename(path)) or not os.path.isfile(path):
-        return None
-    with open(path, "rb") as file:
-        return PackedChunk(path, cache=cache) if _MARK in file.readline() else None
 
 
 def rows_of_line(name: str, row: Any) -> list[Any]:
@@ -206,9 +192,6 @@ class PackedPairs(PackedRows):
 
     Args:
         path: of a directory of ``ps_….json`` with their images, or of tars; or of one tar.
-
-    Raises:
-        SourceNotFoundError: the path holds no packs.
     """
 
     block_rows = 256
@@ -223,10 +206,6 @@ class PackedPairs(PackedRows):
             self._places.append(place)
             # A pack that cannot be read counts as one malformed row.
             counts.append(1 if isinstance(pack, MalformedRowError) else len(pack["captions"]))
-        if not counts:
-            raise SourceNotFoundError(
-                f"{title} holds no packs: neither ps_00000000.json nor tars with them"
-            )
         super().__init__(title, counts)
 
     @property
@@ -265,8 +244,15 @@ class PackedPairs(PackedRows):
 
 
 def open_rows(path: str, settings: object, cache: Path | None) -> PackedPairs | PackedChunk | None:
-    """Return the rows of a directory or tar of packs, or of a chunk; None for another path."""
-    return PackedPairs(path) if holds_packed_pairs(path) else open_chunk(path, cache)
+    """Return the rows of a directory or tar of packs, or of a chunk: a file with its name whose
+    first line is a pack; None for another path.
+    """
+    if holds_packed_pairs(path):
+        return PackedPairs(path)
+    if not CHUNK_NAME.fullmatch(os.path.basename(path)) or not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        return PackedChunk(path, cache=cache) if _MARK in file.readline() else None
 
 
 def holds_packed_pairs(path: AnyPath) -> bool:
@@ -351,14 +337,12 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        files = sorted([*path.glob("*.tar"), *path.glob("ps_*.json")])
-        for file in files:
-            require_file(file)
-        return files
-    if path.is_file():
+    if not path.is_dir():
         return [path]
-    raise SourceNotFoundError(f"{path}: no such file or directory")
+    files = sorted([*path.glob("*.tar"), *path.glob("ps_*.json")])
+    for file in files:
+        require_file(file)
+    return files
 
 
 def _packs_of(file: Path) -> Iterator[tuple[_Place, bytes]]:
@@ -366,27 +350,34 @@ def _packs_of(file: Path) -> Iterator[tuple[_Place, bytes]]:
     if file.suffix == ".json":
         yield _Place(str(file)), file.read_bytes()
         return
-    with tarfile.open(file, "r:") as tar:
-        for key, group in groupby(_headers(tar), key=lambda member: member.name.partition(".")[0]):
-            if _KEY.fullmatch(key):
-                members = list(group)
-                last = members[-1]
-                end = last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-                facts = next(
-                    (tar.extractfile(member) for member in members if member.name == f"{key}.json"),
-                    None,
-                )
-                yield (
-                    _Place(str(file), members[0].offset, end),
-                    b"" if facts is None else facts.read(),
-                )
+    for key, begin, end, members in tar_groups(file):
+        if _KEY.fullmatch(key):
+            facts = next((member for member in members if member.name == f"{key}.json"), None)
+            text = b""
+            if facts is not None:
+                with open(file, "rb") as tar:
+                    tar.seek(facts.offset_data)
+                    text = tar.read(facts.size)
+            yield _Place(str(file), begin, end), text
 
 
-def _headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    while (member := tar.next()) is not None:
-        # A TarFile keeps every header that it has read, and a shard has many.
-        tar.members = []  # type: ignore[attr-defined]
-        yield member
+def tar_groups(path: AnyPath) -> Iterator[tuple[str, int, int, list[tarfile.TarInfo]]]:
+    """Yield the members of a tar by their keys: the key of each group, its first byte and the byte
+    after its last, and the members. Only their headers are read.
+    """
+
+    def headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+        while (member := tar.next()) is not None:
+            # A TarFile keeps every header that it has read, and a shard has many.
+            tar.members = []  # type: ignore[attr-defined]
+            yield member
+
+    with tarfile.open(path, "r:") as tar:
+        for key, group in groupby(headers(tar), key=lambda member: member.name.partition(".")[0]):
+            members = list(group)
+            last = members[-1]
+            end = last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            yield key, members[0].offset, end, members
 
 
 def _read(place: _Place) -> tuple[Any, ImageValue]:

@@ -13,11 +13,10 @@ undecoded, as the model's processor needs the bytes.
 
 import json
 import sqlite3
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from brimful.integrations.export.export_layout import (
     write_blob,
 )
 from brimful.integrations.export.webdataset import shard_name, write_pack_tar
+from brimful.integrations.packed_layouts import tar_groups
 from brimful.measure import LengthTable
 from brimful.plan import plan_packs
 
@@ -181,8 +181,12 @@ def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
                 tar = store.local_path(name)
                 assert tar is not None
                 samples = []
-                for index, (sample_key, begin, end, parts) in enumerate(_samples(tar)):
+                for index, (sample_key, begin, end, members) in enumerate(tar_groups(tar)):
                     samples.append((number, sample_key, index, begin, end - begin))
+                    parts = (
+                        (member.name.partition(".")[2], member.offset_data, member.size)
+                        for member in members
+                    )
                     connection.executemany(
                         "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)",
                         ((number, index, *part) for part in parts),
@@ -193,33 +197,6 @@ def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
             connection.commit()
         write_blob(store, key, chunks_of_file(path))
     return [key]
-
-
-def _samples(path: str) -> Iterator[tuple[str, int, int, list[tuple[str, int, int]]]]:
-    """Yield key, first and last byte of each sample, and name, first byte and size of each of its
-    parts.
-    """
-    with tarfile.open(path, "r:") as tar:
-        for key, group in groupby(_members(tar), key=lambda member: member.name.partition(".")[0]):
-            members = list(group)
-            parts = [
-                (member.name.partition(".")[2], member.offset_data, member.size)
-                for member in members
-            ]
-            last = members[-1]
-            yield (
-                key,
-                members[0].offset,
-                last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE,
-                parts,
-            )
-
-
-def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    while (member := tar.next()) is not None:
-        # A tar file keeps every member that it has read, and a shard has many.
-        tar.members = []  # type: ignore[attr-defined]
-        yield member
 
 
 def energon_mix(weights: Mapping[str, float], path: str | Path, *, split: str = "train") -> None:
