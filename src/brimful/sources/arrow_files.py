@@ -183,9 +183,7 @@ class HuggingFaceRows(UniformBlockRows):
         datasets = _library(f"reading {name}")
         splits = _saved_splits(name)
         if splits:
-            name = os.path.join(
-                name, require_split(splits, split, title=name, subject=f"{name} has")
-            )
+            name = os.path.join(name, require_split(splits, split, title=name))
         # Checked before datasets maps the files: a damaged one could kill the process.
         _check_saved_files(name)
         try:

@@ -88,20 +88,17 @@ def data_files(
         if kind_of(name) is not None
     )
     # If a directory holds only descriptions, they are the data: its readme is the text to pack.
-    paths = [path for path in candidates if not _is_description(path, kind_of)] or candidates
+    paths = [
+        path
+        for path, name in zip(candidates, map(os.path.basename, candidates), strict=True)
+        if name not in DESCRIPTIONS and not (kind_of(name) == "text" and _ABOUT.fullmatch(name))
+    ] or candidates
     if not paths:
         raise SourceNotFoundError(
             f"{directory}: no file in it is JSON lines, JSON, Parquet, a tar or text"
         )
-    if config is not None:
-        paths = [
-            path for path in paths if config in os.path.relpath(path, directory).split(os.sep)[:-1]
-        ]
-        if not paths:
-            raise SourceNotFoundError(
-                f"{setting('config', config)}: no folder of {directory} has that name"
-            )
-    paths = _of_split(directory, paths, split)
+    splits = {path: split_of_file(path) for path in paths}
+    paths = chosen_paths(directory, splits, split=split, config=config)
     kinds = {str(kind_of(path)) for path in paths}
     if len(kinds) > 1:
         raise SettingsError(
@@ -112,7 +109,11 @@ def data_files(
     # chance.
     folders = sorted({os.path.relpath(os.path.dirname(path), directory) for path in paths})
     has_equal_names = len({os.path.basename(path) for path in paths}) < len(paths)
-    if len(folders) > 1 and has_equal_names and all(map(is_shard, paths)):
+    if (
+        len(folders) > 1
+        and has_equal_names
+        and all(_SHARD.match(os.path.basename(path)) for path in paths)
+    ):
         raise SettingsError(
             f"{directory} holds several configurations ({', '.join(folders)}): name one with "
             f"{setting('config', os.path.basename(folders[0]))}"
@@ -120,25 +121,43 @@ def data_files(
     return paths
 
 
-def _is_description(path: str, kind_of: Callable[[str], str | None]) -> bool:
-    """Return true for a file that describes the data set rather than holding it."""
-    name = os.path.basename(path)
-    return (kind_of(name) == "text" and _ABOUT.fullmatch(name) is not None) or name in DESCRIPTIONS
+def chosen_paths(
+    directory: str, splits: Mapping[str, str | None], *, split: str | None, config: str | None
+) -> list[str]:
+    """Return the files or folders of a directory that belong to a split and a configuration.
 
+    Args:
+        directory: that holds them.
+        splits: the split after which each is named, if any.
+        split: ``all`` for every one; without a choice, not all of them may be named after splits.
+        config: name of a folder.
 
-def _of_split(directory: str, paths: list[str], split: str | None) -> list[str]:
-    """Return the files of one split; all files if some of their names contain no split."""
-    splits = {path: split_of_file(path) for path in paths}
+    Raises:
+        SourceNotFoundError: no such split or configuration.
+        SettingsError: several splits, and no choice among them.
+    """
+    if config is not None:
+        splits = {
+            path: name
+            for path, name in splits.items()
+            if config in os.path.relpath(path, directory).split(os.sep)
+        }
+        if not splits:
+            raise SourceNotFoundError(
+                f"{setting('config', config)}: no folder of {directory} has that name"
+            )
+    names = sorted({name for name in splits.values() if name is not None})
     if split is None:
-        refuse_several_splits(directory, splits)
+        if len(names) > 1 and None not in splits.values():
+            alternative = f", or take all with {setting('split', ALL_SPLITS)}"
+            raise _several_splits(directory, names, alternative)
     elif split != ALL_SPLITS:
-        names = sorted({name for name in splits.values() if name is not None})
         if not names:
-            reason = f"{directory} has no such split (no file is named after a split)"
+            reason = f"{directory} has no such split (no name in it is the name of a split)"
             raise SourceNotFoundError(f"{setting('split', split)}: {reason}")
-        require_split(names, split, title=directory, subject=f"{directory} has")
-        return [path for path in paths if splits[path] == split]
-    return paths
+        require_split(names, split, title=directory)
+        return [path for path, name in splits.items() if name == split]
+    return [*splits]
 
 
 def split_of_file(path: str) -> str | None:
@@ -152,19 +171,13 @@ def split_of_file(path: str) -> str | None:
     return match.group(1) if match else None
 
 
-def is_shard(path: str) -> bool:
-    """Return true for a name such as ``train-00000-of-00002.parquet``."""
-    return _SHARD.match(os.path.basename(path)) is not None
-
-
-def require_split(names: Iterable[str], split: str | None, *, title: str, subject: str) -> str:
+def require_split(names: Iterable[str], split: str | None, *, title: str) -> str:
     """Return the requested split, or raise an error that lists the splits.
 
     Args:
         names: of the existing splits.
         split: name that the user gave, or None.
-        title: of the data set, for a message such as ``data holds several splits``.
-        subject: begins a message such as ``data has no such split``.
+        title: of the data set, for messages.
     """
     names = list(names)
     if split is None:
@@ -172,22 +185,9 @@ def require_split(names: Iterable[str], split: str | None, *, title: str, subjec
     if split not in names:
         text = ", ".join(map(str, names))
         raise SourceNotFoundError(
-            f"{setting('split', split)}: {subject} no such split (it has {text})"
+            f"{setting('split', split)}: {title} has no such split (it has {text})"
         )
     return split
-
-
-def refuse_several_splits(directory: str, splits: Mapping[str, str | None]) -> None:
-    """Refuse files or folders that are all named after splits, and not after the same one.
-
-    Raises:
-        SettingsError: names the splits.
-    """
-    names = sorted({name for name in splits.values() if name is not None})
-    if len(names) > 1 and None not in splits.values():
-        raise _several_splits(
-            directory, names, f", or take all with {setting('split', ALL_SPLITS)}"
-        )
 
 
 def _several_splits(title: str, names: Sequence[str], alternative: str = "") -> SettingsError:

@@ -198,9 +198,8 @@ class _Opening:
             return TableRows.of(data)
         if hasattr(data, "with_format") and hasattr(data, "column_names"):
             if isinstance(data, Mapping):
-                split = require_split(
-                    data, self.settings.split, title=f"a {type(data).__name__}", subject="it has"
-                )
+                title = f"a {type(data).__name__}"
+                split = require_split(data, self.settings.split, title=title)
                 return self.rows(data[split])
             # A streamed data set has no length: it is an iterable like any other.
             if hasattr(data, "__len__"):

@@ -170,7 +170,7 @@ def test_splits_are_folders_and_never_names_of_pictures(tmp_path: Path) -> None:
         open_source(tmp_path / "two", media=True)
     assert results(open_source(tmp_path / "two", media=True, split="test")) == [[picture(1)]]
     assert len(open_source(tmp_path / "two", media=True, split="all")) == 2
-    with pytest.raises(SourceNotFoundError, match="no folder of"):
+    with pytest.raises(SourceNotFoundError, match="has no such split"):
         open_source(tmp_path / "two", media=True, split="dev")
 
 

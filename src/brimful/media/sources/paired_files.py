@@ -24,8 +24,6 @@ from typing import IO, Any, NamedTuple
 import xxhash
 
 from brimful.base.checks import MalformedRowError
-from brimful.base.wording import setting
-from brimful.errors import SourceNotFoundError
 from brimful.media.media_places import (
     COLUMN_OF_KIND,
     has_media_of_its_own,
@@ -34,13 +32,7 @@ from brimful.media.media_places import (
 )
 from brimful.media.sources.catalogue import CatalogueRows, line_of, shown
 from brimful.sources.copies import begins_like_array, kept_copy
-from brimful.sources.directory import (
-    ALL_SPLITS,
-    DESCRIPTIONS,
-    refuse_several_splits,
-    split_of_file,
-    walk_data,
-)
+from brimful.sources.directory import DESCRIPTIONS, chosen_paths, split_of_file, walk_data
 from brimful.sources.json_rows import object_of, text_of
 from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows
 from brimful.sources.settings import SourceSettings
@@ -97,23 +89,12 @@ def open_rows(path: str, settings: SourceSettings, cache: Path | None) -> Chaine
     folders = _pair_folders(path) if os.path.isdir(path) else []
     if not folders:
         return None
-    split, config = settings.split, settings.config
-    parts_of_folder = {folder: os.path.relpath(folder, path).split(os.sep) for folder in folders}
-    splits = {folder: split_of_file(parts[0]) for folder, parts in parts_of_folder.items()}
-    if split is None:
-        refuse_several_splits(path, splits)
-    for name, value in (("split", None if split == ALL_SPLITS else split), ("config", config)):
-        if value is not None:
-            folders = [
-                folder
-                for folder in folders
-                if value in parts_of_folder[folder] or (name == "split" and splits[folder] == value)
-            ]
-            if not folders:
-                raise SourceNotFoundError(
-                    f"{setting(name, value)}: no folder of {path} has that name"
-                )
-    return ChainedRows([PairRows.of(folder, cache) for folder in folders], path)
+    splits = {}
+    for folder in folders:
+        parts = os.path.relpath(folder, path).split(os.sep)
+        splits[folder] = next(filter(None, map(split_of_file, parts)), None)
+    chosen = chosen_paths(path, splits, split=settings.split, config=settings.config)
+    return ChainedRows([PairRows.of(folder, cache) for folder in chosen], path)
 
 
 class PairRows(CatalogueRows):
