@@ -75,12 +75,10 @@ MEDIA_COLUMNS: Mapping[str, MediaKind] = {
 """Columns that hold media, with their kind."""
 
 _PARTS: Mapping[str, MediaKind] = {
-    **{
-        f"{prefix}{kind.value}{ending}": kind
-        for kind in MediaKind
-        for prefix in ("", "input_")
-        for ending in ("", "_url")
-    }
+    f"{prefix}{kind.value}{ending}": kind
+    for kind in MediaKind
+    for prefix in ("", "input_")
+    for ending in ("", "_url")
 }
 """Types of parts that are media, with their kind; such a part holds its medium under a key of the
 same name.
@@ -132,11 +130,6 @@ class MediaPlace:
                     f"{setting('media_dir')}, or allow it with {setting('media_outside', True)}"
                 )
         return path
-
-
-def media_keys(part: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a part that may hold its medium."""
-    return [key for key in part if key in _PARTS or key in _PLAIN_KEYS]
 
 
 def is_media_part(part: Any) -> bool:
@@ -346,7 +339,11 @@ def _with_parts(turn: Any, change: Callable[[Any], Any]) -> Any:
         if is_media_part(part):
             part = {
                 **part,
-                **{key: change(part[key]) for key in media_keys(part) if part[key] is not None},
+                **{
+                    key: change(value)
+                    for key, value in part.items()
+                    if (key in _PARTS or key in _PLAIN_KEYS) and value is not None
+                },
             }
         parts.append(part)
     return {**turn, "content": parts}

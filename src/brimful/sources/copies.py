@@ -24,10 +24,9 @@ from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir, exclusive
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.json_rows import array_elements
-from brimful.sources.lines import JsonLines
+from brimful.sources.lines import JsonArray, JsonLines
 from brimful.sources.rows import MAX_ROW_BYTES, Rows
 from brimful.sources.stamp import changed
-from brimful.sources.text_lines import JsonArray
 
 _PIECE = 1 << 20
 _CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
@@ -42,21 +41,26 @@ def begins_like_array(path: str) -> bool:
     return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
 
 
-def unpacked_lines(path: str, cache: Path | None = None) -> str:
-    """Return the path of a plain copy of a compressed or remote file of lines."""
-    return _unpacked(path, cache, "lines", _copy_lines)
+def unpacked(path: str, cache: Path | None = None, *, is_array: bool = False) -> str:
+    """Return the path of a plain copy of a compressed or remote file of lines, or of a copy of a
+    JSON array with one line for each element.
+    """
+    origin, version = _identity(path)
 
+    def write(file: IO[bytes]) -> None:
+        with _opened(path) as source:
+            if is_array:
+                for row in array_elements(source, path):
+                    line = json.dumps(row, ensure_ascii=False)
+                    file.write(line.encode("utf-8", "surrogatepass") + b"\n")
+            else:
+                _copy_lines(source, file)
+        # Raised before the copy gets its name: it may hold bytes of two versions.
+        if _identity(path) != (origin, version):
+            raise changed(path)
 
-def unpacked_json_array(path: str, cache: Path | None = None) -> str:
-    """Return the path of a copy with one line for each element of a JSON array."""
-
-    def copy_elements(source: IO[bytes], target: IO[bytes]) -> None:
-        for row in array_elements(source, path):
-            target.write(
-                json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-            )
-
-    return _unpacked(path, cache, "array", copy_elements)
+    kind = "array" if is_array else "lines"
+    return str(kept_copy("unpacked", [kind, origin], version, cache, write))
 
 
 def _copy_lines(source: IO[bytes], target: IO[bytes]) -> None:
@@ -72,22 +76,6 @@ def _copy_lines(source: IO[bytes], target: IO[bytes]) -> None:
         target.write(piece[: min(room, end)])
         target.write(memoryview(piece)[end:])
         room = MAX_ROW_BYTES + 1 - (len(piece) - piece.rfind(b"\n") - 1)
-
-
-def _unpacked(
-    path: str, cache: Path | None, kind: str, copy: Callable[[IO[bytes], IO[bytes]], None]
-) -> str:
-    """Return the path of the copy; ``copy`` makes it if none exists for the current file."""
-    origin, version = _identity(path)
-
-    def write(file: IO[bytes]) -> None:
-        with _opened(path) as source:
-            copy(source, file)
-        # Raised before the copy gets its name: it may hold bytes of two versions.
-        if _identity(path) != (origin, version):
-            raise changed(path)
-
-    return str(kept_copy("unpacked", [kind, origin], version, cache, write))
 
 
 def kept_copy(
@@ -167,7 +155,7 @@ def rows_of_pipe(pipe: IO[bytes], cache: Path | None) -> Rows:
     path = _spool(iter(partial(pipe.read, _PIECE), b""), cache)
     title = "standard input"
     if begins_like_array(path):
-        return JsonArray(unpacked_json_array(path, cache), cache=cache, title=title)
+        return JsonArray(unpacked(path, cache, is_array=True), cache=cache, title=title)
     return JsonLines(path, cache=cache, title=title)
 
 

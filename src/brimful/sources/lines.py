@@ -17,7 +17,7 @@ from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir
 from brimful.base.typing import Fingerprint
 from brimful.errors import SourceError, SourceNotFoundError
-from brimful.sources.json_rows import rows_of_lines
+from brimful.sources.json_rows import row_of_line, rows_of_lines
 from brimful.sources.line_index import LineIndex, index_of_lines, load_line_index, open_line_index
 from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows
 from brimful.sources.stamp import Stamp, changed
@@ -194,3 +194,23 @@ class JsonLines(Lines):
 
     def _rows_of(self, lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
         return rows_of_lines(lines, data)
+
+
+class JsonArray(JsonLines):
+    """The elements of a JSON array, from a copy with one line for each."""
+
+    def where(self, index: int) -> str:
+        return Rows.where(self, index)
+
+
+class TextLines(Lines):
+    """One text a line; blank lines are skipped."""
+
+    unit = "one document a line"
+
+    def _rows_of(self, lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
+        return (row_of_line(line, _text_of) for line in lines)
+
+
+def _text_of(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode("utf-8")

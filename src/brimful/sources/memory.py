@@ -101,10 +101,6 @@ def _row_of_table(row: Any) -> Any:
     for name in row.column_names:
         try:
             values[name] = row.column(name).to_pylist()[0]
-        except UnicodeDecodeError as error:
-            return MalformedRowError(
-                f"column {name!r}: invalid UTF-8 at byte {error.start} ({error.reason})"
-            )
         except (ValueError, OverflowError) as error:
             return MalformedRowError(f"column {name!r} cannot be read: {error}")
     return values

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from brimful.base.arguments import as_settings, settings_from, understands
+from brimful.base.arguments import as_settings, understands
 from brimful.base.blobs.remote import is_remote
 from brimful.base.checks import path_of
 from brimful.base.hub import looks_like_hub_id
@@ -23,17 +23,15 @@ from brimful.sources.copies import (
     begins_like_array,
     rows_of_iterable,
     rows_of_pipe,
-    unpacked_json_array,
-    unpacked_lines,
+    unpacked,
 )
 from brimful.sources.directory import TextFiles, data_files, require_split
-from brimful.sources.lines import JsonLines
+from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.memory import DatasetRows, MemoryRows, TableRows, is_table
 from brimful.sources.rows import ChainedRows, FirstRows, Rows
 from brimful.sources.settings import RowSettings, SourceSettings
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
-from brimful.sources.text_lines import JsonArray, TextLines
 
 _Settings = TypeVar("_Settings", bound=RowSettings)
 
@@ -148,14 +146,6 @@ def row_settings(settings: _Settings, *, media: bool) -> _Settings:
     says so.
     """
     return replace(settings, media_dir="") if media and settings.media_dir is None else settings
-
-
-def source_of_file(path: str, settings: RowSettings, cache: AnyPath | None) -> Source:
-    """Open one file whose rows are read with these settings."""
-    opening = _Opening(
-        settings_from(SourceSettings, vars(settings)), None if cache is None else Path(cache)
-    )
-    return Source(opening.from_path(path), settings)
 
 
 def _first_rows(rows: Rows, count: int) -> Rows:
@@ -287,7 +277,7 @@ class _Opening:
     def _plain(self, path: str) -> str:
         """Return the path of the file, or of an unpacked copy of it."""
         needs_copy = is_remote(path) or path.lower().endswith(_COMPRESSED)
-        return unpacked_lines(path, self.cache) if needs_copy else path
+        return unpacked(path, self.cache) if needs_copy else path
 
     def _from_file(self, path: str) -> Rows:
         require_file(path)
@@ -311,7 +301,7 @@ class _Opening:
             return TextFiles([self._plain(path)], path, titles=[path])
         lines: type[JsonLines | TextLines] = TextLines if kind == "text" else JsonLines
         if kind == "array" and begins_like_array(path):
-            plain, lines = unpacked_json_array(path, self.cache), JsonArray
+            plain, lines = unpacked(path, self.cache, is_array=True), JsonArray
         else:
             plain = self._plain(path)
         original = path if is_remote(path) else os.path.realpath(path)

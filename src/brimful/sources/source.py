@@ -17,7 +17,7 @@ from brimful.base.typing import Fingerprint
 from brimful.base.wording import counted, setting
 from brimful.errors import BadSampleError, SettingsError, SourceError
 from brimful.sources.augmented import Augmentation, Transform, as_transforms
-from brimful.sources.formats import FORMATS, RowFormat
+from brimful.sources.formats import RowFormat
 from brimful.sources.reading import Reading
 from brimful.sources.rows import FEW_FILES, Block, ChainedRows, Rows, joined
 from brimful.sources.sample import Sample
@@ -55,12 +55,7 @@ class Source:
             row_format.default_prompt for row_format in formats
         ):
             names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
-            prompted = ", ".join(
-                name for name, row_format in FORMATS.items() if row_format.default_prompt
-            )
-            raise SettingsError(
-                f"{setting('prompt')} has no effect on rows of format {names}: it is for {prompted}"
-            )
+            raise SettingsError(f"{setting('prompt')} has no effect on rows of format {names}")
         views: list[Rows] = []
         sized_readings: list[tuple[int, Reading]] = []
         for part, row_format in zip(parts, formats, strict=True):
@@ -290,7 +285,9 @@ class Source:
         for (reading, is_of_files), runs in groupby(blocks, kind):
             settings = fingerprint_of(reading.settings)
             if is_of_files:
-                runs = joined(runs, _ends_block)
+                # A file ends a block if it is one of 256, chosen by content: an edited file moves no
+                # block after the next such file.
+                runs = joined(runs, lambda file: file.fingerprint.endswith("00"))
             # Draws depend on the sample's number: the same rows elsewhere have other draws.
             draws = [] if self.augmentation is None else [self.augmentation.settings]
             for run in runs:
@@ -319,13 +316,6 @@ class Source:
         return (
             f"Source({self.title!r}, {size}, format {self.format_name}, {short(self.fingerprint)})"
         )
-
-
-def _ends_block(file: Block) -> bool:
-    """Return true for one of 256 files, chosen by content: an edited file moves no block after the
-    next such file.
-    """
-    return file.fingerprint.endswith("00")
 
 
 def _formats_of(parts: Sequence[Rows], settings: RowSettings) -> list[RowFormat]:

@@ -63,9 +63,7 @@ def test_the_prompt_is_the_users_or_the_rows() -> None:
     assert turns({**row, "prompt": "Well?"}, prompt="Say!")[0] == [IMAGE, "\nWell?"]
     fingerprints = {open_source([row], media=True, prompt=prompt).fingerprint for prompt in (None, "Say!", "Now!")}
     assert len(fingerprints) == 3
-    with pytest.raises(
-        SettingsError, match="prompt has no effect on rows of format question_answer: it is for caption"
-    ):
+    with pytest.raises(SettingsError, match="prompt has no effect on rows of format question_answer"):
         open_source([{"question": "q", "answer": "a"}], prompt="Say!")
 
 

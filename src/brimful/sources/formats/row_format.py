@@ -248,10 +248,7 @@ def detect(
     summary = (
         f"has keys {sorted(keys)}" if keys else f"is {type(rows[0]).__name__ if rows else 'none'}"
     )
-    suggestion = suggested(row)
-    example = suggestion or _named("messages", {"messages": "dialogue"})
-    if not suggestion and fields and "messages" not in fields:
-        example = f"{setting('format')} with {setting('fields', dict(fields))}"
+    example = suggested(row) or _named("messages", {"messages": "dialogue"})
     raise UnknownFormatError(
         f"the rows have no format that brimful knows; the first {summary}. "
         f"Name the format and its fields, for example {example} "

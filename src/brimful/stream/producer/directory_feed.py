@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from brimful.base.arguments import as_settings
+from brimful.base.arguments import as_settings, settings_from
 from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.typing import AnyPath
@@ -28,13 +28,13 @@ from brimful.sources.opening import (
     LINE_ENDINGS,
     STANDARD_INPUT,
     kind_of,
+    open_source,
     row_settings,
-    source_of_file,
 )
 from brimful.sources.reading import Reading
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import Sample
-from brimful.sources.settings import RowSettings
+from brimful.sources.settings import RowSettings, SourceSettings
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
 from brimful.stream.producer.feed import (
@@ -252,7 +252,8 @@ class DirectoryFeed(Feed):
                 raise SourceError(
                     f"{path} was changed after its first {progress.rows:,} rows were taken"
                 )
-            source = source_of_file(str(path), self._settings, self._cache)
+            settings = settings_from(SourceSettings, vars(self._settings))
+            source = open_source(path, settings, cache_dir=self._cache)
             progress.bytes, progress.check, progress.format = size, check, source.format_name
             self._source = (name, source)
         source = self._source[1]
