@@ -7,7 +7,6 @@ The elements of an array are decoded one by one, with only one of them in memory
 import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import IO, Any
 
 from brimful.base.checks import MalformedRowError
@@ -54,13 +53,10 @@ def rows_of_lines(lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
     # All at once if every line is a row, as in most files; else one by one, with the reason for
     # each that is not.
     rows = None if max(map(len, lines), default=0) > MAX_ROW_BYTES else rows_at_once(lines, data)
-    if rows is not None:
-        return rows
-    parse = parser_for(data)
-    return (row_of_line(line, parse) for line in lines)
+    return map(row_of_line, lines) if rows is None else rows
 
 
-def row_of_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:
+def row_of_line(line: bytes, parse: Callable[[bytes], Any] = json.loads) -> Any:
     """Return the object or text of a line, or the error that says why it cannot be read."""
     if len(line) > MAX_ROW_BYTES:
         line = line[: line.find(b"\n") + 1]
@@ -123,16 +119,6 @@ def text_of(data: bytes) -> str:
         raise unreadable(error) from error
 
 
-def parser_for(data: bytes) -> Callable[[bytes], Any]:
-    """Return the fastest function that parses the lines of a text as ``json.loads`` does.
-
-    >>> parser_for(b'{"a": 18446744073709551616}')(b'{"a": 18446744073709551616}')
-    {'a': 18446744073709551616}
-    """
-    fast_loads = _fast_loads_of(data)
-    return json.loads if fast_loads is None else partial(_loads, fast_loads)
-
-
 def rows_at_once(lines: Sequence[bytes], data: bytes) -> list[Any] | None:
     """Return the objects and texts of lines; None without the fast parser, or if a line is anything
     else.
@@ -140,11 +126,13 @@ def rows_at_once(lines: Sequence[bytes], data: bytes) -> list[Any] | None:
     >>> rows_at_once([b'{"a": 1}', b"[]"], b'{"a": 1}[]') is None
     True
     """
-    fast_loads = _fast_loads_of(data)
-    if fast_loads is None:
+    library = fast_json_library()
+    if library is None or _LONG_NUMBER in data.translate(_DIGITS):
         return None
     try:
-        rows = [*map(fast_loads, map(bytes.rstrip, lines))]  # blank lines after one would be copied
+        rows = [
+            *map(library.loads, map(bytes.rstrip, lines))
+        ]  # blank lines after one would be copied
     except ValueError:
         return None
     if not set(map(type, rows)) <= _ROW_TYPES:
@@ -170,23 +158,6 @@ def repeated_column(row: dict[str, Any], line: bytes) -> str | None:
     names = [name for name, mark in _COLUMNS.items() if name in row and line.count(mark) > 1]
     keys = [key for key, _ in json.loads(line, object_pairs_hook=list)] if names else []
     return next((name for name in names if keys.count(name) > 1), None)
-
-
-def _fast_loads_of(data: bytes) -> Callable[[bytes], Any] | None:
-    """Return the function of ``orjson`` if it gives the values of the standard library for lines of
-    these bytes.
-    """
-    library = fast_json_library()
-    return None if library is None or _LONG_NUMBER in data.translate(_DIGITS) else library.loads
-
-
-def _loads(fast_loads: Callable[[bytes], Any], line: bytes) -> Any:
-    try:
-        return fast_loads(line.rstrip())  # blank lines after it would be copied
-    except ValueError:
-        # What orjson refuses, the standard library may take (NaN, half of a surrogate pair), or
-        # refuse with a known message.
-        return json.loads(line)
 
 
 _CHUNK = 1 << 20

@@ -115,25 +115,20 @@ def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset
     """
     names = [shard_name(shard, prefix) for shard in range(len(counts))]
     shard_counts = dict(zip(names, counts, strict=True))
+    # One line for tars of any number, which Energon expands.
+    numbers = "000000" if len(counts) == 1 else f"{{000000..{len(counts) - 1:06d}}}"
     # Version 5 reads one and version 7 the other. JSON is valid YAML, but version 5 expects lines.
     files: dict[str, str] = {
         ".info.json": json.dumps({"shard_counts": shard_counts}, indent=2) + "\n",
         ".info.yaml": "shard_counts:\n"
         + "".join(f"  {name}: {count}\n" for name, count in shard_counts.items()),
-        "split.yaml": _split(len(counts), prefix),
+        "split.yaml": f'split_parts:\n  train:\n  - "{prefix}-{numbers}.tar"\n  val: []\n  test: []\nexclude: []\n',
         "dataset.yaml": dataset,
     }
     index = write_index(names, store, f"{META}/index.sqlite")
     for name, text in files.items():
         store.put_atomic(f"{META}/{name}", text.encode())
     return [*index, *(f"{META}/{name}" for name in files)]
-
-
-def _split(num_shards: int, prefix: str) -> str:
-    """Return ``split.yaml``: one line for shards of any number, which Energon expands."""
-    first, last = f"{0:06d}", f"{num_shards - 1:06d}"
-    numbers = first if num_shards == 1 else f"{{{first}..{last}}}"
-    return f'split_parts:\n  train:\n  - "{prefix}-{numbers}.tar"\n  val: []\n  test: []\nexclude: []\n'
 
 
 _TABLES = """

@@ -3,13 +3,19 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import zip_longest
 from typing import Any
 
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
 from brimful.base.typing import AnyPath
-from brimful.errors import CorruptFileError, StoreMismatchError
+from brimful.errors import (
+    CorruptFileError,
+    MissingExtraError,
+    StoreMismatchError,
+    UnfinishedStoreError,
+)
 from brimful.integrations.export.export_job import layout_of
 from brimful.integrations.export.export_layout import read_medium
 from brimful.integrations.export.packed_pairs import comparable, source_of_packs
@@ -69,8 +75,20 @@ def check_export(
         raise StoreMismatchError(f"{records.store.url} was exported from other packs: export again")
     layout = layout_of(identity["layout"])
     num_shards = -(-identity["packs"] // identity["packs_per_shard"])
-    records.check_finished(num_shards, trusts_records=layout.joins_shards)
-    layout.check_reader()
+    is_finished = records.is_finished()
+    if not is_finished or len(records.outcomes(trusts_records=layout.joins_shards)) != num_shards:
+        raise UnfinishedStoreError(
+            f"{records.store.url} is not a finished export: run the command that writes it again to "
+            "resume"
+        )
+    module, package = layout.reader
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the check of an export to {layout.name} reads it by {package}, which cannot be "
+            f"imported ({error}): pip install {package}"
+        ) from error
     samples = source_of_packs(source, packs) if layout.takes_source else None
     fields: list[str] = []
     with progress.stage("check", total=len(packs), unit="packs"):

@@ -6,12 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, ClassVar
 
 from brimful.base.blobs import BlobStore
 from brimful.base.typing import Fingerprint
-from brimful.errors import MissingExtraError, StoreError
+from brimful.errors import StoreError
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.store.shards import Pack
 
@@ -181,17 +180,6 @@ class Layout(abc.ABC):
     @abc.abstractmethod
     def advice(self, directory: str) -> str:
         """Return a line on how to train from the export."""
-
-    def check_reader(self) -> None:
-        """Raise ``MissingExtraError`` if the reader is not installed."""
-        module, package = self.reader
-        try:
-            import_module(module)
-        except ImportError as error:
-            raise MissingExtraError(
-                f"the check of an export to {self.name} reads it by {package}, which cannot be "
-                f"imported ({error}): pip install {package}"
-            ) from error
 
 
 _SUFFIX = re.compile(r"\.([A-Za-z0-9]{1,5})$")

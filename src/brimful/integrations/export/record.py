@@ -20,7 +20,6 @@ from brimful.errors import (
     CorruptFileError,
     NotAPackStoreError,
     StoreMismatchError,
-    UnfinishedStoreError,
 )
 from brimful.integrations.export.export_layout import ShardOutcome
 
@@ -116,19 +115,6 @@ class ExportRecords:
     def end(self, files: Mapping[str, int]) -> None:
         """Mark the export as finished; ``files`` are next to its shards."""
         self.store.put_atomic(_END, _json({"files": dict(files)}))
-
-    def check_finished(self, num_shards: int, *, trusts_records: bool) -> None:
-        """Check that all shards of an export are there.
-
-        Raises:
-            UnfinishedStoreError: the export is not finished, or files of it are missing.
-        """
-        outcomes = self.outcomes(trusts_records=trusts_records) if self.is_finished() else {}
-        if len(outcomes) != num_shards:
-            raise UnfinishedStoreError(
-                f"{self.store.url} is not a finished export: run the command that writes it again "
-                "to resume"
-            )
 
 
 def _key(shard: int) -> str:

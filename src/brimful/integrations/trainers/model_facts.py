@@ -101,7 +101,13 @@ def facts_of(model: Any) -> ModelFacts:
     if not (hasattr(model, "parameters") or hasattr(config, "get_text_config")):
         check_type("model", model, (), "a model of Transformers, or its configuration")
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    kind = type(_unwrapped(model)) if hasattr(model, "parameters") else _class_of(config)
+    if hasattr(model, "parameters"):
+        # The model inside an adapter (PEFT), a compiled model or a data-parallel wrapper.
+        for wrapper in ("_orig_mod", "module"):
+            model = getattr(model, wrapper, model)
+        kind = type(model.get_base_model() if hasattr(model, "get_base_model") else model)
+    else:
+        kind = _class_of(config)
     module = getattr(kind, "__module__", "")
     source_names = _names_in(module)
     # With towers around a language model of another module, that module makes the masks that
@@ -134,7 +140,13 @@ def facts_of(model: Any) -> ModelFacts:
         blind=blind,
         has_windows=_has_windows(text),
         takes_a_mask=not types & _BIASED,
-        bidirectional=_looks_both_ways(config, name, _names_in(mask_module)),
+        # Encoders, and models that could be decoders but lack ``is_decoder``.
+        bidirectional=getattr(config, "is_encoder_decoder", False)
+        or name.endswith(_TWO_WAYS)
+        or (
+            "create_bidirectional_mask" in _names_in(mask_module)
+            and not getattr(config, "is_decoder", False)
+        ),
         kernels=_KERNELS & source_names,
         drops_boundaries=bool(types & _DROP_BOUNDARIES),
         position_start=(1 if padding is None else int(padding)) + 1
@@ -142,13 +154,6 @@ def facts_of(model: Any) -> ModelFacts:
         else 0,
         mrope="mrope_section" in (getattr(text, "rope_parameters", None) or {}),
     )
-
-
-def _unwrapped(model: Any) -> Any:
-    """Return the model inside an adapter (PEFT), a compiled model or a data-parallel wrapper."""
-    for name in ("_orig_mod", "module"):
-        model = getattr(model, name, model)
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _class_of(config: Any) -> Any:
@@ -177,13 +182,6 @@ def _has_windows(text: Any) -> bool:
     return getattr(text, "sliding_window", None) is not None and bool(
         getattr(text, "use_sliding_window", True)
     )
-
-
-def _looks_both_ways(config: Any, name: str, source_names: set[str]) -> bool:
-    """Return true for encoders, and for models that could be decoders but lack ``is_decoder``."""
-    if getattr(config, "is_encoder_decoder", False) or name.endswith(_TWO_WAYS):
-        return True
-    return "create_bidirectional_mask" in source_names and not getattr(config, "is_decoder", False)
 
 
 @lru_cache(maxsize=64)

@@ -25,7 +25,6 @@ from brimful.base.typing import IGNORE_INDEX
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.media.collate import MediaFeatures
-from brimful.store.shards import Pack
 from brimful.stream import LazyShardedDataset, StreamSettings
 from brimful.stream.chunks import ChunkPacks
 
@@ -68,7 +67,15 @@ class SwiftStream:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         pack = self.packs[index]
-        return _row(pack) if self.packs.media_settings is None else {"pack": pack}
+        if self.packs.media_settings is not None:
+            return {"pack": pack}
+        lengths = np.diff(pack.cu_seqlens)
+        return {
+            "input_ids": pack.input_ids.tolist(),
+            "labels": pack.labels.tolist(),
+            "position_ids": ranges(np.zeros_like(lengths), lengths).tolist(),
+            "length": len(pack),
+        }
 
 
 class SwiftRows:
@@ -140,16 +147,6 @@ class MediaCollator:
         return self._collate([row["pack"] for row in rows])
 
 
-def _row(pack: Pack) -> dict[str, Any]:
-    lengths = np.diff(pack.cu_seqlens)
-    return {
-        "input_ids": pack.input_ids.tolist(),
-        "labels": pack.labels.tolist(),
-        "position_ids": ranges(np.zeros_like(lengths), lengths).tolist(),
-        "length": len(pack),
-    }
-
-
 def take_flags(argv: Sequence[str]) -> tuple[dict[str, bool], list[str]]:
     """Return the flags of a stream on a command line, and the other arguments.
 
@@ -209,24 +206,6 @@ def _read_flags(args: Any) -> None:
     flags, others = take_flags(json.loads(command) if command else sys.argv[1:])
     if not any(flags.values()):
         return
-    _refuse_contradictions(args, flags)
-    unknown = _unknown_to_swift(type(args), others)
-    if unknown:
-        raise SettingsError(f"ms-swift does not know {' '.join(unknown)}")
-    args._streams_packs = flags["sharded_lazy_pre_packed"]
-    # Only the flags of streams remain, which ms-swift would refuse.
-    args.ignore_args_error = True
-
-
-def _unknown_to_swift(kind: type, argv: Sequence[str]) -> list[str]:
-    """Return the arguments that ms-swift's parser does not know."""
-    from transformers import HfArgumentParser
-
-    with import_module("swift.utils.utils")._patch_get_type_hints():
-        return list(HfArgumentParser([kind]).parse_known_args(list(argv))[1])
-
-
-def _refuse_contradictions(args: Any, flags: dict[str, bool]) -> None:
     if not flags["sharded_lazy"]:
         raise SettingsError("--sharded_lazy_pre_packed true goes with --sharded_lazy true")
     if args.packing:
@@ -248,6 +227,20 @@ def _refuse_contradictions(args: Any, flags: dict[str, bool]) -> None:
             f"--attn_impl {args.attn_impl} does not see packs: use sdpa, flex_attention or "
             "flash_attention_2"
         )
+    unknown = _unknown_to_swift(type(args), others)
+    if unknown:
+        raise SettingsError(f"ms-swift does not know {' '.join(unknown)}")
+    args._streams_packs = flags["sharded_lazy_pre_packed"]
+    # Only the flags of streams remain, which ms-swift would refuse.
+    args.ignore_args_error = True
+
+
+def _unknown_to_swift(kind: type, argv: Sequence[str]) -> list[str]:
+    """Return the arguments that ms-swift's parser does not know."""
+    from transformers import HfArgumentParser
+
+    with import_module("swift.utils.utils")._patch_get_type_hints():
+        return list(HfArgumentParser([kind]).parse_known_args(list(argv))[1])
 
 
 def _take_media(template: Any, packs: LazyShardedDataset, args: Any) -> None:
@@ -298,23 +291,19 @@ def _stream_of(args: Any) -> SwiftStream:
         return SwiftStream(packs)
     packs = LazyShardedDataset(directory, lanes=batch, num_packs=_steps(args) * batch, beyond="pad")
     if hasattr(args, "training_args"):
-        _end_with(packs, args.training_args)
+        # The run ends where the stream ends, before the declared steps.
+        swift = import_module("swift.callbacks")
+
+        class EndOfStream(swift.TrainerCallback):  # type: ignore[misc, name-defined]  # of ms-swift, which is not typed here
+            def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+                # The packs of this step were read: all ranks know, and agree, whether it
+                # had any.
+                if not packs.packs.has_micro_batch(state.global_step * packs.lanes):
+                    state.max_steps = state.global_step + 1
+
+        swift.callbacks_map["end_of_stream"] = EndOfStream
+        args.training_args.callbacks.append("end_of_stream")
     return SwiftStream(packs)
-
-
-def _end_with(packs: LazyShardedDataset, training_args: Any) -> None:
-    """Let a run end where the stream ends, before the declared steps."""
-    swift = import_module("swift.callbacks")
-
-    class EndOfStream(swift.TrainerCallback):  # type: ignore[misc, name-defined]  # of ms-swift, which is not typed here
-        def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-            # The packs of this step were read, so all ranks know, and agree, whether the stream had
-            # any.
-            if not packs.packs.has_micro_batch(state.global_step * packs.lanes):
-                state.max_steps = state.global_step + 1
-
-    swift.callbacks_map["end_of_stream"] = EndOfStream
-    training_args.callbacks.append("end_of_stream")
 
 
 def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:

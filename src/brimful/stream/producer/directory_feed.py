@@ -23,7 +23,7 @@ from brimful.media.media_places import media_kind
 from brimful.media.sources.paired_files import ROW, TRANSCRIPT, row_beside, stem_of
 from brimful.sources.copies import begins_like_array
 from brimful.sources.directory import is_pack_store
-from brimful.sources.json_rows import parser_for, row_of_line
+from brimful.sources.json_rows import row_of_line
 from brimful.sources.opening import (
     LINE_ENDINGS,
     STANDARD_INPUT,
@@ -292,14 +292,14 @@ class DirectoryFeed(Feed):
         remainder = lines.pop()
         ends = [line + b"\n" for line in lines] + ([remainder] if is_end and remainder else [])
         rows: list[Any] = []
-        parse, num_bytes = parser_for(data), 0
+        num_bytes = 0
         for line in ends:
             if len(rows) >= most:  # the samples of a packed line come together
                 break
             text = line.removeprefix(_BOM) if progress.bytes + num_bytes == 0 else line
             num_bytes += len(line)
             if text.strip():
-                row = row_of_line(text, parse)
+                row = row_of_line(text)
                 rows += rows_of_line(name, row)
         reading = self._readings.get(name)
         if rows and reading is None:
