@@ -181,9 +181,12 @@ class HuggingFaceRows(UniformBlockRows):
         """
         name = os.fspath(path)
         datasets = _library(f"reading {name}")
-        splits = _saved_splits(name)
-        if splits:
-            name = os.path.join(name, require_split(splits, split, title=name))
+        index = os.path.join(name, "dataset_dict.json")
+        if os.path.exists(index):
+            splits = _json(index).get("splits")
+            if not isinstance(splits, list):
+                raise SourceError(f"{index} is damaged: it does not name the splits")
+            name = os.path.join(name, require_split(map(str, splits), split, title=name))
         # Checked before datasets maps the files: a damaged one could kill the process.
         _check_saved_files(name)
         try:
@@ -293,16 +296,6 @@ def _check_saved_files(path: str) -> None:
         ) from error
     for name in names:
         _check_file(os.path.join(path, name), info)
-
-
-def _saved_splits(path: str) -> list[str]:
-    """Return the names of the splits in a saved ``DatasetDict``; none in a saved ``Dataset``."""
-    if not os.path.exists(name := os.path.join(path, "dataset_dict.json")):
-        return []
-    splits = _json(name).get("splits")
-    if not isinstance(splits, list) or not splits:
-        raise SourceError(f"{name} is damaged: it does not name the splits")
-    return [str(split) for split in splits]
 
 
 def _json(path: str) -> dict[str, Any]:

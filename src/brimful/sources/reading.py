@@ -83,11 +83,6 @@ class Reading:
         optional = {"ignore": sorted(self.ignore), "media": self.media is not None}
         return {**settings, **{name: value for name, value in optional.items() if value}}
 
-    @property
-    def takes_many(self) -> bool:
-        """True if ``samples`` converts most rows."""
-        return self.format.has_conversations and self.media is None
-
     def read(
         self, sample_ids: Iterable[int], rows: Iterator[Any], where: Callable[[int], str]
     ) -> Iterator[Sample | BadSampleError]:
@@ -98,7 +93,7 @@ class Reading:
             rows: rows, or ``MalformedRowError`` of those that cannot be read.
             where: function from a sample id to file and line.
         """
-        if not self.takes_many:
+        if not self.format.has_conversations or self.media is not None:
             for sample_id, row in zip(sample_ids, rows, strict=False):
                 yield self.convert(sample_id, row, where)
             return
@@ -132,7 +127,7 @@ class Reading:
         """Convert rows that are conversations of texts: checks of all rows together are cheap for
         each.
 
-        None for a row that ``sample`` has to convert or refuse. Only if ``takes_many``.
+        None for a row that ``sample`` has to convert or refuse.
         """
         others = [None] * len(rows)
         if set(map(type, rows)) != _OBJECTS:
@@ -222,7 +217,10 @@ class Reading:
                 type(message.get("content")) is list for message in messages
             ):
                 raise MalformedRowError(f"its messages hold media, {_NEEDS_MEDIA}")
-            texts = _texts_of_parts(messages)
+            texts = []
+            for message in messages:
+                value = message.get("content")
+                texts += [part.get("text") for part in value] if type(value) is list else [value]
             unread += sorted(unread_of_messages(unusual_messages(messages)) - self.ignore)
         # Checked all at once: nearly no row has a mark.
         if may_have_marks("\n".join(filter(None, texts))):
@@ -271,15 +269,6 @@ def unread_columns(
         if column not in columns and not _is_empty(value)
     ]
     return [name for name in names if name not in ignore]
-
-
-def _texts_of_parts(messages: Sequence[Message]) -> list[str | None]:
-    """Return the contents of messages, one entry for each part."""
-    texts: list[str | None] = []
-    for message in messages:
-        content = message.get("content")
-        texts += [part.get("text") for part in content] if type(content) is list else [content]
-    return texts
 
 
 def unread_of_messages(messages: Sequence[Message]) -> set[str]:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import xxhash
 
@@ -36,7 +36,7 @@ from brimful.sources.directory import DESCRIPTIONS, chosen_paths, split_of_file,
 from brimful.sources.json_rows import object_of, text_of
 from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows
 from brimful.sources.settings import SourceSettings
-from brimful.sources.stamp import changed, require_file
+from brimful.sources.stamp import Stamp, require_file
 
 _ENDING = ".json"
 TRANSCRIPT, ROW = ".txt", _ENDING
@@ -107,8 +107,8 @@ class PairRows(CatalogueRows):
         listing = _Listing.of(origin)
 
         def write(file: IO[bytes]) -> None:
-            for row in listing.rows:
-                file.write(line_of(_entry(listing, row)))
+            for name in listing.rows:
+                file.write(line_of(_entry(listing, name)))
 
         target = kept_copy("catalogues", origin, listing.version, cache, write)
         return cls(target, cache=cache, title=folder, original=origin)
@@ -121,42 +121,26 @@ class PairRows(CatalogueRows):
         return f"{super().where(index)}{_ENDING}"
 
 
-class _RowFile(NamedTuple):
-    """The JSON file of one row.
-
-    Attributes:
-        stem: name without its ending.
-        name: as it is; the ending may be in upper case.
-        size: bytes.
-        ctime_ns: time of the last write, which a tool cannot set back.
-    """
-
-    stem: str
-    name: str
-    size: int
-    ctime_ns: int
-
-
 @dataclass(frozen=True)
 class _Listing:
     """The files of one folder.
 
     Attributes:
         folder: absolute path.
-        rows: in the order of their names.
+        rows: stamp of the JSON file of each row by its name, in the order of their stems.
         media: bytes of each medium by its name.
         media_of: names of the media of each stem that has any.
     """
 
     folder: str
-    rows: list[_RowFile]
+    rows: dict[str, Stamp]
     media: dict[str, int]
     media_of: dict[str, list[str]]
 
     @classmethod
     def of(cls, folder: str) -> "_Listing":
         """List all files of a folder without opening any."""
-        rows: list[_RowFile] = []
+        rows: dict[str, Stamp] = {}
         media: dict[str, int] = {}
         media_of: dict[str, list[str]] = {}
         with os.scandir(folder) as entries:
@@ -166,20 +150,18 @@ class _Listing:
                 if not is_row and media_kind(name) is None:
                     continue
                 try:
-                    status = entry.stat()
+                    stamp = Stamp.of(entry.path)
                 except FileNotFoundError:
                     continue  # a link to nothing, or deleted just now: a row that names it says so
                 if is_row:
-                    require_file(entry.path, status)
-                    rows.append(
-                        _RowFile(name[: -len(_ENDING)], name, status.st_size, status.st_ctime_ns)
-                    )
+                    require_file(entry.path)
+                    rows[name] = stamp
                 else:
-                    media[name] = status.st_size
+                    media[name] = stamp.size
                     media_of.setdefault(name.rpartition(".")[0], []).append(name)
-        return cls(
-            folder, sorted(row for row in rows if _is_row(row.name, media_of)), media, media_of
-        )
+        names = sorted(rows, key=lambda name: name[: -len(_ENDING)])
+        chosen = {name: rows[name] for name in names if _is_row(name, media_of)}
+        return cls(folder, chosen, media, media_of)
 
     @property
     def version(self) -> list[str]:
@@ -187,7 +169,7 @@ class _Listing:
         same.
         """
         hasher = xxhash.xxh3_128()
-        entries = [(row.name, [row.size, row.ctime_ns]) for row in self.rows]
+        entries = [(name, [stamp.size, stamp.ctime_ns]) for name, stamp in self.rows.items()]
         for name, numbers in entries + [(name, [size]) for name, size in self.media.items()]:
             hasher.update(os.fsencode(name) + f"\0{numbers}\0".encode())
         return [hasher.hexdigest()]
@@ -202,19 +184,20 @@ def _is_row(name: str, media_stems: Mapping[str, Any] | set[str]) -> bool:
     return name not in DESCRIPTIONS or name[: -len(_ENDING)] in media_stems
 
 
-def _entry(listing: _Listing, row_file: _RowFile) -> dict[str, Any]:
+def _entry(listing: _Listing, name: str) -> dict[str, Any]:
     """Read one row; ``media`` holds the sizes of the media that it names or has, ``pair`` the media
     of its name.
     """
-    entry: dict[str, Any] = {"name": row_file.stem}
+    stem = name[: -len(_ENDING)]
+    entry: dict[str, Any] = {"name": stem}
     try:
-        row = object_of(_bytes_of(os.path.join(listing.folder, row_file.name), row_file[2:]))
+        row = object_of(_bytes_of(os.path.join(listing.folder, name), listing.rows[name]))
         if has_media_of_its_own(row):
             names = dict.fromkeys(
                 value for value in media_values(row) if isinstance(value, str) and len(value) < 4096
             )
             return {**entry, "media": {name: listing.media.get(name) for name in names}, "row": row}
-        pair = listing.media_of.get(row_file.stem, [])
+        pair = listing.media_of.get(stem, [])
         entry |= {"media": {name: listing.media[name] for name in pair}, "pair": pair}
         return {**entry, "row": with_media_of_its_name(row, pair)}
     except MalformedRowError as error:
@@ -251,18 +234,15 @@ def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[st
     return {**row, **columns}
 
 
-def _bytes_of(path: str, stamp: tuple[int, int]) -> bytes:
-    """Return the bytes of a file of this size and time, at most one more than a row may have."""
+def _bytes_of(path: str, stamp: Stamp) -> bytes:
+    """Return the bytes of a file with this stamp, at most one more than a row may have."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_ROW_BYTES + 1)
-            status = os.fstat(file.fileno())
-    except FileNotFoundError as error:
-        raise changed(path, "was deleted") from error
     except OSError as error:
+        stamp.check(path)
         raise MalformedRowError(f"cannot be opened: {error.strerror}") from error
-    if (status.st_size, status.st_ctime_ns) != stamp:
-        raise changed(path)
+    stamp.check(path)
     return data
 
 

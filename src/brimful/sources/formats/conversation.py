@@ -107,17 +107,6 @@ def as_message(value: Any, name: str) -> Message:
     return message
 
 
-def key_of_turns(row: Mapping[str, Any], names: set[str]) -> str | None:
-    """Return the first key of a row whose value is a list of turns with these names; None without
-    one.
-    """
-    for key, value in row.items():
-        turn = value[0] if isinstance(value, list) and value else None
-        if isinstance(turn, Mapping) and names <= turn.keys():
-            return key
-    return None
-
-
 def as_tools(value: Any) -> list[dict[str, Any]] | None:
     """Return the tools of a chat: a list of JSON schemas, or JSON text of one; None for an empty
     value.

@@ -9,7 +9,6 @@ from brimful.sources.formats.conversation import (
     as_text,
     as_tools,
     from_json,
-    key_of_turns,
     preview,
 )
 from brimful.sources.formats.row_format import RowFormat
@@ -26,12 +25,8 @@ class Messages(RowFormat):
     name = "messages"
     default_fields = {"messages": "messages", "tools": "tools"}
     required_fields = ("messages",)
+    turn_keys = frozenset({"role", "content"})
     has_conversations = True
-
-    @classmethod
-    def likely_fields(cls, row: Mapping[str, Any]) -> Mapping[str, str] | None:
-        key = key_of_turns(row, {"role", "content"})
-        return None if key is None else {"messages": key}
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -76,11 +71,7 @@ class ShareGPT(RowFormat):
     name = "sharegpt"
     default_fields = {"conversations": "conversations", "system": "system", "tools": "tools"}
     required_fields = ("conversations",)
-
-    @classmethod
-    def likely_fields(cls, row: Mapping[str, Any]) -> Mapping[str, str] | None:
-        key = key_of_turns(row, {"from", "value"})
-        return None if key is None else {"conversations": key}
+    turn_keys = frozenset({"from", "value"})
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         messages = self.messages(row, "conversations", as_sharegpt_message)

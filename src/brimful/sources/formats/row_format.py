@@ -36,6 +36,8 @@ class RowFormat(abc.ABC):
     """Reason to refuse rows with one of the ``refused_columns`` in another format, up to the
     remedy.
     """
+    turn_keys: ClassVar[frozenset[str]] = frozenset()
+    """Keys of a turn, if the first required field is a list of turns."""
     synonyms: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Keys that data sets use for the fields, the likeliest first."""
     has_conversations: ClassVar[bool] = False
@@ -108,6 +110,10 @@ class RowFormat(abc.ABC):
         """Return the fields by which a row may be of this format, judged by its keys; None if it
         cannot be.
         """
+        for key, value in row.items():
+            turn = value[0] if isinstance(value, list) and value else None
+            if cls.turn_keys and isinstance(turn, Mapping) and cls.turn_keys <= turn.keys():
+                return {cls.required_fields[0]: key}
         keys = {
             field: key
             for field, synonyms in cls.synonyms.items()
