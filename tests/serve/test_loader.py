@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from brimful import PackLoader, open_packs, open_source, pack_dataset
 from brimful.errors import CorruptFileError, SettingsError, StateError
 from brimful.plan.schedule import Tail, schedule_packs
+from brimful.serve.order import signed
 from brimful.testing.toys import toy_chat_encoder, toy_packs
 
 
@@ -168,7 +169,7 @@ def test_a_state_of_another_loader_is_refused():
         PackLoader(toy_packs(8), dp_world_size=4).load_state_dict(state)
     with pytest.raises(StateError, match=r"fingerprint .*, seed \(0 in the state, 1 here\)"):
         PackLoader(toy_packs(9), dp_world_size=2, seed=1).load_state_dict(state)
-    for key, message in (("version", r"version \(2 in the state, 3 here\)$"), ("kind", r"kind \(2 in the state")):
+    for key, message in (("version", r"version \(2 in the state, 4 here\)$"), ("kind", r"kind \(2 in the state")):
         with pytest.raises(StateError, match=message):
             PackLoader(toy_packs(8), dp_world_size=2, micro_batches=2).load_state_dict({**state, key: 2})
 
@@ -315,6 +316,6 @@ def test_costs_belong_to_the_packs_of_one_epoch():
 )  # fmt: skip
 def test_steps_and_shapes_that_no_loader_saved(change):
     state = PackLoader(toy_packs(4)).state_dict()
-    PackLoader(toy_packs(4)).load_state_dict({**state, "step": 3})
+    PackLoader(toy_packs(4)).load_state_dict(signed({**state, "step": 3}))
     with pytest.raises(StateError, match="damaged"):
         PackLoader(toy_packs(4)).load_state_dict({**state, **change})

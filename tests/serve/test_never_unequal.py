@@ -21,6 +21,7 @@ from brimful.serve import (  # noqa: E402
     Window,
     WindowBatches,
 )
+from brimful.serve.order import signed  # noqa: E402
 from brimful.store.shards import Pack  # noqa: E402
 from brimful.stream import StreamLoader  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_pack, toy_packs  # noqa: E402
@@ -177,7 +178,7 @@ def whose_state(rank, everybody, pair):
     states = [None] * WORLD
     torch.distributed.all_gather_object(states, state, group=everybody)
     other = states[(rank + 1) % WORLD]
-    earlier = {key: value for key, value in other.items() if key != "own_stream"}
+    earlier = signed({key: value for key, value in other.items() if key != "own_stream"})
     cases = [(everybody, state), (everybody, other), (pair, state), (None, state), (everybody, earlier)]
     damaged = (everybody, {**state, "own_stream": [rank]})
     return [message(group, case) for group, case in [*cases, damaged]]

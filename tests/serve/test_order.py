@@ -61,11 +61,3 @@ def test_packs_of_a_store_say_what_differs(tmp_path):
 def test_packs_that_nothing_is_known_of_are_told_by_their_fingerprints():
     loaders = [PackLoader(ToyPacks([toy_pack([3])] * count)) for count in (1, 2)]
     assert refusal(loaders[1], loaders[0].state_dict()).startswith(f"{START}fingerprint (")
-
-
-def test_a_state_of_before_that_says_nothing_of_its_packs_is_read():
-    loader = PackLoader(packs()[0])
-    state = loader.state_dict()
-    del state["of"]
-    loader.load_state_dict(state)
-    assert refusal(PackLoader(packs(count=21)[0]), state).startswith(f"{START}fingerprint (")

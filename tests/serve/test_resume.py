@@ -186,7 +186,7 @@ def test_the_state_has_one_head_everywhere_and_is_json(makers):
         assert states[0] == states[1], kind
         head = list(states[0])[:6]
         assert head == ["version", "kind", "fingerprint", "epoch", "step", "places"]
-        assert (states[0]["version"], states[0]["epoch"], states[0]["step"], states[0]["places"]) == (3, 0, 2, 0)
+        assert (states[0]["version"], states[0]["epoch"], states[0]["step"], states[0]["places"]) == (4, 0, 2, 0)
 
 
 @settings(max_examples=40)
@@ -463,22 +463,12 @@ def test_the_same_global_batches_of_other_ranks_are_no_warning(logged):
     ]
 
 
-@pytest.mark.parametrize(
-    ("harm", "reason"),
-    [
-        (lambda state: state.update(plan=None), "a window without its plan"),
-        (lambda state: state["plan"]["planner"].update(version=99), "damaged"),
-        (lambda state: state["plan"].update(packs=[state["plan"]["numbers"]]), "lost, or twice in it"),
-    ],
-)
-def test_what_a_window_cannot_have_is_said(harm, reason):
-    """Each is another damage, of a checkpoint that somebody edited or mixed from two."""
+def test_a_window_goes_through_json():
+    """Trainers save states as they like."""
     stream = list(toy_packs(9))
     make = lambda: WindowBatches(Numbered(stream), Window(9, size=5), samples)  # noqa: E731
     loader = make()
     next(iter(loader))
-    state = loader.state_dict()
-    make().load_state_dict(json.loads(json.dumps(state)))
-    harm(state)
-    with pytest.raises(StateError, match=reason):
-        make().load_state_dict(state)
+    resumed = make()
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert resumed.state_dict() == loader.state_dict()

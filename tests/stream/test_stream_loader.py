@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import CorruptFileError, NotAPackStoreError, SettingsError, StateError, StreamTimeoutError
+from brimful.serve.order import signed
 from brimful.stream import LazyShardedDataset, StreamLoader
 from brimful.testing.toys import ToyProducer, toy_stream
 
@@ -276,7 +277,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(StateError, match=r"lanes \(4 in the state, 2 here\)"):
         StreamLoader(stream, lanes=2, assign="lane").load_state_dict(by_lanes)
     with pytest.raises(StateError, match=r"lanes \(4 in the state, 3 here\), and its 4 packs end within a step of 3"):
-        StreamLoader(stream, lanes=3).load_state_dict({**state, "step": 1})
+        StreamLoader(stream, lanes=3).load_state_dict(signed({**state, "step": 1}))
     with pytest.raises(StateError, match=r"kind \(packs in the state, stream here\)"):
         StreamLoader(stream, lanes=4).load_state_dict({**state, "kind": "packs"})
     for damage in ({"step": -1}, {"step": 1.5}, {"epoch": None}, {"step": 400}, {"places": 4}):

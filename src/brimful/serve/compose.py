@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from brimful.errors import OversizedSampleError
 from brimful.plan import Overflow
-from brimful.serve.order import damaged
 from brimful.serve.token_budget import Fit, SampleCount, TokenBudget
 
 
@@ -134,13 +133,7 @@ class MicroBatchComposer:
         return ComposerMark(self.waiting, self.ledger)
 
     def go_to(self, mark: ComposerMark) -> None:
-        """Go back to a snapshot of this composer, or of another composer with the same settings.
-
-        Raises:
-            StateError: the snapshot is of a composer with a plan.
-        """
-        if mark.plan is not None:
-            raise damaged(f"a plan of {type(mark.plan).__name__} for micro-batches that have none")
+        """Go back to a snapshot of this composer, or of another composer with the same settings."""
         self._waiting = list(mark.segments)
         self._count_waiting(mark)
 

@@ -28,7 +28,6 @@ from brimful.serve.order import (
     RankSettings,
     Request,
     check_state,
-    damaged,
     make_state,
 )
 from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed
@@ -266,7 +265,7 @@ class ComposedOrder(Order):
         saved, own = state.get(_OWN_STREAM), self._own_stream
         if saved is None or saved == own or (own is None and self._agree is not None):
             return
-        rank, num_ranks = map(int, saved)
+        rank, num_ranks = saved
         here = (
             "this loader reads no stream of its own (agree)"
             if own is None
@@ -305,32 +304,22 @@ class ComposedOrder(Order):
             **self._identity(),
         )
         epoch, step, places = check_state(state, own_state, ["batching", "tail"])
-        try:
-            self._check_own_stream(state)
-            world_size, micro_batches = map(int, state["shape"])
-            first_step = int(state["first_step"])
-            if places % world_size or places >= world_size * micro_batches or first_step < 0:
-                raise damaged(
-                    f"{places} places of {world_size} × {micro_batches}, first step {first_step}"
-                )
-            shape = [self.dp_world_size, self._micro_batches]
-            # Within a step its micro-batches belong to fixed ranks; between steps other ranks may
-            # continue.
-            if places and [world_size, micro_batches] != shape:
-                raise StateError(
-                    f"the loader state was saved within a step, after {places} of its "
-                    f"micro-batches, by {world_size} ranks × {micro_batches}, and this run has "
-                    f"{shape[0]} × {shape[1]}: save at the end of a step, or load it there"
-                )
-            ledger = BatchLedger(**state["ledger"])
-            segments = [SampleSegment(*map(int, row)) for row in state["waiting"]]
-            filler = [] if state["filler"] is None else [SampleSegment(*map(int, state["filler"]))]
-            self.feed.load(state, [*segments, *filler], epoch)
-            self._composer.go_to(ComposerMark(segments, ledger, state["plan"]))
-        except StateError:
-            raise
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-            raise damaged(f"{type(error).__name__}: {error}") from error
+        self._check_own_stream(state)
+        world_size, micro_batches = state["shape"]
+        first_step = state["first_step"]
+        shape = [self.dp_world_size, self._micro_batches]
+        # Within a step its micro-batches belong to fixed ranks; between steps other ranks may
+        # continue.
+        if places and [world_size, micro_batches] != shape:
+            raise StateError(
+                f"the loader state was saved within a step, after {places} of its "
+                f"micro-batches, by {world_size} ranks × {micro_batches}, and this run has "
+                f"{shape[0]} × {shape[1]}: save at the end of a step, or load it there"
+            )
+        segments = [SampleSegment(*row) for row in state["waiting"]]
+        filler = [] if state["filler"] is None else [SampleSegment(*state["filler"])]
+        self.feed.load(state, epoch)
+        self._composer.go_to(ComposerMark(segments, BatchLedger(**state["ledger"]), state["plan"]))
         if not places and world_size * micro_batches != self.dp_world_size * self._micro_batches:
             logging.getLogger("brimful").warning(
                 "continues with steps of %d × %d micro-batches, previously %d × %d: the same "

@@ -24,8 +24,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from brimful.base.checks import check_rank, check_type, is_whole_number
-from brimful.base.fingerprint import short
+from brimful.base.checks import check_rank, check_type
+from brimful.base.fingerprint import fingerprint_of, short
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import differences
 from brimful.errors import StateError
@@ -33,7 +33,7 @@ from brimful.plan.schedule import Tail
 
 AnyOrder = TypeVar("AnyOrder", bound="Order")
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 """Version in every state; states of other versions are refused."""
 
 
@@ -149,18 +149,31 @@ def make_state(
     """Return a state for JSON; ``of`` is never compared, and describes the fingerprinted data in
     messages.
 
-    >>> make_state("packs", "41396dc", Position(0, 7, 0), seed=0)
-    {'version': 3, 'kind': 'packs', 'fingerprint': '41396dc', 'epoch': 0, 'step': 7, 'places': 0, 'seed': 0}
+    >>> make_state("packs", "41396dc", Position(0, 7, 0), seed=0)  # doctest: +ELLIPSIS
+    {'version': 4, 'kind': 'packs', 'fingerprint': '41396dc', 'epoch': 0, 'step': 7, 'places': 0, 'seed': 0, 'checksum': ...}
     """
     facts = {"of": dict(of)} if of else {}
-    return {
-        "version": STATE_VERSION,
-        "kind": kind,
-        "fingerprint": fingerprint,
-        **position._asdict(),
-        **facts,
-        **settings,
-    }
+    return signed(
+        {
+            "version": STATE_VERSION,
+            "kind": kind,
+            "fingerprint": fingerprint,
+            **position._asdict(),
+            **facts,
+            **settings,
+        }
+    )
+
+
+def signed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state with its checksum: one that was cut, edited or mixed from two is refused."""
+    return {**state, "checksum": _checksum(state)}
+
+
+def _checksum(state: Mapping[str, Any]) -> Fingerprint:
+    # The state of a user's stream may hold values that JSON cannot.
+    others = ("checksum", "source_state")
+    return fingerprint_of({name: state[name] for name in state if name not in others})
 
 
 def facts_of_store(directory: str, identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,36 +199,24 @@ def check_state(state: Any, own_state: Mapping[str, Any], keys: Iterable[str]) -
 
     Raises:
         StateError: names each key whose values differ, with both values, and describes the other
-            packs or samples; or names the impossible numbers.
+            packs or samples; or the state is damaged.
     """
     check_type("state", state, Mapping, "what state_dict returned")
     # A state of another version or kind differs everywhere: one reason is enough.
     for names in (["version"], ["kind"], keys):
+        if names is keys and state.get("checksum") != _checksum(state):
+            raise StateError("the loader state is damaged: it has other values than were saved")
         text = differences(state, own_state, names, show=str)
-        if names is keys and state.get("fingerprint") != own_state["fingerprint"]:
+        if names is keys and state["fingerprint"] != own_state["fingerprint"]:
             text = ", ".join(filter(None, (_others(state, own_state), text)))
         if text:
             raise StateError(f"the loader state does not fit: {text}")
-    values: list[Any] = [state.get(name) for name in Position._fields]
-    if not all(map(is_whole_number, values)) or min(values) < 0:
-        raise damaged(
-            ", ".join(
-                f"{name} {value!r}" for name, value in zip(Position._fields, values, strict=True)
-            )
-        )
-    return Position(*map(int, values))
+    return Position(*(state[name] for name in Position._fields))
 
 
 def _others(state: Mapping[str, Any], own_state: Mapping[str, Any]) -> str:
     """Describe how the packs or samples of a state differ."""
-    saved, own = state.get("of"), own_state.get("of", {})
-    known = isinstance(saved, Mapping) and differences(
-        saved, {**dict.fromkeys(saved), **own}, {**own, **saved}, show=str
-    )
+    saved, own = state.get("of", {}), own_state.get("of", {})
+    known = differences(saved, {**dict.fromkeys(saved), **own}, {**own, **saved}, show=str)
     prints = differences(state, own_state, ["fingerprint"], show=lambda value: short(str(value)))
     return f"it is of other data or settings: {known or prints}"
-
-
-def damaged(reason: str) -> StateError:
-    """Return the error for a state that no loader could have saved."""
-    return StateError(f"the loader state is damaged: {reason}")

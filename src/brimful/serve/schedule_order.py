@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.base.checks import is_whole_number, whole_number
+from brimful.base.checks import whole_number
 from brimful.base.fingerprint import fingerprint_array
 from brimful.base.wording import counted
 from brimful.errors import SettingsError, StateError
@@ -24,7 +24,6 @@ from brimful.serve.order import (
     RankSettings,
     Request,
     check_state,
-    damaged,
     make_state,
 )
 from brimful.store.shards import FingerprintedPacks
@@ -213,21 +212,10 @@ class ScheduleOrder(Order):
                 step by other ranks; names the difference.
         """
         epoch, step, places = check_state(state, self.state_dict(), _SETTINGS)
-        shapes = _shapes_of(state)
+        shapes = [Shape(*row) for row in state["shapes"]]
         saved = shapes[-1]
         is_resized = saved.step_shape != self._shape.step_shape
         packs_together = saved.dp_world_size * saved.packs_per_micro_batch
-        num_steps = self._num_steps(shapes)
-        # Accept only numbers that a loader could have saved: an edited checkpoint is refused, not
-        # repaired. A data set that plans again for each epoch may have more packs in the epoch of
-        # the state.
-        is_known = not getattr(self._packs, "replans", False)
-        if step < saved.first_step or places % packs_together or places >= saved.step_size:
-            raise damaged(
-                f"step {step:,}, {places:,} places of {saved.step_size:,}, shape {list(saved)}"
-            )
-        if is_known and step >= num_steps and (step, places) != (0, 0):
-            raise damaged(f"epoch {epoch:,}, step {step:,} of {num_steps:,}")
         if is_resized:
             if places:
                 raise StateError(
@@ -243,7 +231,8 @@ class ScheduleOrder(Order):
                 # Nothing was served: of the earlier shapes, only the shape that decides global
                 # batches matters.
                 is_kept = self._costs is not None and saved.step_size == self._shape.step_size
-                shapes = [_shapes_of(state)[0], self._shape] if is_kept else [self._shape]
+                first = Shape(*state["shapes"][0])
+                shapes = [first, self._shape] if is_kept else [self._shape]
             if saved.step_size != self._shape.step_size:
                 logging.getLogger("brimful").warning(
                     "continues with steps of %d packs (%s), previously %d (%s): the same packs in "
@@ -265,29 +254,6 @@ class ScheduleOrder(Order):
             f"epoch {self.epoch}, step {self._position().step:,} of "
             f"{self._num_steps(self._shapes):,}"
         )
-
-
-def _shapes_of(state: Mapping[str, Any]) -> list[Shape]:
-    """Return the shapes of a state, which is not trusted.
-
-    Raises:
-        StateError: they are not valid shapes, or not in order.
-    """
-    rows: Any = state.get("shapes")
-    is_list = isinstance(rows, list) and all(
-        isinstance(row, list) and len(row) == 4 for row in rows
-    )
-    if not is_list or not rows or not all(is_whole_number(value) for row in rows for value in row):
-        raise damaged(f"shapes {rows!r}")
-    shapes = [Shape(*row) for row in rows]
-    first_steps = [shape.first_step for shape in shapes]
-    if (
-        first_steps[0] != 0
-        or first_steps != sorted(first_steps)
-        or min(min(shape.step_shape) for shape in shapes) < 1
-    ):
-        raise damaged(f"shapes {rows!r}")
-    return shapes
 
 
 def _shown(shape: Shape) -> str:

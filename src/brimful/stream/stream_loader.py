@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from brimful.base.arguments import as_settings, understands
-from brimful.base.checks import whole_number
 from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, StateError
 from brimful.serve.loader import RankLoader
-from brimful.serve.order import Order, Request, check_state, damaged
+from brimful.serve.order import Order, Request, check_state
 from brimful.store.shards import Pack
 from brimful.stream.assignment import Assignment, StreamSettings
 from brimful.stream.followed_packs import FollowedPacks
@@ -81,13 +80,8 @@ class FollowedOrder(Order):
             self.state_dict(),
             ["assign", "tail"] if by_packs else ["lanes", "assign", "tail"],
         )
-        lanes = whole_number("lanes of the loader state", state.get("lanes"), minimum=1)
-        if places >= lanes:
-            raise damaged(f"{places} places of {lanes}")
+        lanes = state["lanes"]
         position = step * lanes + places
-        num_places = None if packs.steps_per_epoch is None else packs.steps_per_epoch * packs.lanes
-        if num_places is not None and position > num_places + -num_places % lanes:
-            raise damaged(f"{position:,} of {num_places:,} packs delivered")
         remainder = position % packs.lanes
         if lanes != packs.lanes and remainder:
             raise StateError(

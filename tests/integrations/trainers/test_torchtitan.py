@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 
 from brimful.errors import CollateError, SettingsError, StateError  # noqa: E402
 from brimful.integrations.trainers.torchtitan import TorchtitanLoader  # noqa: E402
+from brimful.serve.order import signed  # noqa: E402
 from brimful.testing.toys import ToyPacks, toy_pack, toy_packs  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 
@@ -58,7 +59,7 @@ def test_the_state_is_the_same_on_all_ranks_and_other_ranks_go_on():
     ]
     assert all(state == states[0] for state in states)
     loader = TorchtitanLoader(toy_packs(8), num_tokens_per_batch=4, dp_world_size=2, repeat=False)
-    loader.load_state_dict({**states[0], "step": 1})
+    loader.load_state_dict(signed({**states[0], "step": 1}))
     assert len(list(loader)) == 2, "four packs are left, two in each step now"
     with pytest.raises(StateError, match="fingerprint"):
         TorchtitanLoader(toy_packs(9), num_tokens_per_batch=4, dp_world_size=4).load_state_dict(states[0])

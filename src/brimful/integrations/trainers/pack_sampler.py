@@ -14,6 +14,7 @@ from brimful.base.arguments import as_settings, understands
 from brimful.base.checks import position
 from brimful.base.wording import counted
 from brimful.errors import StateError
+from brimful.serve.order import signed
 from brimful.serve.schedule_order import ScheduleOrder, ScheduleSettings
 from brimful.store.shards import FingerprintedPacks, Pack
 
@@ -120,7 +121,7 @@ class PackSampler(torch.utils.data.Sampler[int]):
         # If the number of ranks changed during an epoch, the next epoch starts from another state.
         if epoch != order.epoch:
             order.begin_epoch(epoch)
-        return {**order.state_dict(), "step": step_of_epoch, "places": 0}
+        return signed({**order.state_dict(), "step": step_of_epoch, "places": 0})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep the global batches of a run that started with other ranks.
