@@ -68,16 +68,19 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
     "a source for lengths": (lambda m: plan_packs(m.source, capacity=8), "and is a Source: open a file of lengths"),
     "token ids for lengths": (
         lambda m: plan_packs([[1, 2, 3], [4, 5]], capacity=8),
-        "and the one of sample 0 is a list of 3: give the number of its tokens",
+        "lengths must be whole numbers, one for each sample, and are object",
     ),
     "equally long token ids": (
         lambda m: plan_packs([[1, 2], [4, 5]], capacity=8),
-        "and the one of sample 0 is a list of 2",
+        "lengths must be whole numbers, one for each sample, and are int64 of shape (2, 2)",
     ),
-    "a missing length": (lambda m: plan_packs([1, None], capacity=8), "the one of sample 1 is None"),
+    "a missing length": (
+        lambda m: plan_packs([1, None], capacity=8),
+        "lengths must be whole numbers, one for each sample, and are object",
+    ),
     "lengths of a table": (
         lambda m: LengthTable.from_lengths([[1], [2, 3]]),
-        "tokens must be whole numbers, one for each sample, and the one of sample 0 is a list of 1",
+        "tokens must be whole numbers, one for each sample, and are object",
     ),
     "capacity by place": (
         lambda m: plan_packs([1, 2], 8),

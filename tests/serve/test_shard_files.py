@@ -46,18 +46,6 @@ def test_copies_that_are_open_are_a_share_of_the_cache(tmp_path):
     assert first_samples(files, records) == [[0], [1], [2], [3]]
 
 
-def test_a_shard_that_is_read_whole_is_held_against_its_hash(tmp_path, monkeypatch):
-    """A flip between columns is in no digest of a batch, and a foreign record may have none."""
-    directory = toy_stream(tmp_path, [1])
-    monkeypatch.setattr(pack_store, "_READ_BYTES", 100)
-    files, (record,) = files_of(directory, are_read_whole=True)
-    assert first_samples(files, [record]) == [[0]]
-    other = replace(record, xxh3_128="0" * 32)
-    assert first_samples(files_of(directory)[0], [other]) == [[0]]
-    with pytest.raises(CorruptFileError, match="has other bytes than were committed: write the shard again"):
-        files_of(directory, are_read_whole=True)[0].pack(other, 0)
-
-
 def test_a_damaged_shard_is_not_kept_open(tmp_path):
     """One that was put right, is read again without a new process."""
     directory = toy_stream(tmp_path, [1])

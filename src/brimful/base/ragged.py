@@ -92,14 +92,8 @@ def mask_of_ranges(begins: Int64Array, ends: Int64Array, count: int) -> BoolArra
     >>> mask_of_ranges(np.array([1, 3]), np.array([2, 5]), 6).tolist()
     [False, True, False, True, True, False]
     """
-    is_range = begins < ends
-    begins, ends = begins[is_range], ends[is_range]
-    if (begins[1:] < begins[:-1]).any():
-        order = np.argsort(begins, kind="stable")
-        begins, ends = begins[order], ends[order]
-    edges = np.zeros(2 * len(begins) + 2, dtype=np.int64)
-    edges[1:-1:2], edges[2:-1:2], edges[-1] = begins, np.maximum.accumulate(ends), count
-    # A range that begins inside an earlier one is cut to begin where all earlier ones have ended.
-    np.maximum(edges[3:-1:2], edges[2:-2:2], out=edges[3:-1:2])
-    # Elements between two edges are outside, inside, outside, …
-    return np.repeat(np.arange(len(edges) - 1) % 2 == 1, np.diff(edges))
+    ends = np.maximum(begins, ends)
+    # Ranges that begin at each element, less those that have ended there.
+    changes = np.bincount(begins, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
+    depths = np.cumsum(changes[:count])
+    return depths > 0

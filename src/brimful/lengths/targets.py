@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -45,37 +45,20 @@ def as_lengths(lengths: IntArrayLike, name: str = "lengths") -> Lengths:
     if array.size == 0:
         array = array.astype(np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidLengthsError(f"{name} must be {_expectation(lengths, array)}")
-    if array.dtype != np.int32:
-        if int(array.max()) > _MAX_LENGTH:
-            longest = int(np.argmax(array))
-            raise InvalidLengthsError(
-                f"{name}: sample {longest} has {int(array[longest]):,}, above the maximum, "
-                f"{_MAX_LENGTH:,}"
-            )
-        # The conversion would wrap around numbers of wider types.
-        if int(array.min()) < -_MAX_LENGTH:
-            raise InvalidLengthsError(
-                f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}"
-            )
-        array = array.astype(np.int32)
-    return array
-
-
-def _expectation(lengths: Any, array: np.ndarray[Any, Any]) -> str:
-    """Return the end of the message ``… must be …``: expected numbers, and the first thing that
-    differs.
-    """
-    items = lengths if isinstance(lengths, Sequence) else ()
-    for index, item in enumerate(items):
-        if not isinstance(item, (int, float, np.number)):
-            return (
-                f"whole numbers, one for each sample, and the one of sample {index} is "
-                f"{describe(item)}: give the number of its tokens"
-            )
-    if array.ndim != 1:
-        return f"one row of numbers and has shape {array.shape}"
-    return f"whole numbers and are {array.dtype}"
+        raise InvalidLengthsError(
+            f"{name} must be whole numbers, one for each sample, and are {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    if array.dtype == np.int32:
+        return array
+    # The conversion would wrap around numbers of wider types.
+    outside = np.flatnonzero((array > _MAX_LENGTH) | (array < -_MAX_LENGTH))
+    if len(outside):
+        raise InvalidLengthsError(
+            f"{name}: sample {outside[0]} has {int(array[outside[0]]):,}, and the maximum is "
+            f"{_MAX_LENGTH:,}"
+        )
+    return array.astype(np.int32)
 
 
 _ROWS_AT_ONCE = 1 << 16
@@ -222,18 +205,6 @@ def joined_rows(parts: Sequence[Ragged]) -> Ragged:
     return Ragged(np.concatenate([nothing, *values]), offsets_of(np.concatenate([nothing, *sizes])))
 
 
-class ReadSample(Protocol):
-    """Sample as its source gives it."""
-
-    @property
-    def kind(self) -> str:
-        """Kind of sample: a chat, a text, a row of tokens."""
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """Columns that are not read."""
-
-
 @dataclass
 class Account:
     """Counts of samples by what was read from them.
@@ -254,8 +225,8 @@ class Account:
     unread: Counter[str] = field(default_factory=Counter)
     no_target: Counter[str] = field(default_factory=Counter)
 
-    def add(self, samples: Iterable[ReadSample]) -> None:
-        """Count samples that were encoded."""
+    def add(self, samples: Iterable[Any]) -> None:
+        """Count samples that were encoded, as their source gave them."""
         samples = list(samples)
         self.kinds.update([sample.kind for sample in samples])
         for unread in filter(None, [sample.unread for sample in samples]):

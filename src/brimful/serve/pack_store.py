@@ -7,14 +7,14 @@ from __future__ import annotations
 import abc
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 from brimful.base.attachment import attachment_store
-from brimful.base.blobs import BlobStore, LocalCopies, PromisedBlobs, open_blob_store
+from brimful.base.blobs import BlobStore, LocalCopies, LocalCopy, PromisedBlobs, open_blob_store
 from brimful.base.checks import path_of, position
-from brimful.base.fingerprint import fingerprint_stream, short
+from brimful.base.fingerprint import short
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.base.wording import counted
 from brimful.errors import CorruptFileError, UnfinishedStoreError
@@ -27,19 +27,10 @@ _MAX_OPEN_SHARDS = 256
 first.
 """
 
-_READ_BYTES = 1 << 20
-"""Bytes of a shard that are read and hashed together, so that they stay in the CPU cache."""
-
 _CACHE_SHARE = 8
 """A process keeps at most ``1 / 8`` of the cache open: a node has many ranks, and each rank has
 workers.
 """
-
-
-class _OpenShard(NamedTuple):
-    reader: ShardReader
-    close: Callable[[], None]
-    """Release the copy, so that its space can be used for another; without a copy do nothing."""
 
 
 class ShardFiles:
@@ -50,10 +41,6 @@ class ShardFiles:
         media: files that their packs refer to (``files_of`` of ``attachment_store``).
         cache_dir, cache_bytes: see ``open_packs``; a local store without a ``cache_dir`` is read in
             place.
-        are_read_whole: this process reads whole shards, so each is checked against the hash in the
-            log when it is opened. Batches are always compared with their digests in the record;
-            this also finds a bit flip between columns, and damage in a foreign shard whose record
-            has no digests.
     """
 
     def __init__(
@@ -63,14 +50,14 @@ class ShardFiles:
         *,
         cache_dir: AnyPath | None = None,
         cache_bytes: int | None = None,
-        are_read_whole: bool = False,
     ) -> None:
-        self.store, self._media, self._are_read_whole = store, media, are_read_whole
+        self.store, self._media = store, media
         self._cache = cache_dir, cache_bytes
         self.is_copied = cache_dir is not None or store.local_path("") is None
         self._copies: LocalCopies | None = None
         self._promised = PromisedBlobs(store)
-        self._open: OrderedDict[int, _OpenShard] = OrderedDict()
+        # Each with the copy that it reads; None in place.
+        self._open: OrderedDict[int, tuple[ShardReader, LocalCopy | None]] = OrderedDict()
 
     @property
     def copies(self) -> LocalCopies:
@@ -89,9 +76,7 @@ class ShardFiles:
         try:
             return self._shard(record).pack(row)
         except CorruptFileError:
-            shard = self._open.pop(record.seq, None)
-            if shard is not None:
-                shard.close()
+            self._close(record.seq)
             # A copy was undamaged when it was downloaded, and was damaged later, by a power failure
             # or a disk.
             if not (self.is_copied and self.copies.discard(record.xxh3_128)):
@@ -104,12 +89,17 @@ class ShardFiles:
 
     def _shard(self, record: ShardRecord) -> ShardReader:
         """Return the reader of a shard, mapped at the first call."""
-        shard = self._open.get(record.seq)
-        if shard is None:
+        if record.seq not in self._open:
             while len(self._open) >= self._max_open(record):
-                self._open.popitem(last=False)[1].close()
-            shard = self._open[record.seq] = self._opened(record)
-        return shard.reader
+                self._close(next(iter(self._open)))
+            self._open[record.seq] = self._opened(record)
+        return self._open[record.seq][0]
+
+    def _close(self, seq: int) -> None:
+        """Release the copy of a shard, so that its space can be used for another."""
+        _, copy = self._open.pop(seq, (None, None))
+        if copy is not None:
+            copy.close()
 
     def _max_open(self, record: ShardRecord) -> int:
         if not self.is_copied:
@@ -118,26 +108,15 @@ class ShardFiles:
             2, min(_MAX_OPEN_SHARDS, self.copies.max_bytes // (_CACHE_SHARE * max(record.bytes, 1)))
         )
 
-    def _opened(self, record: ShardRecord) -> _OpenShard:
+    def _opened(self, record: ShardRecord) -> tuple[ShardReader, LocalCopy | None]:
+        read = partial(ShardReader, size=record.bytes, batches=record.batches, media=self._media)
         path = self.store.local_path(record.file)
         if path is not None and not self.is_copied:
             self._promised.size(record.file)
-            reader = ShardReader(path, size=record.bytes, batches=record.batches, media=self._media)
-            # After the reader, which refuses a missing or truncated file.
-            if self._are_read_whole:
-                with open(path, "rb", buffering=0) as file:
-                    fingerprint = fingerprint_stream(iter(lambda: file.read(_READ_BYTES), b""))
-                if fingerprint != record.xxh3_128:
-                    raise CorruptFileError(
-                        f"{path} has other bytes than were committed: write the shard again"
-                    )
-            return _OpenShard(reader, lambda: None)
+            return read(path), None
         copy = self.copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)
         try:
-            reader = ShardReader(
-                copy.path, size=record.bytes, batches=record.batches, media=self._media
-            )
-            return _OpenShard(reader, copy.close)
+            return read(copy.path), copy
         except BaseException:
             copy.close()
             raise

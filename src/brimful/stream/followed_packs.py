@@ -8,7 +8,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from brimful.base.attachment import attachment_store
@@ -123,8 +122,6 @@ class FollowedPacks:
     Args:
         directory: path or URL of the stream.
         settings: settings of this rank.
-        are_shards_shared: true if other ranks read packs of the same shards, although the settings
-            name only one rank.
 
     Attributes:
         log: the records, as far as they were read.
@@ -138,22 +135,17 @@ class FollowedPacks:
         SettingsError, NotAPackStoreError: see ``StreamLoader``.
     """
 
-    def __init__(
-        self, directory: AnyPath, settings: StreamSettings, *, are_shards_shared: bool = False
-    ) -> None:
+    def __init__(self, directory: AnyPath, settings: StreamSettings) -> None:
         self.directory = path_of("directory", directory, "the path of a stream")
-        self._store, self._are_shards_shared = open_blob_store(directory), are_shards_shared
+        self._store = open_blob_store(directory)
         self._follow(FollowedLog(self._store, timeout=settings.timeout), settings)
         # The list of shards grows in place, so files of new shards are known too.
         media = attachment_store().files_of(self._store, self.log.shards, self.log.header["notes"])
-        # With assignment by packs, every rank opens every shard for only a few of its packs.
-        is_alone = settings.dp_world_size == 1 and not are_shards_shared
         self._files = ShardFiles(
             self._store,
             media,
             cache_dir=settings.cache_dir,
             cache_bytes=settings.cache_bytes,
-            are_read_whole=self.settings.assign is Assignment.LANE or is_alone,
         )
 
     def _follow(self, log: FollowedLog, settings: StreamSettings) -> None:
@@ -168,8 +160,7 @@ class FollowedPacks:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Each process follows the log itself and maps its own files.
-        make = partial(FollowedPacks, are_shards_shared=self._are_shards_shared)
-        return make, (self.directory, self.settings)
+        return FollowedPacks, (self.directory, self.settings)
 
     @property
     def steps_per_epoch(self) -> int | None:

@@ -118,7 +118,7 @@ class LazyShardedDataset:
         if holds_chunks(directory):
             self.packs = ChunkPacks(directory, settings)
         else:
-            self.packs = FollowedPacks(directory, settings, are_shards_shared=True)
+            self.packs = FollowedPacks(directory, settings)
         self.directory, self.lanes = self.packs.directory, self.packs.lanes
         identity = self.packs.identity
         self.fingerprint: Fingerprint = identity["plan"]

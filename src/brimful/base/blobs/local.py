@@ -18,7 +18,6 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -44,22 +43,13 @@ arrive.
 Seen = TypeVar("Seen")
 
 
-@dataclass(frozen=True)
-class FolderUse:
-    """A claim on a folder of temporary files; ``locked`` is false where the system has no locks."""
-
-    file: IO[bytes]
-    locked: bool
-
-    def alone(self) -> bool:
-        """Return true if no other job uses the folder, and none can start before this use ends."""
-        return self.locked and try_lock(self.file)
-
-
 @contextlib.contextmanager
-def use_folder(folder: Path) -> Iterator[FolderUse]:
+def use_folder(folder: Path) -> Iterator[IO[bytes] | None]:
     """Use a folder together with other jobs; it stays while one uses it, and the last removes it if
     it is empty.
+
+    Yields:
+        The file whose lock says so; None where the system has no locks.
     """
     while True:
         try:
@@ -75,15 +65,15 @@ def use_folder(folder: Path) -> Iterator[FolderUse]:
         except FileNotFoundError:  # another job removed the folder meanwhile
             continue
         with file:
-            use = FolderUse(file, locked=lock(file, shared=True))
+            use = file if lock(file, shared=True) else None
             # The last job removes the file under its own lock, so this lock may be on an unlinked
             # file.
-            if use.locked and not os.fstat(file.fileno()).st_nlink:
+            if use is not None and not os.fstat(file.fileno()).st_nlink:
                 continue
             try:
                 yield use
             finally:
-                if use.alone():
+                if _is_alone(use):
                     with contextlib.suppress(OSError):
                         # Their holders would use the folder too, so they are free.
                         for lock_file in folder.glob("*.lock"):
@@ -92,6 +82,11 @@ def use_folder(folder: Path) -> Iterator[FolderUse]:
                         os.unlink(folder / IN_USE)
                         folder.rmdir()
             return
+
+
+def _is_alone(use: IO[bytes] | None) -> bool:
+    """Return true if no other job uses the folder, and none can start before this use ends."""
+    return use is not None and try_lock(use)
 
 
 def remove(path: Path) -> None:
@@ -232,10 +227,10 @@ class LocalBlobStore(BlobStore):
                         f"{setting('directory', str(file))} is a file: name a directory"
                     ) from error
             yield
-            if use.alone():
+            if _is_alone(use):
                 for name in set(os.listdir(folder)) - {IN_USE}:
                     remove(folder / name)
-            elif not use.locked:
+            elif use is None:
                 for name in job_folders:
                     remove(folder / name)
 

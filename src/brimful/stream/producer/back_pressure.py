@@ -74,7 +74,8 @@ class BackPressure:
         self._min_free_bytes = setting_number("min_free_bytes", min_free_bytes, minimum=0)
         self._next_look, self._next_warning = -float("inf"), -float("inf")
         self._is_full = False
-        self.reason = ""
+        self._trained = 0
+        self.reason = self._disk_reason = ""
 
     def is_on(self, num_shards: int) -> bool:
         """Return true if a stream of ``num_shards`` shards must not grow now; ``reason`` says
@@ -83,25 +84,19 @@ class BackPressure:
         now = self._clock.now()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
-            self.reason = self._disk() or self._water(num_shards)
-            if self.reason and now >= self._next_warning:
-                self._next_warning = now + _WARN_SECONDS
-                logging.getLogger("brimful").warning("waiting: %s", self.reason)
+            self._disk_reason = self._disk()
+            if self._high_water is not None:
+                self._trained = min(map(self._frontier, self._trainings))
         # Shards that this producer commits between two checks count at once.
-        elif (
-            not self.reason
-            and self._high_water is not None
-            and num_shards - self._trained >= self._high_water
-        ):
-            self.reason = self._water(num_shards)
+        self.reason = self._disk_reason or self._water(num_shards)
+        if self.reason and now >= self._next_warning:
+            self._next_warning = now + _WARN_SECONDS
+            logging.getLogger("brimful").warning("waiting: %s", self.reason)
         return bool(self.reason)
-
-    _trained = 0
 
     def _water(self, num_shards: int) -> str:
         if self._high_water is None:
             return ""
-        self._trained = min(map(self._frontier, self._trainings))
         level = num_shards - self._trained
         # Once full, it stays full until a quarter is trained, so that it does not stop at every
         # shard.
