@@ -18,7 +18,7 @@ from brimful.errors import BadSampleError, SettingsError, SourceNotFoundError
         ("overflow", "drop", 'overflow="drop"', "--overflow drop"),
         ("capacity", 8192, "capacity=8192", "--max-length 8192"),
         ("min_fill", 0.5, "min_fill=0.5", "--min-fill 0.5"),
-        ("mix", True, "mix=True", "--mix"),
+        ("media_outside", True, "media_outside=True", "--media-outside"),
         ("bos", False, "bos=False", "--no-bos"),
         ("budgets", {"patches": 64}, 'budgets={"patches": 64}', "--budget patches=64"),
         ("fields", {"messages": "my chat"}, 'fields={"messages": "my chat"}', "--field 'messages=my chat'"),

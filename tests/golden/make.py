@@ -27,7 +27,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "concat_split": {"capacity": 128, "overflow": "split", "algorithm": "concat_split"},
     "budgets": {"capacity": 500, "budgets": {"samples": 4, "squares": 120_000, "loss_tokens": 400}},
     "groups": {"capacity": 700, "groups": "threes", "overflow": "drop"},
-    "aligned": {"capacity": 512, "alignment": 8, "min_fill": 0.9, "mix": True},
+    "aligned_filled": {"capacity": 512, "alignment": 8, "min_fill": 0.9},
     "phased": {"capacity": 400, "algorithm": "phased", "phases": "powers_of_two; half(min_fill=0.9); finish"},
 }
 """Options of ``plan_packs`` by the name of the file."""

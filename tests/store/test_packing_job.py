@@ -89,7 +89,7 @@ def test_a_refused_job_leaves_a_store_as_it_was(tmp_path):
     source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
     pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
     before = {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}
-    for options in ({"budgets": {"loss_tokens": 150}}, {"seed": 1}, {"mix": True}):
+    for options in ({"budgets": {"loss_tokens": 150}}, {"seed": 1}, {"min_fill": 0.5}):
         with pytest.raises(StoreMismatchError, match="settings"):
             pack_dataset(source, encoder, tmp_path / "packs", PlanSettings(capacity=200, **options))
     assert before == {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}

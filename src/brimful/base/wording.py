@@ -154,8 +154,8 @@ def translate(message: str, language: Language) -> str:
 def in_python(message: str) -> str:
     """Return a message with its settings as Python arguments.
 
-    >>> in_python(f"{setting('mix', True)} and {setting('budgets', {'patches': 64})}")
-    'mix=True and budgets={"patches": 64}'
+    >>> in_python(f"{setting('seed', 3)} and {setting('budgets', {'patches': 64})}")
+    'seed=3 and budgets={"patches": 64}'
     """
     return _MENTION.sub(
         lambda match: match.group(3) or as_argument(match.group(1), _value(match)), message

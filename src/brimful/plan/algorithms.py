@@ -64,9 +64,7 @@ class Algorithm:
         in_order: function of an algorithm that keeps the order of the samples.
         on_counts: function of an algorithm that sees the number of samples of each length.
         aliases: names that other libraries use.
-        contradicts: settings that cannot be combined with it; ``budgets`` and ``mix`` are added
-            automatically.
-        knows_budgets: packs under several budgets; every other algorithm refuses them.
+        contradicts: settings that cannot be combined with it; only ``auto`` knows budgets.
         window_rule: in-order function that packs the window of a ``Lookahead``, and whether the
             longest go first; None if the algorithm cannot plan a stream. ``X decreasing`` is ``X``
             on sorted items.
@@ -78,19 +76,9 @@ class Algorithm:
     in_order: PackInOrder | None = None
     on_counts: PackCounts | None = None
     aliases: tuple[str, ...] = ()
-    contradicts: frozenset[str] = frozenset()
+    contradicts: frozenset[str] = frozenset({"budgets"})
     window_rule: tuple[PackInOrder, bool] | None = None
     is_compared: bool = False
-    knows_budgets: bool = False
-
-    def __post_init__(self) -> None:
-        # Only an algorithm that knows budgets can pack under several, and exchanged segments lose
-        # their order.
-        implied = {"budgets": not self.knows_budgets, "mix": self.in_order is not None}
-        contradicts = self.contradicts.union(
-            name for name, is_implied in implied.items() if is_implied
-        )
-        object.__setattr__(self, "contradicts", contradicts)
 
 
 def _textbook(function: Callable[..., PackRuns]) -> PackCounts:
@@ -177,7 +165,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "best fit decreasing, and a search if the result is over 0.1 % above the bound; knows "
             "several budgets",
             on_counts=_pack_automatically,
-            knows_budgets=True,
+            contradicts=frozenset(),
         ),
         Algorithm(
             "phased",
@@ -194,7 +182,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "samples in their order, a new pack when the next does not fit",
             in_order=next_fit,
             aliases=("sequential",),
-            contradicts=frozenset({"min_fill"}),
+            contradicts=frozenset({"budgets", "min_fill"}),
             window_rule=(next_fit, False),
             is_compared=True,
         ),
@@ -220,7 +208,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "the stream of all tokens, cut where a pack is full",
             in_order=concat_split,
             aliases=("wrapped",),
-            contradicts=frozenset({"min_fill", "alignment", "groups"}),
+            contradicts=frozenset({"budgets", "min_fill", "alignment"}),
         ),
     )
 }

@@ -78,9 +78,6 @@ class PlanSettings:
     )
     alignment: Alignment | int = UNALIGNED
     min_fill: float = option(0.0, "Packs with less fill are packed again, then come last.", "SHARE")
-    mix: bool = option(
-        False, "Exchange segments until packs look like the data, at no cost in fill."
-    )
     time_limit: float | None = option(
         None, "Limit on the search of optimal (default 60) and auto.", "SECONDS"
     )
@@ -170,12 +167,12 @@ class PlanSettings:
             usable=usable,
             longest_segment=capacity if rule.name == "concat_split" else usable,
         )
-        if rule.contradicts or self.mix or self.num_packs is not None or self.mixture is not None:
+        if rule.contradicts or self.num_packs is not None or self.mixture is not None:
             self._check_contradictions()
 
     def _check_contradictions(self) -> None:
         algorithm, contradicts = setting("algorithm", self.algorithm), self.rule.contradicts
-        mix, budget = setting("mix", True), next(iter(self.budgets or ()), None)
+        budget = next(iter(self.budgets or ()), None)
         number = self.num_packs is not None and setting("num_packs", self.num_packs)
         mixture = (
             self.mixture if self.mixture and self.mixture.weighting is Weighting.DRAWS else None
@@ -198,19 +195,6 @@ class PlanSettings:
                 budget and "budgets" in contradicts,
                 f"{algorithm} knows only tokens and would ignore a budget of {budget}: use "
                 f"{setting('algorithm', 'auto')}",
-            ),
-            (
-                self.mix and self.seed is None,
-                f"{mix} exchanges segments at random and needs a {setting('seed')}",
-            ),
-            (
-                self.mix and budget,
-                f"{mix} exchanges segments by their tokens and would exceed {setting('budgets')}: "
-                "leave one out",
-            ),
-            (
-                self.mix and "mix" in contradicts,
-                f"{mix} would break the order that {algorithm} keeps",
             ),
             (
                 self.min_fill and "min_fill" in contradicts,
@@ -260,7 +244,6 @@ class PlanSettings:
             "alignment": {} if self.row_alignment.is_none else asdict(self.row_alignment),
             "min_fill": self.min_fill,
             "phases": str(self.recipe or ""),
-            "mix": bool(self.mix),
             "epoch": self.epoch,
             "num_packs": self.num_packs,
             "mixture": None if self.mixture is None else self.mixture.as_dict(),

@@ -2,26 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import numpy as np
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.ragged import positions_type
-from brimful.base.typing import AnyIntArray, IntArrayLike
+from brimful.base.typing import AnyIntArray, BoolArray, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.plan.algorithms import CountOptions
-from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.items import Items, prepare_items
 from brimful.plan.ledger import ledger_of
 from brimful.plan.mixed import MixedPacks, as_uses, members_of, pack_mixture
-from brimful.plan.order.exchange import exchange_segments, repack_underfilled
-from brimful.plan.order.shuffle import companion_order, pack_order, seeded_orders
-from brimful.plan.packing import LengthsLike, Packing, PackResult
+from brimful.plan.order.shuffle import companion_order, pack_places
+from brimful.plan.packing import LengthsLike, Packing, PackResult, loads_of, tokens_of
 from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.groups import check_beginnings_stay
@@ -73,8 +72,6 @@ def plan_packs(
             once more, and these packs come last. Nothing is dropped.
         phases: steps of ``phased``, as a ``Recipe`` or its text (docs/phased-recipe.md);
             ``Recipe.default()`` if None. ``Plan.outcome`` tells what each phase did.
-        mix: exchange segments between packs until the packs look like the data, at no cost in fill
-            (``plan.mix``).
         seed: shuffles samples of equal length and the order of the packs, at no cost in fill, so
             that packs are not sorted by length; None keeps the textbook order. Algorithms that keep
             the order of the samples ignore it.
@@ -168,26 +165,61 @@ def _pack(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     )
     if not settings.min_fill:
         return result
-
-    def repack(some_sizes: AnyIntArray) -> Packing:
-        if some_sizes.ndim > 1:
-            return pack_vectors(
-                some_sizes, capacities=items.capacities, seed=settings.seed or 0
-            ).packs
-        counts = Histogram.of(some_sizes)
-        runs = best_fit_decreasing(counts, capacity=settings.usable)
-        return runs.assign(
-            companion_order(some_sizes, counts, seed=settings.seed, epoch=settings.epoch)
-        )
-
-    packing, below = repack_underfilled(
-        result.packs,
-        items.sizes,
-        capacities=items.capacities,
-        min_fill=settings.min_fill,
-        repack=repack,
-    )
+    packing, below = _repack_underfilled(result.packs, items, settings)
     return PackResult(packing, result.bound, replace(result.outcome, packs_below_min_fill=below))
+
+
+def _repack_underfilled(
+    packing: Packing, items: Items, settings: PlanSettings
+) -> tuple[Packing, tuple[int, int]]:
+    """Pack the items of packs below the minimum fill again; packs that are still below it come
+    last.
+
+    ::
+
+        capacity 10, min_fill 0.7       6 · 9 · 5 · 3 1 · 8
+        below: 6, 5, 3 1                taken apart: 6 5 3 1
+        packed again                    6 3 1 · 5
+        result                          9 · 8 · 6 3 1 · 5          5 comes last: nothing is dropped
+
+    A pack is as full as its fullest budget: a pack that is full of images cannot take more text.
+    Packing again helps if items were packed in their order or in phases; after a decreasing
+    algorithm it changes little except the order: steps begin with full packs, and the few others
+    are together.
+
+    Returns:
+        Every item, in at most as many packs as before; and how many packs are below the fill,
+        before and in the result.
+    """
+    thresholds = np.array(
+        [ceil(tokens_of(settings.min_fill, capacity)) for capacity in items.capacities.tolist()]
+    )
+
+    def is_below(some_packs: Packing, some_sizes: AnyIntArray) -> BoolArray:
+        loads = loads_of(some_packs, some_sizes).reshape(-1, len(thresholds))
+        below: BoolArray = np.asarray((loads < thresholds).all(axis=1))
+        return below
+
+    underfilled = is_below(packing, items.sizes)
+    num_underfilled = int(np.count_nonzero(underfilled))
+    if num_underfilled == 0:
+        return packing, (0, 0)
+    candidates = packing.take(np.flatnonzero(underfilled))
+    sizes = items.sizes[candidates.items]
+    if sizes.ndim > 1:
+        repacked = pack_vectors(sizes, capacities=items.capacities, seed=settings.seed or 0).packs
+    else:
+        counts = Histogram.of(sizes)
+        repacked = best_fit_decreasing(counts, capacity=settings.usable).assign(
+            companion_order(sizes, counts, seed=settings.seed, epoch=settings.epoch)
+        )
+    num_repacked_below = int(np.count_nonzero(is_below(repacked, sizes)))
+    if len(repacked) <= num_underfilled and num_repacked_below < num_underfilled:
+        candidates = Packing(repacked.offsets, candidates.items[repacked.items])
+    still_below = is_below(candidates, items.sizes)
+    full = packing.take(np.flatnonzero(~underfilled))
+    result = full.joined(candidates.take(np.argsort(still_below, kind="stable")))
+    return result, (num_underfilled, int(np.count_nonzero(still_below)))
 
 
 def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
@@ -207,17 +239,10 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     )
     result = settings.rule.on_counts(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
-    runs = result.packs
-    if seed is None:
-        packing = runs.assign(decreasing_order(lengths, counts))
-    else:
-        orders = list(seeded_orders(lengths, counts, runs.num_packs, seed=seed, epoch=epoch))
-        # Popped, so that the memory of the places is freed as soon as the packs are assigned.
-        packing = runs.assign(places=orders.pop(), order=orders.pop())
-    if settings.mix and seed is not None:
-        packing = exchange_segments(
-            packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0
-        )
+    packing = result.packs.assign(
+        companion_order(lengths, counts, seed=seed, epoch=epoch),
+        None if seed is None else pack_places(result.packs.num_packs, seed=seed, epoch=epoch),
+    )
     return PackResult(
         packing, result.bound, result.outcome, total=int(counts.lengths @ counts.counts)
     )
@@ -226,8 +251,10 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
 def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     """Pack under several budgets."""
     result = pack_vectors(items.sizes, capacities=items.capacities, seed=settings.seed or 0)
-    order = pack_order(len(result.packs), seed=settings.seed, epoch=settings.epoch)
-    return result if order is None else replace(result, packs=result.packs.take(order))
+    if settings.seed is None:
+        return result
+    places = pack_places(len(result.packs), seed=settings.seed, epoch=settings.epoch)
+    return replace(result, packs=result.packs.take(np.argsort(places)))
 
 
 def _make_plan(table: LengthTable, packs: MixedPacks, settings: PlanSettings) -> Plan:

@@ -64,8 +64,6 @@ def _plan_options(draw: st.DrawFn, capacity: int) -> dict[str, Any]:
     if "budgets" not in contradicts:
         budgets = {"samples": draw(st.integers(1, 5)), "squares": capacity**2}
         options["budgets"] = draw(st.sampled_from([None, None, budgets]))
-    if options["seed"] is not None and "mix" not in contradicts and not options.get("budgets"):
-        options["mix"] = draw(st.booleans())
     return options
 
 

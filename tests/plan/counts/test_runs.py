@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled, compiled_forms
 from brimful.plan.counts import assigning, bucketing
-from brimful.plan.counts import runs as runs_module
-from brimful.plan.counts.assigning import assign_pieces
+from brimful.plan.counts.assigning import assign_runs
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import runs_of
@@ -33,7 +32,7 @@ def form(request):
     if request.param == "compiled":
         pytest.importorskip("numba")
     with compiled_forms(request.param == "compiled"):
-        assert (compiled(assign_pieces, 1) is not None) == (request.param == "compiled")
+        assert (compiled(assign_runs, 1) is not None) == (request.param == "compiled")
         yield request.param
 
 
@@ -48,12 +47,15 @@ def form(request):
     chunk=st.sampled_from([1, 3, 16, 1 << 18]),
 )
 def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max_items, chunk):
-    """In the order of opening, and in any other: then packs come as they are, each in its new place."""
+    """In the order of opening, and in any other: then packs come as they are, each in its new place.
+
+    Compiled, packs go there through buckets: of one place each, of some, and one bucket of all.
+    """
     lengths = np.random.default_rng(seed).integers(1, longest + 1, size).astype(np.int32)
     items = Histogram.of(lengths)
     with pytest.MonkeyPatch.context() as patch, compiled_forms(use):
         patch.setattr(assigning, "CHUNK_ITEMS", chunk)
-        patch.setattr(runs_module, "TILE_PACKS", chunk)
+        patch.setattr(bucketing, "BUCKET_WORDS", chunk)
         runs = best_fit_decreasing(items, capacity=capacity, max_items=max_items)
         order = decreasing_order(lengths, items)
         packing = runs.assign(order)
@@ -65,14 +67,7 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
         places = np.argsort(pack_order)
         reordered = runs.assign(order.copy(), places)
         assert reordered.as_lists() == [expected[pack] for pack in pack_order]
-        # By way of buckets, as packs of many items come: of one place each, of some, and one bucket of all.
-        patch.setattr(runs_module, "_ITEMS_FOR_BUCKETS", 1)
-        patch.setattr(bucketing, "BUCKET_WORDS", chunk)
-        patch.setattr(bucketing, "TILE_PACKS", min(chunk, bucketing.TILE_PACKS))
-        in_buckets = runs.assign(order.copy(), places)
-        assert in_buckets.as_lists() == reordered.as_lists()
-        assert (in_buckets.offsets == reordered.offsets).all()
-        assert in_buckets.items.dtype == np.int32
+        assert reordered.items.dtype == np.int32
 
 
 def test_lengths_that_no_table_has_entries_for(form):

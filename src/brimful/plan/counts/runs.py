@@ -17,23 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.compiling import compiled
-from brimful.base.ragged import ranges, starts_of
+from brimful.base.ragged import offsets_of
 from brimful.base.typing import AnyIntArray, Int64Array
-from brimful.plan.counts import bucketing
-from brimful.plan.counts.assigning import (
-    TILE_PACKS,
-    Pieces,
-    assign_in_numpy,
-    assign_pieces,
-    lay_packs,
-)
-from brimful.plan.counts.bucketing import read_records, write_records
+from brimful.plan.counts.assigning import assign_in_numpy, assign_runs
+from brimful.plan.counts.bucketing import reorder_packs
 from brimful.plan.packing import Packing
-
-_ITEMS_FOR_BUCKETS = 1 << 22
-"""Number of items from which packs are reordered through buckets: fewer items are near the cache
-anyway.
-"""
 
 
 @dataclass(frozen=True)
@@ -96,51 +84,21 @@ class PackRuns:
         """Assign the items of ``order``, longest first, to the runs one after the other.
 
         Args:
-            order: ``int[num_items]``, from ``decreasing_order``. The packing may reuse its memory.
+            order: ``int[num_items]``, from ``decreasing_order``.
             places: ``int[num_packs]``, the place of each pack in the packing; None for the order of
                 opening.
         """
         sizes = self.pack_sizes()
-        if places is not None and len(order) >= _ITEMS_FOR_BUCKETS:
-            records = write_records(self.in_tiles(bucketing.TILE_PACKS), sizes, places, order)
-            if records is not None:
-                # Only the records are needed from here on: the items reuse the memory of their
-                # order.
-                del places
-                return Packing(read_records(records, len(sizes), order), order)
-        kernel = compiled(assign_pieces, len(order))
-        offsets, begins = lay_packs(sizes, places, order.dtype)
-        # Only the begins are needed from here on: the memory of the places is freed for the items.
-        del places
+        offsets = offsets_of(sizes)
         items = np.empty_like(order)
-        if kernel is not None:
-            kernel(self.in_tiles(TILE_PACKS), begins, order, items)
-        else:
-            columns = self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before
-            assign_in_numpy(columns, begins, order, items)
-        return Packing(offsets, items)
-
-    def in_tiles(self, tile_packs: int) -> Pieces:
-        """Cut the runs at every ``tile_packs`` packs, and sort the pieces by their packs."""
-        if self.num_packs <= tile_packs:
-            first_item = starts_of(self.packs_in_run * self.copies_per_pack)
-            return (
-                first_item,
-                self.first_pack,
-                self.packs_in_run,
-                self.copies_per_pack,
-                self.items_before,
-            )
-        first_tile = self.first_pack // tile_packs
-        num_tiles = (self.first_pack + self.packs_in_run - 1) // tile_packs - first_tile + 1
-        tile = ranges(first_tile, num_tiles)
-        order = np.argsort(tile, kind="stable")
-        tile, run = tile[order], np.repeat(np.arange(len(num_tiles)), num_tiles)[order]
-        first_pack = np.maximum(self.first_pack[run], tile * tile_packs)
-        end_pack = np.minimum(
-            self.first_pack[run] + self.packs_in_run[run], (tile + 1) * tile_packs
+        assign = compiled(assign_runs, len(order))
+        (assign or assign_in_numpy)(
+            *(self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before),
+            *(offsets, order, items),
         )
-        copies = self.copies_per_pack[run]
-        first_item = starts_of(self.packs_in_run * self.copies_per_pack)[run]
-        first_item += (first_pack - self.first_pack[run]) * copies
-        return first_item, first_pack, end_pack - first_pack, copies, self.items_before[run]
+        if places is None or len(sizes) == 0:
+            return Packing(offsets, items)
+        if assign is None:
+            return Packing(offsets, items).take(np.argsort(places))
+        del offsets, order  # freed before the buckets are made, which need as much memory
+        return Packing(reorder_packs(sizes, places, items), items)

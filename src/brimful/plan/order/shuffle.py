@@ -6,8 +6,6 @@ is applied again to a result outside the range until the result is inside (cycle
 Rogaway, "Ciphers with arbitrary finite domains", 2002).
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -20,9 +18,6 @@ from brimful.plan.counts.histogram import Histogram
 
 _ROUNDS = 4
 """Rounds of multiply, add and fold in one bijection."""
-
-_WORDS_PER_CLASS = 2 * _ROUNDS
-"""Random words for one class: a factor and a summand for each round."""
 
 _MIN_BITS = 6
 """Minimum bits of the numbers that the bijection permutes: with fewer bits it does not mix."""
@@ -63,55 +58,45 @@ def companion_order(
     """
     order = decreasing_order(lengths, items)
     if seed is not None:
-        shuffle_classes(
-            order,
-            np.ascontiguousarray(items.counts[::-1]),
-            generator(seed=seed, epoch=epoch, purpose="companions"),
-        )
+        stream = generator(seed=seed, epoch=epoch, purpose="companions")
+        shuffle_classes(order, np.ascontiguousarray(items.counts[::-1]), stream)
     return order
 
 
-def pack_order(num_packs: int, *, seed: int | None, epoch: int) -> AnyIntArray | None:
-    """Draw the order of packs: they are opened longest first, and served in an order independent of
-    lengths.
+def pack_places(num_packs: int, *, seed: int, epoch: int) -> AnyIntArray:
+    """Draw the place of each pack, ``int32[num_packs]``, or int64 if needed: packs are opened
+    longest first, and served in an order independent of lengths.
 
-    None without a seed: packs stay in the order of opening.
+    >>> pack_places(4, seed=1, epoch=0).tolist()
+    [3, 1, 0, 2]
     """
-    return (
-        None
-        if seed is None
-        else random_order(num_packs, generator(seed=seed, epoch=epoch, purpose="pack order"))
-    )
+    stream = generator(seed=seed, epoch=epoch, purpose="pack order")
+    return random_places(num_packs, stream)
 
 
-def seeded_orders(
-    lengths: AnyIntArray, items: Histogram, num_packs: int, *, seed: int, epoch: int
-) -> tuple[AnyIntArray, AnyIntArray]:
-    """Draw both orders of a plan: ``companion_order``, and the place of each pack in
-    ``pack_order``.
+def random_places(count: int, stream: RandomStream) -> AnyIntArray:
+    """Return the place of each of the numbers 0 to count - 1 in the order that
+    ``shuffle_classes`` gives them as one class: ``int32[count]``, or int64 if needed.
 
-    Args:
-        lengths: ``int[num_items]``, each at least 1.
-        items: their histogram.
-        num_packs: at most ``num_items``.
-        seed: seed from the user.
-        epoch: another epoch has other orders.
-
-    >>> lengths = np.array([3, 3, 5, 1, 3], dtype=np.int32)
-    >>> order, places = seeded_orders(lengths, Histogram.of(lengths), 4, seed=1, epoch=0)
-    >>> order.tolist(), places.tolist(), pack_order(4, seed=1, epoch=0).tolist()
-    ([2, 1, 0, 4, 3], [3, 1, 0, 2], [2, 1, 3, 0])
+    >>> from brimful.base.rng import generator
+    >>> random_places(6, generator(seed=0, epoch=0, purpose="doc")).tolist()
+    [3, 1, 0, 2, 4, 5]
     """
-    order = decreasing_order(lengths, items)
-    counts = items.counts[::-1]
-    companion_words = generator(seed=seed, epoch=epoch, purpose="companions").words(
-        len(counts) * _WORDS_PER_CLASS
-    )
-    pack_words = generator(seed=seed, epoch=epoch, purpose="pack order").words(_WORDS_PER_CLASS)
-    permute = compiled(_permute_in_blocks, len(order), sum_calls=True)
-    number_in_blocks = compiled(_number_in_blocks, num_packs, sum_calls=True)
-    _shuffle(order, np.ascontiguousarray(counts), companion_words, permute)
-    return order, _numbers(num_packs, pack_words, number_in_blocks, order.dtype, is_inverse=True)
+    places: AnyIntArray = np.arange(count, dtype=positions_type(count))
+    compute = compiled(_compute_places, count, sum_calls=True)
+    if compute is None:
+        order = places.copy()
+        shuffle_classes(order, np.array([count], dtype=np.int64), stream)
+        places[order] = np.arange(count, dtype=places.dtype)
+        return places
+    keys, bits = _keys(np.array([count], dtype=np.int64), stream)
+    # The inverse rounds, the last round first; an odd factor has an inverse modulo 2**32.
+    inverse = [
+        (pow(factor, -1, 1 << 32), summand)
+        for factor, summand in keys.reshape(_ROUNDS, 2)[::-1].tolist()
+    ]
+    compute(np.array(inverse, dtype=np.uint32), int(bits[0]), places)
+    return places
 
 
 def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream) -> None:
@@ -130,101 +115,29 @@ def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream
     >>> items.tolist()
     [2, 1, 3, 0, 4, 6, 7, 5]
     """
-    words = stream.words(len(counts) * _WORDS_PER_CLASS)
-    _shuffle(order, counts, words, compiled(_permute_in_blocks, len(order), sum_calls=True))
+    keys, bits = _keys(counts, stream)
+    permute = compiled(_permute_in_blocks, len(order), sum_calls=True)
+    if permute is None:
+        _permute_in_numpy(counts, keys, bits, order)
+    else:
+        permute(counts, keys, bits, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype))
 
 
-def _shuffle(
-    order: AnyIntArray,
-    counts: Int64Array,
-    words: npt.NDArray[np.uint64],
-    permute: Callable[..., None] | None,
-) -> None:
-    """Shuffle each class by random words, ``uint64[num_classes · _WORDS_PER_CLASS]``; compiled if
-    possible.
-    """
-    keys, bits = _keys(counts, words)
-    scratch = np.empty(int(counts.max(initial=0)), dtype=order.dtype)
-    (permute or _permute_in_numpy)(counts, keys, bits, order, scratch)
-
-
-def random_order(count: int, stream: RandomStream) -> AnyIntArray:
-    """Return the numbers 0 to count - 1 in random order: ``int32[count]``, or int64 if needed.
-
-    >>> from brimful.base.rng import generator
-    >>> random_order(6, generator(seed=0, epoch=0, purpose="doc")).tolist()
-    [2, 1, 3, 0, 4, 5]
-    """
-    words, form = stream.words(_WORDS_PER_CLASS), compiled(_number_in_blocks, count, sum_calls=True)
-    return _numbers(count, words, form, positions_type(count), is_inverse=False)
-
-
-def random_places(count: int, stream: RandomStream, *, dtype: npt.DTypeLike) -> AnyIntArray:
-    """Return the place of each number in ``random_order``: ``int[count]`` of the given type.
-
-    >>> from brimful.base.rng import generator
-    >>> random_places(6, generator(seed=0, epoch=0, purpose="doc"), dtype=np.int32).tolist()
-    [3, 1, 0, 2, 4, 5]
-    """
-    words, form = stream.words(_WORDS_PER_CLASS), compiled(_number_in_blocks, count, sum_calls=True)
-    return _numbers(count, words, form, dtype, is_inverse=True)
-
-
-def _numbers(
-    count: int,
-    words: npt.NDArray[np.uint64],
-    number_in_blocks: Callable[..., None] | None,
-    dtype: npt.DTypeLike,
-    *,
-    is_inverse: bool,
-) -> AnyIntArray:
-    """Return the numbers 0 to count - 1 in random order, or the place of each in it; compiled if
-    possible.
-    """
-    counts = np.array([count], dtype=np.int64)
-    keys, bits = _keys(counts, words)
-    numbers = np.empty(count, dtype=dtype)
-    if number_in_blocks is not None:
-        number_in_blocks(
-            count,
-            _inverse_key(keys[0]) if is_inverse else keys[0],
-            int(bits[0]),
-            is_inverse,
-            numbers,
-        )
-        return numbers
-    order = np.arange(count, dtype=dtype)
-    _permute_in_numpy(counts, keys, bits, order, numbers)
-    if not is_inverse:
-        return order
-    numbers[order] = np.arange(count, dtype=dtype)
-    return numbers
-
-
-def _keys(counts: Int64Array, words: npt.NDArray[np.uint64]) -> tuple[_Words, Int64Array]:
-    """Make the key of each class from random words: an odd factor and a summand for each round.
+def _keys(counts: Int64Array, stream: RandomStream) -> tuple[_Words, Int64Array]:
+    """Draw the key of each class: an odd factor and a summand for each round.
 
     Returns:
         The keys, ``uint32[num_classes, 2 · rounds]``; and ``int64[num_classes]``, bits of the
         numbers that the bijection of each class permutes.
     """
-    keys = words.astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
+    keys = (
+        stream.words(len(counts) * 2 * _ROUNDS).astype(np.uint32).reshape(len(counts), 2 * _ROUNDS)
+    )
     keys[:, ::2] |= np.uint32(1)
     # Bits of the largest number of each class; frexp of a whole number below 2**53 is exact.
     bits = np.maximum(np.frexp((counts - 1).astype(np.float64))[1], _MIN_BITS).astype(np.int64)
     assert int(bits.max(initial=0)) <= _MAX_BITS, "a class of 2**32 items or more"
     return keys, bits
-
-
-def _inverse_key(key: _Words) -> _Words:
-    """Return the key of the inverse rounds, the last round first; an odd factor has an inverse
-    modulo 2**32.
-    """
-    pairs = key.reshape(_ROUNDS, 2)[::-1].tolist()
-    inverses = [(pow(factor, -1, 1 << 32), summand) for factor, summand in pairs]
-    return np.array(
-        [[factor, -summand * factor % (1 << 32)] for factor, summand in inverses], dtype=np.uint32
-    ).ravel()
 
 
 def _permute_in_blocks(
@@ -307,62 +220,48 @@ def _permute_in_blocks(
         base += np.uint64(count)
 
 
-def _number_in_blocks(
-    count: int, key: _Words, num_bits: int, is_inverse: bool, numbers: AnyIntArray
-) -> None:
-    """Write the numbers from 0 in random order, block by block, or the place of each in it; to be
-    compiled.
+def _compute_places(inverse: _Words, num_bits: int, places: AnyIntArray) -> None:
+    """Replace the numbers from 0 by their places in random order, block by block; to be compiled.
 
-    The results are the numbers themselves, so no array is read. A round multiplies, adds and folds;
-    its inverse folds first. A fold is its own inverse, as its shift is at least half of the bits.
+    A round multiplies, adds and folds; its inverse folds first. A fold is its own inverse, as its
+    shift is at least half of the bits.
 
     Args:
-        count: number of numbers.
-        key: ``uint32[2 · rounds]``, from ``_keys``, or from ``_inverse_key`` for places.
+        inverse: ``uint32[rounds, 2]``, inverse factor and summand of each round, the last first.
         num_bits: bits of the numbers that the bijection permutes.
-        is_inverse: write places.
-        numbers: ``int[count]``, the output.
+        places: ``int[count]``, the numbers from 0; the output.
     """
-    ramp = np.arange(_BLOCK).astype(np.uint32)
-    result = np.empty(_BLOCK, dtype=np.uint32)
     values = np.empty(_BLOCK, dtype=np.uint32)
     slots = np.empty(_BLOCK, dtype=np.uint32)
-    size = np.uint64(count)
+    size = np.uint64(len(places))
     mask = np.uint32((np.int64(1) << num_bits) - 1)
     shift = np.uint32((num_bits + 1) >> 1)
-    for begin in range(0, count, _BLOCK):
-        block = min(_BLOCK, count - begin)
-        for i in range(block):
-            values[i] = np.uint32(begin) + ramp[i]
-            slots[i] = ramp[i]
+    for begin in range(0, len(places), _BLOCK):
+        block = places[begin : begin + _BLOCK]
+        for i in range(len(block)):
+            values[i] = np.uint32(block[i])
+            slots[i] = np.uint32(i)
         # Invariant: values[:num_outside] belong to slots[:num_outside], and are still outside the
         # range.
-        num_outside = np.uint64(block)
+        num_outside = np.uint64(len(block))
         while num_outside > 0:
             for turn in range(_ROUNDS):
-                factor, summand = key[2 * turn], key[2 * turn + 1]
-                if is_inverse:
-                    for i in range(num_outside):
-                        value = values[i] ^ (values[i] >> (shift & np.uint32(31)))
-                        values[i] = np.uint32(value * factor + summand) & mask
-                else:
-                    for i in range(num_outside):
-                        value = np.uint32(values[i] * factor + summand) & mask
-                        values[i] = value ^ (value >> (shift & np.uint32(31)))
+                factor, summand = inverse[turn, 0], inverse[turn, 1]
+                for i in range(num_outside):
+                    value = values[i] ^ (values[i] >> (shift & np.uint32(31)))
+                    values[i] = np.uint32((value - summand) * factor) & mask
             num_still_outside = np.uint64(0)
             for i in range(num_outside):
                 value, slot = values[i], slots[i]
-                result[slot] = value
+                block[slot] = value
                 values[num_still_outside] = value
                 slots[num_still_outside] = slot
                 num_still_outside += np.uint64(value >= size)
             num_outside = num_still_outside
-        for i in range(block):
-            numbers[np.uint64(begin) + np.uint64(i)] = result[i]
 
 
 def _permute_in_numpy(
-    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray, scratch: AnyIntArray
+    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray
 ) -> None:
     """Permute like ``_permute_in_blocks``: several small classes together, or a large class chunk
     by chunk.

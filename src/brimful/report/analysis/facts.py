@@ -19,7 +19,6 @@ from brimful.measure import LengthTable
 from brimful.media.store import MediaCensus
 from brimful.plan import Alignment, Plan
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.order.diversity import measure_variety
 from brimful.plan.policies.proportions import SourceDraws, sources_of_record
 from brimful.report.analysis.advise import Advice, advise
 from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
@@ -309,16 +308,9 @@ def gather_facts(
         items = Histogram.of(plan.lengths)
 
     # Advice comes first, because it checks the run, and that plan and table belong together.
-    advice = work = variety = None
+    advice = work = None
     if plan is not None and plan.num_packs:
         advice = advise(table, plan, run)
-        variety = measure_variety(
-            plan.offsets,
-            plan.lengths,
-            sources=None if sources is None else sources[0][plan.sample_ids],
-            loss_tokens=None,
-            steps=None,
-        )
         # A single rank never waits.
         if run.dp_world_size > 1:
             work = measure_rank_balance(plan, run, table)
@@ -336,7 +328,7 @@ def gather_facts(
         plan=plan,
         run=run,
         length_facts=LengthFacts.of_items(items, table),
-        plan_facts=None if plan is None else PlanFacts.of(plan, variety),
+        plan_facts=None if plan is None else PlanFacts.of(plan),
         advice=advice,
         sweep=sweep,
         shares=shares,

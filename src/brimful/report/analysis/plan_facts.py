@@ -17,7 +17,6 @@ from brimful.lengths.table import LengthTable
 from brimful.plan import Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.ledger import MUCH_LOST, drop_reason
-from brimful.plan.order.diversity import Variety
 
 
 @dataclass(frozen=True)
@@ -135,9 +134,6 @@ class LengthFacts:
             classes=count_bins(items, ratio_edges(marks["shortest"], marks["longest"])),
         )
 
-
-MAX_ALIKENESS = 1.5
-"""Likeness of a pack's segments above which mixing is recommended; 1 is the likeness by chance."""
 
 _FILL_BINS = 20
 _FILL_WIDTHS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -301,30 +297,20 @@ class PlanFacts:
     Attributes:
         plan: the plan itself.
         losses: samples and tokens in no pack.
-        variety: difference of packs from the data; None for a plan without packs, as are the next
-            two.
-        fill: packs by fill.
+        fill: packs by fill; None for a plan without packs, as is the next.
         sizes: packs by number of samples.
     """
 
     plan: Plan
     losses: Losses
-    variety: Variety | None
     fill: FillFacts | None
     sizes: SizeFacts | None
 
     @classmethod
-    def of(cls, plan: Plan, variety: Variety | None) -> PlanFacts:
+    def of(cls, plan: Plan) -> PlanFacts:
         """Summarize a plan."""
         fill, sizes = (FillFacts.of(plan), SizeFacts.of(plan)) if plan.num_packs else (None, None)
-        return cls(plan, Losses.of(plan), variety, fill, sizes)
-
-    @property
-    def is_uniform(self) -> bool:
-        """True if segments of a pack are more alike than chance makes them, so that mixing
-        helps.
-        """
-        return self.variety is not None and self.variety.packs.alikeness > MAX_ALIKENESS
+        return cls(plan, Losses.of(plan), fill, sizes)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
@@ -339,9 +325,6 @@ class PlanFacts:
             "settings": self.plan.record,
             "ledger": plan.ledger.as_dict(),
             "lost": asdict(self.losses),
-            "variety": None
-            if self.variety is None
-            else {**asdict(self.variety), "words": self.variety.describe()},
             "fill": None if self.fill is None else asdict(self.fill),
             "samples_per_pack": None if self.sizes is None else asdict(self.sizes),
         }

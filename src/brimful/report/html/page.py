@@ -8,7 +8,7 @@ from typing import Any
 
 from brimful import __version__
 from brimful.base.fingerprint import short
-from brimful.base.wording import counted, in_python, percent, setting, whole
+from brimful.base.wording import counted, percent, whole
 from brimful.encode.completions import BORROWED_REASON
 from brimful.measure import LengthTable
 from brimful.plan.ledger import MUCH_LOST, Ledger
@@ -216,17 +216,11 @@ def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
 
 def packs_section(facts: PlanFacts) -> str:
     """Return the distributions of fill and of samples in a pack; nothing without packs."""
-    if facts.variety is None or facts.fill is None or facts.sizes is None:
+    if facts.fill is None or facts.sizes is None:
         return ""
     num_packs = facts.plan.num_packs
-    words = [f"How packs differ from the data: {'; '.join(facts.variety.describe())}."]
-    if facts.is_uniform:
-        mix = in_python(setting("mix", True))
-        words.append(
-            f"Segments of a pack are alike. With {mix} they are exchanged, at no cost in fill."
-        )
     charts = pair(fill_chart(facts.fill, num_packs), sizes_chart(facts.sizes, num_packs))
-    return section("packs", "Packs", charts, *map(paragraph, words))
+    return section("packs", "Packs", charts)
 
 
 def capacity_section(facts: Facts) -> str:

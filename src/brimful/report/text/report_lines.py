@@ -47,14 +47,6 @@ def describe_facts(facts: Facts) -> list[str]:
         lines += [*describe_lengths(facts.table), "", *draw_histogram(facts.table)]
     if facts.plan is not None:
         lines += ["", *describe_plan(facts.plan)]
-    if facts.plan_facts is not None and facts.plan_facts.variety is not None:
-        lines += [f"variety        {words}" for words in facts.plan_facts.variety.describe()]
-        if facts.plan_facts.is_uniform:
-            mix = setting("mix", True)
-            lines.append(
-                f"               segments of a pack are alike: {mix} exchanges them, at no cost in "
-                "fill"
-            )
     lines += facts.media.lines()
     for part in titled_tables(facts):
         lines += ["", f"{part.title}: {part.words}", *draw_table(part.table)]
