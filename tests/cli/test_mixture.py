@@ -82,7 +82,7 @@ def test_another_mix_is_another_plan_of_the_same_lengths(mix: Path) -> None:
         ("ratio: 1", "ratio: much", "mix.yaml:7: ratio must be a number and is 'much'"),
         ("ratio: 1", "ratio: -1", "the weight of short must be a number of at least 0"),
         ("ratio: 1", "text_unit: line", "mix.yaml:5: source short has no weight"),
-        ("tokens", "bytes", "unit 'bytes' is unknown: use one of samples, tokens"),
+        ("tokens", "bytes", "mixture 'bytes' is unknown: use one of samples, tokens for unit"),
         ("sources:", "source:", "mix.yaml:3: a mixture has no 'source': did you mean sources?"),
         ("short.jsonl", "gone.jsonl", "mix.yaml:5: source short:"),
         ("unit: tokens", "unit: !!python/name:os.system x", "mix.yaml:1: unit has a value that cannot be read"),

@@ -235,8 +235,8 @@ def test_files_that_were_measured_are_the_sources_by_default():
     ("sources", "error", "message"),
     [
         (None, SettingsError, "do not say which sample is of which source"),
-        ({"a": 3}, SettingsError, "a weight for b, and the sources are a"),
-        ({"a": 1, "b": 1, "c": 1}, SettingsError, "no weight for source c"),
+        ({"a": 3}, SettingsError, "weights for a, b, and the sources are a: give one weight for each source"),
+        ({"a": 1, "b": 1, "c": 1}, SettingsError, "weights for a, b, and the sources are a, b, c"),
         ({"a": 1, "b": 1}, PlanMismatchError, "2 samples and the lengths 3"),
         ({"a": 3, "b": 0}, SettingsError, "samples of b must be a whole number of at least 1"),
     ],

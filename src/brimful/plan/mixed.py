@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -21,42 +21,28 @@ from brimful.errors import PlanMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.plan.items import Items
 from brimful.plan.ledger import Ledger, ledger_of, targets_of
-from brimful.plan.packing import Packing, PackResult
+from brimful.plan.packing import Packing, PackResult, PlanOutcome
 from brimful.plan.plan_settings import PlanSettings
-from brimful.plan.policies.mixture_draw import Elements, MixedSamples, MixtureDraw, draw
+from brimful.plan.policies.mixture_draw import Elements, MixtureDraw, draw
 from brimful.plan.policies.mixture_request import MixOrder, Mixture, Weighting
 from brimful.plan.policies.proportions import mixture_record
 
 Pack: TypeAlias = Callable[[Items, PlanSettings], PackResult[Packing]]
 """The packing of items by the algorithm of the settings."""
 
-
-@dataclass(frozen=True)
-class MixedPacks:
-    """Packs of a mixture.
-
-    Attributes:
-        items: the items of the packs; an item that is drawn several times is several items.
-        result: packs of these items.
-        record: requested and realized shares, for ``PlanOutcome.mixed``.
-        ledger: account of the plan; None if every sample is packed once.
-    """
-
-    items: Items
-    result: PackResult[Packing]
-    record: dict[str, Any]
-    ledger: Ledger | None = None
+PackRows: TypeAlias = Callable[[Int64Array, int], PackResult[Packing]]
+"""The packing of some rows of the items in an epoch; the packs name these rows."""
 
 
 def pack_mixture(
     table: LengthTable,
     items: Items,
-    samples: MixedSamples,
     settings: PlanSettings,
     *,
-    are_uses_known: bool,
+    sources: Mapping[str, int] | None,
+    uses: AnyIntArray | None,
     pack: Pack,
-) -> MixedPacks:
+) -> tuple[Items, PackResult[Packing], dict[str, Any], Ledger | None]:
     """Draw the samples or packs of a mixture, and pack.
 
     Pure: no I/O.
@@ -64,135 +50,147 @@ def pack_mixture(
     Args:
         table: all input samples.
         items: the items that can be packed.
-        samples: the samples of these items, by source.
         settings: settings of the plan; the seed and the epoch choose the draws.
-        are_uses_known: true if ``samples.uses`` says what was consumed; otherwise the draws of
-            earlier epochs are repeated first, to continue where they ended.
+        sources: see ``members_of``.
+        uses: how often each sample was consumed. None: the draws of earlier epochs are repeated
+            first, to continue where they ended.
         pack: function that packs items.
+
+    Returns:
+        * The items of the packs; an item that is drawn several times is several items.
+        * Packs of these items.
+        * Requested and realized shares, for ``PlanOutcome.mixed``.
+        * The account of the plan; None if every sample is packed once.
     """
-    segments, mixture = items.segments, settings.mixture
+    segments, mixture, epoch = items.segments, settings.mixture, settings.epoch
     assert mixture is not None
+    if items.groups is not None and mixture.weighting is Weighting.DRAWS:
+        raise SettingsError(
+            f"{setting('mixture')} draws single samples, and the samples of a group, or of a row "
+            "of preferences or KTO, stay together: leave one out, or use weighting loss"
+        )
+    names, begins = members_of(table, mixture, sources)
+    counts = as_uses(uses, len(table))
+    segment_ids = segments.ids()
+    edges = np.flatnonzero(np.diff(segment_ids, prepend=-1))
+    offsets = np.r_[edges, len(segment_ids)].astype(np.int64)
+    ids = segment_ids[edges]
+    samples = Elements(
+        names,
+        np.searchsorted(ids, begins),
+        sums_of(segments.lengths, offsets),
+        counts[ids],
+        offsets,
+    )
     if mixture.weighting is Weighting.LOSS:
         targets = None
         if table.targets is not None:
-            targets = sums_of(
-                targets_of(segments, table.targets, table.tokens), samples.segment_offsets
-            )
+            in_segments = targets_of(segments, table.targets, table.tokens)
+            targets = sums_of(in_segments, offsets)
         record = mixture_record(
-            samples, mixture, np.ones(len(samples.uses), dtype=np.int64), targets=targets
+            samples, begins, mixture, np.ones_like(samples.uses), targets=targets
         )
-        return MixedPacks(items, pack(items, settings), record)
-    mixing = _Mixing(items, settings, mixture, pack)
-    num_epochs_before = 0 if are_uses_known or mixture.replacement else settings.epoch
-    mix = mixing.draw_packs if mixture.order is MixOrder.PACK_THEN_MIX else mixing.draw_samples
-    result, draws = mix(samples, num_epochs_before)
+        return items, pack(items, settings), record, None
+
+    def pack_rows(rows: Int64Array, epoch: int) -> PackResult[Packing]:
+        result = pack(items.take(rows), replace(settings, epoch=epoch))
+        return replace(result, packs=Packing(result.packs.offsets, rows[result.packs.items]))
+
+    seed, elements = settings.seed or 0, samples
+    if mixture.order is MixOrder.PACK_THEN_MIX:
+        result, elements = _pack_sources(items, samples, pack_rows)
+        if mixture.num_packs is not None:
+            mixture = replace(mixture, num_packs=None, num_samples=mixture.num_packs)
+    for number in range(0 if uses is not None or mixture.replacement else epoch):
+        if mixture.num_packs is None:
+            drawn = draw(elements, mixture, seed=seed, epoch=number).elements
+            drawn = np.bincount(drawn, minlength=len(elements.uses))
+        else:
+            drawn = samples.draws_of(
+                _draw_packs(elements, mixture, settings, number, pack_rows)[0].packs.items
+            )
+        elements = replace(elements, uses=elements.uses + drawn)
+    if mixture.num_packs is not None:
+        result, draws = _draw_packs(elements, mixture, settings, epoch, pack_rows)
+    else:
+        draws = draw(elements, mixture, seed=seed, epoch=epoch)
+        if mixture.order is MixOrder.PACK_THEN_MIX:
+            result = replace(result, packs=result.packs.take(draws.elements))
+        else:
+            result = pack_rows(samples.rows(draws.elements), epoch)
     rows = result.packs.items.astype(np.int64)
-    record = mixture_record(samples, mixture, samples.draws_of(rows), result=draws)
+    record = mixture_record(samples, begins, mixture, samples.draws_of(rows), result=draws)
     times = np.bincount(rows, minlength=len(segments.lengths)).astype(np.int64)
     drawn_items = items.take(rows)
     bound = max(1, -(-int(drawn_items.segments.lengths.sum(dtype=np.int64)) // settings.usable))
     # The same packs over the drawn items: each position once.
     packing = Packing(offsets_of(result.packs.sizes), np.arange(len(rows)))
-    return MixedPacks(
-        drawn_items,
-        PackResult(packing, min(bound, len(packing)), result.outcome),
-        record,
-        ledger_of(table, segments, settings, times=times),
+    result = PackResult(packing, min(bound, len(packing)), result.outcome)
+    return drawn_items, result, record, ledger_of(table, segments, settings, times=times)
+
+
+def _draw_packs(
+    samples: Elements, mixture: Mixture, settings: PlanSettings, epoch: int, pack_rows: PackRows
+) -> tuple[PackResult[Packing], MixtureDraw]:
+    """Draw samples and pack them together, until they fill the number of packs of the mixture.
+
+    Returns:
+        Packs of the items of all samples, of which some are repeated and some absent; the draws.
+    """
+    seed, num_wanted = settings.seed or 0, mixture.num_packs
+    assert num_wanted is not None
+
+    def drawn(num_tokens: int) -> tuple[PackResult[Packing], MixtureDraw]:
+        draws = draw(samples, mixture, seed=seed, epoch=epoch, num_tokens=num_tokens)
+        return pack_rows(samples.rows(draws.elements), epoch), draws
+
+    # This many tokens fill the wanted packs or more; surplus packs hold samples that were drawn too
+    # early.
+    num_tokens = num_wanted * settings.usable
+    result, draws = drawn(num_tokens)
+    if len(result.packs) > 1.01 * num_wanted:
+        closer = drawn(math.ceil(1.005 * num_tokens * num_wanted / len(result.packs)))
+        if len(closer[0].packs) >= num_wanted:
+            result, draws = closer
+    num_packs = len(result.packs)
+    if num_packs > num_wanted:
+        # Random packs are left out: any other choice would prefer some lengths.
+        random = generator(seed=seed, epoch=epoch, purpose="packs of a mixture")
+        kept = np.sort(random.permutation(num_packs)[:num_wanted])
+        result = replace(result, packs=result.packs.take(kept))
+    return result, draws
+
+
+def _pack_sources(
+    items: Items, samples: Elements, pack_rows: PackRows
+) -> tuple[PackResult[Packing], Elements]:
+    """Pack each source separately.
+
+    Samples that were consumed equally often share packs, so that a pack was consumed as often as
+    its samples. The packs of a source are the same in all epochs: the next epoch draws what the
+    last one left.
+
+    Returns:
+        The packs of all sources; the same as elements to draw from.
+    """
+    # Empty arrays first: a mixture without samples is refused by the draw.
+    nothing = np.empty(0, dtype=np.int64)
+    packs, sources, uses = Packing(np.zeros(1, dtype=np.int64), nothing), [nothing], [nothing]
+    outcome = PlanOutcome()
+    for source, (begin, end) in enumerate(pairwise(samples.bounds.tolist())):
+        for num_uses in np.unique(samples.uses[begin:end]).tolist():
+            members = begin + np.flatnonzero(samples.uses[begin:end] == num_uses)
+            result = pack_rows(samples.rows(members), 0)
+            outcome = outcome if len(packs) else result.outcome
+            packs = packs.joined(result.packs)
+            sources.append(np.full(len(result.packs), source))
+            uses.append(np.full(len(result.packs), num_uses))
+    bounds = np.searchsorted(np.concatenate(sources), np.arange(len(samples.names) + 1))
+    tokens = sums_of(items.segments.lengths[packs.items], packs.offsets)
+    return (
+        PackResult(packs, 0, outcome),
+        Elements(samples.names, bounds, tokens, np.concatenate(uses), packs.offsets),
     )
-
-
-_Drawn: TypeAlias = tuple[PackResult[Packing], MixtureDraw]
-"""Packs of the items of all samples, of which some are repeated and some absent; and the draws."""
-
-
-@dataclass(frozen=True)
-class _Mixing:
-    """The two orders of drawing and packing."""
-
-    items: Items
-    settings: PlanSettings
-    mixture: Mixture
-    pack: Pack
-
-    @property
-    def seed(self) -> int:
-        return self.settings.seed or 0
-
-    def packs_of(self, rows: Int64Array) -> PackResult[Packing]:
-        """Pack some rows of the items; the packs name these rows."""
-        result = self.pack(self.items.take(rows), self.settings)
-        return replace(result, packs=Packing(result.packs.offsets, rows[result.packs.items]))
-
-    def draw_samples(self, samples: MixedSamples, num_epochs_before: int = 0) -> _Drawn:
-        """Draw samples, then pack them together."""
-        mixture, epoch = self.mixture, self.settings.epoch
-        for number in range(num_epochs_before):
-            if mixture.num_packs is None:
-                samples = samples.after(draw(samples, mixture, seed=self.seed, epoch=number))
-            else:
-                result, _ = replace(
-                    self, settings=replace(self.settings, epoch=number)
-                ).draw_samples(samples)
-                samples = replace(samples, uses=samples.uses + samples.draws_of(result.packs.items))
-
-        def drawn(num_tokens: int | None) -> _Drawn:
-            draws = draw(samples, mixture, seed=self.seed, epoch=epoch, num_tokens=num_tokens)
-            return self.packs_of(samples.rows(draws.elements)), draws
-
-        if mixture.num_packs is None:
-            return drawn(None)
-        # This many tokens fill the wanted packs or more; surplus packs hold samples that were drawn
-        # too early.
-        tokens = mixture.num_packs * self.settings.usable
-        result, draws = drawn(tokens)
-        num_packs = len(result.packs)
-        if num_packs > 1.01 * mixture.num_packs:
-            closer = drawn(math.ceil(1.005 * tokens * mixture.num_packs / num_packs))
-            if len(closer[0].packs) >= mixture.num_packs:
-                result, draws = closer
-        num_packs = len(result.packs)
-        if num_packs > mixture.num_packs:
-            # Random packs are left out: any other choice would prefer some lengths.
-            order = generator(
-                seed=self.seed, epoch=epoch, purpose="packs of a mixture"
-            ).permutation(num_packs)
-            result = replace(result, packs=result.packs.take(np.sort(order[: mixture.num_packs])))
-        return result, draws
-
-    def draw_packs(self, samples: MixedSamples, num_epochs_before: int) -> _Drawn:
-        """Pack each source separately, then draw packs.
-
-        Samples that were consumed equally often share packs, so that a pack was consumed as often
-        as its samples. The packs of a source are the same in all epochs: the next epoch draws what
-        the last one left.
-        """
-        same_packs = replace(self, settings=replace(self.settings, epoch=0))
-        # Empty arrays first: a mixture without samples is refused by the draw.
-        nothing = np.empty(0, dtype=np.int64)
-        packs, sources, uses, outcomes = (
-            Packing(np.zeros(1, dtype=np.int64), nothing),
-            [nothing],
-            [nothing],
-            [],
-        )
-        for source, (begin, end) in enumerate(pairwise(samples.bounds.tolist())):
-            for num_uses in np.unique(samples.uses[begin:end]).tolist():
-                members = begin + np.flatnonzero(samples.uses[begin:end] == num_uses)
-                result = same_packs.packs_of(samples.rows(members))
-                packs = packs.joined(result.packs)
-                sources.append(np.full(len(result.packs), source))
-                uses.append(np.full(len(result.packs), num_uses))
-                outcomes.append(result.outcome)
-        bounds = np.searchsorted(np.concatenate(sources), np.arange(len(samples.names) + 1))
-        tokens = sums_of(self.items.segments.lengths[packs.items], packs.offsets)
-        elements = Elements(samples.names, bounds, tokens, np.concatenate(uses))
-        mixture = self.mixture
-        if mixture.num_packs is not None:
-            mixture = replace(mixture, num_packs=None, num_samples=mixture.num_packs)
-        for number in range(num_epochs_before):
-            elements = elements.after(draw(elements, mixture, seed=self.seed, epoch=number))
-        draws = draw(elements, mixture, seed=self.seed, epoch=self.settings.epoch)
-        return PackResult(packs.take(draws.elements), 0, outcomes[0]), draws
 
 
 def members_of(
@@ -227,18 +225,11 @@ def members_of(
                 f"{setting('sources')}, the number of samples of each source"
             )
     check_type("sources", sources, Mapping, "a mapping such as {'chat': 7473, 'code': 1319}")
-    for name in sources:
-        if name not in mixture.weights:
-            raise SettingsError(
-                f"{setting('mixture')} has no weight for source {name}: give one, or leave the "
-                "source out of the data"
-            )
-    for name in mixture.weights:
-        if name not in sources:
-            raise SettingsError(
-                f"{setting('mixture')} has a weight for {name}, and the sources are "
-                f"{', '.join(sources)}"
-            )
+    if sources.keys() != mixture.weights.keys():
+        raise SettingsError(
+            f"{setting('mixture')} has weights for {', '.join(mixture.weights)}, and the sources "
+            f"are {', '.join(sources)}: give one weight for each source"
+        )
     counts = [
         whole_number(f"the number of samples of {name}", count, minimum=1)
         for name, count in sources.items()

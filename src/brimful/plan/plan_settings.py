@@ -257,11 +257,11 @@ class PlanSettings:
         Raises:
             SettingsError: settings that this version does not understand.
         """
-        readers = {"alignment": lambda values: Alignment(**values), "mixture": Mixture.of_record}
-        return settings_from(
-            cls,
-            {**record, **{name: readers[name](record[name]) for name in readers if name in record}},
-        )
+        readers: dict[str, type[Any]] = {"alignment": Alignment, "mixture": Mixture}
+        objects = {
+            name: reader(**record[name]) for name, reader in readers.items() if name in record
+        }
+        return settings_from(cls, {**record, **objects})
 
     def identity(self, groups: Fingerprint | None) -> dict[str, Any]:
         """Return the settings that a pack store is compared with, in addition to its capacity.

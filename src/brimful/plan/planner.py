@@ -17,15 +17,13 @@ from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.items import Items, prepare_items
-from brimful.plan.ledger import ledger_of
-from brimful.plan.mixed import MixedPacks, as_uses, members_of, pack_mixture
+from brimful.plan.ledger import Ledger, ledger_of
+from brimful.plan.mixed import pack_mixture
 from brimful.plan.order.shuffle import companion_order, pack_places
 from brimful.plan.packing import LengthsLike, Packing, PackResult, loads_of, tokens_of
 from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.groups import check_beginnings_stay
-from brimful.plan.policies.mixture_draw import MixedSamples
-from brimful.plan.policies.mixture_request import Weighting
 from brimful.plan.policies.overflow import Overflow, Truncated
 from brimful.plan.vector.pack_vectors import pack_vectors
 
@@ -129,33 +127,17 @@ def plan_with(
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": lengths})
     if table.joins_rows:
         check_beginnings_stay(settings.overflow_policy)
-    mixture = settings.mixture
-    if mixture is None:
-        if sources is not None or uses is not None:
-            name = "sources" if sources is not None else "uses"
-            raise SettingsError(
-                f"{setting(name)} belongs to {setting('mixture')}, which is not given: leave it out"
-            )
-        items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
-        return _make_plan(table, MixedPacks(items, _pack(items, settings), {}), settings)
-    if (groups is not None or table.group_size > 1) and mixture.weighting is Weighting.DRAWS:
-        name = (
-            setting("groups")
-            if groups is not None
-            else "both samples of a row of preferences or KTO"
-        )
+    if settings.mixture is None and not (sources is None and uses is None):
+        name = "sources" if sources is not None else "uses"
         raise SettingsError(
-            f"{setting('mixture')} draws single samples, and {name} stay together: leave one out, "
-            "or use weighting loss"
+            f"{setting(name)} belongs to {setting('mixture')}, which is not given: leave it out"
         )
-    names, begins = members_of(table, mixture, sources)
-    counts = as_uses(uses, len(table))
     items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
-    samples = MixedSamples.of(items.segments, names, begins, counts)
-    packs = pack_mixture(
-        table, items, samples, settings, are_uses_known=uses is not None, pack=_pack
-    )
-    return _make_plan(table, packs, settings)
+    if settings.mixture is None:
+        return _make_plan(table, items, _pack(items, settings), settings)
+    mixed = pack_mixture(table, items, settings, sources=sources, uses=uses, pack=_pack)
+    items, result, record, ledger = mixed
+    return _make_plan(table, items, result, settings, record, ledger)
 
 
 def _pack(items: Items, settings: PlanSettings) -> PackResult[Packing]:
@@ -257,8 +239,14 @@ def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     return replace(result, packs=result.packs.take(np.argsort(places)))
 
 
-def _make_plan(table: LengthTable, packs: MixedPacks, settings: PlanSettings) -> Plan:
-    items, result = packs.items, packs.result
+def _make_plan(
+    table: LengthTable,
+    items: Items,
+    result: PackResult[Packing],
+    settings: PlanSettings,
+    mixed: Mapping[str, Any] | None = None,
+    ledger: Ledger | None = None,
+) -> Plan:
     packing, segments = result.packs, items.segments
     if items.groups is not None:
         packing = items.groups.to_samples(packing)
@@ -271,7 +259,7 @@ def _make_plan(table: LengthTable, packs: MixedPacks, settings: PlanSettings) ->
     if segments.sample_ids is not None:
         sample_ids = segments.sample_ids[rows].astype(positions_type(len(table)), copy=False)
     tokens_packed = result.total if items.sizes is segments.lengths else None
-    ledger = packs.ledger or ledger_of(table, segments, settings, tokens_packed=tokens_packed)
+    ledger = ledger or ledger_of(table, segments, settings, tokens_packed=tokens_packed)
     truncated = _NONE_TRUNCATED
     # A sample that lost its beginning ends where its segment ends: its length follows from the
     # packs.
@@ -294,7 +282,7 @@ def _make_plan(table: LengthTable, packs: MixedPacks, settings: PlanSettings) ->
             result.outcome,
             dropped_by=items.dropped_by,
             groups=items.fingerprint_of_groups,
-            mixed=packs.record,
+            mixed=mixed or {},
         ),
         bound=result.bound,
         find_length_fingerprint=lambda: table.fingerprint,

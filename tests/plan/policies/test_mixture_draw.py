@@ -17,7 +17,13 @@ def pools(**sizes):
     """Sources of so many samples; a list gives their tokens, which count."""
     parts = [np.ones(size, np.int64) if isinstance(size, int) else np.array(size) for size in sizes.values()]
     tokens = np.concatenate(parts)
-    return Elements(list(sizes), offsets_of([len(part) for part in parts]), tokens, np.zeros_like(tokens))
+    return Elements(
+        list(sizes),
+        offsets_of([len(part) for part in parts]),
+        tokens,
+        np.zeros_like(tokens),
+        np.arange(len(tokens) + 1),
+    )
 
 
 def counts(sources, **options):
@@ -98,7 +104,9 @@ def test_four_times_the_sources_take_four_times_as_long(options):
 
 
 def queue_of(uses, *, count, replacement=False, allowance=None, epoch=0, name="a"):
-    elements = Elements([name], np.array([0, len(uses)]), np.ones(len(uses), np.int64), np.array(uses))
+    elements = Elements(
+        [name], np.array([0, len(uses)]), np.ones(len(uses), np.int64), np.array(uses), np.arange(len(uses) + 1)
+    )
     mixture = Mixture(weights={name: 1}, replacement=replacement)
     queue = Queue(elements, 0, mixture, seed=0, epoch=epoch, allowance=allowance)
     queue.grow(count)

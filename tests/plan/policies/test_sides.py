@@ -91,7 +91,8 @@ def test_what_takes_samples_apart_is_refused():
     with pytest.raises(SettingsError, match="cuts samples anywhere, and preferences stay whole"):
         plan_packs(table_of([3, 3]), capacity=10, algorithm="concat_split")
     with pytest.raises(
-        SettingsError, match="draws single samples, and both samples of a row of preferences or KTO stay together"
+        SettingsError,
+        match="draws single samples, and the samples of a group, or of a row of preferences or KTO, stay together",
     ):
         plan_packs(table_of([3, 3]), capacity=10, mixture=Mixture(weights={"a": 1, "b": 1}), sources={"a": 1, "b": 1})
     with pytest.raises(SettingsError, match="2 samples stay together, aligned to 8: raise it"):

@@ -5,22 +5,18 @@ order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
-from brimful.base.ragged import offsets_of, ranges, sums_of
+from brimful.base.ragged import offsets_of, ranges
 from brimful.base.rng import generator
 from brimful.base.typing import AnyIntArray, Int64Array, Offsets
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError
 from brimful.plan.policies.mixture_request import MixStop, Mixture, MixUnit
-from brimful.plan.policies.overflow import Segments
 from brimful.plan.policies.take_turns import as_parts, scale_for, take_turns
-
-_Elements = TypeVar("_Elements", bound="Elements")
 
 _LEAST_REFILL = 1024
 """Minimum draws that are added to a queue at a time."""
@@ -30,64 +26,29 @@ _LEAST_REFILL = 1024
 class Elements:
     """Samples or packs to draw from, source after source.
 
+    Dropped and rejected samples are not among them: shares refer to packed samples.
+
     Attributes:
         names: names of the sources.
         bounds: ``int64[num_sources + 1]``, first element of each source.
         tokens: ``int64[num_elements]``.
         uses: ``int64[num_elements]``, how often each element was consumed before.
+        offsets: ``int64[num_elements + 1]``, segments of each element.
     """
 
     names: Sequence[str]
     bounds: Int64Array
     tokens: Int64Array
     uses: Int64Array
+    offsets: Offsets
 
-    def after(self: _Elements, draws: MixtureDraw) -> _Elements:
-        """Return the elements with these draws counted as consumed."""
-        return replace(self, uses=self.uses + np.bincount(draws.elements, minlength=len(self.uses)))
-
-
-@dataclass(frozen=True, eq=False)
-class MixedSamples(Elements):
-    """The samples of a mixture that can be packed, and their segments.
-
-    Dropped and rejected samples are not among them: shares refer to packed samples.
-
-    Attributes:
-        begins: ``int64[num_sources + 1]``, first sample of each source, counting dropped and
-            rejected samples.
-        segment_offsets: ``int64[num_samples + 1]``, segments of each sample.
-    """
-
-    begins: Offsets
-    segment_offsets: Offsets
-
-    @classmethod
-    def of(
-        cls, segments: Segments, names: Sequence[str], sources: Offsets, uses: Int64Array
-    ) -> MixedSamples:
-        """Find the samples among the segments.
-
-        Args:
-            segments: segments to pack, by ascending sample.
-            names: names of the sources.
-            sources: ``int64[num_sources + 1]``, first sample of each source.
-            uses: ``int64[num_samples]``, for all samples.
-        """
-        segment_ids = segments.ids()
-        edges = np.flatnonzero(np.diff(segment_ids, prepend=-1))
-        offsets = np.r_[edges, len(segment_ids)].astype(np.int64)
-        ids = segment_ids[edges]
-        tokens = sums_of(segments.lengths, offsets)
-        return cls(names, np.searchsorted(ids, sources), tokens, uses[ids], sources, offsets)
-
-    def rows(self, samples: AnyIntArray) -> Int64Array:
-        """Return the segments of these samples, in their order."""
-        return ranges(self.segment_offsets[samples], np.diff(self.segment_offsets)[samples])
+    def rows(self, elements: AnyIntArray) -> Int64Array:
+        """Return the segments of these elements, in their order."""
+        return ranges(self.offsets[elements], np.diff(self.offsets)[elements])
 
     def draws_of(self, rows: AnyIntArray) -> Int64Array:
-        """Count how often each sample is among the segments: ``int64[num_samples]``."""
-        return np.bincount(rows, minlength=int(self.segment_offsets[-1]))[self.segment_offsets[:-1]]
+        """Count how often each element is among the segments: ``int64[num_elements]``."""
+        return np.bincount(rows, minlength=int(self.offsets[-1]))[self.offsets[:-1]]
 
 
 class Queue:
@@ -106,7 +67,8 @@ class Queue:
         seed, epoch: seed and epoch of the orders; only draws with replacement use the epoch.
         allowance: maximum draws; None for no limit.
 
-    >>> elements = Elements("a", np.array([0, 3]), np.ones(3, np.int64), np.array([1, 0, 1]))
+    >>> ones, offsets = np.ones(3, np.int64), np.arange(4)
+    >>> elements = Elements("a", np.array([0, 3]), ones, np.array([1, 0, 1]), offsets)
     >>> queue = Queue(elements, 0, Mixture(weights={"a": 1}), seed=0, epoch=0, allowance=4)
     >>> queue.grow(4)
     >>> queue.elements[:1].tolist(), sorted(queue.elements[1:].tolist())
@@ -200,7 +162,8 @@ def draw(
     Raises:
         InvalidLengthsError: a source has nothing to draw.
 
-    >>> elements = Elements("ab", np.array([0, 4, 8]), np.ones(8, np.int64), np.zeros(8, np.int64))
+    >>> ones, offsets = np.ones(8, np.int64), np.arange(9)
+    >>> elements = Elements("ab", np.array([0, 4, 8]), ones, np.zeros(8, np.int64), offsets)
     >>> draw(elements, Mixture(weights={"a": 2, "b": 1}), seed=0, epoch=0).sources.tolist()
     [0, 1, 0, 0, 1, 0]
     """

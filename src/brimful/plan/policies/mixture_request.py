@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from brimful.base.checks import check_type, is_number, whole_number
+from brimful.base.checks import check_type, choice_of, is_number, whole_number
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 
@@ -106,7 +106,10 @@ class Mixture:
         for name, value in targets.items():
             self.__dict__[name] = whole_number(f"{setting('mixture')}: {name}", value, minimum=1)
         for name, kind in _CHOICES.items():
-            self.__dict__[name] = _chosen(kind, name, getattr(self, name))
+            # The message names the mixture, because the names are keys of its file.
+            self.__dict__[name] = choice_of(
+                kind, getattr(self, name), argument="mixture", instead=f" for {name}"
+            )
         if fault := self._fault(targets):
             raise SettingsError(f"{setting('mixture')}{fault}")
         self.__dict__["weights"] = {
@@ -189,20 +192,6 @@ class Mixture:
                 record[option.name] = value.value if isinstance(value, Enum) else value
         return record
 
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> Mixture:
-        """Read a request from ``as_dict``.
-
-        Raises:
-            SettingsError: an option that this version does not know, or an impossible value.
-        """
-        foreign_names = set(record) - {option.name for option in fields(cls)}
-        if foreign_names:
-            raise SettingsError(
-                f"{setting('mixture')}: {min(foreign_names)} is unknown to this brimful"
-            )
-        return cls(**record)
-
 
 _TARGETS = ("num_samples", "num_tokens", "num_packs")
 _CHOICES: Mapping[str, type[Enum]] = {
@@ -211,14 +200,3 @@ _CHOICES: Mapping[str, type[Enum]] = {
     "stop": MixStop,
     "weighting": Weighting,
 }
-
-
-def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
-    """Return a choice; the message names the mixture, because the names are keys of its file."""
-    try:
-        return kind(value)
-    except ValueError:
-        names = ", ".join(str(choice.value) for choice in kind)
-        raise SettingsError(
-            f"{setting('mixture')}: {name} {value!r} is unknown: use one of {names}"
-        ) from None

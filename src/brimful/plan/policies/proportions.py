@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from brimful.base.ragged import sums_of
-from brimful.base.typing import Int64Array
+from brimful.base.typing import Int64Array, Offsets
 from brimful.base.wording import counted
-from brimful.plan.policies.mixture_draw import MixedSamples, MixtureDraw
+from brimful.plan.policies.mixture_draw import Elements, MixtureDraw
 from brimful.plan.policies.mixture_request import MixOrder, Mixture, MixUnit, Weighting
 
 
@@ -66,7 +66,8 @@ class SourceDraws:
 
 
 def mixture_record(
-    samples: MixedSamples,
+    samples: Elements,
+    begins: Offsets,
     mixture: Mixture,
     draws: Int64Array,
     *,
@@ -77,7 +78,9 @@ def mixture_record(
     realized share.
 
     Args:
-        samples: samples of the sources.
+        samples: samples of the sources that can be packed.
+        begins: ``int64[num_sources + 1]``, first sample of each source, counting dropped and
+            rejected samples.
         mixture: the request.
         draws: ``int64[num_samples]``, how often each sample is packed.
         result: the draws of samples or packs; None in a mixture weighted by loss.
@@ -88,7 +91,7 @@ def mixture_record(
     bounds = samples.bounds
     shares = np.array([mixture.shares[name] for name in samples.names])
     columns: dict[str, Any] = {
-        "begin": samples.begins[:-1],
+        "begin": begins[:-1],
         "requested": shares,
         "samples": np.diff(bounds),
         "draws": sums_of(draws, bounds),
@@ -128,11 +131,7 @@ def sources_of_record(mixed: Mapping[str, Any]) -> list[SourceDraws]:
     >>> sources_of_record({})
     []
     """
-    names = {option.name for option in fields(SourceDraws)}
-    return [
-        SourceDraws(**{name: value for name, value in record.items() if name in names})
-        for record in mixed.get("sources", ())
-    ]
+    return [SourceDraws(**record) for record in mixed.get("sources", ())]
 
 
 def describe_mixture(mixed: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
