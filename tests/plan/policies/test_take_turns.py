@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.base.compiling import compiled_forms
+from brimful.base.compiling import compiled, compiled_forms
 from brimful.plan.policies.take_turns import as_parts, scale_for, take_turns
 
 WEIGHTS = st.lists(st.integers(1, 1000), min_size=1, max_size=9)
@@ -16,12 +16,13 @@ def turns_of(weights, sizes, *, is_unit):
     offsets = np.concatenate([[0], np.cumsum([len(each) for each in sizes])]).astype(np.int64)
     flat = np.concatenate(sizes).astype(np.int64)
     scale = scale_for(int(flat.max()), len(weights))
-    found, starved = take_turns(
+    turns = np.empty(len(flat) + 1, dtype=np.int16)
+    number, starved = (compiled(take_turns, 0) or take_turns)(
         as_parts(np.array(weights, dtype=float), scale), np.zeros(len(weights), np.int64), np.stack([flat, flat]),
-        offsets[:-1].copy(), offsets[1:].copy(), np.full(len(weights), -1), np.array([-1, -1]), is_unit=is_unit,
+        offsets[:-1].copy(), offsets[1:].copy(), np.full(len(weights), -1), np.array([-1, -1]), turns, is_unit,
     )  # fmt: skip
     assert starved >= 0
-    return found
+    return turns[:number]
 
 
 def test_three_sources_take_turns_as_drawn():

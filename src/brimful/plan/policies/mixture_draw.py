@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from brimful.base.compiling import compiled
 from brimful.base.ragged import offsets_of, ranges
 from brimful.base.rng import generator
 from brimful.base.typing import AnyIntArray, Int64Array, Offsets
@@ -108,20 +109,16 @@ class Queue:
         if self.allowance is not None:
             num_missing = min(num_missing, self.allowance - len(self.elements))
         while num_missing > 0:
-            run = self._next_run(num_missing)
+            if self._replacement:
+                run = self._stream.integers(num_missing, below=len(self._uses))
+            else:
+                stream = generator(seed=self._seed, epoch=self._pass, purpose=self._purpose)
+                order = stream.permutation(len(self._uses))
+                run = order[self._uses[order] <= self._pass]
+                self._pass += 1
             runs.append(self._begin + run)
             num_missing -= len(run)
         self.elements = np.concatenate(runs)[: self.allowance]
-
-    def _next_run(self, count: int) -> Int64Array:
-        """Return the next draws: a whole pass, or ``count`` with replacement."""
-        if self._replacement:
-            return self._stream.integers(count, below=len(self._uses))
-        stream = generator(seed=self._seed, epoch=self._pass, purpose=self._purpose)
-        order = stream.permutation(len(self._uses))
-        run = order[self._uses[order] <= self._pass]
-        self._pass += 1
-        return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +137,6 @@ class MixtureDraw:
     elements: Int64Array
     exhausted: tuple[str, ...]
     is_short: bool
-
-    def __len__(self) -> int:
-        return len(self.sources)
 
 
 def draw(
@@ -224,11 +218,15 @@ def draw(
             ]
             offsets, flat = offsets_of([len(part) for part in queued]), np.concatenate(queued)
             heads, amounts = offsets[:-1].copy(), np.stack([sizes[flat], elements.tokens[flat]])
-        chunk, empty_source = take_turns(
+        num_left = int((offsets[1:] - heads).sum())
+        dtype = np.int16 if len(names) < 2**15 else np.int32
+        chunk: AnyIntArray = np.empty(num_left + 1, dtype=dtype)
+        kernel = compiled(take_turns, num_left * len(names), sum_calls=True) or take_turns
+        num_turns, empty_source = kernel(
             as_parts(shares, scale), credits, amounts, heads, offsets[1:].copy(), required, limits,
-            is_unit=largest_size == 1,
+            chunk, largest_size == 1,
         )  # fmt: skip
-        turns.append(chunk)
+        turns.append(chunk[:num_turns])
         if empty_source < 0:
             break
         must_grow = not queues[empty_source].is_finished

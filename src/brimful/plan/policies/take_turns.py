@@ -6,7 +6,6 @@ not.
 
 import numpy as np
 
-from brimful.base.compiling import compiled
 from brimful.base.typing import AnyIntArray, Int64Array
 
 _UNIT_SCALE = 1 << 30
@@ -56,11 +55,11 @@ def take_turns(
     ends: Int64Array,
     demands: Int64Array,
     limits: Int64Array,
-    *,
+    turns: AnyIntArray,
     is_unit: bool,
-) -> tuple[AnyIntArray, int]:
+) -> tuple[int, int]:
     """Give turns to sources until a limit is reached or the source whose turn it is has no draw
-    left.
+    left. To be compiled.
 
     With equal sizes, the turn goes to the source that would be late first, among the sources that
     are not ahead: Tijdeman's solution of the chairman assignment problem (1980), with which no
@@ -82,33 +81,12 @@ def take_turns(
         demands: ``int64[num_sources]``, draws that each source still has to give; the turns end
             when all are 0. Negative for a rule that does not count; changed in place.
         limits: ``int64[2]``, remaining draws and tokens; negative for no limit. Changed in place.
+        turns: ``int[num_draws + 1]``, the source of each draw; output.
         is_unit: true if each draw counts 1.
 
     Returns:
-        ``int[num_turns]``, the source of each draw; and the source without a draw left, -1 if a
-        limit was reached.
+        Number of turns; and the source without a draw left, -1 if a limit was reached.
     """
-    room = int((ends - heads).sum())
-    turns: AnyIntArray = np.empty(room + 1, dtype=np.int16 if len(parts) < 2**15 else np.int32)
-    kernel = compiled(_take_turns, room * len(parts), sum_calls=True) or _take_turns
-    num_turns, empty_source = kernel(
-        parts, credits, amounts, heads, ends, demands, limits, is_unit, turns
-    )
-    return turns[:num_turns], int(empty_source)
-
-
-def _take_turns(
-    parts: Int64Array,
-    credits: Int64Array,
-    amounts: Int64Array,
-    heads: Int64Array,
-    ends: Int64Array,
-    demands: Int64Array,
-    limits: Int64Array,
-    is_unit: bool,
-    turns: AnyIntArray,
-) -> tuple[int, int]:
-    """Fill ``turns``; to be compiled. Returns their number, and the source without a draw left."""
     num_sources = len(parts)
     scale = 0
     num_active = 0
