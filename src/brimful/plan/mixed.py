@@ -103,13 +103,13 @@ def pack_mixture(
             mixture = replace(mixture, num_packs=None, num_samples=mixture.num_packs)
     for number in range(0 if uses is not None or mixture.replacement else epoch):
         if mixture.num_packs is None:
-            drawn = draw(elements, mixture, seed=seed, epoch=number).elements
-            drawn = np.bincount(drawn, minlength=len(elements.uses))
+            draws = draw(elements, mixture, seed=seed, epoch=number)
+            num_uses = np.bincount(draws.elements, minlength=len(elements.uses))
         else:
-            drawn = samples.draws_of(
+            num_uses = samples.draws_of(
                 _draw_packs(elements, mixture, settings, number, pack_rows)[0].packs.items
             )
-        elements = replace(elements, uses=elements.uses + drawn)
+        elements = replace(elements, uses=elements.uses + num_uses)
     if mixture.num_packs is not None:
         result, draws = _draw_packs(elements, mixture, settings, epoch, pack_rows)
     else:
@@ -156,8 +156,8 @@ def _draw_packs(
     if num_packs > num_wanted:
         # Random packs are left out: any other choice would prefer some lengths.
         random = generator(seed=seed, epoch=epoch, purpose="packs of a mixture")
-        kept = np.sort(random.permutation(num_packs)[:num_wanted])
-        result = replace(result, packs=result.packs.take(kept))
+        pack_ids = np.sort(random.permutation(num_packs)[:num_wanted])
+        result = replace(result, packs=result.packs.take(pack_ids))
     return result, draws
 
 

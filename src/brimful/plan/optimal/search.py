@@ -227,27 +227,27 @@ class _Search:
         )
         for share in _ROUNDING_SHARES:
             solution, can_improve = first_solution, first_can_improve
-            packs, rest = fixed_packs, items
+            packs, free_items = fixed_packs, items
             while solution:
-                whole_packs, rest = fix_whole_packs(rest, solution, share)
+                whole_packs, free_items = fix_whole_packs(free_items, solution, share)
                 packs = packs + whole_packs
                 # Each heuristic completes the packs to a packing of all items.
-                best_fit = patterns_of(best_fit_decreasing(rest, capacity=self.capacity))
+                best_fit = patterns_of(best_fit_decreasing(free_items, capacity=self.capacity))
                 self.offer(packs + best_fit)
-                if self.num_packs <= self.bound or not len(rest.lengths):
+                if self.num_packs <= self.bound or not len(free_items.lengths):
                     break
                 # A last step gets at least 1 second and 10⁹ operations.
                 limit = SearchLimit(
                     seconds=max(self.limit.remaining_seconds, 1.0),
                     operations=max(self.limit.remaining_operations, 1e9),
                 )
-                slack_packs = minimum_bin_slack(rest, capacity=self.capacity, limit=limit)
+                slack_packs = minimum_bin_slack(free_items, capacity=self.capacity, limit=limit)
                 if slack_packs:
                     self.offer(packs + slack_packs)
                 if self.is_done or not can_improve:
                     break
-                columns = [*best_fit, *slack_packs, *substitute_lengths(solution, rest)]
-                solution, can_improve = self.relax(packs, rest, columns)
+                columns = [*best_fit, *slack_packs, *substitute_lengths(solution, free_items)]
+                solution, can_improve = self.relax(packs, free_items, columns)
             if self.is_done or not first_can_improve:
                 return
 

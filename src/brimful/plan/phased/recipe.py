@@ -24,8 +24,8 @@ _KINDS: dict[str, type[PowersOfTwo | SeedRule | Finish]] = {
 
 
 def _read_phase(text: str) -> Phase:
-    name, opened, rest = (word.strip() for word in text.partition("("))
-    if name not in _KINDS or bool(opened) != rest.endswith(")"):
+    name, bracket, ending = (word.strip() for word in text.partition("("))
+    if name not in _KINDS or bool(bracket) != ending.endswith(")"):
         raise SettingsError(
             f"{setting('phases')}: {text.strip()!r} is not a phase: write name or "
             f"name(setting=value, …), with some of {', '.join(_KINDS)}"
@@ -37,7 +37,7 @@ def _read_phase(text: str) -> Phase:
     if issubclass(kind, SeedRule):
         keys += [field.name for field in fields(Seeded)[1:]]
     settings: dict[str, Any] = {}
-    arguments = rest.removesuffix(")")
+    arguments = ending.removesuffix(")")
     for part in arguments.split(",") if arguments.strip() else []:
         key, _, value = (word.strip() for word in part.partition("="))
         if not value:
@@ -61,9 +61,9 @@ def _read_value(text: str) -> Any:
     """Read one value by its form; each setting later checks its type."""
     if text in ("true", "false"):
         return text == "true"
-    for read in (int, float, lambda words: tuple(map(int, words.split()))):
+    for reader in (int, float, lambda words: tuple(map(int, words.split()))):
         with suppress(ValueError):
-            return read(text)
+            return reader(text)
     return text
 
 
@@ -90,10 +90,10 @@ def _report(phase: Phase, placed: Placed, capacity: int) -> str:
             number * sum(copies for _, copies in pattern) for pattern, number in placed.packs
         )
         tokens = sum(load_of(pattern) * number for pattern, number in placed.packs)
-        least = min(load_of(pattern) for pattern, _ in placed.packs)
+        least_load = min(load_of(pattern) for pattern, _ in placed.packs)
         result = (
             f"{counted(packs, 'pack')} of {counted(items, 'item')}, fill "
-            f"{100 * tokens / (packs * capacity):.2f} %, least {100 * least / capacity:.2f} %"
+            f"{100 * tokens / (packs * capacity):.2f} %, least {100 * least_load / capacity:.2f} %"
         )
     note = f" ({placed.note})" if placed.note else ""
     return f"{phase}: {result}; {counted(placed.left.num_items, 'item')} left{note}"

@@ -127,8 +127,8 @@ def pack_vectors(
     for weight in weights:
         if _is_any_close(offers, bound):
             break
-        filled = fill_packs(limited_sizes, capacities, weight, seed)
-        offers.append((filled, f"filled along the budgets, straightness {weight}"))
+        new_packs = fill_packs(limited_sizes, capacities, weight, seed)
+        offers.append((new_packs, f"filled along the budgets, straightness {weight}"))
     packing, description = min(offers, key=lambda offer: len(offer[0]))  # the first of equal ones
     assert len(packing.items) == num_items
     for turn in range(next((rounds for limit, rounds in _REPACK_ROUNDS if num_items <= limit), 0)):
