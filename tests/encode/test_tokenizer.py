@@ -39,10 +39,7 @@ def test_hard_texts_have_equal_ids(qwen, stride):
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=3))
 def test_any_texts_have_equal_ids(qwen, texts):
     """Without it two libraries could differ where nobody looked."""
-    ids = qwen.ids(texts)
-    assert ids == qwen.reference.ids(texts)
-    for tokenizer in (qwen, qwen.reference):
-        assert tokenizer.counts(texts).tolist() == [len(row) for row in ids]
+    assert qwen.ids(texts) == qwen.reference.ids(texts)
 
 
 @pytest.mark.parametrize(

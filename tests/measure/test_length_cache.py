@@ -39,7 +39,7 @@ def path(tmp_path):
 def idle(monkeypatch):
     """An encoder that may say what it is, and may encode nothing."""
     encoder = toy_chat_encoder()
-    for name in ("encode", "encode_batch", "encode_together", "begin_encoding", "begin_lengths"):
+    for name in ("encode", "encode_batch", "encode_together", "begin_encoding"):
         monkeypatch.setattr(type(encoder), name, Unused())
     return encoder
 
@@ -98,13 +98,13 @@ def test_rebuild_for_another_augmentation_encodes_nothing(path, idle):
 def test_appended_rows_are_the_only_ones_measured(path, monkeypatch):
     encoder, texts = toy_chat_encoder(), []
     begin_encoding = type(encoder).begin_encoding
-    begin_lengths = type(encoder).begin_lengths
 
     def note(method):
-        return lambda self, samples: texts.extend(sample.text for sample in samples) or method(self, samples)
+        return lambda self, samples, **options: (
+            texts.extend(one.text for one in samples) or method(self, samples, **options)
+        )
 
     monkeypatch.setattr(type(encoder), "begin_encoding", note(begin_encoding))
-    monkeypatch.setattr(type(encoder), "begin_lengths", note(begin_lengths))
     table = LengthCache(path, CROP).lengths([*TEXTS, {"text": "new"}], encoder, cache_dir=path.parent / "another")
     assert table.tokens.tolist() == [3, 2, 4, 3]
     assert texts == ["new"]

@@ -26,7 +26,6 @@ from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
 
 PendingBatch: TypeAlias = Callable[[], EncodedBatch]
-PendingLengths: TypeAlias = Callable[[], MeasuredLengths]
 """The second half of measuring a batch, which any thread may call."""
 
 
@@ -199,11 +198,16 @@ class Encoder(abc.ABC):
         """Encode several samples into flat arrays."""
         return self.begin_encoding(samples)()
 
-    def begin_encoding(self, samples: Sequence[Sample]) -> PendingBatch:
+    def begin_encoding(self, samples: Sequence[Sample], *, targets: bool = True) -> PendingBatch:
         """Do the half of ``encode_together`` that needs Python, and return a function that does the
         other half.
 
         The second half may run in another thread, during the first half of the next samples.
+
+        Args:
+            samples: to encode.
+            targets: if false, only lengths and errors are needed, and the loss mask may have any
+                values.
         """
         batch = EncodedBatch.of(self.encode_batch(samples))
         return lambda: batch
@@ -222,7 +226,7 @@ class Encoder(abc.ABC):
             ``int32[len(samples)]``: each ``len(encode(sample).input_ids)``, or -1 for a sample that
             cannot be encoded; and the errors of the latter.
         """
-        return self.begin_lengths(samples)()
+        return self.encode_together(samples).measured
 
     @property
     def all_are_targets(self) -> bool:
@@ -238,15 +242,6 @@ class Encoder(abc.ABC):
         if sample.kind == "tokens":
             return "all its labels are -100"
         return "it has one token, and the first of a segment is not a target"
-
-    def begin_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        """Do the half of ``lengths`` that needs Python, and return a function that does the other
-        half.
-
-        The second half may run in another thread, during the first half of the next samples.
-        """
-        finish = self.begin_encoding(samples)
-        return lambda: finish().measured
 
     @abc.abstractmethod
     def decode(self, input_ids: Sequence[int]) -> str:

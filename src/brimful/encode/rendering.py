@@ -22,8 +22,8 @@ from brimful.encode.completions import (
     has_borrowed,
     mark_completions,
 )
-from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths
-from brimful.encode.encoder import Encoder, Engine, PendingBatch, PendingLengths, TokenEncoder
+from brimful.encode.encoded import EncodedBatch, EncodedSample
+from brimful.encode.encoder import Encoder, Engine, PendingBatch, TokenEncoder
 from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
@@ -74,6 +74,10 @@ class RenderingEncoder(Encoder):
             BadSampleError: the targets cannot be determined.
         """
         raise NotImplementedError
+
+    def _may_hide(self, context: Any) -> bool:
+        """Return true if ``_target_spans`` may refuse a sample, which then has no length either."""
+        return False
 
     def prompt_and_other(self, sample: Sample) -> PromptAndOther:
         """Return the text of a sample's prompt alone, and of its other conversation (empty without
@@ -166,14 +170,14 @@ class RenderingEncoder(Encoder):
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
         return self.encode_together(samples).samples()
 
-    def begin_encoding(self, samples: Sequence[Sample]) -> PendingBatch:
+    def begin_encoding(self, samples: Sequence[Sample], *, targets: bool = True) -> PendingBatch:
         if any(map(has_borrowed, samples)):
             batch = encode_borrowed(samples, self.encode_together)
             return lambda: batch
         parts = []
         for encoder, indices in self._indices_by_encoder(samples):
             begin = self._begin_rendered if encoder is None else encoder.begin_encoding
-            parts.append((indices, begin([samples[index] for index in indices])))
+            parts.append((indices, begin([samples[index] for index in indices], targets=targets)))
         if len(parts) == 1:
             return parts[0][1]
 
@@ -184,17 +188,6 @@ class RenderingEncoder(Encoder):
             return EncodedBatch.of([results[index] for index in range(len(samples))])
 
         return finish
-
-    def begin_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        parts = self._indices_by_encoder(samples)
-        if len(parts) != 1 or any(map(has_borrowed, samples)):
-            return super().begin_lengths(samples)
-        encoder, _ = parts[0]
-        return (
-            self._begin_rendered_lengths(samples)
-            if encoder is None
-            else encoder.begin_lengths(samples)
-        )
 
     def decode(self, input_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(input_ids)
@@ -228,19 +221,22 @@ class RenderingEncoder(Encoder):
         )
         return contexts, texts, errors, prompts
 
-    def _begin_rendered(self, samples: Sequence[Sample]) -> PendingBatch:
+    def _begin_rendered(self, samples: Sequence[Sample], *, targets: bool) -> PendingBatch:
         contexts, texts, errors, prompts = self._render_batch(samples)
         spans = None
         if not self.all_are_targets:
+            known = errors.keys() | prompts.keys()
             indices = [
-                index for index in range(len(texts)) if index not in errors and index not in prompts
+                index
+                for index, context in enumerate(contexts)
+                if index not in known and (targets or self._may_hide(context))
             ]
             spans = self._spans_of_batch(indices, contexts, texts, errors)
             for index in errors:
                 texts[index] = ""
 
         def finish() -> EncodedBatch:
-            if spans is None:
+            if spans is None or not targets:
                 ids = self.tokenizer.tokenize(texts)
                 mask = np.ones(len(ids.values), dtype=bool)
             else:
@@ -276,26 +272,3 @@ class RenderingEncoder(Encoder):
         return Ragged(np.insert(ids.values, positions, marks), offsets), np.insert(
             mask, positions, mask_marks
         )
-
-    def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        contexts, texts, errors, prompts = self._render_batch(samples)
-        if not self.all_are_targets:
-            known = errors.keys() | prompts.keys()
-            indices = [
-                index
-                for index in range(len(texts))
-                if index not in known and self._may_hide(contexts[index])
-            ]
-            self._spans_of_batch(indices, contexts, texts, errors)
-        num_marks = sum(map(len, self.marks))
-
-        def finish() -> MeasuredLengths:
-            lengths = self.tokenizer.counts(texts).astype(np.int32) + np.int32(num_marks)
-            lengths[list(errors)] = -1
-            return lengths, [errors[index] for index in sorted(errors)]
-
-        return finish
-
-    def _may_hide(self, context: Any) -> bool:
-        """Return true if ``_target_spans`` may refuse a sample, which then has no length either."""
-        return False

@@ -360,14 +360,6 @@ class Tokenizer:
         ids = self.tokenize(texts)
         return [ids.row(index).tolist() for index in range(len(texts))]
 
-    def counts(self, texts: Sequence[str]) -> Int64Array:
-        """Return the number of tokens of each text, ``int64``, with no special tokens added."""
-        if self.is_fast or self.backend is None:
-            return np.diff(self.tokenize(texts).offsets)
-        # Without Python ints for the tokens, which would keep other threads from rendering.
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return np.fromiter(map(len, encodings), dtype=np.int64, count=len(texts))
-
     def _align_by_reference(
         self, texts: Sequence[str], spans: TextSpans
     ) -> tuple[Ragged, Int64Array, Int64Array]:

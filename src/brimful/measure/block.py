@@ -1,6 +1,7 @@
 """Measurement of one block of rows, in any process: lengths, targets, account and rejected rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,21 +32,15 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
         # Before transforms, which may replace a file by bytes.
         samples = noted(samples, states, task.start)
     batches = batches_of(context.source.augment(samples), rows.errors)
-    columns: dict[str, Any] = {}
-    if context.needs_labels:
-        ids, mask, media = rows.encode(batches)
-        columns = {"tokens": np.diff(mask.offsets).astype(np.int32), **rows.sizes_of_media(media)}
-        if "loss_tokens" in context.budgets:
-            columns["loss_tokens"] = np.diff(offsets_of(mask.values)[mask.offsets]).astype(np.int32)
-        # The file of lengths is written last: a job that is killed between the two measures the
-        # block again.
-        if task.encoded_path is not None:
-            write_stored(task.encoded_path, Ragged(ids, mask.offsets), mask.values, media)
-        runs = {RUNS: runs_of_masks(mask)} if context.needs_runs else {}
-    else:
-        # Labels are not needed where every token but the first is a target, or targets are not
-        # measured.
-        columns, runs = {"tokens": rows.measure(batches)}, {}
+    ids, mask, media = rows.encode(batches)
+    columns = {"tokens": np.diff(mask.offsets).astype(np.int32), **rows.sizes_of_media(media)}
+    if "loss_tokens" in context.budgets:
+        columns["loss_tokens"] = np.diff(offsets_of(mask.values)[mask.offsets]).astype(np.int32)
+    # The file of lengths is written last: a job that is killed between the two measures the block
+    # again.
+    if task.encoded_path is not None:
+        write_stored(task.encoded_path, Ragged(ids, mask.offsets), mask.values, media)
+    runs = {RUNS: runs_of_masks(mask)} if context.needs_runs else {}
     is_empty = columns["tokens"] < 1
     description = {
         "kind": "length_part",
@@ -89,7 +84,8 @@ class _Rows:
         ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
         masks: list[LossMask] = [np.empty(0, dtype=bool)]
         media: dict[int, tuple[Any, ...]] = {}
-        for samples, batch in in_halves(self.context.encoder.begin_encoding, batches):
+        begin = partial(self.context.encoder.begin_encoding, targets=self.context.needs_labels)
+        for samples, batch in in_halves(begin, batches):
             lengths, offsets = batch.lengths, batch.ids.offsets
             # Samples come in the order of their rows, and so do their tokens.
             rows = [sample.sample_id - self.task.start for sample in samples]
@@ -104,15 +100,6 @@ class _Rows:
             num_targets[lengths > 0] -= batch.loss_mask[offsets[:-1][lengths > 0]]
             self._count(samples, lengths > 0, num_targets > 0)
         return np.concatenate(ids), Ragged(np.concatenate(masks), offsets_of(sizes)), media
-
-    def measure(self, batches: Iterable[list[Sample]]) -> Lengths:
-        """Return the number of tokens of each row, below 1 for a row that cannot be encoded."""
-        tokens = np.zeros(len(self.task), dtype=np.int32)
-        for samples, (lengths, errors) in in_halves(self.context.encoder.begin_lengths, batches):
-            tokens[[sample.sample_id - self.task.start for sample in samples]] = lengths
-            self.errors += errors
-            self._count(samples, lengths > 0, lengths > 1)
-        return tokens
 
     def sizes_of_media(self, media: Mapping[int, Sequence[Any]]) -> dict[str, Lengths]:
         """Return what the media of each row take of each budget; 0 for rows without media."""

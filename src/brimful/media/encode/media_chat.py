@@ -13,7 +13,7 @@ from brimful.base.typing import PAIRS_PER_BLOCK, AnyIntArray, LossMask, TokenIds
 from brimful.base.wording import setting
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.encoded import EncodedBatch
-from brimful.encode.encoder import PendingBatch, PendingLengths
+from brimful.encode.encoder import PendingBatch
 from brimful.encode.jinja_templates import examined
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
@@ -185,8 +185,8 @@ class MediaChatEncoder(ChatEncoder):
             ids[tokens[0]] = kind
         return ids
 
-    def _begin_rendered(self, samples: Sequence[Sample]) -> PendingBatch:
-        begun = super()._begin_rendered(samples)
+    def _begin_rendered(self, samples: Sequence[Sample], *, targets: bool) -> PendingBatch:
+        begun = super()._begin_rendered(samples, targets=targets)
         if not any(sample.media for sample in samples):
             return begun
         # Media are opened here, in the thread that reads the source.
@@ -302,12 +302,6 @@ class MediaChatEncoder(ChatEncoder):
     @cached_property
     def _ids_by_token(self) -> dict[str, int]:
         return {}
-
-    def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        if not any(sample.media for sample in samples):
-            return super()._begin_rendered_lengths(samples)
-        measured = self._begin_rendered(samples)().measured
-        return lambda: measured
 
 
 def _kinds_of_parts(message: Message) -> tuple[str, ...] | None:
