@@ -214,7 +214,7 @@ def test_a_label_that_a_step_lacks_has_no_mean():
 def test_what_is_no_kto_is_refused():
     with pytest.raises(SettingsError, match="needs the reference once"):
         packed_kto_loss(tiny.model(0), KtoCollator(PackCollator())([packs()[0]]), kl=0.0)
-    with pytest.raises(SettingsError, match="needs the KL term of the step: give kl"):
+    with pytest.raises(SettingsError, match="needs kl, the KL term of the step"):
         packed_kto_loss(tiny.model(0), KtoCollator(PackCollator())([packs()[0]]), reference_model=tiny.model(1))
     with pytest.raises(CollateError, match="both have targets, and a mismatch of KTO has none"):
         split_kl_completions(tiny.packs()[0])

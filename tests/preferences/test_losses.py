@@ -72,16 +72,16 @@ def test_a_micro_batch_without_pairs_has_a_loss_of_zero(loss_type):
 
 
 def test_a_loss_of_the_micro_batch_is_refused():
-    with pytest.raises(SettingsError, match="sorts the pairs of a micro-batch, so that packing would change it"):
+    with pytest.raises(SettingsError, match='"aot" is unknown: use one of sigmoid, robust'):
         preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], loss_type="aot")
     with pytest.raises(SettingsError, match='"dpo" is unknown: use one of sigmoid, robust'):
         preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], loss_type="dpo")
     with pytest.raises(SettingsError, match="must be above 0 and is 0"):
         preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], beta=0)
-    with pytest.raises(SettingsError, match="is for"):
+    with pytest.raises(SettingsError, match=r'for loss_type="robust", and is 0.1 for sigmoid'):
         preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], label_smoothing=0.1)
     for share in (-0.1, 0.5):
-        with pytest.raises(SettingsError, match=f"a share from 0 to below 0.5 and is {share}"):
+        with pytest.raises(SettingsError, match=rf"a share from 0 to below 0\.5, .* is {share} for robust"):
             preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], loss_type="robust", label_smoothing=share)
     with pytest.raises(CollateError, match="two numbers for each of 1 pairs"):
         preference_loss(SEGMENTS, [[0, 1]], [0.0])

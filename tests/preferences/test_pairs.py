@@ -21,12 +21,9 @@ def test_segments_of_an_empty_place_pair_as_they_lie():
 @pytest.mark.parametrize(
     ("sample_ids", "reason"),
     [
-        (
-            [2, 3, 4],
-            "sample 4 is in a micro-batch without sample 5, the other one of row 2 of preferences or KTO",
-        ),
-        ([3, 4, 5], "sample 3 is in a micro-batch without sample 2, the other one of row 1 of preferences or KTO"),
-        ([2, 3, 2], "sample 2 is in this micro-batch twice"),
+        ([2, 3, 4], r"row 2 of preferences or KTO is in this micro-batch with samples \[4\]"),
+        ([3, 4, 5], r"row 1 of preferences or KTO is in this micro-batch with samples \[3\]"),
+        ([2, 3, 2], r"row 1 of preferences or KTO is in this micro-batch with samples \[2, 2, 3\]"),
     ],
 )
 def test_a_pair_that_was_taken_apart_is_named(sample_ids, reason):

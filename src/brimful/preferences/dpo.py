@@ -4,14 +4,14 @@ KTO's collator and step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from brimful.base.checks import check_type
-from brimful.base.typing import AnyIntArray, Float32Array, Int64Array
+from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.loss import count_targets
 from brimful.collate.loss_torch import SegmentLosses, per_sample_loss
@@ -25,8 +25,6 @@ __all__ = ["PreferenceCollator", "packed_preference_loss", "pair_segments", "tra
 
 _PAIRS = "preference"
 """Key of a batch with its pairs."""
-
-_FIX = "its packs were planned without their groups, or a batch takes samples apart"
 
 
 def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
@@ -51,25 +49,20 @@ def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
     # An empty place has no samples and no targets: its segments are paired in their order.
     num_empty = int(np.count_nonzero(ids < 0))
     ids[ids < 0] = np.arange(num_empty) - 2 * num_empty
-    chosen = np.flatnonzero(ids % 2 == 0)
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]
-    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if len(twice):
-        raise CollateError(
-            f"sample {int(ordered[twice[0]])} is in this micro-batch twice, and a row has each of "
-            f"its samples once: {_FIX}"
-        )
-    mates = ids ^ 1
-    is_alone = ~np.isin(mates, ids)
-    if is_alone.any():
-        segment = int(np.argmax(is_alone))
-        raise CollateError(
-            f"sample {int(ids[segment])} is in a micro-batch without sample {int(mates[segment])}, "
-            f"the other one of row {int(ids[segment]) // 2} of preferences or KTO: {_FIX}"
-        )
-    rejected = order[np.searchsorted(ordered, ids[chosen] + 1)]
-    return np.stack([chosen, rejected], axis=1).astype(np.int64)
+    even, odd = ordered[::2], ordered[1::2]
+    if len(ids) % 2 or (even % 2).any() or (even + 1 != odd).any():
+        for row in (ids // 2).tolist():
+            samples = np.sort(ids[ids // 2 == row]).tolist()
+            if samples != [2 * row, 2 * row + 1]:
+                raise CollateError(
+                    f"row {row} of preferences or KTO is in this micro-batch with samples "
+                    f"{samples}, and each of its two belongs there once: its packs were planned "
+                    "without their groups, or a batch takes samples apart"
+                )
+    pairs = order.reshape(-1, 2).astype(np.int64)
+    return pairs[np.argsort(pairs[:, 0])]
 
 
 class RowsCollator:
@@ -89,31 +82,28 @@ class RowsCollator:
         self.collator = collator
         self.references = references
 
-    def reference_logps(
-        self, packs: Sequence[Pack], are_trained: Iterable[bool]
-    ) -> dict[str, Float32Array]:
-        """Return the log probability of each segment as ``reference_logps``; nothing without
-        references.
+    def compared(
+        self, batch: PackedBatch, packs: Sequence[Pack], name: str, segments: Int64Array
+    ) -> dict[str, torch.Tensor]:
+        """Return ``cu_seqlens`` of the real segments of a batch, the compared segments by their
+        name, and with references their ``reference_logps``.
 
         Packs that only complete a step have no references: theirs are zeros.
         """
-        if self.references is None:
-            return {}
-        logps = [
-            self.references.of(pack)
-            if is_trained
-            else np.zeros(pack.num_segments, dtype=np.float32)
-            for pack, is_trained in zip(packs, are_trained, strict=True)
-        ]
-        return {"reference_logps": np.concatenate(logps)}
+        boundaries = batch.cu_seqlens[: batch.num_segments + 1].copy()
+        extra = {"cu_seqlens": torch.from_numpy(boundaries), name: torch.from_numpy(segments)}
+        if self.references is not None:
+            logps = [
+                self.references.of(pack)
+                if pack.num_loss_tokens
+                else np.zeros(pack.num_segments, dtype=np.float32)
+                for pack in packs
+            ]
+            extra["reference_logps"] = torch.from_numpy(np.concatenate(logps)[segments])
+        return extra
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.collator!r}, {self.references!r})"
-
-
-def cu_seqlens_of(batch: PackedBatch) -> torch.Tensor:
-    """Return ``int32[num_segments + 1]``, the boundaries of the real segments of a batch."""
-    return torch.from_numpy(batch.cu_seqlens[: batch.num_segments + 1].copy())
 
 
 def policy_and_reference(
@@ -244,12 +234,7 @@ class PreferenceCollator(RowsCollator):
         # step.
         targets = count_targets(batch.labels, batch.cu_seqlens, batch.num_segments)
         pairs = pairs[targets[pairs].any(axis=1)]
-        logps = self.reference_logps(features, (pack.num_loss_tokens > 0 for pack in features))
-        extra = {
-            "cu_seqlens": cu_seqlens_of(batch),
-            "pairs": torch.from_numpy(pairs),
-            **{name: torch.from_numpy(values[pairs]) for name, values in logps.items()},
-        }
+        extra = self.compared(batch, features, "pairs", pairs)
         return {**self.collator.speak([batch]), _PAIRS: extra}
 
 

@@ -3,10 +3,11 @@
 """
 
 import abc
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_of
@@ -20,6 +21,9 @@ from brimful.sources.sample import Completion, Message, Sample
 
 ANSWERS = ("chosen", "rejected")
 """Answers of a preference: sample ``2·row`` is chosen, sample ``2·row + 1`` rejected."""
+
+_Parts: TypeAlias = tuple[list[Message], tuple[list[Message], list[Message]], bool]
+"""Prompt, chosen and rejected answer, and true for texts to encode without a template."""
 
 ROTATED_ROWS = 8
 """Number of rows that rotate their answers among themselves: TRL's default
@@ -95,35 +99,28 @@ class KtoRows(RowView):
         for begin in range(start - start % ROTATED_ROWS, stop, ROTATED_ROWS):
             rows = list(self._rows.read(begin, min(begin + ROTATED_ROWS, len(self._rows))))
             for position in range(max(start - begin, 0), min(stop - begin, len(rows))):
-                yield [_paired(rows[position], rows[position - 1], slot) for slot in (0, 1)]
+                row, other = rows[position], rows[position - 1]
+                is_bad = isinstance(row, MalformedRowError)
+                yield [row if is_bad else RowAndOther(row, other, slot) for slot in (0, 1)]
 
     @property
     def blocks(self) -> Sequence[Block]:
-        blocks, result, first = self._rows.blocks, [], 0
+        blocks, result = self._rows.blocks, []
+        starts = [block.start for block in blocks]
         for block in blocks:
             # A block depends on all rows of the rotations that it touches.
             begin = block.start - block.start % ROTATED_ROWS
             end = min(-(-block.stop // ROTATED_ROWS) * ROTATED_ROWS, len(self._rows))
-            while blocks[first].stop <= begin:
-                first += 1
-            touched = []
-            for number in range(first, len(blocks)):
-                if blocks[number].start >= end:
-                    break
-                touched.append([blocks[number].fingerprint, blocks[number].start - block.start])
+            numbers = range(bisect_right(starts, begin) - 1, bisect_left(starts, end))
+            touched = [
+                [blocks[number].fingerprint, blocks[number].start - block.start]
+                for number in numbers
+            ]
             identity = [touched, begin - block.start, end - block.start, self.name]
             result.append(
                 replace(self._block_of_samples(block), fingerprint=fingerprint_of(identity))
             )
         return result
-
-
-def _paired(row: Any, other: Any, slot: int) -> Any:
-    if isinstance(row, MalformedRowError):
-        return row
-    if isinstance(other, MalformedRowError):
-        return MalformedRowError(f"the row whose answer is its mismatch cannot be read: {other}")
-    return RowAndOther(row, other, slot)
 
 
 _LABELS = ("label", "kto_tag")
@@ -150,25 +147,17 @@ class PreferenceFormat(RowFormat):
         prompt, answers, is_text = self._parts(row)
         other = [*prompt, *answers[1 - answer]]
         completion = Completion(len(prompt), other=other, needs_no_template=is_text)
-        return {
-            "messages": [*prompt, *answers[answer]],
-            "completion": completion,
-            **self._tools(row),
-        }
+        content = {"messages": [*prompt, *answers[answer]], "completion": completion}
+        if "tools" in self.fields:
+            content["tools"] = as_tools(self.optional(row, "tools"))
+        return content
 
     def sample_of_part(self, part: AnswerOfRow, read: Callable[..., Sample]) -> Sample:
         return read(part.row, partial(self.convert_answer, answer=part.answer))
 
     @abc.abstractmethod
-    def _parts(
-        self, row: Mapping[str, Any]
-    ) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
-        """Return the prompt, the chosen and the rejected answer, and true for texts to encode
-        without a template.
-        """
-
-    def _tools(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {"tools": as_tools(self.optional(row, "tools"))} if "tools" in self.fields else {}
+    def _parts(self, row: Mapping[str, Any]) -> _Parts:
+        """Return the parts of a row."""
 
     def _answer(self, row: Mapping[str, Any], name: str) -> list[Message]:
         """Return the chosen or the rejected answer: a text, a turn, or a list of turns."""
@@ -208,9 +197,7 @@ class Preference(PreferenceFormat):
         }
         return keys if all(keys.values()) else None
 
-    def _parts(
-        self, row: Mapping[str, Any]
-    ) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
+    def _parts(self, row: Mapping[str, Any]) -> _Parts:
         values = [self.get(row, name) for name in ANSWERS]
         are_texts = [isinstance(value, str) for value in values]
         if are_texts[0] != are_texts[1]:
@@ -251,9 +238,7 @@ class ShareGPTPreference(PreferenceFormat):
     default_fields = {**ShareGPT.default_fields, "chosen": "chosen", "rejected": "rejected"}
     required_fields = ("conversations", *ANSWERS)
 
-    def _parts(
-        self, row: Mapping[str, Any]
-    ) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
+    def _parts(self, row: Mapping[str, Any]) -> _Parts:
         prompt = self.system_message(row) + self.messages(row, "conversations", as_sharegpt_message)
         return prompt, (self._answer(row, "chosen"), self._answer(row, "rejected")), False
 
@@ -274,9 +259,7 @@ class AlpacaPreference(PreferenceFormat):
     }
     required_fields = ("instruction", *ANSWERS)
 
-    def _parts(
-        self, row: Mapping[str, Any]
-    ) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
+    def _parts(self, row: Mapping[str, Any]) -> _Parts:
         texts = [as_text(self.get(row, name), self.fields[name]) for name in ANSWERS]
         fields = {name: key for name, key in self.fields.items() if name in Alpaca.default_fields}
         prompt: list[Message] = Alpaca(fields).convert({**row, "output": ""})["messages"][:-1]
@@ -316,7 +299,10 @@ class KtoFormat(RowFormat):
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         content = self._conversation.convert(row)
         messages: list[Message] = content["messages"]
-        num_prompt = self._num_prompt(row, messages)
+        num_prompt = len(messages) - 1  # before the answer, which is the last turn
+        if "prompt" in self.fields:
+            prompt = self.get(row, "prompt")
+            num_prompt = len(prompt) if isinstance(prompt, list) else 1
         if messages[-1].get("role") != "assistant":
             raise MalformedRowError(
                 "its last turn is not from the assistant: it has no answer for the label"
@@ -324,10 +310,6 @@ class KtoFormat(RowFormat):
         if len(messages) < 2:
             raise MalformedRowError("it has only one turn: no prompt comes before the answer")
         return {**content, "completion": Completion(num_prompt)}
-
-    def _num_prompt(self, row: Mapping[str, Any], messages: Sequence[Message]) -> int:
-        """Return the number of turns before the answer, which is the last turn of most formats."""
-        return len(messages) - 1
 
     def sample_of_part(self, part: RowAndOther, read: Callable[..., Sample]) -> Sample:
         """Return the sample with the row's answer in slot 0 if it is desirable, else in slot 1; its
@@ -337,6 +319,8 @@ class KtoFormat(RowFormat):
         if (part.slot == 0) == self.is_desirable(part.row):
             return own
         try:
+            if isinstance(part.other, MalformedRowError):
+                raise part.other
             other = read(part.other)
         except MalformedRowError as error:
             raise MalformedRowError(
@@ -371,10 +355,6 @@ class Kto(KtoFormat):
     conversation = PromptCompletion
     default_fields = {**PromptCompletion.default_fields, "label": "label"}
     required_fields = ("prompt", "completion", "label")
-
-    def _num_prompt(self, row: Mapping[str, Any], messages: Sequence[Message]) -> int:
-        prompt = self.get(row, "prompt")
-        return len(prompt) if isinstance(prompt, list) else 1
 
 
 class MessagesKto(KtoFormat):
@@ -418,9 +398,7 @@ class AlpacaKto(KtoFormat):
     required_fields = ("instruction", "output", "label")
 
 
-def _common_turns(
-    chosen: list[Message], rejected: list[Message]
-) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
+def _common_turns(chosen: list[Message], rejected: list[Message]) -> _Parts:
     """Split off the turns that chosen and rejected begin with; the last turn of either is never one
     of them.
     """
@@ -432,9 +410,7 @@ def _common_turns(
     return chosen[:num_common], (chosen[num_common:], rejected[num_common:]), False
 
 
-def _common_text(
-    chosen: str, rejected: str
-) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
+def _common_text(chosen: str, rejected: str) -> _Parts:
     """Split off the characters that chosen and rejected begin with; a space at their end belongs to
     the answers.
     """

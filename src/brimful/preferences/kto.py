@@ -18,7 +18,6 @@ from brimful.errors import CollateError, SettingsError
 from brimful.preferences.dpo import (
     RowsCollator,
     collator_of,
-    cu_seqlens_of,
     pair_segments,
     policy_and_reference,
     train_with,
@@ -202,15 +201,9 @@ class KtoCollator(RowsCollator):
         # A pack that only fills the last step of a rank has no targets; its rows belong to another
         # step.
         is_row = np.concatenate([part.is_row for part in parts])
-        rows = {
-            "is_desirable": np.concatenate([part.is_desirable for part in parts]),
-            **self.reference_logps(packs, (bool(part.is_row.any()) for part in parts)),
-        }
-        extra = {
-            "cu_seqlens": cu_seqlens_of(batch),
-            "segments": torch.from_numpy(np.flatnonzero(is_row)),
-            **{name: torch.from_numpy(values[is_row]) for name, values in rows.items()},
-        }
+        extra = self.compared(batch, packs, "segments", np.flatnonzero(is_row))
+        is_desirable = np.concatenate([part.is_desirable for part in parts])
+        extra["is_desirable"] = torch.from_numpy(is_desirable[is_row])
         return self.collator.speak([batch]), extra
 
 

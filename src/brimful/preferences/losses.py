@@ -42,24 +42,14 @@ class PreferenceLosses(NamedTuple):
 
 
 class _Ratios(NamedTuple):
-    """``log π - log π_ref`` of chosen and rejected, and their numbers of targets:
-    ``float32[num_pairs]`` each.
+    """``log π - log π_ref`` of chosen and rejected, their difference, and the difference of their
+    means over targets: ``float32[num_pairs]`` each.
     """
 
     chosen: torch.Tensor
     rejected: torch.Tensor
-    chosen_targets: torch.Tensor
-    rejected_targets: torch.Tensor
-
-    @property
-    def delta(self) -> torch.Tensor:
-        return self.chosen - self.rejected
-
-    @property
-    def delta_of_means(self) -> torch.Tensor:
-        return self.chosen / self.chosen_targets.clamp(
-            min=1
-        ) - self.rejected / self.rejected_targets.clamp(min=1)
+    delta: torch.Tensor
+    delta_of_means: torch.Tensor
 
 
 def _robust(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
@@ -93,13 +83,9 @@ PAIR_LOSSES: dict[str, Callable[[_Ratios, float, float], torch.Tensor]] = {
         (ratios.chosen - 0.5 / beta) ** 2 + (ratios.rejected + 0.5 / beta) ** 2
     ),
 }
-"""Losses of TRL's ``loss_type`` that are sums over pairs, so packing does not change them."""
-
-_OF_BATCHES = {
-    **dict.fromkeys(("aot", "aot_unpaired"), "sorts the pairs of a micro-batch"),
-    "sft": "is a mean over the tokens of a micro-batch",
-}
-"""Losses of TRL that depend on which pairs share a micro-batch, with the reason."""
+"""Losses of TRL's ``loss_type`` that are sums over pairs, so packing does not change them; others
+(``aot``, ``sft``) depend on which pairs share a micro-batch.
+"""
 
 
 def _check(loss_type: str, beta: Any, known: Collection[str]) -> None:
@@ -138,8 +124,7 @@ def preference_loss(
         label_smoothing: share of the pairs with a wrong label, for ``robust``.
 
     Raises:
-        SettingsError: no such loss; a loss that depends on the micro-batch; or smoothing for a loss
-            without it.
+        SettingsError: no such loss, or smoothing for a loss without it.
         CollateError: reference log probabilities for another number of pairs, or not finite.
 
     Source: DPO (2305.18290), IPO (2310.12036), robust DPO (2403.00409), APO (2408.06266), NCA
@@ -150,20 +135,11 @@ def preference_loss(
     >>> [round(loss, 4) for loss in result.losses.tolist()], result.chosen_rewards.tolist(), result.rejected_rewards.tolist()
     ([0.1269], [1.0], [-1.0])
     """
-    if loss_type in _OF_BATCHES:
-        raise SettingsError(
-            f"{setting('loss_type', loss_type)} {_OF_BATCHES[loss_type]}, so that packing would "
-            f"change it: use one of {', '.join(PAIR_LOSSES)}"
-        )
     _check(loss_type, beta, PAIR_LOSSES)
-    if label_smoothing and loss_type != "robust":
+    if not 0 <= label_smoothing < 0.5 or (label_smoothing and loss_type != "robust"):
         raise SettingsError(
-            f"{setting('label_smoothing')} is for {setting('loss_type', 'robust')}, and the loss "
-            f"is {loss_type}"
-        )
-    if not 0 <= label_smoothing < 0.5:
-        raise SettingsError(
-            f"{setting('label_smoothing')} is a share from 0 to below 0.5 and is {label_smoothing}"
+            f"{setting('label_smoothing')} is a share from 0 to below 0.5, for "
+            f"{setting('loss_type', 'robust')}, and is {label_smoothing} for {loss_type}"
         )
     device = losses.nll_sum.device
     rows = torch.as_tensor(pairs, dtype=torch.int64, device=device).reshape(-1, 2)
@@ -174,12 +150,10 @@ def preference_loss(
             f"{tuple(reference.shape)}"
         )
     ratios = -losses.nll_sum[rows] - reference
-    targets = losses.num_targets[rows]
-    result = PAIR_LOSSES[loss_type](
-        _Ratios(ratios[:, 0], ratios[:, 1], targets[:, 0], targets[:, 1]),
-        float(beta),
-        float(label_smoothing),
-    )
+    chosen, rejected = ratios.T
+    means = (ratios / losses.num_targets[rows].clamp(min=1)).T
+    facts = _Ratios(chosen, rejected, chosen - rejected, means[0] - means[1])
+    result = PAIR_LOSSES[loss_type](facts, float(beta), float(label_smoothing))
     rewards = beta * ratios.detach()
     return PreferenceLosses(result, rewards[:, 0], rewards[:, 1])
 
@@ -246,10 +220,9 @@ def kto_loss(
         if not is_number(weight) or not weight >= 0:
             raise SettingsError(f"{setting(name)} must be 0 or more and is {weight!r}")
     if (kl is None) == (loss_type == "kto"):
-        reason = "needs the KL term of the step" if kl is None else "has no KL term"
         raise SettingsError(
-            f"{setting('loss_type', loss_type)} {reason}: {'give' if kl is None else 'leave out'} "
-            "kl"
+            f"{setting('loss_type', 'kto')} needs kl, the KL term of the step, and other losses "
+            f"take none; kl is {kl} for {loss_type}"
         )
     device = losses.nll_sum.device
     rows = torch.as_tensor(segments, dtype=torch.int64, device=device)
