@@ -13,7 +13,6 @@ from brimful import PackCollator  # noqa: E402
 from brimful.collate import (  # noqa: E402
     DIALECTS,
     Column,
-    Media,
     PackExtras,
     Padding,
     dialect_of,
@@ -121,15 +120,15 @@ FLOATS = np.zeros(5, np.float32)
 
 
 @pytest.mark.parametrize(("columns", "words"), [
-    ([(), (Column("x", FLOATS),)], "lacks the column 'x'"),
-    ([(Column("x", FLOATS),), ()], "lacks the column 'x'"),
-    ([(Column("x", FLOATS),), (Column("x", FLOATS), Column("y", FLOATS))], "has the column 'y'"),
+    ([(), (Column("x", FLOATS),)], r"samples 2, 3… has the columns \['x'\] and others of the batch \[\]"),
+    ([(Column("x", FLOATS),), ()], r"samples 2, 3… has the columns \[\] and others of the batch \['x'\]"),
+    ([(Column("x", FLOATS),), (Column("x", FLOATS), Column("y", FLOATS))], r"has the columns \['x', 'y'\] and others"),
     ([(Column("x", FLOATS),), (Column("x", FLOATS[:4]),)], "is for 4 tokens and the pack has 5"),
     ([(Column("x", FLOATS),), (Column("x", FLOATS, fill=1),)], "fill 1 of the target and"),
     ([(Column("x", FLOATS),), (Column("x", FLOATS.astype(int)),)], "is int64"),
     ([(Column("x", FLOATS),), (Column("x", FLOATS, place="token"),)], "of the token and"),
     ([(Column("x", FLOATS),), (Column("x", FLOATS[:, None]),)], r"float32\[tokens, 1\]"),
-    ([(Column("x", FLOATS), Column("x", FLOATS)), (Column("x", FLOATS),)], "two columns of one name"),
+    ([(Column("x", FLOATS), Column("x", FLOATS)), (Column("x", FLOATS),)], r"has the columns \['x', 'x'\] .* give each column once"),
 ])  # fmt: skip
 def test_columns_that_do_not_join(columns, words):
     packs = [toy_pack([3, 2], first_sample=2 * index) for index in range(2)]
@@ -152,14 +151,15 @@ def test_a_column_checks_itself(values, fill, error):
 
 def test_a_fill_that_is_no_number():
     """NaN is the fill of choice of who wants to see every use of padding."""
-    batch = laid_out([numbered(toy_pack([3]), fill=float("nan")), numbered(toy_pack([2]), fill=float("nan"))], pad_to=7)
+    batch = laid_out(
+        [numbered(toy_pack([3]), fill=float("nan")), numbered(toy_pack([2]), fill=float("nan"))], padding=Padding(to=7)
+    )
     assert np.isnan(batch.columns[0].values).tolist() == [True, False, False, True, False, True, True]
 
 
 def test_names_of_media_and_missing_columns():
-    image = Media("image", np.zeros(1, np.int32), {"pixels": np.zeros((1, 2), np.float32)})
-    with pytest.raises(CollateError, match="'pixels' has the name of a media array"):
-        lay_out([toy_pack([5])], extras=[PackExtras(media=(image,), columns=(Column("pixels", FLOATS),))])
+    with pytest.raises(SettingsError, match="a column cannot be called 'pixel_values'"):
+        Column("pixel_values", FLOATS)
     batch = lay_out([toy_pack([5])], extras=[PackExtras(columns=(Column("x", FLOATS),))])
     with pytest.raises(CollateError, match="no column 'y'; it has 'x'"):
         batch.column("y")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from brimful.collate import PackExtras, lay_out
 from brimful.collate.layout import indexed_mask
+from brimful.collate.padding import Padding
 from brimful.collate.torch import PackCollator
 from brimful.errors import CollateError, SettingsError
 from brimful.testing.toys import toy_pack
@@ -27,7 +28,7 @@ from brimful.testing.toys import toy_pack
 )
 def test_worked_examples(lengths, pad_to, boundaries, positions):
     """The padding is one explicit last segment: neither part of the last sample nor one segment a token."""
-    batch = lay_out([toy_pack(lengths)], pad_to=pad_to, pad_token_id=0)
+    batch = lay_out([toy_pack(lengths)], padding=Padding(to=pad_to), pad_token_id=0)
     assert batch.cu_seqlens.tolist() == boundaries
     assert batch.position_ids.tolist() == positions
     assert batch.num_padding == sum(np.diff(boundaries)) - sum(lengths)
@@ -43,7 +44,7 @@ def test_several_packs_lay_out_like_their_samples(packs, extra):
     """A micro-batch of packs is one row whose segments are all their segments, in order."""
     made = [toy_pack(lengths, first_sample=10 * number, seed=number) for number, lengths in enumerate(packs)]
     flat = [length for lengths in packs for length in lengths]
-    batch = lay_out(made, pad_to=sum(flat) + extra, pad_token_id=7)
+    batch = lay_out(made, padding=Padding(to=sum(flat) + extra), pad_token_id=7)
     assert batch.lengths.tolist() == flat + ([extra] if extra else [])
     assert batch.input_ids.tolist() == [t for pack in made for t in pack.input_ids.tolist()] + [7] * extra
     assert batch.sample_ids.tolist() == [s for pack in made for s in pack.sample_ids.tolist()]
@@ -56,7 +57,7 @@ def test_several_packs_lay_out_like_their_samples(packs, extra):
 @pytest.mark.parametrize("lengths", [[16_384], [16_383, 16_385, 1], [40_000, 3, 70_000]])
 def test_long_segments(lengths):
     """Numbers of 14 and of 16 bits end here: without it a loop that counts in small numbers passes on short rows alone."""
-    batch = lay_out([toy_pack(lengths)], pad_to=sum(lengths) + 5, pad_token_id=0)
+    batch = lay_out([toy_pack(lengths)], padding=Padding(to=sum(lengths) + 5), pad_token_id=0)
     whole = [*lengths, 5]
     assert batch.position_ids.tolist() == [index for length in whole for index in range(length)]
     assert batch.segment_index.tolist() == [number for number, length in enumerate(whole) for _ in range(length)]
@@ -110,6 +111,6 @@ def test_boundaries_of_a_segment_mask():
     mask = np.array([1, 1, 2, 2, 2, 3, 3, 4, 5, 5, 5, 0, 0])
     boundaries = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(mask)]
     assert boundaries == [0, 2, 5, 7, 8, 11, 13]
-    batch = lay_out([toy_pack([2, 3, 2, 1, 3])], pad_to=13)
+    batch = lay_out([toy_pack([2, 3, 2, 1, 3])], padding=Padding(to=13))
     assert indexed_mask(batch).tolist() == mask.tolist()
     assert batch.cu_seqlens.tolist() == boundaries

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from brimful.collate import lay_out
 from brimful.collate.loss import Normaliser, count_targets, segment_weights, token_weights
+from brimful.collate.padding import Padding
 from brimful.errors import CollateError, SettingsError
 from brimful.testing.toys import toy_pack
 
@@ -32,7 +33,7 @@ def test_weights_of_segments(normaliser, weights):
 
 def test_weights_stand_beside_the_labels():
     """The first token of a segment and the padding weigh nothing; shifted labels have them one place to the left."""
-    batch = lay_out([toy_pack([3, 2, 1])], pad_to=8, pad_token_id=0)
+    batch = lay_out([toy_pack([3, 2, 1])], padding=Padding(to=8), pad_token_id=0)
     of = (batch.cu_seqlens, batch.num_segments, "sample")
     assert token_weights(batch.labels, *of).tolist() == [0, 0.5, 0.5, 0, 1, 0, 0, 0]
     shifted = np.append(batch.labels[1:], -100)
@@ -99,8 +100,8 @@ def test_the_scale_makes_weights_one_on_average():
     ("arguments", "options", "error", "message"),
     [
         (([1], "tokens"), {}, SettingsError, "normaliser 'tokens' is unknown: use one of token, sample, sqrt, pair"),
-        (([1], "pair"), {}, SettingsError, "'pair' needs groups"),
-        (([1, 2], "pair"), {"groups": [1]}, CollateError, "1 groups were given for 2 segments"),
+        (([1], "pair"), {}, SettingsError, "'pair' needs groups: the pair of each of 1 segments"),
+        (([1, 2], "pair"), {"groups": [1]}, SettingsError, "needs groups: the pair of each of 2 segments"),
         (([1, 2], [1.0]), {}, CollateError, r"\(1,\) weights were given for 2 segments"),
         (([1, 2, 3], [1.0, -0.5, np.inf]), {}, CollateError, "segment 1 has weight -0.5"),
         (([1, 2], [1.0, np.nan]), {}, CollateError, "segment 1 has weight nan"),

@@ -5,6 +5,7 @@ import pytest
 
 from brimful.collate import lay_out
 from brimful.collate.loss import segment_weights, token_weights
+from brimful.collate.padding import Padding
 from brimful.errors import CollateError, SettingsError
 from brimful.store.shards import assemble_pack
 from brimful.testing.toys import toy_pack
@@ -22,7 +23,7 @@ def packed_case(dtype=None, vocabulary=23):
     ids = [rng.integers(1, vocabulary, length).astype(np.int32) for length in lengths]
     masks = [rng.random(length) < 0.7 for length in lengths]
     masks[3][:] = False
-    batch = lay_out([assemble_pack(ids, masks, range(4))], pad_to=24, pad_token_id=0)
+    batch = lay_out([assemble_pack(ids, masks, range(4))], padding=Padding(to=24), pad_token_id=0)
     torch.manual_seed(0)
     logits = torch.randn(24, vocabulary, dtype=dtype) * 3
     return batch, logits
@@ -188,8 +189,8 @@ def test_what_does_not_fit(call, error, message):
 def test_the_count_of_transformers_is_ours_and_needs_no_correction():
     """Its Trainer counts labels[..., 1:] != -100. unsloth-zoo#1066 took packed boundaries off once more: 6 instead of 8."""
     batches = [
-        lay_out([toy_pack([3, 2, 4])], pad_to=12, pad_token_id=0),
-        lay_out([toy_pack([3])], pad_to=None, pad_token_id=0),
+        lay_out([toy_pack([3, 2, 4])], padding=Padding(to=12), pad_token_id=0),
+        lay_out([toy_pack([3])], pad_token_id=0),
     ]
     theirs = sum(int((batch.labels[1:] != -100).sum()) for batch in batches)
     solo = sum(length - 1 for length in [3, 2, 4, 3])

@@ -77,7 +77,7 @@ def test_trl_collator():
     """TRL's own padding-free collator on the packed example: all keys, values and types."""
     trl = real("trl.trainer.sft_trainer")
     pack, rows = pack_and_samples()
-    example = trl_example(lay_out([pack], pad_to=16))
+    example = trl_example(lay_out([pack], padding=Padding(to=16)))
     assert example["seq_lengths"] == LENGTHS
     collator = trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
     ours = PackCollator(dialect="trl")([pack])
@@ -358,7 +358,7 @@ def test_llama_factory_makes_our_dense_mask():
     pack = toy_pack(LENGTHS)
     given = PackCollator(dialect="llama_factory", pad_to=12)([pack])
     found = collator.prepare_4d_attention_mask(given["attention_mask"], torch.float32)[0, 0]
-    batch = lay_out([pack], pad_to=13)
+    batch = lay_out([pack], padding=Padding(to=13))
     expected = PackCollator(dialect="dense_mask", pad_to=13)([pack])["attention_mask"][0, 0]
     expected = expected & torch.from_numpy(indexed_mask(batch) > 0)[:, None]
     assert torch.equal(found == 0, expected)

@@ -76,7 +76,7 @@ def test_a_plan_with_a_mixture_knows_its_sources():
     names = SourceNames(plan)
     assert (names.names, names.of(np.arange(6)).tolist()) == (["web", "math"], [0, 0, 0, 0, 1, 1])
     assert pickle.loads(pickle.dumps(names)).names == names.names
-    with pytest.raises(SettingsError, match="no mixture and does not know its sources: give by_source"):
+    with pytest.raises(SettingsError, match="by_source has no sources, as a plan without a mixture"):
         SourceNames(plan_packs([3, 3], capacity=8))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from brimful import LengthTable, plan_packs
 from brimful.collate import lay_out
+from brimful.collate.padding import Padding
 from brimful.collate.source_weights import SourceWeights
 from brimful.errors import CollateError, SettingsError
 from brimful.lengths.targets import Targets
@@ -75,5 +76,5 @@ def test_weights_that_fit_no_source_are_refused(begins, factors):
 def test_a_sample_belongs_to_the_source_that_begins_at_it():
     """A weight of 0 leaves a source out; padding after the samples weighs nothing that counts."""
     weights = SourceWeights([0, 2], [0.0, 3.0])
-    batch = lay_out([replace(toy_pack([2, 2, 1]), sample_ids=np.array([1, 2, 3]))], pad_to=7)
+    batch = lay_out([replace(toy_pack([2, 2, 1]), sample_ids=np.array([1, 2, 3]))], padding=Padding(to=7))
     assert weights(batch).tolist() == [0, 0, 3, 3, 3, 1, 1]

@@ -140,7 +140,7 @@ def train_one_rank(rank, kind, normaliser, optimizer_name, mean_of_means):
     model = torch.nn.parallel.DistributedDataParallel(new_model())
     optimizer = new_optimizer(optimizer_name, model)
     for micro_batches in steps(kind, rank):
-        batches = [lay_out(packs, pad_to=None, pad_token_id=0) for packs in micro_batches]
+        batches = [lay_out(packs, pad_token_id=0) for packs in micro_batches]
         weights = [token_weights(b.labels, b.cu_seqlens, b.num_segments, normaliser) for b in batches]
         denominator = global_sum(each.sum(dtype=np.float64) for each in weights)
         for number, (batch, each) in enumerate(zip(batches, weights, strict=True)):

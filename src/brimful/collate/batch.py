@@ -100,11 +100,6 @@ class PackedBatch:
         return int(self.real_lengths.sum(dtype=np.int64))
 
     @property
-    def sum_of_squares(self) -> int:
-        """Σ l² of the real segments: the unit of attention's cost."""
-        return int(np.square(self.real_lengths, dtype=np.int64).sum())
-
-    @property
     def num_padding(self) -> int:
         """Padding tokens, after segments and at the end."""
         return len(self.input_ids) - self.num_tokens

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.checks import choice_of, is_number
+from brimful.base.tokenized_media import FEATURE_KEYS
 from brimful.base.typing import BoolArray, CuSeqlens
 from brimful.collate.padding import shift_left
 from brimful.errors import CollateError, SettingsError
@@ -27,8 +28,8 @@ _WORDS = """
     cu_seqlens_q_padded cu_seqlens_kv_padded cu_seq_lens_q cu_seq_lens_k linear_attn_cu_seq_lens_q
 """
 
-WORDS_OF_DIALECTS = frozenset(_WORDS.split())
-"""Keys of all dialects, which no column may have as its name."""
+WORDS_OF_DIALECTS = FEATURE_KEYS | set(_WORDS.split())
+"""Keys of all dialects and of media, which no column may have as its name."""
 
 
 class ColumnPlace(str, Enum):
@@ -157,20 +158,13 @@ def join_columns(
         CollateError: columns that only some packs have; columns whose shape, dtype, fill or place
             differs between packs; or columns for another number of tokens.
     """
-    first = next((columns for columns, _, _ in parts if columns), ())
     row_columns = []
     by_name = [{column.name: column for column in columns} for columns, _, _ in parts]
     for (columns, num_tokens, title), columns_of_pack in zip(parts, by_name, strict=True):
-        names = [column.name for column in columns]
-        if len(columns_of_pack) < len(names):
+        if len(columns_of_pack) < len(columns) or columns_of_pack.keys() != by_name[0].keys():
             raise CollateError(
-                f"{title} has two columns of one name: {', '.join(map(repr, names))}"
-            )
-        if odd := sorted(columns_of_pack.keys() ^ {column.name for column in first}):
-            raise CollateError(
-                f"{title} {'has' if odd[0] in columns_of_pack else 'lacks'} the column {odd[0]!r} "
-                f"and others of the batch do not{'' if odd[0] in columns_of_pack else ' lack it'}: "
-                "give all or none"
+                f"{title} has the columns {[column.name for column in columns]} and others of the "
+                f"batch {list(by_name[0])}: give each column once, to all packs or to none"
             )
         for column in columns:
             if len(column) != num_tokens:
@@ -178,7 +172,7 @@ def join_columns(
                     f"{title}: column {column.name!r} is for {len(column):,} tokens and the pack "
                     f"has {num_tokens:,}"
                 )
-    for column in first:
+    for column in parts[0][0]:
         group = [columns_of_pack[column.name] for columns_of_pack in by_name]
         for peer, (_, _, title) in zip(group, parts, strict=True):
             if _described(peer) != _described(column):

@@ -87,11 +87,6 @@ def with_extras(
         titles = [f"the pack with samples {names_of([pack])}" for pack in packs]
         parts = zip((extra.columns for extra in pack_extras), map(len, packs), titles, strict=True)
         columns = join_columns(list(parts), batch.cu_seqlens, is_token)
-        for name in (column.name for column in columns):
-            if any(name in item.arrays for item in media):
-                raise CollateError(
-                    f"column {name!r} has the name of a media array of the batch: rename it"
-                )
     return replace(
         batch,
         num_loss_tokens=int(np.count_nonzero(batch.labels != IGNORE_INDEX))
@@ -179,8 +174,7 @@ def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, npt
             if name not in arrays:
                 raise CollateError(
                     f"media of kind {kind!r} of the pack at segment {first_segment} have no "
-                    f"{name!r} (found {', '.join(map(repr, arrays))}) and others of the batch "
-                    "have: give all or none"
+                    f"{name!r} and others of the batch have: give all or none"
                 )
         shapes = {arrays[name].shape[1:] for arrays in packs}
         if len(shapes) > 1:

@@ -4,7 +4,7 @@ collated.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,18 +19,6 @@ from brimful.store.shards import Pack
 
 Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any] | TokenizedSample
 """A pack, a pack with its extras, or a plain sample (``read_tokenized``), already read or not."""
-
-
-@runtime_checkable
-class SampleCompleter(Protocol):
-    """Maker of extras that knows the tokens of a model's media too, such as ``MediaFeatures``."""
-
-    @property
-    def token_ids(self) -> Mapping[str, int]:
-        """Placeholder token of each kind of media."""
-
-    def of_sample(self, sample: TokenizedSample, name: str) -> TokenizedSample:
-        """Return a plain sample, checked, with the positions that it lacks."""
 
 
 def as_packs(
@@ -109,10 +97,8 @@ def as_packs(
     return packs, [extras.get(index) for index in range(len(packs))]
 
 
-def read_sample(
-    feature: Any, name: str, media: Callable[[Pack], PackExtras] | None
-) -> TokenizedSample:
-    """Read a plain sample. A ``SampleCompleter`` makes positions that it lacks, and checks its
+def read_sample(feature: Any, name: str, media: Any) -> TokenizedSample:
+    """Read a plain sample; ``MediaFeatures`` makes the positions that it lacks, and checks its
     placeholders.
 
     Args:
@@ -124,8 +110,9 @@ def read_sample(
         CollateError: see ``read_tokenized``; or the sample has patches and no positions, and
             positions cannot be made.
     """
-    if isinstance(media, SampleCompleter):
-        return media.of_sample(read_tokenized(feature, name, token_ids=media.token_ids), name)
+    if hasattr(media, "of_sample"):
+        own = read_tokenized(feature, name, token_ids=media.token_ids)
+        return media.of_sample(own, name)  # type: ignore[no-any-return]
     sample = read_tokenized(feature, name)
     grids = [key for item in sample.media for key in item.arrays if key.endswith("grid_thw")]
     if grids and sample.positions is None:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.base.typing import IGNORE_INDEX, CuSeqlens, Int32Array
+from brimful.base.typing import IGNORE_INDEX, Int32Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.extras import PackExtras, names_of, with_extras
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import Row, writer
-from brimful.errors import CollateError, SettingsError
+from brimful.errors import CollateError
 from brimful.store.shards import Pack
 
 _NO_PADDING = Padding()
@@ -18,9 +18,8 @@ _NO_PADDING = Padding()
 def lay_out(
     packs: Sequence[Pack],
     *,
-    pad_to: int | None = None,
     pad_token_id: int = 0,
-    padding: Padding | None = None,
+    padding: Padding = _NO_PADDING,
     position_start: int = 0,
     extras: Sequence[PackExtras | None] | None = None,
 ) -> PackedBatch:
@@ -28,7 +27,7 @@ def lay_out(
 
     ::
 
-        packs         a a a a | b b          pad_to 8
+        packs         a a a a | b b          Padding(to=8)
         input_ids     a a a a   b b   0 0
         position_ids  0 1 2 3   0 1   0 1
         cu_seqlens    0         4     6   8        the padding is its own segment
@@ -37,9 +36,8 @@ def lay_out(
 
     Args:
         packs: at least one.
-        pad_to: shorthand for ``padding=Padding(to=…)``.
         pad_token_id: token of the padding.
-        padding: the padding policy; no padding if None.
+        padding: the padding policy.
         position_start: position of the first token of a segment, such as 2 for RoBERTa.
         extras: extras of each pack, such as its media.
 
@@ -49,7 +47,6 @@ def lay_out(
     """
     if not packs:
         raise CollateError("a batch needs at least one pack and got none")
-    padding = policy(pad_to, padding)
     num_segments, num_all_segments, size = _row_size(packs, padding)
     row = Row.empty(
         num_all_segments, size, padding.segment_multiple_of, pad_token_id, position_start
@@ -78,6 +75,16 @@ def lay_out(
         positions[end:] = np.arange(position_start, position_start + size - end)
         row.segment_index[end:] = num_segments
         longest = max(longest, size - end)
+    max_seqlen = padding.longest(longest)
+    sample_ids = np.concatenate([pack.sample_ids for pack in packs])
+    if max_seqlen < longest:
+        segment = int(np.diff(boundaries).argmax())
+        is_real = segment < len(sample_ids)
+        name = f"sample {sample_ids[segment]}" if is_real else "the padding at the end"
+        raise CollateError(
+            f"max_seqlen is {max_seqlen:,} and {name} has {longest:,} tokens: kernels would leave "
+            "out the rest; raise max_seqlen, or use max_seqlen='bucket'"
+        )
     batch = PackedBatch(
         input_ids=input_ids,
         labels=labels,
@@ -85,30 +92,12 @@ def lay_out(
         segment_index=row.segment_index,
         cu_seqlens=boundaries,
         num_segments=num_segments,
-        sample_ids=packs[0].sample_ids
-        if len(packs) == 1
-        else np.concatenate([pack.sample_ids for pack in packs]),
+        sample_ids=sample_ids,
         num_loss_tokens=num_loss_tokens,
         real_lengths=real_lengths[:-1],
-        max_seqlen=_max_seqlen(packs, boundaries, longest, padding),
+        max_seqlen=max_seqlen,
     )
     return batch if extras is None else with_extras(batch, packs, extras)
-
-
-def policy(pad_to: int | None, padding: Padding | None) -> Padding:
-    """Return the padding policy from one of its two arguments.
-
-    Raises:
-        SettingsError: both arguments are given.
-    """
-    if pad_to is None:
-        return _NO_PADDING if padding is None else padding
-    if padding is not None:
-        raise SettingsError(
-            f"pad_to={pad_to} and padding={padding} contradict each other: use "
-            "padding=Padding(to=…)"
-        )
-    return Padding(to=pad_to)
 
 
 def indexed_mask(batch: PackedBatch) -> Int32Array:
@@ -167,22 +156,3 @@ def _contradiction(pack: Pack) -> CollateError:
         f"to its {len(pack.input_ids):,} tokens and never back, and loss_mask has "
         f"{len(pack.loss_mask):,} entries"
     )
-
-
-def _max_seqlen(
-    packs: Sequence[Pack], boundaries: CuSeqlens, longest: int, padding: Padding
-) -> int:
-    max_seqlen = padding.longest(longest)
-    if max_seqlen < longest:
-        segment = int(np.diff(boundaries).argmax())
-        sample_ids = np.concatenate([pack.sample_ids for pack in packs])
-        name = (
-            f"sample {sample_ids[segment]}"
-            if segment < len(sample_ids)
-            else "the padding at the end"
-        )
-        raise CollateError(
-            f"max_seqlen is {max_seqlen:,} and {name} has {longest:,} tokens: kernels would leave "
-            "out the rest; raise max_seqlen, or use max_seqlen='bucket'"
-        )
-    return max_seqlen

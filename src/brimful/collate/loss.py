@@ -137,7 +137,14 @@ def segment_weights(
             )
     else:
         kind = Normaliser.named(normaliser)
-        divisors = _group_targets(counts, groups) if kind is Normaliser.PAIR else counts
+        divisors = counts
+        if kind is Normaliser.PAIR:
+            if groups is None or len(groups) != len(counts):
+                raise SettingsError(
+                    f"normaliser 'pair' needs groups: the pair of each of {len(counts)} segments"
+                )
+            _, index = np.unique(np.asarray(groups), return_inverse=True)
+            divisors = np.bincount(index, weights=counts).astype(np.int64)[index]
         # A segment without a target may divide by any number but 0: its weight becomes 0 below.
         divisors = np.ones_like(counts) if kind is Normaliser.TOKEN else np.maximum(divisors, 1)
         weights = 1.0 / (np.sqrt(divisors) if kind is Normaliser.SQRT else divisors)
@@ -195,21 +202,3 @@ def _is_target(
     # segments have no tokens.
     mask[(ends - 1 if labels_shifted else starts)[starts < ends]] = False
     return mask
-
-
-def _group_targets(counts: Int64Array, groups: AnyIntArray | Sequence[int] | None) -> Int64Array:
-    """Return the targets of each segment's group: ``int64[num_segments]``.
-
-    Raises:
-        CollateError: too few or too many groups.
-        SettingsError: no groups.
-    """
-    if groups is None:
-        raise SettingsError("normaliser 'pair' needs groups: the pair of each segment")
-    _, group_index = np.unique(np.asarray(groups), return_inverse=True)
-    if len(group_index) != len(counts):
-        raise CollateError(
-            f"{len(group_index)} groups were given for {len(counts)} segments: give one of each "
-            "segment"
-        )
-    return np.bincount(group_index, weights=counts).astype(np.int64)[group_index]

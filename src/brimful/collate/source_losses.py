@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,11 +53,17 @@ class SourceNames:
 
     def __init__(self, parts: SourceParts) -> None:
         if isinstance(parts, Plan):
-            parts = _parts_of_plan(parts)
+            sources = sources_of_record(parts.outcome.mixed)
+            ends = [*(source.begin for source in sources[1:]), parts.ledger.samples_in]
+            parts = [
+                (source.source, end - source.begin)
+                for source, end in zip(sources, ends[: len(sources)], strict=True)
+            ]
         pairs = list(parts.items() if isinstance(parts, Mapping) else parts)
         if not pairs:
             raise SettingsError(
-                f"{setting('by_source')} has no sources: give names and numbers of samples"
+                f"{setting('by_source')} has no sources, as a plan without a mixture: give names "
+                "and numbers of samples, such as source.rows.members"
             )
         self.names = [str(name) for name, _ in pairs]
         if len(set(self.names)) < len(self.names):
@@ -95,29 +102,19 @@ class SourceNames:
         """Return the rows of a batch with the column ``source_ids``, the source of each label:
         ``int32[T]``.
         """
-        return [replace(batch, columns=(*batch.columns, self._column(batch))) for batch in rows]
-
-    def _column(self, batch: PackedBatch) -> Column:
-        sources = np.full(len(batch.cu_seqlens) - 1, -1, dtype=np.int32)
-        sources[: batch.num_segments] = self.of(batch.sample_ids[: batch.num_segments])
-        values = np.repeat(sources, batch.lengths)
-        # Some dialects write token 0 as the label of tokens without a target.
-        values[batch.labels == IGNORE_INDEX] = -1
-        return Column(SOURCE_IDS, values, fill=-1)
+        result = []
+        for batch in rows:
+            sources = np.full(len(batch.cu_seqlens) - 1, -1, dtype=np.int32)
+            sources[: batch.num_segments] = self.of(batch.sample_ids[: batch.num_segments])
+            values = np.repeat(sources, batch.lengths)
+            # Some dialects write token 0 as the label of tokens without a target.
+            values[batch.labels == IGNORE_INDEX] = -1
+            column = Column(SOURCE_IDS, values, fill=-1)
+            result.append(replace(batch, columns=(*batch.columns, column)))
+        return result
 
     def __repr__(self) -> str:
         return f"SourceNames({', '.join(self.names)})"
-
-
-def _parts_of_plan(plan: Plan) -> list[tuple[str, int]]:
-    sources = sources_of_record(plan.outcome.mixed)
-    if not sources:
-        raise SettingsError(
-            f"the plan has no mixture and does not know its sources: give {setting('by_source')} "
-            "names and numbers of samples, such as source.rows.members"
-        )
-    ends = [*(source.begin for source in sources[1:]), plan.ledger.samples_in]
-    return [(source.source, end - source.begin) for source, end in zip(sources, ends, strict=True)]
 
 
 class SourceLosses:
@@ -149,7 +146,7 @@ class SourceLosses:
         """Return a collator of the same batches with ``source_ids`` added, in the shape of the
         labels.
         """
-        return _Marking(collator, self.names)
+        return partial(_marked_batch, collator, self.names)
 
     def add(
         self,
@@ -231,11 +228,7 @@ class SourceLosses:
         return f"SourceLosses({', '.join(self.names.names)})"
 
 
-class _Marking:
-    """Collator that adds the source of each label. Picklable, for spawned workers."""
-
-    def __init__(self, collator: PackCollator, names: SourceNames) -> None:
-        self._collator, self._names = collator, names
-
-    def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
-        return self._collator.speak(self._names.marked(self._collator.rows(features)))
+def _marked_batch(
+    collator: PackCollator, names: SourceNames, features: Sequence[Any]
+) -> dict[str, Any]:
+    return collator.speak(names.marked(collator.rows(features)))

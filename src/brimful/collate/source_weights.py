@@ -43,15 +43,13 @@ class SourceWeights:
     ) -> None:
         self.begins: Int64Array = np.asarray(begins, dtype=np.int64)
         self.factors: Float64Array = np.asarray(factors, dtype=np.float64)
-        if self.begins.shape != self.factors.shape or self.begins.ndim != 1 or not len(self.begins):
+        begins_ascend = self.begins[:1].tolist() == [0] and (np.diff(self.begins) > 0).all()
+        are_weights = (np.isfinite(self.factors) & (self.factors >= 0)).all()
+        if self.begins.shape != self.factors.shape or not begins_ascend or not are_weights:
             raise SettingsError(
-                f"weights of sources have the shape {self.factors.shape} and the sources "
-                f"{self.begins.shape}: give one each"
+                "weights of sources need sources that begin at sample 0 and follow each other, and "
+                f"a number of at least 0 for each: {self.begins.tolist()}, {self.factors.tolist()}"
             )
-        if self.begins[0] != 0 or (np.diff(self.begins) <= 0).any():
-            raise SettingsError("the sources must begin at sample 0 and follow each other")
-        if not (np.isfinite(self.factors) & (self.factors >= 0)).all():
-            raise SettingsError("a weight of a source must be a number of at least 0")
 
     @classmethod
     def of_plan(cls, plan: Plan) -> SourceWeights:

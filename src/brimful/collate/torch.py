@@ -17,7 +17,7 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects import dialect_of
 from brimful.collate.extras import PackExtras
 from brimful.collate.features import Feature, as_packs, check_vocabulary
-from brimful.collate.layout import lay_out, policy
+from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, token_weights
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
@@ -81,7 +81,12 @@ class PackCollator:
         media: Callable[[Pack], PackExtras] | None = None,
     ) -> None:
         self.dialect = dialect_of(dialect)
-        self.padding = policy(pad_to, padding)
+        if pad_to is not None and padding is not None:
+            raise SettingsError(
+                f"pad_to={pad_to} and padding={padding} contradict each other: use "
+                "padding=Padding(to=…)"
+            )
+        self.padding = padding or Padding(to=pad_to)
         self.pad_token_id = pad_token_id
         self._vocab_size = vocab_size
         if isinstance(loss_weights, str):
@@ -137,9 +142,15 @@ class PackCollator:
         (batch,) = rows
         if not self.dialect.row_per_sample:
             return self._convert(batch)
-        return self._convert(
-            batch, length=self._length_of_rows(batch), pad_token_id=self.pad_token_id
-        )
+        longest = int(batch.real_lengths.max())
+        length = self.padding.row_length(longest)
+        if length < longest:
+            raise CollateError(
+                f"{setting('pad_to')} is {length:,} and sample "
+                f"{batch.sample_ids[int(batch.real_lengths.argmax())]} has {longest:,} tokens: "
+                "raise it to the longest sample"
+            )
+        return self._convert(batch, length=length, pad_token_id=self.pad_token_id)
 
     def rows(self, features: Sequence[Feature]) -> list[PackedBatch]:
         """Lay out a batch before the dialect: one ``PackedBatch``, or one per pack, equally long,
@@ -205,18 +216,6 @@ class PackCollator:
         if self._loss_weights is None:
             return batches
         return [replace(batch, loss_weights=self._loss_weights(batch)) for batch in batches]
-
-    def _length_of_rows(self, batch: PackedBatch) -> int:
-        """Return the length of each row of a dialect whose samples are rows."""
-        longest = int(batch.real_lengths.max())
-        length = self.padding.row_length(longest)
-        if length < longest:
-            raise CollateError(
-                f"{setting('pad_to')} is {length:,} and sample "
-                f"{batch.sample_ids[int(batch.real_lengths.argmax())]} has {longest:,} tokens: "
-                "raise it to the longest sample"
-            )
-        return length
 
     def _row_padding(self, rows: Sequence[Sequence[Pack]]) -> Padding:
         """Return padding that gives all rows the length of the longest, plus the dialect's spare

@@ -225,7 +225,7 @@ def restore_tokens(
 
     >>> from brimful.collate import lay_out
     >>> from brimful.testing.toys import toy_pack
-    >>> batch = lay_out([toy_pack([2, 3], first_sample=0)], pad_to=6)
+    >>> batch = lay_out([toy_pack([2, 3], first_sample=0)], padding=Padding(to=6))
     >>> [values.tolist() for values in restore_tokens([batch], [[1, 2, 3, 4, 5, 9]])]
     [[1, 2], [3, 4, 5]]
     """

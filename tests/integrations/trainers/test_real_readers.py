@@ -96,7 +96,7 @@ def test_nemo_automodel_builds_its_loader_from_the_file_of_the_page(tmp_path, mo
     ).build(dp_rank=0, dp_world_size=1)
     sys.modules.pop("my_packs")
     found = [to_thd(batch) for batch in loader]
-    packs = [lay_out([pack], pad_to=16) for pack in toy_packs(4)]
+    packs = [lay_out([pack], padding=Padding(to=16)) for pack in toy_packs(4)]
     assert sorted(one["cu_seqlens"].tolist() for one in found) == sorted(pack.cu_seqlens.tolist() for pack in packs)
 
 

@@ -3,14 +3,13 @@
 ``docs/dialects.md`` lists all names, dtypes and shapes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from brimful.base.checks import check_type
 from brimful.base.optional import optional
-from brimful.collate.batch import PackedBatch
 from brimful.errors import SettingsError
 
 __all__ = ["DIALECTS", "Dialect", "dialect_of"]
@@ -52,18 +51,6 @@ class Dialect:
             module = import_module(f"{__name__}.{self.module}")
         function: Callable[..., dict[str, Any]] = getattr(module, f"to_{self.name}")
         return function
-
-    def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
-        """Convert a batch; rows of single samples are padded with token 0 to the longest sample.
-
-        Args:
-            rows: one batch, or one of equal length for each pack if ``row_per_pack``.
-        """
-        convert = self.load()
-        if self.row_per_pack:
-            return convert(rows)
-        (batch,) = rows
-        return convert(batch)
 
 
 DIALECTS: dict[str, Dialect] = {
