@@ -7,9 +7,9 @@ the template on the conversation as it is, decoded pixels and waveforms, and
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -37,19 +37,12 @@ it is compared.
 """
 
 
-@dataclass
-class ProcessorOutput:
-    """The result of a processor for one sample.
-
-    Attributes:
-        ids: ``[num_tokens]``; None if no complete processor could be made.
-        grids: patches along time, height and width of images and videos, in the order of each kind.
-        mel_frames: spectrogram columns of audio clips.
-    """
-
-    ids: list[int] | None = None
-    grids: dict[MediaKind, list[tuple[int, ...]]] = field(default_factory=dict)
-    mel_frames: list[int] | None = None
+_FACTS = {
+    MediaKind.IMAGE: "image_grid_thw",
+    MediaKind.VIDEO: "video_grid_thw",
+    MediaKind.AUDIO: "feature_attention_mask",
+}
+"""Outputs of processors that are compared with the facts of headers."""
 
 
 class ProcessorReference:
@@ -96,23 +89,20 @@ class ProcessorReference:
     def obstacle(self) -> str:
         """The reason why nothing can be compared here; empty without one."""
         try:
-            return "" if self._parts else "it has no parts"
+            _ = self._processor
+            return ""
         except MissingExtraError as error:
             return error.message
         except Exception as error:  # the files name no class, or a class of another version
             return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
-    def difference(self, sample: Sample, length: int) -> str | None:
+    def difference(self, sample: Sample, length: int) -> str:
         """Describe the difference between an encoded sample and the processor's output; empty if
-        they are equal.
+        they are equal, or if a library to decode a medium is missing.
 
         Args:
             sample: as given to the encoder.
             length: number of tokens that was measured.
-
-        Returns:
-            None if a library to decode a medium of the sample is missing, so that nothing can be
-            compared.
 
         Raises:
             BadSampleError: a medium cannot be decoded, though its header could be read.
@@ -121,7 +111,7 @@ class ProcessorReference:
         try:
             output = self._output(prepared.messages or (), prepared.tools, encoded.media)
         except MissingExtraError:
-            return None
+            return ""
         except BadMediumError as error:
             reason = f"one of its media cannot be decoded, though its header can be read ({error}): training fails on it"
             raise BadSampleError(reason, sample_id=sample.sample_id) from error
@@ -129,121 +119,96 @@ class ProcessorReference:
             return f"{self.name} refuses it ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
         if len(encoded) != length:
             return f"it was measured with {length:,} tokens and is encoded to {len(encoded):,}"
-        difference = self._difference_of_media(encoded.media, output)
-        if difference or output.ids is None:
-            return difference
-        ids = encoded.input_ids.tolist()
-        if ids == output.ids:
+        if output is None:
             return ""
-        if len(ids) != len(output.ids):
-            return f"it has {len(ids):,} tokens, and {len(output.ids):,} by {self.name}"
-        place = next(
-            place
-            for place, (ours, theirs) in enumerate(zip(ids, output.ids, strict=True))
-            if ours != theirs
-        )
+        if difference := self._difference_of_media(encoded.media, output):
+            return difference
+        ids, other_ids = encoded.input_ids, np.asarray(output["input_ids"][0])
+        if len(ids) != len(other_ids):
+            return f"it has {len(ids):,} tokens, and {len(other_ids):,} by {self.name}"
+        places = np.flatnonzero(ids != other_ids)
+        if not len(places):
+            return ""
+        place = int(places[0])
         ours, theirs = (
-            self._tokenizer.decode(tokens[place : place + 8]) for tokens in (ids, output.ids)
+            self._tokenizer.decode(tokens[place : place + 8].tolist())
+            for tokens in (ids, other_ids)
         )
         return f"token {place:,} begins {ours!r}, and {theirs!r} by {self.name}"
 
-    def _difference_of_media(self, media: Sequence[PlacedMedium], output: ProcessorOutput) -> str:
-        grids = {kind: iter(values) for kind, values in output.grids.items()}
-        columns = iter(output.mel_frames or ())
-        for item in media:
-            kind = item.medium.kind
-            if kind in grids and (grid := next(grids[kind], None)) != item.grid:
-                return f"{item.title} has the grid {item.grid} by its header, and {grid} by {self.name}"
-            if kind is MediaKind.AUDIO and output.mel_frames is not None:
-                num_columns = next(columns, None)
-                if num_columns != item.num_mel_frames:
+    def _difference_of_media(self, media: Sequence[PlacedMedium], output: Mapping[str, Any]) -> str:
+        for kind, name in _FACTS.items():
+            items = [item for item in media if item.medium.kind is kind]
+            for item, fact in zip(items, output.get(name, ()), strict=False):
+                if kind is MediaKind.AUDIO:
+                    if (num_columns := int(np.sum(fact))) != item.num_mel_frames:
+                        return (
+                            f"{item.title} has {item.num_mel_frames:,} columns of its spectrogram "
+                            f"by its header, and {num_columns:,} by {self.name}"
+                        )
+                elif (grid := tuple(np.asarray(fact).tolist())) != item.grid:
                     return (
-                        f"{item.title} has {item.num_mel_frames:,} columns of its spectrogram by "
-                        f"its header, and {num_columns:,} by {self.name}"
+                        f"{item.title} has the grid {item.grid} by its header, and {grid} by "
+                        f"{self.name}"
                     )
         return ""
 
     def _output(
         self, messages: Sequence[Message], tools: Any, media: Sequence[PlacedMedium]
-    ) -> ProcessorOutput:
-        """Return the processor's output for a sample.
+    ) -> Mapping[str, Any] | None:
+        """Return the processor's output for a sample; None if it cannot take the sample's videos
+        here.
 
         Raises:
             BadMediumError: a medium cannot be decoded.
             Exception: the processor refuses it; of any class.
         """
-        text = self._render(messages, tools)
+        processor, family = self._processor, self._family
         arguments: dict[str, Any] = {}
         by_kind = {kind: [item for item in media if item.medium.kind is kind] for kind in MediaKind}
         if items := by_kind[MediaKind.IMAGE]:
             arguments["images"] = [load_image(item.medium) for item in items]
         if items := by_kind[MediaKind.AUDIO]:
-            rate = self._parts["feature_extractor"].sampling_rate
+            rate = processor.feature_extractor.sampling_rate
             arguments["audio"] = [load_audio(item.medium, rate) for item in items]
             arguments["sampling_rate"] = rate
-        is_complete = True
         if items := by_kind[MediaKind.VIDEO]:
-            is_complete = self._parts.get("video_processor") is not None and _are_decodable(items)
-            _check_frames(items, self._family)
-            if is_complete:
-                arguments |= self._videos(items)
-        if not is_complete or self._processor is None:
-            return self._output_of_parts(arguments)
-        output = self._processor(text=[text], add_special_tokens=False, **arguments)
-        return ProcessorOutput(
-            np.asarray(output["input_ids"][0]).tolist(),
-            {
-                kind: [tuple(grid) for grid in np.asarray(output[name]).tolist()]
-                for kind, name in (
-                    (MediaKind.IMAGE, "image_grid_thw"),
-                    (MediaKind.VIDEO, "video_grid_thw"),
-                )
-                if name in output
-            },
-            _mel_frames(output),
-        )
-
-    def _output_of_parts(self, arguments: Mapping[str, Any]) -> ProcessorOutput:
-        """Return only grids of images and columns of audio."""
-        result = ProcessorOutput()
-        if "images" in arguments:
-            output = self._parts["image_processor"](images=arguments["images"], return_tensors="np")
-            if "image_grid_thw" in output:
-                result.grids[MediaKind.IMAGE] = [
-                    tuple(grid) for grid in np.asarray(output["image_grid_thw"]).tolist()
-                ]
-        if "audio" in arguments:
-            output = self._parts["feature_extractor"](
-                arguments["audio"],
-                sampling_rate=arguments["sampling_rate"],
-                padding="max_length",
-                return_attention_mask=True,
-                return_tensors="np",
+            headers = [video_header(item.medium) for item in items]
+            indices = [family.frame_indices(header) for header in headers]
+            # A header may promise frames that do not exist: the last one is decoded in any case.
+            for item, numbers in zip(items, indices, strict=True):
+                load_frames(item.medium, numbers[-1:])
+            num_bytes = sum(
+                3 * item.num_frames * header.width * header.height
+                for item, header in zip(items, headers, strict=True)
             )
-            result.mel_frames = np.asarray(output["attention_mask"]).sum(axis=-1).tolist()
-        return result
+            if processor.video_processor is None or num_bytes > _MAX_FRAME_BYTES:
+                return None
+            from transformers.video_utils import VideoMetadata
 
-    def _videos(self, items: Sequence[PlacedMedium]) -> dict[str, Any]:
-        """Return the frames that the family takes from videos, with the metadata for the
-        processor's timestamps.
-        """
-        from transformers.video_utils import VideoMetadata
-
-        videos, facts = [], []
-        for item in items:
-            header = video_header(item.medium)
-            indices = self._family.frame_indices(header)
-            videos.append(load_frames(item.medium, indices))
-            facts.append(
+            # The frames that the family takes, and the metadata for the processor's timestamps.
+            arguments["do_sample_frames"] = False
+            arguments["videos"] = [
+                load_frames(item.medium, numbers)
+                for item, numbers in zip(items, indices, strict=True)
+            ]
+            arguments["video_metadata"] = [
                 VideoMetadata(
-                    total_num_frames=header.num_frames, fps=header.fps, frames_indices=indices
+                    total_num_frames=header.num_frames, fps=header.fps, frames_indices=numbers
                 )
-            )
-        return {"videos": videos, "video_metadata": facts, "do_sample_frames": False}
+                for header, numbers in zip(headers, indices, strict=True)
+            ]
+        text = self._render(messages, tools)
+        output: Mapping[str, Any] = processor(text=[text], add_special_tokens=False, **arguments)
+        return output
 
     @cached_property
-    def _parts(self) -> dict[str, Any]:
-        """Parts of the processor by argument name; None for a part that cannot be made here."""
+    def _processor(self) -> Any:
+        """The processor, made from its parts; None for a part that cannot be made here (videos
+        without torchvision).
+        """
+        import transformers
+
         family = self._family
         directory, kinds = str(family.directory), family.placeholders
         parts: dict[str, Any] = {"tokenizer": self._tokenizer.hf}
@@ -252,84 +217,29 @@ class ProcessorReference:
         if MediaKind.AUDIO in kinds:
             parts["feature_extractor"] = AudioFeatures(directory, family).processor
         if MediaKind.VIDEO in kinds:
-            parts["video_processor"] = self._video_processor(family.settings["video"])
-        return parts
+            settings = family.settings["video"]
+            size = {"shortest_edge": settings["min_pixels"], "longest_edge": settings["max_pixels"]}
+            # It needs torchvision, and a file that names its class.
+            with contextlib.suppress(ImportError, OSError, ValueError):
+                parts["video_processor"] = transformers.AutoVideoProcessor.from_pretrained(
+                    directory, size=size
+                )
+        kind = getattr(transformers, family.processor_class)
+        files = read_processor_files(directory).processor
+        names = inspect.signature(kind.__init__).parameters
 
-    def _video_processor(self, settings: Mapping[str, Any]) -> Any:
-        try:
-            from transformers import AutoVideoProcessor
+        class Lenient(kind):  # type: ignore[misc]
+            def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+                if argument is None:
+                    return None
+                return super().check_argument_for_proper_class(argument_name, argument)
 
-            limits = {name: settings[name] for name in ("min_pixels", "max_pixels")}
-            size = {"shortest_edge": limits["min_pixels"], "longest_edge": limits["max_pixels"]}
-            return AutoVideoProcessor.from_pretrained(self._family.directory, size=size)
-        except (
-            ImportError,
-            OSError,
-            ValueError,
-        ):  # it needs torchvision, and a file that names its class
-            return None
-
-    @cached_property
-    def _processor(self) -> Any:
-        """The processor made from its parts; None if that fails, and then only the parts are
-        compared.
-        """
-        import transformers
-
-        try:
-            kind = getattr(transformers, self._family.processor_class)
-            files = read_processor_files(self._family.directory or "")
-            names = inspect.signature(kind.__init__).parameters
-            settings = {name: files.processor[name] for name in names if name in files.processor}
-            parts = {
-                name: self._parts.get(name)
+        Lenient.__name__ = kind.__name__
+        return Lenient(
+            **{name: files[name] for name in names if name in files},
+            **{
+                name: parts.get(name)
                 for name in names
-                if name in self._parts or name.endswith("_processor")
-            }
-            return _lenient(kind)(**settings | parts)
-        except Exception:  # the tokenizer lacks names that some processors need, or another version
-            return None
-
-
-def _lenient(kind: type) -> type:
-    """Return a processor class that accepts None for parts that a sample does not need (videos
-    without torchvision).
-    """
-
-    class Lenient(kind):  # type: ignore[misc]
-        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-            return (
-                None
-                if argument is None
-                else super().check_argument_for_proper_class(argument_name, argument)
-            )
-
-    Lenient.__name__ = kind.__name__
-    return Lenient
-
-
-def _are_decodable(items: Sequence[PlacedMedium]) -> bool:
-    """Return whether the frames of videos fit in the memory that a comparison may use."""
-    headers = [video_header(item.medium) for item in items]
-    num_bytes = sum(
-        3 * item.num_frames * header.width * header.height
-        for item, header in zip(items, headers, strict=True)
-    )
-    return num_bytes <= _MAX_FRAME_BYTES
-
-
-def _check_frames(items: Sequence[PlacedMedium], family: Family) -> None:
-    """Decode the last frame that is taken from each video: a header may promise frames that do not
-    exist.
-
-    Raises:
-        BadMediumError: the frame is missing.
-    """
-    for item in items:
-        load_frames(item.medium, family.frame_indices(video_header(item.medium))[-1:])
-
-
-def _mel_frames(output: Mapping[str, Any]) -> list[int] | None:
-    if "feature_attention_mask" not in output:
-        return None
-    return [int(np.sum(mask)) for mask in output["feature_attention_mask"]]
+                if name in parts or name.endswith("_processor")
+            },
+        )
