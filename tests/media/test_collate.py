@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from brimful.base.blobs import LocalBlobStore
 from brimful.base.tokenized import read_tokenized
 from brimful.errors import CollateError, SettingsError, WrongTypeError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.collate import MediaFeatures
 from brimful.media.families import open_family
+from brimful.media.medium import MediaContainer
 from brimful.testing.toys import toy_pack
 
 
@@ -43,10 +45,10 @@ def test_packs_say_how_their_media_were_encoded(processor):
         MediaFeatures.of_packs(SimpleNamespace(media_settings=None), processor)
     with pytest.raises(WrongTypeError, match="packs must be a PackedDataset or a PackStore"):
         MediaFeatures.of_packs(["packs"])  # type: ignore[arg-type]
-    maker = MediaFeatures(processor, "qwen2.5-vl")._settings_due()
+    maker = MediaFeatures(processor, "qwen2.5-vl")._settings
     stored = SimpleNamespace(media_settings=settings, media_features={"settings": maker, "tokens_per_second": 3.5})
     features = MediaFeatures.of_packs(stored)
-    assert (features.tokens_per_second, features._settings_due()) == (3.5, maker)
+    assert (features.tokens_per_second, features._settings) == (3.5, maker)
     assert MediaFeatures.of_packs(stored, processor, tokens_per_second=4).tokens_per_second == 4
     for fingerprint in ("0", "z"):
         other = SimpleNamespace(
@@ -76,10 +78,10 @@ def test_media_that_cannot_be_had_are_named(processor):
         CollateError, match=r"sample 8, image 'a': .*; on_bad_medium=\"no_loss\" continues without its loss"
     ):
         MediaFeatures(processor, "qwen2-vl")(pack)
-    with pytest.raises(
-        SettingsError, match=r"the required settings of its features are unknown: use MediaFeatures.of_packs"
-    ):
-        MediaFeatures(None, "qwen2-vl")._settings_due()
+    box = MediaContainer(LocalBlobStore("/nowhere"), "a", holds_features=True)
+    stored = replace(pack.attachments[0], medium=replace(pack.attachments[0].medium, container=box))
+    with pytest.raises(CollateError, match=r"settings of its features are unknown: use MediaFeatures.of_packs"):
+        MediaFeatures(None, "qwen2-vl")(replace(pack, attachments=(stored,)))
 
 
 def test_positions_of_a_pack_are_those_of_its_samples():
@@ -96,10 +98,6 @@ def test_positions_of_a_pack_are_those_of_its_samples():
     assert features._positions(video)[0].tolist() == [0, 1, 0, 1, 1, 4, 4, 3]
     sound = pack_of(MediaKind.AUDIO, num_mel_frames=8, **item)
     assert features._positions(sound).tolist() == [[0, 1, 0, 1, 2, 3, 4, 5]] * 3
-    with pytest.raises(
-        CollateError, match="sample 8, video 'a': was packed by a version that did not keep the seconds"
-    ):
-        features._positions(pack_of(MediaKind.VIDEO, grid=(2, 4, 2), **item))
     assert MediaFeatures(None, "qwen2-vl")._positions(pack_of(MediaKind.VIDEO, grid=(2, 4, 2), **item)).shape == (3, 8)
     with pytest.raises(CollateError, match="sample 8: a medium has 6 tokens at token 1, where"):
         features._positions(pack_of(MediaKind.IMAGE, grid=(1, 4, 6), **item))

@@ -9,16 +9,17 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from brimful.base.checks import check_type
 from brimful.base.tokenized import TokenizedSample
 from brimful.base.tokenized_media import MEDIA_KEYS, TOKEN_TYPES, Media, tokens_of_grids
-from brimful.base.typing import AnyPath, Fingerprint, Int64Array
+from brimful.base.typing import AnyPath, Int64Array
 from brimful.base.wording import setting
 from brimful.collate.extras import PackExtras
 from brimful.errors import CollateError, SettingsError
@@ -61,6 +62,10 @@ class MediaFeatures:
             ``config.json`` next to the processor, or without it the value of the published models.
         overrides: settings that the packs were encoded with, such as ``max_pixels``; ``of_packs``
             reads them from the packs.
+
+    Attributes:
+        family: the family of models, with its settings.
+        num_bad_media: media that could not be decoded.
 
     Raises:
         SettingsError: no such family, setting or file.
@@ -106,7 +111,7 @@ class MediaFeatures:
                 "knows the shape of what is missing"
             )
         self._directory = None if processor is None else os.fspath(processor)
-        self._family = (
+        self.family = (
             family
             if isinstance(family, Family)
             else open_family(family, self._directory, **overrides)
@@ -114,11 +119,10 @@ class MediaFeatures:
         if isinstance(family, Family) and overrides:
             raise SettingsError(f"{', '.join(overrides)}: a family has its settings already")
         self._maker = (
-            None if self._directory is None else FeatureMaker(self._directory, self._family)
+            None if self._directory is None else FeatureMaker(self._directory, self.family)
         )
-        self._settings: Fingerprint | None = None
-        self._token_ids: Mapping[str, int] | None = None
-        self._rule = rope_rule(self._family, self._directory, tokens_per_second)
+        self._settings = None if self._maker is None else self._maker.fingerprint
+        self._rule = rope_rule(self.family, self._directory, tokens_per_second)
         self._on_bad_medium = on_bad_medium
         self._bad_media_log = None if bad_media_log is None else os.path.abspath(bad_media_log)
         self.num_bad_media = 0
@@ -126,7 +130,7 @@ class MediaFeatures:
     @classmethod
     def of_packs(
         cls,
-        packs: EncodedPacks,
+        packs: Any,
         processor: AnyPath | None = None,
         *,
         on_bad_medium: OnBadMedium = "error",
@@ -181,11 +185,6 @@ class MediaFeatures:
         return features
 
     @property
-    def family(self) -> Family:
-        """The family of models, with its settings."""
-        return self._family
-
-    @property
     def tokens_per_second(self) -> float | None:
         """Positions in one second of a video; None for models whose positions do not depend on
         seconds.
@@ -193,7 +192,7 @@ class MediaFeatures:
         return None if self._rule is None else self._rule.tokens_per_second
 
     def __repr__(self) -> str:
-        return f"MediaFeatures({self._family.name}, {self._directory})"
+        return f"MediaFeatures({self.family.name}, {self._directory})"
 
     def __call__(self, pack: Pack) -> PackExtras:
         """Return the features of a pack, and mRoPE positions if the model has them.
@@ -219,7 +218,7 @@ class MediaFeatures:
                 # A copy, so that full-length spectrograms are not held until all features are made.
                 features.append(
                     result
-                    if self._family.needs_full_spectrograms
+                    if self.family.needs_full_spectrograms
                     else shortened(result, num_columns)
                 )
             if items:
@@ -244,7 +243,12 @@ class MediaFeatures:
         try:
             container = item.medium.container
             if container is not None and container.holds_features:
-                return read_features(item, self._settings_due())
+                if self._settings is None:
+                    raise SettingsError(
+                        "the required settings of its features are unknown: use "
+                        "MediaFeatures.of_packs"
+                    )
+                return read_features(item, self._settings)
             if self._maker is None:
                 raise SettingsError(
                     "is not stored as features: give the collator the model's processor"
@@ -260,16 +264,6 @@ class MediaFeatures:
                 ) from error
             self._count(pack, item, str(error))
             return None
-
-    def _settings_due(self) -> Fingerprint:
-        """Return the fingerprint of the settings that stored features must be made with."""
-        if self._settings is None:
-            if self._maker is None:
-                raise SettingsError(
-                    "the required settings of its features are unknown: use MediaFeatures.of_packs"
-                )
-            self._settings = self._maker.fingerprint
-        return self._settings
 
     def _count(self, pack: Pack, item: PlacedMedium, reason: str) -> None:
         """Count a medium that cannot be decoded, warn about the first, and write each to the
@@ -297,22 +291,20 @@ class MediaFeatures:
             finally:
                 os.close(file)
 
-    @property
+    @cached_property
     def token_ids(self) -> Mapping[str, int]:
         """Placeholder token of each kind of media, from ``tokenizer.json`` next to the processor;
         empty without it.
         """
-        if self._token_ids is None:
-            path = Path(self._directory or "") / "tokenizer.json"
-            has_file = self._directory is not None and path.is_file()
-            added = json.loads(path.read_bytes()).get("added_tokens", ()) if has_file else ()
-            ids = {entry["content"]: int(entry["id"]) for entry in added}
-            tokens = {
-                kind.value: placeholder.token
-                for kind, placeholder in self._family.placeholders.items()
-            }
-            self._token_ids = {kind: ids[token] for kind, token in tokens.items() if token in ids}
-        return self._token_ids
+        path = Path(self._directory or "") / "tokenizer.json"
+        has_file = self._directory is not None and path.is_file()
+        added = json.loads(path.read_bytes()).get("added_tokens", ()) if has_file else ()
+        ids = {entry["content"]: int(entry["id"]) for entry in added}
+        return {
+            kind.value: ids[placeholder.token]
+            for kind, placeholder in self.family.placeholders.items()
+            if placeholder.token in ids
+        }
 
     def of_sample(self, sample: TokenizedSample, name: str) -> TokenizedSample:
         """Return a plain sample with mRoPE positions if the model has them and the sample does not.
@@ -330,12 +322,12 @@ class MediaFeatures:
             if tokens is not None and counts is not None and len(tokens) != counts.sum():
                 raise CollateError(
                     f"{name} has {len(tokens):,} placeholders for {keys.features!r}, and "
-                    f"{self._family.name} has {int(counts.sum()):,} for these {len(counts):,} "
+                    f"{self.family.name} has {int(counts.sum()):,} for these {len(counts):,} "
                     "items: these are not the features of its tokens, or the sample was cut"
                 )
             if has_positions or keys.grid not in item.arrays:
                 continue
-            if tokens is None or counts is None or kind not in self._family.placeholders:
+            if tokens is None or counts is None or kind not in self.family.placeholders:
                 raise CollateError(
                     f"{name} has {keys.grid!r} and no 'position_ids', and the placeholder tokens "
                     f"are unknown: give the positions, or {TOKEN_TYPES!r}, or save the tokenizer "
@@ -398,14 +390,6 @@ class MediaFeatures:
         for item in pack.media:
             if item.grid is None:
                 continue
-            is_timed = (
-                item.medium.kind is MediaKind.VIDEO and self._rule.tokens_per_second is not None
-            )
-            if is_timed and item.seconds_per_grid is None:
-                raise CollateError(
-                    f"{_place(pack, item)}: was packed by a version that did not keep the seconds "
-                    "of its frames: pack again"
-                )
             start = item.start - edges[item.segment]
             runs = [start + run for run in item.runs]
             medium = RopeMedium(item.medium.kind, runs, item.grid, item.seconds_per_grid or 1.0)
@@ -418,14 +402,6 @@ class MediaFeatures:
                     f"sample {int(pack.sample_ids[segment])}: a medium {error}"
                 ) from error
         return result
-
-
-class EncodedPacks(Protocol):
-    """Packs that record how their media were encoded: a ``PackedDataset`` or a ``PackStore``."""
-
-    @property
-    def media_settings(self) -> dict[str, Any] | None:
-        """Settings of the family, as in ``Family.settings``; None for packs of text."""
 
 
 def _place(pack: Pack, item: PlacedMedium) -> str:

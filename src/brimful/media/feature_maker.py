@@ -74,38 +74,22 @@ class ImageFeatures(KindFeatures):
         return AutoImageProcessor.from_pretrained(self._directory, backend="pil", **options)
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
-        """Return the pixels of an image.
-
-        Raises:
-            BadMediumError: it cannot be decoded.
-            SettingsError: the processor makes a different number of patches than was packed.
-        """
-        features = self._process(load_image(medium))
-        grid = features.get("image_grid_thw")
-        if grid is not None and tuple(grid[0].tolist()) != item.grid:
-            raise SettingsError(
-                f"the processor makes the grid {tuple(grid[0].tolist())} and {item.grid} was "
-                "packed: its settings differ from the job's"
-            )
-        rows, due = len(features["pixel_values"]), self._num_rows(features, item)
-        if rows != due:
-            raise SettingsError(
-                f"the processor makes {rows} tiles and {due} were packed: its settings differ from "
-                "the job's"
-            )
-        return features
+        """Return the pixels of an image; ``BadMediumError`` if it cannot be decoded."""
+        return self._process(load_image(medium))
 
     def blank(self, item: PlacedMedium) -> Features:
         """Return zeros in the shape of an image's pixels."""
         probe = self._probe
-        rows = self._num_rows(probe, item)
         pixels = probe["pixel_values"]
-        features: Features = {
-            "pixel_values": np.zeros((rows, *pixels.shape[1:]), dtype=pixels.dtype)
-        }
         if "image_grid_thw" in probe:
-            features["image_grid_thw"] = np.array([item.grid], dtype=np.int64)
-        return features
+            return {
+                "pixel_values": np.zeros((item.num_patches, *pixels.shape[1:]), pixels.dtype),
+                "image_grid_thw": np.array([item.grid], dtype=np.int64),
+            }
+        # Tiles, or one row.
+        tokens_of_tile = self._family.settings["image"].get("image_seq_length", item.num_tokens)
+        rows = item.num_tokens // int(tokens_of_tile)
+        return {"pixel_values": np.zeros((rows, *pixels.shape[1:]), pixels.dtype)}
 
     @cached_property
     def _probe(self) -> Features:
@@ -119,13 +103,6 @@ class ImageFeatures(KindFeatures):
         return {
             name: np.asarray(values) for name, values in features.items() if name != "num_patches"
         }
-
-    def _num_rows(self, features: Features, item: PlacedMedium) -> int:
-        """Return the rows that an image has in ``pixel_values``: patches, or tiles, or one."""
-        if "image_grid_thw" in features:
-            return item.num_patches
-        tokens_of_tile = self._family.settings["image"].get("image_seq_length")
-        return 1 if tokens_of_tile is None else item.num_tokens // int(tokens_of_tile)
 
 
 _BICUBIC = 3
@@ -256,11 +233,8 @@ class AudioFeatures(KindFeatures):
         )
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
-        """Return the spectrogram of an audio clip, and a mask of its columns.
-
-        Raises:
-            BadMediumError: it cannot be decoded.
-            SettingsError: the packs were encoded with other settings.
+        """Return the spectrogram of an audio clip, and a mask of its columns; ``BadMediumError`` if
+        it cannot be decoded.
         """
         rate = self.processor.sampling_rate
         sound = load_audio(medium, sampling_rate=rate)
@@ -271,15 +245,9 @@ class AudioFeatures(KindFeatures):
             return_attention_mask=True,
             return_tensors="np",
         )
-        mask = np.asarray(features["attention_mask"])
-        if (num_columns := int(mask.sum())) != item.num_mel_frames:
-            raise SettingsError(
-                f"its spectrogram has {num_columns} columns and {item.num_mel_frames} were "
-                "counted: the settings are not the job's"
-            )
         return {
             "input_features": np.asarray(features["input_features"]),
-            "feature_attention_mask": mask,
+            "feature_attention_mask": np.asarray(features["attention_mask"], dtype=np.int32),
         }
 
     def blank(self, item: PlacedMedium) -> Features:
@@ -301,11 +269,25 @@ class FeatureMaker:
 
     def __init__(self, directory: str | os.PathLike[str], family: Family) -> None:
         self.directory, self.family = os.fspath(directory), family
-        self._sizes: dict[Any, int] = {}
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
-        """Return the features of a medium; raises the errors of the maker of its kind."""
-        return self._makers[item.medium.kind].of(medium, item)
+        """Return the features of a medium.
+
+        Raises:
+            BadMediumError: it cannot be decoded.
+            SettingsError: the packs were encoded with other settings.
+        """
+        features = self._makers[item.medium.kind].of(medium, item)
+        for name, due in self.blank(item).items():
+            array = features[name]
+            # Integers are facts, such as grids and the columns of a clip; floats are its content.
+            is_due = array.shape == due.shape and array.dtype == due.dtype
+            if not is_due or (due.dtype.kind == "i" and (array != due).any()):
+                raise SettingsError(
+                    f"the processor makes {name} {_described(array)} and {_described(due)} was "
+                    "packed: its settings differ from the job's"
+                )
+        return features
 
     def blank(self, item: PlacedMedium) -> Features:
         """Return zeros in the shapes and dtypes of a medium's features."""
@@ -325,28 +307,12 @@ class FeatureMaker:
                 "its spectrogram is not constant after its end, as when the feature extractor "
                 f"adds noise (dither): choose {setting('media_storage', 'bytes')}"
             )
-        block = to_block(stored, metadata_of(item, fingerprint, self.fingerprint))
-        if len(block) != self.block_bytes(item):
-            raise SettingsError(
-                f"its features take {len(block):,} bytes and {self.block_bytes(item):,} were "
-                "counted: the processor makes other shapes or dtypes than its settings say"
-            )
-        return block
+        return to_block(stored, metadata_of(item, fingerprint, self.fingerprint))
 
     def block_bytes(self, item: PlacedMedium) -> int:
         """Return the size of the block of a medium, from its header alone."""
-        key: tuple[Any, ...] = (
-            item.medium.kind,
-            item.num_tokens,
-            item.num_patches,
-            item.grid,
-            item.num_mel_frames,
-        )
-        key = (*key, item.seconds_per_grid is None)
-        if key not in self._sizes:
-            stored = trimmed(self.blank(item), item)
-            self._sizes[key] = block_bytes(stored, metadata_of(item, "0" * 32, self.fingerprint))
-        return self._sizes[key]
+        stored = trimmed(self.blank(item), item)
+        return block_bytes(stored, metadata_of(item, "0" * 32, self.fingerprint))
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -369,6 +335,10 @@ class FeatureMaker:
     def __reduce__(self) -> tuple[object, ...]:
         # Each process loads the processors from their files: they may not be picklable.
         return FeatureMaker, (self.directory, self.family)
+
+
+def _described(array: npt.NDArray[Any]) -> str:
+    return f"{array.dtype}{list(array.shape)} ({int(array.sum())})"
 
 
 def _are_same(one: Features, other: Features) -> bool:
