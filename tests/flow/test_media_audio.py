@@ -112,5 +112,5 @@ def test_another_rate_is_refused(packs, tmp_path, processor):
     settings = json.loads((processor / "preprocessor_config.json").read_text())
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({**settings, "hop_length": 320}))
     collator = PackCollator(media=MediaFeatures(tmp_path, "qwen2-audio"))
-    with pytest.raises(CollateError, match="the settings are not the job's"):
+    with pytest.raises(CollateError, match="its settings differ from the job's"):
         collator([next(pack for pack in packs if pack.media)])

@@ -44,7 +44,7 @@ def test_packs_say_how_their_media_were_encoded(processor):
     with pytest.raises(SettingsError, match="the packs do not say how media were encoded"):
         MediaFeatures.of_packs(SimpleNamespace(media_settings=None), processor)
     with pytest.raises(WrongTypeError, match="packs must be a PackedDataset or a PackStore"):
-        MediaFeatures.of_packs(["packs"])  # type: ignore[arg-type]
+        MediaFeatures.of_packs(["packs"])
     maker = MediaFeatures(processor, "qwen2.5-vl")._settings
     stored = SimpleNamespace(media_settings=settings, media_features={"settings": maker, "tokens_per_second": 3.5})
     features = MediaFeatures.of_packs(stored)

@@ -46,16 +46,11 @@ class _OnPictures:
         self.__name__ = name_of(transform)
 
     def __call__(self, sample: Sample) -> Sample:
-        if not any(medium.kind is MediaKind.IMAGE for medium in sample.media):
-            return sample
-        return replace(
-            sample, media=tuple(_transformed(medium, self._transform) for medium in sample.media)
-        )
-
-
-def _transformed(medium: Medium, transform: Callable[[Image], Image]) -> Medium:
-    if medium.kind is not MediaKind.IMAGE:
-        return medium
-    file = io.BytesIO()
-    transform(load_image(medium)).save(file, "PNG")
-    return Medium(medium.kind, medium.name, data=file.getvalue())
+        media = []
+        for medium in sample.media:
+            if medium.kind is MediaKind.IMAGE:
+                file = io.BytesIO()
+                self._transform(load_image(medium)).save(file, "PNG")
+                medium = Medium(medium.kind, medium.name, data=file.getvalue())
+            media.append(medium)
+        return replace(sample, media=tuple(media))

@@ -55,7 +55,12 @@ def image_size(medium: Medium) -> ImageSize:
         if image.format not in _SIZE_IN_HEADER:
             size = _transposed(image).size
         else:
-            size = _stated_size(image)
+            size = image.size
+            # Pillow swaps them when it opens a TIFF with the tag, but not when only the XMP has
+            # the orientation.
+            tags = getattr(image, "tag_v2", None)
+            if image.format == "TIFF" and tags is not None:
+                size = int(tags[_TIFF_WIDTH]), int(tags[_TIFF_HEIGHT])
             if _orientation(image) in _SIDEWAYS:
                 size = size[::-1]
     return ImageSize(*size)
@@ -112,16 +117,6 @@ def _pillow_errors() -> Iterator[None]:
             raise BadMediumError(
                 f"Pillow cannot read it: {' '.join(str(error).split())[:200]}"
             ) from error
-
-
-def _stated_size(image: ImageFile.ImageFile) -> tuple[int, int]:
-    """Return width and height as they are stored, before any orientation."""
-    # Pillow swaps them when it opens a TIFF with the tag, but not when only the XMP has the
-    # orientation.
-    tags = getattr(image, "tag_v2", None)
-    if image.format == "TIFF" and tags is not None:
-        return int(tags[_TIFF_WIDTH]), int(tags[_TIFF_HEIGHT])
-    return image.size
 
 
 def _orientation(image: ImageFile.ImageFile) -> Any:

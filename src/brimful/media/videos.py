@@ -59,7 +59,10 @@ def video_header(medium: Medium) -> VideoHeader:
         num_frames = stream.frames
         if not _index_has_all(stream, medium.num_bytes):
             packets = _count_packets(container)
-            num_frames = _count_frames(container) if packets is None else packets
+            if packets is None:
+                container.seek(0)
+                packets = sum(1 for _ in container.decode(video=0))
+            num_frames = packets
         if not num_frames:
             raise BadMediumError("has no frame")
         return VideoHeader(num_frames, float(rate), *size)
@@ -145,9 +148,3 @@ def _count_packets(container: InputContainer) -> int | None:
             return None
         num_packets += 1
     return num_packets
-
-
-def _count_frames(container: InputContainer) -> int:
-    """Return the frames that decoding gives."""
-    container.seek(0)
-    return sum(1 for _ in container.decode(video=0))

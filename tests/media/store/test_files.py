@@ -72,7 +72,7 @@ def test_containers_behind_a_url_are_read_by_range(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (lambda path: path.unlink(), "0.tar is missing: its media were committed"),
+        (lambda path: path.unlink(), "0.tar is missing and was committed with"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "was committed with"),
     ],
 )

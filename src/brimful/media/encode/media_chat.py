@@ -17,9 +17,9 @@ from brimful.encode.encoder import PendingBatch
 from brimful.encode.jinja_templates import examined
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
-from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
+from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.encode.processor import ProcessorReference
-from brimful.media.families import Expansion, Family, Piece
+from brimful.media.families import Expansion, Family
 from brimful.sources.sample import Message, Sample
 
 _TEMPLATE_OF_MODEL = f"name the template of the model with {setting('chat_template')}"
@@ -69,6 +69,9 @@ class MediaChatEncoder(ChatEncoder):
         self.tokenizer: Tokenizer
         self.family = family
         self._compares = compare_media
+        self._written: dict[Hashable, list[str]] = {}
+        """Texts that the template writes for the media of conversations, by shape."""
+        self._ids_by_token: dict[str, int] = {}
 
     @cached_property
     def media_reference(self) -> ProcessorReference | None:
@@ -100,20 +103,7 @@ class MediaChatEncoder(ChatEncoder):
         prepared = super()._prepare(sample)
         if not sample.media:
             return prepared
-        messages = self._with_placeholders(prepared)
-        return Sample(
-            sample.sample_id,
-            messages=messages,
-            tools=prepared.tools,
-            media=sample.media,
-            unread=sample.unread,
-        )
-
-    def _with_placeholders(self, sample: Sample) -> list[Message]:
-        """Return messages whose contents are texts, with the placeholders that the template writes
-        for media.
-        """
-        messages = sample.messages or ()
+        messages = prepared.messages or ()
         for kind in {medium.kind for medium in sample.media} - self.family.placeholders.keys():
             known_kinds = ", ".join(placeholder.value for placeholder in self.family.placeholders)
             raise BadSampleError(
@@ -123,15 +113,16 @@ class MediaChatEncoder(ChatEncoder):
             )
         shape = tuple((message["role"], _kinds_of_parts(message)) for message in messages)
         texts: list[str] = examined(
-            self._written, shape, lambda: self._write_placeholders(messages, sample.tools)
+            self._written, shape, lambda: self._write_placeholders(messages, prepared.tools)
         )
         placeholder_texts = iter(texts)
-        return [_as_text(message, placeholder_texts) for message in messages]
-
-    @cached_property
-    def _written(self) -> dict[Hashable, list[str]]:
-        """Texts that the template writes for the media of conversations, by shape."""
-        return {}
+        return Sample(
+            sample.sample_id,
+            messages=[_as_text(message, placeholder_texts) for message in messages],
+            tools=prepared.tools,
+            media=sample.media,
+            unread=sample.unread,
+        )
 
     def _write_placeholders(self, messages: Sequence[Message], tools: Any) -> list[str]:
         """Return what the template writes for each medium of a conversation.
@@ -147,7 +138,7 @@ class MediaChatEncoder(ChatEncoder):
         try:
             text = render(marked_items, tools)
             placeholder_texts = [
-                _between(text, before, behind)
+                text.partition(before)[2].partition(behind)[0]
                 for before, behind in zip(marks[::2], marks[1::2], strict=True)
             ]
             texts = iter(placeholder_texts)
@@ -225,7 +216,15 @@ class MediaChatEncoder(ChatEncoder):
         media = []
         begin = num_tokens = 0
         for medium, place in zip(sample.media, places.tolist(), strict=True):
-            stamp, expansion = self._expand(medium, sample)
+            try:
+                # The state of the file first, so that a change between the two is detected when
+                # packs are written.
+                stamp, expansion = medium.stamp(), self.family.expand(medium)
+            except BadMediumError as error:
+                raise BadSampleError(
+                    f"{medium.kind.value} {medium.name[:200]!r}: {error}",
+                    sample_id=sample.sample_id,
+                ) from error
             tokens, runs = self._ids_of(expansion, self.family.placeholders[medium.kind].token)
             pieces += [ids[begin:place], tokens]
             masks += [mask[begin:place], np.zeros(len(tokens), dtype=bool)]
@@ -266,38 +265,26 @@ class MediaChatEncoder(ChatEncoder):
             )
         return places
 
-    def _expand(self, medium: Medium, sample: Sample) -> tuple[int, Expansion]:
-        """Return the state of a medium's file and what its header says.
-
-        The state is noted first, so that a change between the two is detected when packs are
-        written.
-        """
-        try:
-            return medium.stamp(), self.family.expand(medium)
-        except BadMediumError as error:
-            raise BadSampleError(
-                f"{medium.kind.value} {medium.name[:200]!r}: {error}", sample_id=sample.sample_id
-            ) from error
-
     def _ids_of(self, expansion: Expansion, token: str) -> tuple[TokenIds, tuple[int, ...]]:
         """Return the tokens of a medium, and the start of each run of its placeholder's token in
         them.
         """
-        parts = [self._ids_of_piece(piece) for piece in expansion.pieces]
-        starts = offsets_of([len(part) for part in parts]).tolist()
-        runs = [
-            start
-            for start, piece in zip(starts, expansion.pieces, strict=False)
-            if piece.text == token
-        ]
+        parts: list[TokenIds] = []
+        runs = []
+        num_tokens = 0
+        for piece in expansion.pieces:
+            if not piece.is_token:
+                ids = self.tokenizer.ids([piece.text * piece.repetitions])[0]
+                parts.append(np.array(ids, dtype=np.int32))
+            else:
+                if piece.text not in self._ids_by_token:
+                    self._ids_by_token[piece.text] = self.tokenizer.ids([piece.text])[0][0]
+                token_id = self._ids_by_token[piece.text]
+                parts.append(np.full(piece.repetitions, token_id, dtype=np.int32))
+            if piece.text == token:
+                runs.append(num_tokens)
+            num_tokens += len(parts[-1])
         return np.concatenate(parts), tuple(runs)
-
-    def _ids_of_piece(self, piece: Piece) -> TokenIds:
-        if not piece.is_token:
-            return np.array(self.tokenizer.ids([piece.text * piece.repetitions])[0], dtype=np.int32)
-        if piece.text not in self._ids_by_token:
-            self._ids_by_token[piece.text] = self.tokenizer.ids([piece.text])[0][0]
-        return np.full(piece.repetitions, self._ids_by_token[piece.text], dtype=np.int32)
 
     @cached_property
     def _ids_by_token(self) -> dict[str, int]:
@@ -337,10 +324,6 @@ def _between_marks(message: Message, marks: list[str]) -> Any:
     return parts
 
 
-def _between(text: str, before: str, behind: str) -> str:
-    return text.partition(before)[2].partition(behind)[0]
-
-
 def media_sizes(media: Sequence[PlacedMedium], family: Family) -> dict[str, int]:
     """Return what the media of one sample take of each budget, by its name.
 
@@ -360,16 +343,14 @@ def media_sizes(media: Sequence[PlacedMedium], family: Family) -> dict[str, int]
     >>> sizes["patches"], sizes["patch_blocks"]  # 2 · 256² ÷ 4,096, and not 512² ÷ 4,096
     (512, 32)
     """
+    groups = [
+        family.attention_groups(item.num_patches, item.grid) for item in media if item.num_patches
+    ]
     return {
         "patches": sum(item.num_patches for item in media),
         "images": sum(item.medium.kind is MediaKind.IMAGE for item in media),
         "frames": sum(item.num_frames for item in media if item.medium.kind is MediaKind.VIDEO),
-        "patch_blocks": sum(_patch_blocks(item, family) for item in media if item.num_patches),
+        "patch_blocks": sum(-(-number * size**2 // PAIRS_PER_BLOCK) for number, size in groups),
         "audio_frames": sum(item.num_mel_frames for item in media),
         "sounds": sum(item.medium.kind is MediaKind.AUDIO for item in media),
     }
-
-
-def _patch_blocks(item: PlacedMedium, family: Family) -> int:
-    number, size = family.attention_groups(item.num_patches, item.grid)
-    return -(-number * size**2 // PAIRS_PER_BLOCK)

@@ -228,7 +228,7 @@ class ProcessorReference:
         files = read_processor_files(directory).processor
         names = inspect.signature(kind.__init__).parameters
 
-        class Lenient(kind):  # type: ignore[misc]
+        class Lenient(kind):  # type: ignore[misc, valid-type]
             def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
                 if argument is None:
                     return None

@@ -137,9 +137,6 @@ class Expansion:
         num_mel_frames: columns of the spectrogram of an audio clip, without padding.
         seconds_per_grid: seconds from one grid of a video to the next, if the model's positions
             follow them.
-
-    >>> Expansion((Piece("<a>"), Piece("<b>", 3)), num_tokens=3).text
-    '<a><b><b><b>'
     """
 
     pieces: tuple[Piece, ...]
@@ -149,11 +146,6 @@ class Expansion:
     num_frames: int = 0
     num_mel_frames: int = 0
     seconds_per_grid: float | None = None
-
-    @property
-    def text(self) -> str:
-        """All pieces as the text that the processor hands to the tokenizer."""
-        return "".join(piece.text * piece.repetitions for piece in self.pieces)
 
 
 class Family(ABC):

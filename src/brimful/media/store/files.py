@@ -17,7 +17,7 @@ from brimful.base.blobs import Blob, BlobStore, PromisedBlobs
 from brimful.base.fingerprint import short_digest
 from brimful.base.typing import Fingerprint, Int64Array
 from brimful.errors import CorruptFileError
-from brimful.media import MediaKind, Medium, PlacedMedium
+from brimful.media import PlacedMedium
 from brimful.media.medium import CHANGED, BadMediumError, MediaContainer
 from brimful.media.store.census import KindCount, MediaCensus
 from brimful.store.shards.pack import Pack
@@ -133,12 +133,6 @@ class MediaFiles:
         """Return the counts of the media of the store by kind; read from the log alone."""
         return MediaCensus.of(self._records, directory=directory, root=self.root)
 
-    def reference(self, kind: MediaKind, name: str, path: str, offset: int, size: int) -> Medium:
-        """Return a medium in a file, or in a part of one; a relative path is relative to the
-        root.
-        """
-        return Medium(kind, name, os.path.join(self.root, path), offset, size)
-
     def container(self, shard: int) -> MediaContainer:
         """Return the container of a shard.
 
@@ -146,15 +140,8 @@ class MediaFiles:
             CorruptFileError: it is missing or has another size than was committed.
         """
         container = self._containers.get(shard)
-        if container is None:
-            container = self._containers[shard] = self._open(shard)
-            # Media in use keep their file open; it closes with the last of them.
-            if len(self._containers) > _MAX_CONTAINERS:
-                self._containers.pop(next(iter(self._containers)))
-        return container
-
-    def _open(self, shard: int) -> MediaContainer:
-        """Open a container; its size is compared with the log before any byte is read."""
+        if container is not None:
+            return container
         facts = self._records[shard].media if 0 <= shard < len(self._records) else None
         if facts is None or facts.get("file") is None:
             raise CorruptFileError(
@@ -162,16 +149,16 @@ class MediaFiles:
             )
         container = MediaContainer(self.store, facts["file"], bool(facts.get("features")))
         size = self._promised.size(facts["file"])
-        if size is None:
-            raise CorruptFileError(
-                f"{container.path} is missing: its media were committed, so it was deleted since; "
-                "write it again"
-            )
         if size != facts["bytes"]:
+            found = "is missing" if size is None else f"has {size:,} bytes"
             raise CorruptFileError(
-                f"{container.path} has {size:,} bytes and was committed with {facts['bytes']:,}: "
-                "write it again"
+                f"{container.path} {found} and was committed with {facts['bytes']:,}: write it "
+                "again"
             )
+        self._containers[shard] = container
+        # Media in use keep their file open; it closes with the last of them.
+        if len(self._containers) > _MAX_CONTAINERS:
+            self._containers.pop(next(iter(self._containers)))
         return container
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -50,7 +51,7 @@ def stored(cells: Sequence[bytes], files: MediaFiles) -> tuple[PlacedMedium, ...
             name = values.texts[text:end_of_name].decode(*TEXT)
             path = values.texts[end_of_name : end_of_name + path_bytes].decode(*TEXT)
             if shard < 0:
-                medium = files.reference(KINDS[kind], name, path, offset, size)
+                medium = Medium(KINDS[kind], name, os.path.join(files.root, path), offset, size)
             else:
                 box = files.container(shard)
                 medium = Medium(KINDS[kind], name, box.path, offset, size, container=box)
