@@ -390,7 +390,7 @@ def _read(place: _Place) -> tuple[Any, ImageValue]:
     with tarfile.open(fileobj=content, mode="r:") as tar:
         files = ((member.name.partition(".")[2], tar.extractfile(member)) for member in tar)
         members = {name: file.read() for name, file in files if file is not None}
-    return _parsed(members.get("json", b"")), _images_among(members)
+    return _parsed(members.get("json", b"")), images_among(members)
 
 
 def _parsed(text: bytes) -> Any:
@@ -421,7 +421,7 @@ def _images_beside(json_file: Path) -> ImageValue:
     return image_value
 
 
-def _images_among(members: Mapping[str, bytes]) -> ImageValue:
+def images_among(members: Mapping[str, bytes]) -> ImageValue:
     """Return the images among the members of the tar that holds their pack."""
     names = {_position(name): name for name in members}
 
@@ -440,10 +440,3 @@ def _position(name: str) -> tuple[int, int] | None:
     """Return the sample and the number of an image that its name gives."""
     match = _IMAGE_NAME.fullmatch(name)
     return (int(match[1]), int(match[2] or 0)) if match else None
-
-
-def samples_of(pack: Mapping[str, Any], members: Mapping[str, bytes]) -> Sequence[Any]:
-    """Return the rows of one pack read elsewhere, given its JSON and its members, whose names lack
-    the pack's key.
-    """
-    return list(rows_of_pairs(pack, _images_among(members)))

@@ -68,12 +68,14 @@ def row_of_line(line: bytes, parse: Callable[[bytes], Any] = json.loads) -> Any:
         return unreadable(error)
     if not isinstance(value, (dict, str)):
         return MalformedRowError(f"a row must be an object and is {type(value).__name__}")
-    name = repeated_column(value, line) if isinstance(value, dict) else None
-    return (
-        value
-        if name is None
-        else MalformedRowError(f"it has {name!r} twice: one of them would be lost")
-    )
+    if isinstance(value, dict):
+        # A parser keeps the last of two equal keys.
+        names = [name for name, mark in _COLUMNS.items() if name in value and line.count(mark) > 1]
+        keys = [key for key, _ in json.loads(line, object_pairs_hook=list)] if names else []
+        for name in names:
+            if keys.count(name) > 1:
+                return MalformedRowError(f"it has {name!r} twice: one of them would be lost")
+    return value
 
 
 def unreadable(error: Exception) -> MalformedRowError:
@@ -145,19 +147,6 @@ def rows_at_once(lines: Sequence[bytes], data: bytes) -> list[Any] | None:
         data.count(_COLUMNS[name]) > sum(name in row for row in objects) for name in names
     )
     return None if is_repeated else rows
-
-
-def repeated_column(row: dict[str, Any], line: bytes) -> str | None:
-    """Return the column that a row's line has twice, so that one of its samples would be lost; None
-    without one.
-
-    >>> line = b'{"text": "a", "text": "b"}'
-    >>> repeated_column(json.loads(line), line)
-    'text'
-    """
-    names = [name for name, mark in _COLUMNS.items() if name in row and line.count(mark) > 1]
-    keys = [key for key, _ in json.loads(line, object_pairs_hook=list)] if names else []
-    return next((name for name in names if keys.count(name) > 1), None)
 
 
 _CHUNK = 1 << 20

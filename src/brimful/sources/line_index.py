@@ -86,7 +86,15 @@ def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) 
         # Another process may have built the index while this one waited for the lock.
         index = load_line_index(index_path)
         if index is None or not index.is_current(Stamp.of(data_path)):
-            _write(index_of_lines(data_path, is_copy=is_copy), index_path)
+            index = index_of_lines(data_path, is_copy=is_copy)
+            meta = {
+                "kind": _KIND,
+                "version": _VERSION,
+                **{name: getattr(index, name) for name in _FACTS},
+                "block_edges": [0, *(block.stop for block in index.blocks)],
+                "block_fingerprints": [block.fingerprint for block in index.blocks],
+            }
+            write_table(index_path, {"start": index.starts}, meta, durable=False)
             index = load_line_index(index_path)
     if index is None:
         raise SourceError(
@@ -134,17 +142,6 @@ def index_of_lines(data_path: str, *, is_copy: bool = False) -> LineIndex:
     return LineIndex(
         "", starts, stamp.size, stamp.mtime_ns, ctime_ns, blocks, hasher.hexdigest(), blank_lines
     )
-
-
-def _write(index: LineIndex, index_path: Path) -> None:
-    meta = {
-        "kind": _KIND,
-        "version": _VERSION,
-        **{name: getattr(index, name) for name in _FACTS},
-        "block_edges": [0, *(block.stop for block in index.blocks)],
-        "block_fingerprints": [block.fingerprint for block in index.blocks],
-    }
-    write_table(index_path, {"start": index.starts}, meta, durable=False)
 
 
 def _pieces(file: IO[bytes], start: int, stop: int, hasher: Any) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from brimful.base.wording import counted
 from brimful.media import Medium
 
 Message: TypeAlias = dict[str, Any]
@@ -99,9 +98,6 @@ class PlainMessages(list[Message]):
         plain.roles, plain.texts = roles, texts
         return plain
 
-    def __reduce__(self) -> Any:
-        return PlainMessages.of, (list(self),)
-
 
 class MixedMessages(list[Message]):
     """Messages that mostly have only a role and a text, with the indices of the others.
@@ -140,9 +136,6 @@ class MixedMessages(list[Message]):
             or not content
         ]
         return result
-
-    def __reduce__(self) -> Any:
-        return MixedMessages.of, (list(self),)
 
 
 def unusual_messages(messages: Sequence[Message]) -> Sequence[Message]:
@@ -223,10 +216,3 @@ class Sample:
         if self.messages is not None:
             return "chat"
         return "text" if self.text is not None else "tokens"
-
-    def __repr__(self) -> str:
-        if self.messages is None:
-            return f"Sample({self.sample_id}, text of {counted(len(self.text or ''), 'character')})"
-        tools = f", {counted(len(self.tools), 'tool')}" if self.tools else ""
-        media = f", media: {len(self.media)}" if self.media else ""
-        return f"Sample({self.sample_id}, {counted(len(self.messages), 'message')}{tools}{media})"

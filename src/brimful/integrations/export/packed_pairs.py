@@ -23,7 +23,7 @@ from brimful.integrations.export.export_layout import (
     suffix_of,
 )
 from brimful.integrations.export.webdataset import read_tars, shard_name, write_tar
-from brimful.integrations.packed_layouts import samples_of
+from brimful.integrations.packed_layouts import images_among, rows_of_pairs
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.media.media_places import MARK
 from brimful.plan import Overflow
@@ -107,7 +107,8 @@ class PackedChatsLayout(Layout):
 
     def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         for sample in read_tars(directory, num_shards):
-            rows = [_comparable_row(row) for row in samples_of(json.loads(sample["json"]), sample)]
+            samples = rows_of_pairs(json.loads(sample["json"]), images_among(sample))
+            rows = [_comparable_row(row) for row in samples]
             yield ReadPack(
                 messages=[turns for turns, _ in rows], media=[images for _, images in rows]
             )

@@ -177,7 +177,7 @@ class BridgeLayout(Layout):
             }
 
         kinds = {"input_ids": "int32", "seq_start_id": "int32", "loss_mask": "int8", **_PLACES}
-        files = _write_parquet(shard, _name_of_parquet(shard.number), kinds, row)
+        files = _write_parquet(shard, f"packs-{shard.number:06d}.idx.parquet", kinds, row)
         segments, counts, tokens = zip(*packs, strict=True)
         facts = {
             "longest_segment": max(segments),
@@ -211,7 +211,7 @@ class BridgeLayout(Layout):
         import pyarrow.parquet as pq
 
         for shard in range(num_shards):
-            path = Path(directory) / _name_of_parquet(shard)
+            path = Path(directory) / f"packs-{shard:06d}.idx.parquet"
             file = pq.ParquetFile(path)
             for group in range(file.num_row_groups):
                 for row in file.read_row_group(group).to_pylist():
@@ -237,10 +237,6 @@ def mask_of_labels(loss_mask: LossMask) -> LossMask:
     return shifted_mask
 
 
-def _name_of_parquet(shard: int) -> str:
-    return f"packs-{shard:06d}.idx.parquet"
-
-
 class JsonLinesLayout(Layout):
     """One object a line, ``packs_per_shard`` lines a chunk.
 
@@ -258,7 +254,7 @@ class JsonLinesLayout(Layout):
             json.dumps(_row_of_json(pack), separators=(",", ":")).encode() + b"\n"
             for _, pack in shard
         )
-        key = _name_of_chunk(shard.number)
+        key = f"chunk_{shard.number:05d}.jsonl"
         return shard.outcome({key: write_blob(shard.store, key, lines)})
 
     def advice(self, directory: str) -> str:
@@ -266,7 +262,7 @@ class JsonLinesLayout(Layout):
 
     def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         for shard in range(num_shards):
-            with open(Path(directory) / _name_of_chunk(shard), "rb") as file:
+            with open(Path(directory) / f"chunk_{shard:05d}.jsonl", "rb") as file:
                 for line in file:
                     row = json.loads(line)
                     yield _read_row(row, row["lengths"])
@@ -284,7 +280,3 @@ def _row_of_json(pack: Pack) -> dict[str, Any]:
         "sample_ids": pack.sample_ids.tolist(),
         "starts": pack.starts.tolist(),
     }
-
-
-def _name_of_chunk(shard: int) -> str:
-    return f"chunk_{shard:05d}.jsonl"

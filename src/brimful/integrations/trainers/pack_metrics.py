@@ -74,13 +74,6 @@ def log_packing(
     return metrics
 
 
-def _no_losses(reason: str) -> SettingsError:
-    return SettingsError(
-        f"{setting('by_source')} needs the loss of each token, and {reason}: leave it out, and "
-        "call evaluate_samples(…).by_source for the losses of sources"
-    )
-
-
 class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
     """Callback that counts between logs; ``log_packing`` creates it."""
 
@@ -131,7 +124,11 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         # the row.
         log_probs = getattr(outputs, "log_probs", None)
         if log_probs is None or log_probs.shape != labels[..., 1:].shape:
-            raise _no_losses("the model gives no logits for each of its tokens")
+            raise SettingsError(
+                f"{setting('by_source')} needs the loss of each token, and the model gives no logits "
+                "for each of its tokens: leave it out, and call evaluate_samples(…).by_source for "
+                "the losses of sources"
+            )
         losses.add_tokens(
             -log_probs.detach(), outputs.label_mask, outputs.is_top1, source_ids[..., 1:]
         )

@@ -52,9 +52,6 @@ class ServedPacks:
             return [self[index] for index in indices]
         return list(get_items(indices))
 
-    def __repr__(self) -> str:
-        return f"ServedPacks({self.packs!r})"
-
 
 class PackSampler(torch.utils.data.Sampler[int]):
     """The schedule of ``PackLoader`` in the order of Accelerate, which gives batch ``b`` to rank

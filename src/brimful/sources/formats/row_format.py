@@ -189,12 +189,6 @@ class RowFormat(abc.ABC):
         settings: dict[str, Any] = {"format": self.name, "fields": dict(self.fields)}
         return settings if self.prompt is None else {**settings, "prompt": self.prompt}
 
-    def __repr__(self) -> str:
-        new_keys = {
-            name: key for name, key in self.fields.items() if self.default_fields[name] != key
-        }
-        return f"{type(self).__name__}({new_keys or ''})"
-
 
 FORMATS: dict[str, type[RowFormat]] = {}
 """All formats by name, in the order in which they are tried; last the formats that have to be
