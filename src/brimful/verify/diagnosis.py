@@ -17,7 +17,7 @@ difference vanish.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -37,8 +37,9 @@ from brimful.verify.verify_report import Diagnosis, Finding, joined
 
 _ONE_PER_ROW = "one sample per row (no packing) with this model"
 
-_RECURRENT_LAYER_TYPES = ("linear_attention", "conv", "mamba", "recurrent")
-_RECURRENT_MODULES = ("mamba", "deltanet", "rwkv", "shortconv")
+_RECURRENT_WORDS = ("linear_attention", "mamba", "recurrent", "deltanet", "rwkv", "shortconv")
+"""Words in types of layers and in lower-case names of modules that carry a state or a convolution.
+"""
 
 _Repair: TypeAlias = Callable[[CollatedBatch], dict[str, Any]]
 """From a batch to the keyword arguments of the model that a repair replaces."""
@@ -53,6 +54,12 @@ _IN_PACKS_ONLY = Diagnosis(
     "unknown: samples are apart, a row for each is right, and in packed rows the numbers differ "
     "(another kernel)",
     "another attention implementation",
+)
+
+_RANDOM = Diagnosis(
+    "randomness: the same batch gives other logits with another seed (dropout that stays on, or "
+    "noise), so two runs differ with and without packing",
+    "switch the randomness off where the model is not in training mode (training=self.training)",
 )
 
 _NO_ROWS = Diagnosis(
@@ -110,9 +117,7 @@ def is_recurrent(setup: PackingSetup) -> bool:
     """Return true if layers carry a state or a convolution along the row."""
     layer_types = " ".join(map(str, getattr(setup.config, "layer_types", None) or ()))
     modules = " ".join({type(module).__name__.lower() for module in setup.model.modules()})
-    return any(word in layer_types for word in _RECURRENT_LAYER_TYPES) or any(
-        word in modules for word in _RECURRENT_MODULES
-    )
+    return any(word in f"{layer_types} {modules}" for word in _RECURRENT_WORDS)
 
 
 def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
@@ -250,29 +255,24 @@ def _right_positions(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
     if not _has_mrope(setup):
         return torch.from_numpy(text).to(setup.device)
     # Text is numbered alike in all rows; samples with media bring their own time, height and width.
-    media = np.stack([text] * 3)
+    rows = np.stack([text] * 4)
     for index, place in batch.located:
         positions = setup.samples.segments[index].positions
         if positions is not None:
-            media[:, place.row, place.start : place.stop] = positions[-3:]
-    return torch.from_numpy(np.stack([text, *media])).to(setup.device)
+            rows[1:, place.row, place.start : place.stop] = positions[-3:]
+    return torch.from_numpy(rows).to(setup.device)
 
 
 def _right_boundaries(setup: PackingSetup, batch: CollatedBatch) -> dict[str, Any]:
     """Return the boundaries of a batch of one row, in every form that the model takes."""
     segment_starts = _segment_starts(batch)
-    starts = np.unique(segment_starts[0])
-    offsets = torch.from_numpy(np.append(starts, batch.ids.shape[1]).astype(np.int32)).to(
-        setup.device
-    )
-    longest = int(offsets.diff().max())
-    numbers = np.searchsorted(starts, segment_starts).astype(np.int32)
+    starts, numbers = np.unique(segment_starts, return_inverse=True)
+    offsets = torch.tensor([*starts, batch.ids.shape[1]], dtype=torch.int32, device=setup.device)
+    seq_idx = torch.tensor(numbers.reshape(segment_starts.shape), dtype=torch.int32)
     boundaries = {
-        "cu_seq_lens_q": offsets,
-        "cu_seq_lens_k": offsets,
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "seq_idx": torch.from_numpy(numbers).to(setup.device),
+        **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), offsets),
+        **dict.fromkeys(("max_length_q", "max_length_k"), int(offsets.diff().max())),
+        "seq_idx": seq_idx.to(setup.device),
     }
     return {key: value for key, value in boundaries.items() if setup.accepts(key)}
 
@@ -289,55 +289,42 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
     rounding caused it.
     """
     may_round = setup.tolerance is None and setup.dtype in LOW_PRECISIONS
-    if not any(_is_unexplained(finding, may_round=may_round) for finding in findings):
+
+    def unexplained(checked: Iterable[Finding]) -> list[Finding]:
+        # The cause of a failure of weights may still be rounding.
+        return [
+            item
+            for item in checked
+            if item.failed and (not item.cause or (may_round and item.check == "weights"))
+        ]
+
+    failures = unexplained(findings)
+    if not failures:
         return findings
     if is_random(setup):
-        mode = "in training mode" if setup.model.training else "in eval()"
-        diagnosis = Diagnosis(
-            f"randomness: the same batch gives other logits with another seed {mode} (dropout that "
-            "stays on, or noise), so two runs differ with and without packing",
-            "switch the randomness off where the model is not in training mode "
-            "(training=self.training)",
-        )
-        return _with_diagnosis(findings, diagnosis)
-    parity = experiment(lambda: check_parity(setup, setup.per_sample_reference(), setup.in_rows()))
-    if parity is None:  # a model of packed rows may take one row only
+        return _with_diagnosis(findings, _RANDOM)
+    in_rows = experiment(
+        lambda: check_parity(setup, setup.per_sample_reference(), setup.in_rows())[0]
+    )
+    if in_rows is None:  # a model of packed rows may take one row only
         return _with_diagnosis(findings, _NO_ROWS)
-    in_rows, _ = parity
     # Packing is the place of the fault, or the model, if a row for each sample differs as well.
     diagnosis = _IN_ROWS_TOO if any(finding.failed for finding in in_rows) else _IN_PACKS_ONLY
-    if may_round:
-        return _explain_in_float32(setup, findings, in_rows, diagnosis)
-    return _with_diagnosis(findings, diagnosis)
+    if not may_round:
+        return _with_diagnosis(findings, diagnosis)
 
-
-def _explain_in_float32(
-    setup: PackingSetup, findings: list[Finding], in_rows: list[Finding], diagnosis: Diagnosis
-) -> list[Finding]:
-    """Tell rounding from a fault: a fault fails in float32 too, and rounding also occurs with a row
-    for each sample.
-
-    Args:
-        setup: model and samples.
-        findings: of the batch.
-        in_rows: with a row for each sample.
-        diagnosis: of a fault.
-    """
-
-    def check_precisely() -> list[Finding]:
+    def check_precisely() -> dict[str, Finding]:
         with in_float32(setup.model):
-            reference = setup.per_sample_reference()
-            precise, auxiliary = check_parity(setup, reference, setup.batch)
+            precise, auxiliary = check_parity(setup, setup.per_sample_reference(), setup.batch)
             if any(finding.check == "weights" for finding in findings):
                 precise.append(check_weights(setup, auxiliary))
-        return precise
+        return {finding.check: finding for finding in precise}
 
     precise = experiment(check_precisely)
     if precise is None:  # kernels of low precision only, or no room for the weights
         return _with_diagnosis(findings, _NO_FLOAT32)
-    if any(_is_unexplained(finding, may_round=True) for finding in precise):
+    if unexplained(precise.values()):
         return _with_diagnosis(findings, diagnosis)
-    precise_by_check = {finding.check: finding for finding in precise}
     # Float32 is right, so only the size remains to be explained: rows of their own show the size of
     # rounding.
     rounding_by_check = {finding.check: finding.measured or 0.0 for finding in in_rows}
@@ -345,36 +332,23 @@ def _explain_in_float32(
     results = []
     for finding in findings:
         rounding = rounding_by_check.get(finding.check, rounding_by_check["logits"])
-        if not _is_unexplained(finding, may_round=True):
-            results.append(finding)
-        elif rounds_by_groups or (finding.measured or 0.0) <= _ROUNDING_FACTOR * rounding:
-            remark = (
-                f"told in float32; rounding in {setup.dtype_name} makes {finding.measured:.1e}, "
-                f"and {rounding:.1e} with a row for each"
-            )
-            precise_finding = precise_by_check[finding.check]
-            results.append(replace(precise_finding, detail=joined(precise_finding.detail, remark)))
-        else:
+        size = finding.measured or 0.0
+        if finding in failures and (rounds_by_groups or size <= _ROUNDING_FACTOR * rounding):
+            finding = precise[finding.check]
+            remark = f"told in float32; rounding in {setup.dtype_name} makes {size:.1e}, and {rounding:.1e} with a row for each"
+            finding = replace(finding, detail=joined(finding.detail, remark))
+        elif finding in failures:
             cause = f"a kernel in {setup.dtype_name}: float32 is right, and a row for each sample differs by {rounding:.1e} only"
-            results.append(
-                replace(
-                    finding, cause=cause, way_out="another attention implementation, or float32"
-                )
-            )
+            way_out = "another attention implementation, or float32"
+            finding = replace(finding, cause=cause, way_out=way_out)
+        results.append(finding)
     return results
-
-
-def _is_unexplained(finding: Finding, *, may_round: bool = False) -> bool:
-    """Return true for a failure without a cause; of micro-batches also with one, if it may be
-    rounding.
-    """
-    return finding.failed and (not finding.cause or (may_round and finding.check == "weights"))
 
 
 def _with_diagnosis(findings: list[Finding], diagnosis: Diagnosis) -> list[Finding]:
     """Give the first unexplained failure its cause; the others follow from it."""
-    first = next((index for index, finding in enumerate(findings) if _is_unexplained(finding)), -1)
+    first = next((finding for finding in findings if finding.failed and not finding.cause), None)
     return [
-        replace(finding, **diagnosis._asdict()) if index == first else finding
-        for index, finding in enumerate(findings)
+        replace(finding, **diagnosis._asdict()) if finding is first else finding
+        for finding in findings
     ]

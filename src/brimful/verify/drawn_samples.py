@@ -1,8 +1,8 @@
 """Small samples to verify with: random ones, or the first segments of packs."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice, zip_longest
+from dataclasses import replace
+from itertools import islice, pairwise, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,17 +12,13 @@ from brimful.base.typing import IGNORE_INDEX
 from brimful.base.wording import setting
 from brimful.collate.extras import PackExtras
 from brimful.errors import SettingsError
-from brimful.media import MediaKind, PlacedMedium
+from brimful.media import MediaKind
 from brimful.store.shards import Pack, assemble_pack
 
 _LENGTHS = (7, 12, 1, 20, 5, 13)
 """Tokens of each random sample: odd and even, a single one, more than windows and convolutions of
 tiny models span.
 """
-
-_NUM_PACKS = 2
-"""Number of packs that segments are taken from: two, for two micro-batches."""
-
 
 _LONG_LENGTHS = (16_400, 3, 300)
 """Tokens of samples that are laid out and not run: more than 14-bit counters and blocks of loops
@@ -86,95 +82,66 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
     """
-    packs_of_parts: list[list[_Part]] = []
-    for pack in islice(packs, _NUM_PACKS):
-        room = max_tokens // _NUM_PACKS
-        parts: list[_Part] = []
-        for segment, length in enumerate(np.diff(pack.cu_seqlens).tolist()):
-            length = min(length, room, max(2, max_tokens // 4))
+    few = []
+    for pack in islice(packs, 2):
+        room = max_tokens // 2
+        ids, masks = [], []
+        for start, stop in pairwise(pack.cu_seqlens.tolist()):
+            length = min(stop - start, room, max(2, max_tokens // 4))
             if length < 1:
                 break
-            parts.append(_Part(pack, segment, length))
+            ids.append(pack.input_ids[start : start + length] % vocab)
+            masks.append(pack.loss_mask[start : start + length])
             room -= length
-        packs_of_parts.append(parts)
-    return [
-        replace(pack, input_ids=(pack.input_ids % vocab).astype(np.int32), attachments=())
-        for pack in _assembled(packs_of_parts)
-    ]
+        if ids:
+            few.append(assemble_pack(ids, masks, pack.sample_ids[: len(ids)]))
+    return _at_least_two(few)
 
 
 def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
     """Take whole segments of the first packs, the shortest with media and the shortest without, as
-    two packs.
+    at least two packs.
 
     Media are not cut, so two samples are taken at any length; others while they fit.
 
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
     """
-    parts = [
-        _Part(pack, segment, length)
-        for pack in islice(packs, _PACKS_WITH_MEDIA)
+    first_packs = list(islice(packs, _PACKS_WITH_MEDIA))
+    segments = [
+        (length, number, segment)
+        for number, pack in enumerate(first_packs)
         for segment, length in enumerate(np.diff(pack.cu_seqlens).tolist())
     ]
-    parts.sort(key=lambda part: part.length)
-    with_media = [part for part in parts if part.media]
-    without = [part for part in parts if not part.media]
+    places_with_media = {
+        (number, item.segment) for number, pack in enumerate(first_packs) for item in pack.media
+    }
+    with_media = sorted(item for item in segments if item[1:] in places_with_media)
+    without = sorted(item for item in segments if item[1:] not in places_with_media)
     # Alternately one with media and one without, starting with media, which are under test.
-    candidates = [
-        part for pair in zip_longest(with_media, without) for part in pair if part is not None
-    ]
+    candidates = [item for pair in zip_longest(with_media, without) for item in pair if item]
     choice = with_media[:2] if len(with_media) > 1 else candidates[:2]
-    candidates = [part for part in candidates if part not in choice]
-    room = max_tokens - sum(part.length for part in choice)
-    for part in candidates:
-        if part.length <= room and len(choice) < _MAX_SAMPLES:
-            choice.append(part)
-            room -= part.length
-    return _assembled([choice[first::_NUM_PACKS] for first in range(_NUM_PACKS)])
+    room = max_tokens - sum(length for length, _, _ in choice)
+    for item in candidates:
+        if item not in choice and item[0] <= room and len(choice) < _MAX_SAMPLES:
+            choice.append(item)
+            room -= item[0]
+    chosen: dict[int, list[int]] = {}
+    for _, number, segment in choice:
+        chosen.setdefault(number, []).append(segment)
+    few = _at_least_two([first_packs[number].take(chosen[number]) for number in chosen])
+    if len(few) > 1:
+        return few
+    # Two packs, for two micro-batches.
+    return [few[0].take([0]), few[0].take(range(1, few[0].num_segments))]
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """The first tokens of a segment of a pack."""
-
-    pack: Pack
-    segment: int
-    length: int
-
-    @property
-    def media(self) -> list[PlacedMedium]:
-        """Media of the segment, placed in it."""
-        pack, segment = self.pack, self.segment
-        # Places are in the pack, of the sample's first token, which a part of it may lack.
-        start = int(pack.cu_seqlens[segment]) - int(pack.starts[segment])
-        return [
-            replace(item, start=item.start - start, segment=0)
-            for item in pack.media
-            if item.segment == segment
-        ]
-
-
-def _assembled(packs_of_parts: Sequence[Sequence[_Part]]) -> list[Pack]:
-    """Return packs of parts of other packs, with their media."""
-    if sum(map(len, packs_of_parts)) < 2:
+def _at_least_two(packs: list[Pack]) -> list[Pack]:
+    if sum(pack.num_segments for pack in packs) < 2:
         raise SettingsError(
             "isolation needs at least two samples, and the packs have fewer: give other "
             f"{setting('packs')}"
         )
-    packs = []
-    for parts in packs_of_parts:
-        ids, masks, sample_ids, starts = [], [], [], []
-        for part in parts:
-            pack, segment = part.pack, part.segment
-            tokens = slice(
-                int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment]) + part.length
-            )
-            ids.append(np.array(pack.input_ids[tokens]))
-            masks.append(np.array(pack.loss_mask[tokens]))
-            sample_ids.append(int(pack.sample_ids[segment]))
-            starts.append(int(pack.starts[segment]))
-        packs.append(assemble_pack(ids, masks, sample_ids, starts, [part.media for part in parts]))
     return packs
 
 

@@ -17,7 +17,9 @@ same, a leak stays, and rounding is gone.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,11 +45,6 @@ _PADDING_IS_SEEN = Diagnosis(
 LOW_PRECISIONS = (torch.bfloat16, torch.float16)
 """Precisions in which rounding is large enough to change a router's choice."""
 
-_PRECISE = (torch.float64, torch.float32)
-"""Precisions in which rounding is far below any leak: the movement that parity allows always
-passes.
-"""
-
 _NOISE_FACTOR = 8
 """Movement that passes ÷ movement with a row for each sample."""
 
@@ -69,8 +66,7 @@ _NOT_THE_PACKING = Diagnosis(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Movement:
+class Movement(NamedTuple):
     """Movement of numbers, and its limit.
 
     Attributes:
@@ -92,11 +88,6 @@ class Movement:
         """True if only rounding moved anything."""
         return self.size <= self.limit
 
-    @property
-    def without_packing(self) -> bool:
-        """True if samples also move each other with a row for each: packing is not the cause."""
-        return self.noise > _MAX_NOISE and (self.precise or not self.remark)
-
 
 def measure_movement(
     setup: PackingSetup, measure: Callable[[], float], measure_in_rows: Callable[[], float]
@@ -109,43 +100,36 @@ def measure_movement(
         measure_in_rows: the movement with a row for each sample.
     """
     size = measure()
-    if setup.tolerance is not None:
-        return Movement(size, setup.tolerance)
-    always_allowed = parity_limit_of(setup.dtype) if setup.dtype in _PRECISE else 0.0
-    if size <= always_allowed:
-        return Movement(size, always_allowed)
+    is_low = setup.dtype in LOW_PRECISIONS
+    limit = 0.0 if is_low and setup.tolerance is None else setup.parity_limit
+    if setup.tolerance is not None or size <= limit:
+        return Movement(size, limit)
     noise = experiment(measure_in_rows)
     if noise is None:  # a model of packed rows may take one row only
         remark = "a row for each sample is refused, so the effect of rounding was not measured"
-        return Movement(size, always_allowed, remark=remark)
-    # If nothing moves in rows, rounding is ruled out as the reason.
-    if noise == 0 or setup.dtype not in LOW_PRECISIONS:
-        return Movement(size, _limit(noise, always_allowed), noise)
+        return Movement(size, limit, remark=remark)
+    precise, remark = False, ""
+    # If nothing moves in rows, rounding is ruled out as the reason. In low precision a leak can be
+    # smaller than rounding, so no limit would tell the two apart.
+    if noise and is_low:
 
-    # In low precision a leak can be smaller than rounding, so no limit would tell the two apart.
-    def measure_both() -> tuple[float, float]:
-        with in_float32(setup.model):
-            return measure(), measure_in_rows()
+        def measure_both() -> tuple[float, float]:
+            with in_float32(setup.model):
+                return measure(), measure_in_rows()
 
-    precise = experiment(measure_both)
-    if precise is None:  # kernels of low precision only, or no room for the weights
-        remark = f"rounding in {setup.dtype_name} moves {noise:.1e} with a row for each sample, and float32 cannot run here"
-        return Movement(size, _NOISE_FACTOR * noise, noise, remark=remark)
-    remark = f"told in float32; rounding in {setup.dtype_name} moves {size:.1e}, and {noise:.1e} with a row for each sample"
-    precise_size, precise_noise = precise
-    limit = _limit(precise_noise, parity_limit_of(torch.float32))
-    return Movement(precise_size, limit, precise_noise, precise=True, remark=remark)
-
-
-def _limit(noise: float, always_allowed: float) -> float:
-    """Return max(always allowed, factor × noise), without the noise if it is too large for
-    rounding.
-    """
-    return always_allowed if noise > _MAX_NOISE else max(always_allowed, _NOISE_FACTOR * noise)
+        remark = f"rounding in {setup.dtype_name} moves {size:.1e}, and {noise:.1e} with a row for each sample"
+        if (both := experiment(measure_both)) is None:
+            # Kernels of low precision only, or no room for the weights.
+            remark = f"float32 cannot run here; {remark}"
+            return Movement(size, _NOISE_FACTOR * noise, remark=remark)
+        size, noise = both
+        limit, precise, remark = parity_limit_of(torch.float32), True, f"told in float32; {remark}"
+    if noise <= _MAX_NOISE:
+        limit = max(limit, _NOISE_FACTOR * noise)
+    return Movement(size, limit, noise, precise, remark)
 
 
-@dataclass(frozen=True, slots=True)
-class Leak:
+class Leak(NamedTuple):
     """Effect of a change of one sample.
 
     Attributes:
@@ -186,51 +170,39 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
     movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))
     if not any(leak.moved >= 0 for leak in leaks):
         detail = "fewer than two samples with tokens that can be changed"
-        return not_supported(
-            "isolation", detail, "verify with at least two samples of several tokens"
-        ), None
-    worst = max(leaks, key=lambda leak: leak.size)
-    worst = replace(worst, limit=movement.limit, precise=movement.precise)
+        way_out = "verify with at least two samples of several tokens"
+        return not_supported("isolation", detail, way_out), None
+    worst = max(leaks, key=attrgetter("size"))
+    kind = "media" if worst.change.ids is None else "tokens"
     finding = Finding("isolation", Status.FAIL, "", movement.size, movement.limit)
     if not movement.passed:
-        finding = replace(finding, detail=_describe(setup, movement, worst, leaks))
-        return (
-            (replace(finding, **_NOT_THE_PACKING._asdict()), None)
-            if movement.without_packing
-            else (finding, worst)
+        changed, moved = (
+            setup.samples.segments[index] for index in (worst.change.segment, worst.moved)
         )
+        side = "earlier" if worst.change.segment < worst.moved else "later"
+        num_leaking = sum(leak.size > movement.limit for leak in leaks)
+        detail = (
+            f"other {kind} in {changed.name} move {worst.tokens} of {len(moved.ids)} tokens of "
+            f"{moved.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} samples leak"
+        )
+        finding = replace(finding, detail=joined(detail, movement.remark))
+        if movement.noise > _MAX_NOISE:  # samples also move each other with a row for each
+            return replace(finding, **_NOT_THE_PACKING._asdict()), None
+        return finding, worst._replace(limit=movement.limit, precise=movement.precise)
     # A model that does not look at its input moves nothing, and would pass with any mask.
-    if max(leak.own for leak in leaks) <= movement.limit:
-        detail = "changing a sample does not even move its own logits, so nothing can be shown"
-        return not_supported(
-            "isolation", detail, "verify with a model whose output depends on its input"
-        ), None
     with_media = [leak for leak in leaks if leak.change.ids is None]
-    if with_media and max(leak.own for leak in with_media) <= movement.limit:
-        detail = "other media in a sample do not even move its own logits, so nothing can be shown of them"
-        return not_supported(
-            "isolation", detail, "verify with a model that looks at its media"
-        ), None
-    num_changed = f"{len(leaks) - len(with_media)} samples changed, one at a time"
-    media_text = f"{len(with_media)} samples with other media" if with_media else ""
-    detail = joined(num_changed, media_text, movement.remark)
+    with_tokens = [leak for leak in leaks if leak.change.ids is not None]
+    for kind, several in (("tokens", with_tokens), ("media", with_media)):
+        if several and max(leak.own for leak in several) <= movement.limit:
+            detail = f"other {kind} in a sample do not even move its own logits, so nothing can be shown of them"
+            way_out = f"verify with a model that looks at its {kind}"
+            return not_supported("isolation", detail, way_out), None
+    detail = joined(
+        f"{len(with_tokens)} samples changed, one at a time",
+        f"{len(with_media)} samples with other media" if with_media else "",
+        movement.remark,
+    )
     return replace(finding, status=Status.PASS, detail=detail), worst
-
-
-def _describe(setup: PackingSetup, movement: Movement, worst: Leak, leaks: list[Leak]) -> str:
-    """Say which sample moves which, and how many leak."""
-    changed_segment, moved_segment = (
-        setup.samples.segments[worst.change.segment],
-        setup.samples.segments[worst.moved],
-    )
-    side = "earlier" if worst.change.segment < worst.moved else "later"
-    num_leaking = sum(leak.size > movement.limit for leak in leaks)
-    detail = (
-        f"other {'media' if worst.change.ids is None else 'tokens'} in {changed_segment.name} move "
-        f"{worst.tokens} of {len(moved_segment.ids)} tokens of {moved_segment.name}, which sees "
-        f"the {side} sample; {num_leaking} of {len(leaks)} samples leak"
-    )
-    return joined(detail, movement.remark)
 
 
 def movement_in_rows(setup: PackingSetup) -> float:
@@ -294,10 +266,10 @@ def measure_leaks(
             before, after = logits[place.index], changed_logits[changed_places[index].index]
             size = difference(before, after)
             if index == change.segment:
-                leak = replace(leak, own=size)
+                leak = leak._replace(own=size)
             elif size > leak.size or leak.moved < 0:
                 num_moved = int((before != after).any(dim=-1).sum())
-                leak = replace(leak, moved=index, size=size, tokens=num_moved)
+                leak = leak._replace(moved=index, size=size, tokens=num_moved)
         leaks.append(leak)
     return leaks
 
@@ -335,16 +307,10 @@ def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:
         ids[mask & (ids == token)] = 1
 
     def measure() -> float:
-        logits, changed_logits = (
-            setup.logits(batch.kwargs),
-            setup.logits({**batch.kwargs, "input_ids": ids}),
-        )
+        before = setup.logits(batch.kwargs)
+        after = setup.logits({**batch.kwargs, "input_ids": ids})
         return max(
-            (
-                difference(logits[place.index], changed_logits[place.index])
-                for _, place in batch.located
-            ),
-            default=0.0,
+            difference(before[place.index], after[place.index]) for _, place in batch.located
         )
 
     movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))
