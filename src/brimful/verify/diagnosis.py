@@ -123,7 +123,7 @@ def is_recurrent(setup: PackingSetup) -> bool:
 def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
     """Return true if the leak is gone in the repaired batch."""
 
-    def repaired(change: Change | None) -> CollatedBatch:
+    def repaired(change: Change) -> CollatedBatch:
         batch = setup.collate(change)
         kwargs = dict(batch.kwargs)
         for repair in repairs:

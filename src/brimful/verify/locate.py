@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from brimful.base.ragged import starts_of
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.errors import CollateError
 from brimful.verify.reference_samples import ReferenceSamples, Segment
@@ -137,23 +136,23 @@ def locate_with_markers(
         segments: of the samples in this batch.
         markers: layout of a batch of markers; None if the collator refuses them.
     """
-
-    def search() -> SampleLayout:
-        # Segments that differ in labels or positions alone are not interchangeable: the batch
-        # treats them differently.
-        identities = [
-            (item.ids.tobytes(), item.labels.tobytes(), str(item.positions)) for item in segments
-        ]
-        return locate(rows, [segment.ids for segment in segments], identities)
-
-    if markers is None or markers.fragments.shape != rows.shape:
-        return search()
-    pairs = zip(markers.places, segments, strict=True)
-    if any(place and not np.array_equal(rows[place.index], item.ids) for place, item in pairs):
-        return search()
-    if None in markers.places and None not in (layout := search()).places:
-        return layout
-    return markers
+    is_believed = (
+        markers is not None
+        and markers.fragments.shape == rows.shape
+        and all(
+            place is None or np.array_equal(rows[place.index], segment.ids)
+            for place, segment in zip(markers.places, segments, strict=True)
+        )
+    )
+    if markers is not None and is_believed and None not in markers.places:
+        return markers
+    # Segments that differ in labels or positions alone are not interchangeable: the batch treats
+    # them differently.
+    identities = [
+        (item.ids.tobytes(), item.labels.tobytes(), str(item.positions)) for item in segments
+    ]
+    layout = locate(rows, [segment.ids for segment in segments], identities)
+    return markers if markers is not None and is_believed and None in layout.places else layout
 
 
 def locate(
@@ -167,14 +166,14 @@ def locate(
         rows      5 6 7 | 8 9 | 0 0        segments  5 6 7 · 8 9
         places    row 0, 0 to 3 · row 0, 3 to 5      remainder: the two zeros
 
-    Without such a layout, the longest segments are placed first, each nearest to its place in the
-    segments' concatenation.
-
     Args:
         rows: ``int64[B, T]``.
         segment_ids: ``int64[n]`` of each segment.
         identities: segments with equal values here may change places, as nothing tells them apart;
             by tokens if None.
+
+    Returns:
+        Without places if there is no such layout.
 
     >>> def describe(layout):
     ...     return [place and (place.start, place.stop) for place in layout.places], layout.certain
@@ -186,11 +185,9 @@ def locate(
     """
     if identities is None:
         identities = [ids.tobytes() for ids in segment_ids]
-    candidates = [_occurrences(rows, ids) for ids in segment_ids]
-    layouts = _complete_layouts(rows, segment_ids, identities, candidates)
-    if layouts:
-        return SampleLayout(layouts[0], (), np.zeros(rows.shape, dtype=bool), len(layouts) == 1)
-    return _greedy_layout(rows, segment_ids, candidates)
+    layouts = _complete_layouts(rows, segment_ids, identities)
+    places = layouts[0] if layouts else (None,) * len(segment_ids)
+    return SampleLayout(places, (), np.zeros(rows.shape, dtype=bool), len(layouts) == 1)
 
 
 def _occurrences(rows: Int64Array, ids: Int64Array) -> list[Place]:
@@ -205,15 +202,13 @@ def _occurrences(rows: Int64Array, ids: Int64Array) -> list[Place]:
 
 
 def _complete_layouts(
-    rows: Int64Array,
-    segment_ids: Sequence[Int64Array],
-    identities: Sequence[Hashable],
-    candidates: Sequence[list[Place]],
+    rows: Int64Array, segment_ids: Sequence[Int64Array], identities: Sequence[Hashable]
 ) -> list[tuple[Place | None, ...]]:
     """Return up to two layouts of all segments whose remainder is of one kind; two if the search
     takes too long.
     """
     count = len(segment_ids)
+    candidates = [_occurrences(rows, ids) for ids in segment_ids]
     if count > _MAX_SEARCHED_SAMPLES or not all(candidates):
         return []
     # The segment with the fewest candidates decides first, which cuts the tree of tries near its
@@ -259,39 +254,6 @@ def _complete_layouts(
     return layouts * 2 if num_tries > _MAX_TRIES else layouts
 
 
-def _greedy_layout(
-    rows: Int64Array, segment_ids: Sequence[Int64Array], candidates: Sequence[list[Place]]
-) -> SampleLayout:
-    """Place the longest segments first, each at the nearest of the candidates that are still
-    free.
-    """
-    free = np.ones(rows.shape, dtype=bool)
-    places: list[Place | None] = [None] * len(segment_ids)
-    width = rows.shape[1]
-    expected_starts = starts_of(np.array([len(ids) for ids in segment_ids])).tolist()
-    for index in sorted(range(len(segment_ids)), key=lambda index: -len(segment_ids[index])):
-        free_places = [place for place in candidates[index] if free[place.index].all()]
-        if free_places:
-            nearest = min(
-                free_places,
-                key=lambda place: abs(place.row * width + place.start - expected_starts[index]),
-            )
-            free[nearest.index] = False
-            places[index] = nearest
-    # Tokens that no segment claimed keep their value; the others match nothing.
-    remainder = np.where(free, rows, np.iinfo(np.int64).min)
-    repeats = tuple(
-        index
-        for index, ids in enumerate(segment_ids)
-        if places[index] and _occurrences(remainder, ids)
-    )
-    # A repeat explains why a segment fits in two places; a repeat of one token could as well be
-    # padding.
-    certain = all(len(options) <= 1 or index in repeats for index, options in enumerate(candidates))
-    certain &= not any(len(np.unique(segment_ids[index])) == 1 for index in repeats)
-    return SampleLayout(tuple(places), repeats, np.zeros(rows.shape, dtype=bool), certain)
-
-
 @dataclass(frozen=True)
 class CollatedBatch:
     """A batch with the places of its samples.
@@ -299,21 +261,30 @@ class CollatedBatch:
     Attributes:
         kwargs: keyword arguments of the model.
         ids: ``int64[B, T]``.
-        targets: ``int64[B, T]``: the token that the logits of each position are trained to predict;
-            None without labels. Labels of ``labels`` are shifted by the model, ``shift_labels`` are
-            shifted already.
         layout: places of the samples.
     """
 
     kwargs: dict[str, Any]
     ids: Int64Array
-    targets: Int64Array | None
     layout: SampleLayout
 
     @property
     def shifted(self) -> bool:
         """True if the labels came as ``shift_labels``."""
         return self.kwargs.get("shift_labels") is not None
+
+    @cached_property
+    def targets(self) -> Int64Array | None:
+        """``int64[B, T]``: the token that the logits of each position are trained to predict; None
+        without labels. Labels of ``labels`` are shifted by the model, ``shift_labels`` are shifted
+        already.
+        """
+        if self.shifted:
+            return self.per_token("shift_labels")
+        if (labels := self.per_token("labels")) is None:
+            return None
+        # The model compares the logits of each position with the label of the next one.
+        return np.pad(labels[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORE_INDEX)
 
     @cached_property
     def free(self) -> BoolArray:
@@ -342,12 +313,6 @@ class CollatedBatch:
     def num_targets(self) -> int:
         """Targets of the batch."""
         return 0 if self.targets is None else int(np.count_nonzero(self.targets != IGNORE_INDEX))
-
-    @property
-    def is_packed(self) -> bool:
-        """True if any row holds more than one sample."""
-        rows = [place.row for _, place in self.located]
-        return len(set(rows)) < len(rows)
 
     def per_token(self, name: str) -> Int64Array | None:
         """Return a keyword argument that has one number for each token.
@@ -382,11 +347,3 @@ def as_integers(value: Any) -> Int64Array:
 def as_rows(value: Any) -> Int64Array:
     """Convert a tensor of one or two dimensions to ``int64[B, T]``."""
     return np.atleast_2d(as_integers(value))
-
-
-def expected_targets(batch: CollatedBatch, segments: Sequence[Segment]) -> Int64Array:
-    """Return ``int64[B, T]``: the token that every position should be trained to predict."""
-    targets = np.full(batch.ids.shape, IGNORE_INDEX, dtype=np.int64)
-    for index, place in batch.located:
-        targets[place.row, place.start : place.stop - 1] = segments[index].labels[1:]
-    return targets

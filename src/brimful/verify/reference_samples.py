@@ -7,7 +7,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -67,6 +66,14 @@ class Change:
 
     segment: int
     ids: Int64Array | None = None
+
+    @property
+    def new_ids(self) -> dict[int, Int64Array]:
+        """The other tokens by segment."""
+        return {} if self.ids is None else {self.segment: self.ids}
+
+
+UNCHANGED = Change(-1)
 
 
 class ReferenceSamples:
@@ -182,7 +189,7 @@ class ReferenceSamples:
         """Return some of the features."""
         return ReferenceSamples(self._features[start:stop], self._media_maker)
 
-    def copies(self, new_ids: Mapping[int, Int64Array] = MappingProxyType({})) -> list[Any]:
+    def copies(self, new_ids: Mapping[int, Int64Array] = UNCHANGED.new_ids) -> list[Any]:
         """Return fresh features, with other tokens in some segments, by index."""
         parts: list[list[Int64Array]] = [[] for _ in self._features]
         for segment in self.changed(new_ids):

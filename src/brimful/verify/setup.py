@@ -19,12 +19,11 @@ from brimful.verify.locate import (
     Place,
     SampleLayout,
     as_rows,
-    expected_targets,
     lay_out_markers,
     locate_with_markers,
 )
 from brimful.verify.modes import seeded
-from brimful.verify.reference_samples import Change, ReferenceSamples, Segment
+from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSamples, Segment
 
 _PARITY_LIMITS = {
     torch.float64: 1e-9,
@@ -59,12 +58,12 @@ class ModelOutput(NamedTuple):
     Attributes:
         logits: ``float[B, T, V]``.
         loss: scalar; None if the model gives none.
-        other_losses: other scalars of the output whose names end in ``loss``.
+        other_losses: names of other scalars of the output that end in ``loss``.
     """
 
     logits: torch.Tensor
     loss: torch.Tensor | None
-    other_losses: dict[str, float]
+    other_losses: list[str]
 
 
 @dataclass(frozen=True)
@@ -141,52 +140,31 @@ class PackingSetup:
             return int(getattr(self.config, "pad_token_id", None) or 0) + 1
         return 0
 
-    def collate(self, change: Change | None = None) -> CollatedBatch:
+    def collate(self, change: Change = UNCHANGED) -> CollatedBatch:
         """Call the collator with copies of the samples, one of them perhaps changed, and find them
         in its batch.
 
         Raises:
-            CollateError: the batch is not a mapping, has no ``input_ids``, or has labels of another
-                shape.
+            CollateError: the batch is not a mapping, or has no tensor of ``input_ids``.
         """
-        new_ids = _new_ids(change)
-        kwargs, ids = self._call_collator(self.samples.copies(new_ids))
-        targets = None
-        if (labels := kwargs.get("shift_labels")) is not None:
-            targets = as_rows(labels)
-        elif (labels := kwargs.get("labels")) is not None:
-            # The model compares the logits of each position with the label of the next one.
-            targets = np.pad(as_rows(labels)[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORE_INDEX)
-        if targets is not None and targets.shape != ids.shape:
-            raise CollateError(
-                f"labels of the batch have the shape {targets.shape} and input_ids {ids.shape}"
-            )
-        layout = locate_with_markers(ids, self.samples.changed(new_ids), self._markers)
-        return self._with_other_media(CollatedBatch(kwargs, ids, targets, layout), change)
+        kwargs, ids = self._call_collator(self.samples.copies(change.new_ids))
+        layout = locate_with_markers(ids, self.samples.changed(change.new_ids), self._markers)
+        return self._with_other_media(CollatedBatch(kwargs, ids, layout), change)
 
     def _call_collator(self, features: list[Any]) -> tuple[dict[str, Any], Int64Array]:
         """Return keyword arguments of the model from the collator, on its device, and their
         ``input_ids``: ``int64[B, T]``.
-
-        Raises:
-            CollateError: the batch is not a mapping, or has no tensor of ``input_ids``.
         """
         batch = self.collator(features)
-        if not isinstance(batch, Mapping) or "input_ids" not in batch:
-            returned_text = (
-                sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
-            )
-            raise CollateError(
-                f"the collator must return a mapping with 'input_ids' and returned {returned_text}"
-            )
         kwargs: dict[str, Any] = {}
-        for key, value in batch.items():
+        for key, value in batch.items() if isinstance(batch, Mapping) else ():
             value = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
             kwargs[str(key)] = value.to(self.device) if isinstance(value, torch.Tensor) else value
-        ids = kwargs["input_ids"]
+        ids = kwargs.get("input_ids")
         if not isinstance(ids, torch.Tensor):
             raise CollateError(
-                f"input_ids of the batch must be a tensor and are a {type(ids).__name__}"
+                f"input_ids of the batch must be a tensor and are a {type(ids).__name__}: the "
+                "collator must return a mapping of the model's arguments"
             )
         return kwargs, as_rows(ids)
 
@@ -209,19 +187,19 @@ class PackingSetup:
             reserved_tokens=reserved_tokens,
         )
 
-    def in_rows(self, change: Change | None = None) -> CollatedBatch:
+    def in_rows(self, change: Change = UNCHANGED) -> CollatedBatch:
         """Return the samples with a row each, no collator involved: nothing is packed, and all are
         in one forward.
         """
-        batch = self._rows(self.samples.changed(_new_ids(change)))
+        batch = self._rows(self.samples.changed(change.new_ids))
         return self._with_other_media(batch, change)
 
-    def _with_other_media(self, batch: CollatedBatch, change: Change | None) -> CollatedBatch:
+    def _with_other_media(self, batch: CollatedBatch, change: Change) -> CollatedBatch:
         """Return the batch with the sign of the values of one segment's media changed.
 
         Media lie in the order of their tokens.
         """
-        if change is None or change.ids is not None:
+        if change.ids is not None:
             return batch
         kwargs, segments = dict(batch.kwargs), self.samples.segments
         for name in MEDIA_VALUES:
@@ -242,21 +220,19 @@ class PackingSetup:
         """
         segment = self.samples.segments[index]
         batch = self._rows([segment])
-        kwargs = {**batch.kwargs, "labels": torch.from_numpy(segment.labels[None]).to(self.device)}
         if (
             segment.features
             and "mm_token_type_ids" in inspect.signature(self.model.forward).parameters
+            and batch.kwargs.pop("position_ids", None) is not None
         ):
             types = np.zeros(len(segment.ids), dtype=np.int64)
             for item in segment.media:
                 size = item.num_tokens // len(item.runs)
-                for run in item.runs:
-                    types[item.start + run : item.start + run + size] = _TYPES_OF_TOKENS[
-                        item.medium.kind
-                    ]
-            if kwargs.pop("position_ids", None) is not None:
-                kwargs["mm_token_type_ids"] = torch.from_numpy(types[None]).to(self.device)
-        return replace(batch, kwargs=kwargs)
+                for start in item.runs:
+                    first = item.start + start
+                    types[first : first + size] = _TYPES_OF_TOKENS[item.medium.kind]
+            batch.kwargs["mm_token_type_ids"] = torch.from_numpy(types[None]).to(self.device)
+        return batch
 
     def _rows(self, segments: Sequence[Segment]) -> CollatedBatch:
         """Return segments with a row each.
@@ -266,15 +242,16 @@ class PackingSetup:
         """
         width = max(len(segment.ids) for segment in segments)
         media = media_tokens(self.config)
-        rows, positions, places = [], [], []
+        rows, labels, positions, places = [], [], [], []
         for row, segment in enumerate(segments):
             paddings = 0, width - len(segment.ids)
             fill = [*segment.ids[-1:], *segment.ids[~np.isin(segment.ids, media)]][-1]
             rows.append(np.pad(segment.ids, paddings, constant_values=fill))
+            labels.append(np.pad(segment.labels, paddings, constant_values=IGNORE_INDEX))
             places.append(Place(row, 0, len(segment.ids)))
             if segment.positions is not None:
                 positions.append(np.pad(segment.positions, ((0, 0), paddings), mode="edge"))
-        arrays = {"input_ids": np.stack(rows)}
+        arrays = {"input_ids": np.stack(rows), "labels": np.stack(labels)}
         if len(positions) == len(segments):
             own_positions = np.stack(positions, axis=1)
             arrays["position_ids"] = own_positions if len(own_positions) > 1 else own_positions[0]
@@ -290,8 +267,7 @@ class PackingSetup:
             kwargs["use_cache"] = False
         ids = arrays["input_ids"]
         layout = SampleLayout(tuple(places), (), np.zeros(ids.shape, dtype=bool), True)
-        batch = CollatedBatch(kwargs, ids, None, layout)
-        return replace(batch, targets=expected_targets(batch, segments))
+        return CollatedBatch(kwargs, ids, layout)
 
     def accepts(self, name: str) -> bool:
         """Return true if the model's forward takes this keyword."""
@@ -329,14 +305,11 @@ class PackingSetup:
                 "the model returns no logits: give a causal language model (AutoModelForCausalLM)"
             )
         logits = at_least_float32(logits)
-        other_losses = {
-            name: float(value.detach())
+        other_losses = [
+            name
             for name, value in output.items()
-            if name.endswith("loss")
-            and name != "loss"
-            and isinstance(value, torch.Tensor)
-            and value.numel() == 1
-        }
+            if name.endswith("_loss") and isinstance(value, torch.Tensor) and value.numel() == 1
+        ]
         return ModelOutput(logits if logits.ndim == 3 else logits[None], loss, other_losses)
 
     def per_sample_reference(self) -> PerSampleReference:
@@ -366,11 +339,6 @@ class PackingSetup:
         }
         self.model.zero_grad(set_to_none=True)
         return gradients
-
-
-def _new_ids(change: Change | None) -> dict[int, Int64Array]:
-    """Return the tokens of the segments that a change gives other tokens, by index."""
-    return {} if change is None or change.ids is None else {change.segment: change.ids}
 
 
 def parity_limit_of(dtype: Any) -> float:

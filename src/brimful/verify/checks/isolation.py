@@ -27,7 +27,7 @@ import torch
 from brimful.base.typing import Int64Array
 from brimful.verify.locate import CollatedBatch
 from brimful.verify.modes import experiment, in_float32
-from brimful.verify.reference_samples import Change
+from brimful.verify.reference_samples import UNCHANGED, Change
 from brimful.verify.setup import (
     MEDIA_VALUES,
     PackingSetup,
@@ -240,7 +240,7 @@ def _spread(indices: list[int]) -> list[int]:
 
 def measure_leaks(
     setup: PackingSetup,
-    lay_out: Callable[[Change | None], CollatedBatch],
+    lay_out: Callable[[Change], CollatedBatch],
     changes: Iterable[Change],
 ) -> list[Leak]:
     """Measure the effect of each change.
@@ -250,7 +250,7 @@ def measure_leaks(
         lay_out: from a change, or none, to the batch that the model is run on.
         changes: each of one segment.
     """
-    batch = lay_out(None)
+    batch = lay_out(UNCHANGED)
     logits = setup.logits(batch.kwargs)
     leaks = []
     for change in changes:

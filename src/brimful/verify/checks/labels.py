@@ -6,7 +6,7 @@ import numpy as np
 
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.verify.checks.positions import position_rows
-from brimful.verify.locate import CollatedBatch, expected_targets
+from brimful.verify.locate import CollatedBatch
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import Diagnosis, Finding, failed, joined, not_supported, passed
 
@@ -27,7 +27,10 @@ def check_labels(setup: PackingSetup) -> Finding:
             cause = "the collator drops the labels, so nothing is trained, or another loss than the samples'"
             return failed("labels", detail, cause, way_out)
         return not_supported("labels", "neither the samples nor the batch have labels", way_out)
-    sample_targets = expected_targets(batch, setup.samples.segments)
+    sample_targets = np.full(batch.ids.shape, IGNORE_INDEX, dtype=np.int64)
+    for index, place in batch.located:
+        labels = setup.samples.segments[index].labels[1:]
+        sample_targets[place.row, place.start : place.stop - 1] = labels
     wrong = (sample_targets != batch.targets) & ~is_near_padding(batch)
     num_expected = int((sample_targets != IGNORE_INDEX).sum())
     if not wrong.any():
@@ -155,7 +158,7 @@ def check_complete(setup: PackingSetup) -> Finding:
             "complete",
             "where the samples lie is not certain: the collator lays tokens that occur once out "
             "in another way, or refuses them, and the tokens of these samples fit into the batch "
-            "in several ways",
+            "in several ways, or not at all",
             "verify with samples that cannot be confused with others: no repeats, no sample of a "
             "single token",
         )
@@ -208,7 +211,8 @@ def check_padding(setup: PackingSetup) -> Finding:
     # Boundaries are read from positions only without a mask, and only matter where samples share a
     # row.
     rows = position_rows(setup)
-    if rows is not None and batch.is_packed and batch.kwargs.get("attention_mask") is None:
+    is_packed = len({place.row for _, place in batch.located}) < len(batch.located)
+    if rows is not None and is_packed and batch.kwargs.get("attention_mask") is None:
         pairs = padding[:, 1:] & padding[:, :-1]
         num_resets = int((pairs & (np.diff(rows[0], axis=-1) == 0)).sum())
         if num_resets:
