@@ -12,10 +12,13 @@ batches::
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from brimful.base.checks import setting_number
@@ -101,9 +104,12 @@ class ResumeTable:
 
     def __str__(self) -> str:
         width = max(len(row.case.name) for row in self.rows)
-        return "\n".join(
-            [self.title, *(f"  {row.case.name:<{width}}  {_shown(row)}" for row in self.rows)]
-        )
+        lines = [self.title]
+        for row in self.rows:
+            where = "" if row.stop is None else f" (stopped after {counted(row.stop, 'step')})"
+            reason = f": {row.reason[:160]}" if row.reason else ""
+            lines.append(f"  {row.case.name:<{width}}  {row.verdict}{where}{reason}")
+        return "\n".join(lines)
 
 
 def resume_cases(dp_world_size: int = 2, num_workers: Iterable[int] = (0, 2)) -> list[ResumeCase]:
@@ -117,12 +123,13 @@ def resume_cases(dp_world_size: int = 2, num_workers: Iterable[int] = (0, 2)) ->
     cases = []
     for workers in num_workers:
         suffix = f", {workers} workers" if workers else ""
+        same = (world, workers)
         cases += [
-            ResumeCase(f"same ranks{suffix}", ((world, workers),) * 2),
-            ResumeCase(f"half the ranks{suffix}", ((world, workers), (half, workers))),
-            ResumeCase(f"twice the ranks{suffix}", ((world, workers), (2 * world, workers))),
-            ResumeCase(f"resumed twice{suffix}", ((world, workers),) * 3),
-            ResumeCase(f"state loaded late{suffix}", ((world, workers),) * 2, is_late=True),
+            ResumeCase(f"same ranks{suffix}", (same, same)),
+            ResumeCase(f"half the ranks{suffix}", (same, (half, workers))),
+            ResumeCase(f"twice the ranks{suffix}", (same, (2 * world, workers))),
+            ResumeCase(f"resumed twice{suffix}", (same, same, same)),
+            ResumeCase(f"state loaded late{suffix}", (same, same), is_late=True),
         ]
     cases.append(ResumeCase("half the ranks and back", ((world, 0), (half, 0), (world, 0))))
     if any(num_workers):
@@ -173,22 +180,18 @@ def check_resume(
     for case in resume_cases() if cases is None else cases:
         table.rows.append(row := ResumeRow(case))
         first = case.runs[0]
-        kit = _Kit(make_loader, samples_of, first[0] * micro_batches, case.is_late)
+        serve = partial(_serve, make_loader, samples_of, first[0] * micro_batches, case.is_late)
         if first not in whole:
-            whole[first] = kit.run([first], [num_steps])
+            whole[first] = serve([first], [num_steps])
         assert any(whole[first]), "a loader without samples shows nothing"
         for stop in range(num_steps) if stops is None else stops:
             # Each further run but the last serves one step.
-            ends = [
-                *range(stop, stop + len(case.runs) - 1),
-                max(num_steps, stop + len(case.runs) - 1),
-            ]
+            last = stop + len(case.runs) - 1
             try:
-                served = kit.run(case.runs, ends)
+                served = serve(case.runs, [*range(stop, last), max(num_steps, last)])
+                row.verdict = _verdict(whole[first], served[:num_steps])
             except _NotServed as error:
-                row.verdict, row.stop, row.reason = error.verdict, stop, str(error)
-                break
-            row.verdict = _verdict(whole[first], served[:num_steps])
+                row.verdict, row.reason = error.verdict, str(error)
             if not row.is_exact:
                 row.stop = stop
                 break
@@ -198,91 +201,65 @@ def check_resume(
 class _NotServed(Exception):
     """A run that failed instead of serving its batches."""
 
-    def __init__(self, verdict: str, error: BaseException | str) -> None:
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    def __init__(self, verdict: str, text: str) -> None:
         super().__init__(text.splitlines()[0] if text else "")
         self.verdict = verdict
 
 
-@dataclass
-class _Kit:
-    make_loader: Callable[[Place], Any]
-    samples_of: Callable[[Any], Iterable[Hashable]]
-    batches_per_step: int
-    is_late: bool
+@contextlib.contextmanager
+def _named(verdict: str) -> Iterator[None]:
+    """Give any error of a loader a verdict."""
+    try:
+        yield
+    except Exception as error:
+        raise _NotServed(verdict, f"{type(error).__name__}: {error}") from error
 
-    def run(self, runs: Sequence[tuple[int, int]], ends: Sequence[int]) -> list[Counter[Hashable]]:
-        """Serve up to each end with one run after the other, and return the samples of each
-        step.
-        """
-        steps: list[Counter[Hashable]] = []
-        states: list[Any] = []
-        for number, ((world_size, num_workers), end) in enumerate(zip(runs, ends, strict=True)):
-            loaders = self._loaders(world_size, num_workers, states)
-            ranks = [_without_end(loader) for loader in loaders]
-            try:
-                while len(steps) < end and (step := self._step(ranks)) is not None:
-                    steps.append(step)
-                # No run resumes from the last one.
-                states = (
-                    [self._state(loader) for loader in loaders] if number < len(runs) - 1 else []
-                )
-            finally:
-                for rank in ranks:
-                    rank.close()
-        return steps
 
-    def _loaders(self, world_size: int, num_workers: int, states: Sequence[Any]) -> list[Any]:
-        if self.batches_per_step % world_size:
+def _serve(
+    make_loader: Callable[[Place], Any],
+    samples_of: Callable[[Any], Iterable[Hashable]],
+    batches_per_step: int,
+    is_late: bool,
+    runs: Sequence[tuple[int, int]],
+    ends: Sequence[int],
+) -> list[Counter[Hashable]]:
+    """Serve up to each end with one run after the other, and return the samples of each step."""
+    steps: list[Counter[Hashable]] = []
+    states: list[Any] = []
+    for (world_size, num_workers), end in zip(runs, ends, strict=True):
+        own_batches, rest = divmod(batches_per_step, world_size)
+        if rest:
             raise SettingsError(
-                f"{counted(world_size, 'rank')} cannot share {self.batches_per_step} batches of a "
+                f"{counted(world_size, 'rank')} cannot share {batches_per_step} batches of a "
                 "step: give micro_batches as a multiple"
             )
         loaders = []
         for rank in range(world_size):
-            loader = self.make_loader(
-                Place(rank, world_size, self.batches_per_step // world_size, num_workers)
-            )
-            loaders.append(loader)
-            if not states:
-                continue
-            begun = iter(loader) if self.is_late else None
-            if begun is not None:
+            loaders.append(loader := make_loader(Place(rank, world_size, own_batches, num_workers)))
+            if states:
+                begun = iter(loader) if is_late else iter(())
                 next(begun, None)
-            # Ranks may have saved different states: take the nearest.
-            state = copy.deepcopy(states[rank * len(states) // world_size])
-            try:
-                loader.load_state_dict(state)
-            except Exception as error:
-                raise _NotServed("refused", error) from error
-        return loaders
-
-    def _step(self, ranks: Sequence[Iterator[Any]]) -> Counter[Hashable] | None:
-        """Return the samples of one step of all ranks; None if all have ended."""
-        samples: Counter[Hashable] = Counter()
-        num_batches = []
-        try:
+                with _named("refused"):
+                    # Ranks may have saved different states: take the nearest.
+                    loader.load_state_dict(copy.deepcopy(states[rank * len(states) // world_size]))
+        ranks = [_without_end(loader) for loader in loaders]
+        with contextlib.ExitStack() as stack:
             for batches in ranks:
-                own = [
-                    batch
-                    for _, batch in zip(
-                        range(self.batches_per_step // len(ranks)), batches, strict=False
-                    )
-                ]
-                samples.update(sample for batch in own for sample in self.samples_of(batch))
-                num_batches.append(len(own))
-        except Exception as error:
-            raise _NotServed("fails", error) from error
-        if len(set(num_batches)) > 1:
-            raise _NotServed("unequal ranks", f"{num_batches} batches in one step")
-        return samples if num_batches[0] else None
-
-    @staticmethod
-    def _state(loader: Any) -> Any:
-        try:
-            return copy.deepcopy(loader.state_dict())
-        except Exception as error:
-            raise _NotServed("no state", error) from error
+                stack.callback(batches.close)
+            while len(steps) < end:
+                with _named("fails"):
+                    served = [list(islice(batches, own_batches)) for batches in ranks]
+                    names = [name for own in served for batch in own for name in samples_of(batch)]
+                num_batches = list(map(len, served))
+                if len(set(num_batches)) > 1:
+                    raise _NotServed("unequal ranks", f"{num_batches} batches in one step")
+                if not num_batches[0]:
+                    break
+                steps.append(Counter(names))
+            if end != ends[-1]:  # no run resumes from the last one
+                with _named("no state"):
+                    states = [copy.deepcopy(loader.state_dict()) for loader in loaders]
+    return steps
 
 
 def _without_end(loader: Any) -> Generator[Any, None, None]:
@@ -299,15 +276,7 @@ def _verdict(expected: Sequence[Counter[Hashable]], served: Sequence[Counter[Has
     if list(expected) == list(served):
         return "exact"
     all_expected, all_served = sum(expected, Counter()), sum(served, Counter())
-    num_repeated, num_lost = (
-        (all_served - all_expected).total(),
-        (all_expected - all_served).total(),
-    )
-    if not num_repeated and not num_lost:
+    if all_expected == all_served:
         return "same samples, other batches"
-    return f"repeats {num_repeated}, loses {counted(num_lost, 'sample')}"
-
-
-def _shown(row: ResumeRow) -> str:
-    where = "" if row.stop is None else f" (stopped after {counted(row.stop, 'step')})"
-    return f"{row.verdict}{where}{': ' if row.reason else ''}{row.reason[:160]}"
+    num_repeated = (all_served - all_expected).total()
+    return f"repeats {num_repeated}, loses {counted((all_expected - all_served).total(), 'sample')}"

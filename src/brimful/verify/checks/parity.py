@@ -193,33 +193,6 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     loss. Any error means that the model does not let its embeddings be seen.
     """
     assert batch.targets is not None
-    places = [place for _, place in batch.located]
-    largest = 0.0
-    for parity in (0, 1):
-        # The loss of every second sample alone: of two neighbors, exactly one has a loss.
-        targets = np.full_like(batch.targets, IGNORE_INDEX)
-        for place in places[parity::2]:
-            index = (place.row, slice(place.start, place.stop - 1))
-            targets[index] = batch.targets[index]
-        if not (targets != IGNORE_INDEX).any():
-            continue
-        # Compiled attention frees what backward used, so each loss has its own forward.
-        logits, leaf = _forward_from_embeddings(setup, batch)
-        (gradient,) = torch.autograd.grad(targets_loss(logits, targets), leaf)
-        token_sizes = gradient.abs().amax(dim=-1).reshape(batch.ids.shape).cpu()
-        sizes = [float(token_sizes[place.index].max()) for place in places]
-        own_size = max(sizes[parity::2])
-        if own_size > 0:
-            largest = max(largest, max(sizes[1 - parity :: 2], default=0.0) / own_size)
-    return largest
-
-
-def _forward_from_embeddings(
-    setup: PackingSetup, batch: CollatedBatch
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logits of a batch, and the output of its token embeddings as a leaf that has
-    gradients.
-    """
     leaves: list[torch.Tensor] = []
 
     def as_leaf(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
@@ -228,10 +201,29 @@ def _forward_from_embeddings(
 
     model = next(part for part in setup.model.modules() if hasattr(part, "get_input_embeddings"))
     handle = model.get_input_embeddings().register_forward_hook(as_leaf)
+    places = [place for _, place in batch.located]
+    largest = 0.0
     try:
-        with torch.enable_grad():
-            logits = setup.forward(batch.kwargs)
+        for parity in (0, 1):
+            # The loss of every second sample alone: of two neighbors, exactly one has a loss.
+            targets = np.full_like(batch.targets, IGNORE_INDEX)
+            for place in places[parity::2]:
+                index = (place.row, slice(place.start, place.stop - 1))
+                targets[index] = batch.targets[index]
+            if not (targets != IGNORE_INDEX).any():
+                continue
+            # Compiled attention frees what backward used, so each loss has its own forward.
+            leaves.clear()
+            with torch.enable_grad():
+                loss = targets_loss(setup.forward(batch.kwargs), targets)
+            # Embeddings may run more than once, and for media; only the row's tokens count.
+            leaf = next(leaf for leaf in leaves if leaf[..., 0].numel() == batch.ids.size)
+            (gradient,) = torch.autograd.grad(loss, leaf)
+            token_sizes = gradient.abs().amax(dim=-1).reshape(batch.ids.shape).cpu()
+            sizes = [float(token_sizes[place.index].max()) for place in places]
+            own_size = max(sizes[parity::2])
+            if own_size > 0:
+                largest = max(largest, max(sizes[1 - parity :: 2], default=0.0) / own_size)
     finally:
         handle.remove()
-    # Embeddings may run more than once, and for media; only the row's tokens count.
-    return logits, next(leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size)
+    return largest
