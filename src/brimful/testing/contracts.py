@@ -17,10 +17,10 @@ module.
 """
 
 import abc
-import copy
+import contextlib
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import combinations_with_replacement, pairwise
@@ -72,107 +72,95 @@ class RowsContract(abc.ABC):
         """Return the text that a row was made from."""
         return str(row["text"])
 
-    def _read(self, rows: Rows) -> list[str]:
-        return [self.text_of(row) for row in rows.read(0, len(rows))]
+    def _read(self, rows: Rows, start: int = 0) -> list[str]:
+        return list(map(self.text_of, rows.read(start, len(rows))))
 
-    def _large(self, tmp_path: Path, name: str, texts: Sequence[str]) -> Rows:
-        folder = tmp_path / name
+    def _in(self, folder: Path, texts: Sequence[str]) -> Rows:
         folder.mkdir()
         return self.make_rows(folder, texts)
 
-    def test_rows_come_in_order(self, tmp_path: Path) -> None:
-        """A source that loses, repeats or reorders rows trains on another data set than it
-        names.
-        """
-        rows = self.make_rows(tmp_path, self.texts)
-        assert len(rows) == len(self.texts)
-        assert self._read(rows) == list(self.texts)
-        assert self._read(rows) == list(self.texts), "the second reading gives other rows"
+    def _fingerprints(self, rows: Rows) -> list[str]:
+        return [block.fingerprint for block in rows.blocks]
 
-    def test_every_run_of_rows_is_read(self, tmp_path: Path) -> None:
-        """Worker processes read runs, and shuffled packs read single rows."""
-        rows = self.make_rows(tmp_path, self.texts)
+    def test_every_run_of_rows_is_read_in_order(self, tmp_path: Path) -> None:
+        """Worker processes read runs, and shuffled packs read single rows: a source that loses,
+        repeats or reorders rows trains on another data set than it names.
+        """
+        rows, texts = self.make_rows(tmp_path, self.texts), list(self.texts)
+        assert len(rows) == len(texts)
         for start, stop in combinations_with_replacement(range(len(rows) + 1), 2):
-            found = [self.text_of(row) for row in rows.read(start, stop)]
-            assert found == list(self.texts[start:stop]), (start, stop)
-        assert [self.text_of(rows.get(index)) for index in range(len(rows))] == list(self.texts)
-        backwards = range(len(rows) - 1, -1, -1)
-        assert [self.text_of(row) for row in rows.read_many([*backwards, 0])] == [
-            *self.texts[::-1],
-            self.texts[0],
-        ]
+            found = list(map(self.text_of, rows.read(start, stop)))
+            assert found == texts[start:stop], (start, stop)
+        assert [self.text_of(rows.get(index)) for index in range(len(rows))] == texts
+        backwards = [*reversed(range(len(rows))), 0]
+        assert list(map(self.text_of, rows.read_many(backwards))) == [*texts[::-1], texts[0]]
+        assert self._read(rows) == texts, "the second reading gives other rows"
 
     def test_two_readings_at_once_do_not_disturb_each_other(self, tmp_path: Path) -> None:
         """A reader that shares one position would skip rows as soon as two packs are built at
         once.
         """
         rows = self.make_rows(tmp_path, self.texts)
-        first, second = rows.read(0, len(rows)), rows.read(0, len(rows))
-        found = [(self.text_of(a), self.text_of(b)) for a, b in zip(first, second, strict=True)]
-        assert found == [(text, text) for text in self.texts]
+        pairs = zip(rows.read(0, len(rows)), rows.read(0, len(rows)), strict=True)
+        assert [tuple(map(self.text_of, pair)) for pair in pairs] == [
+            (text, text) for text in self.texts
+        ]
 
     def test_every_row_has_a_place_of_its_own(self, tmp_path: Path) -> None:
-        """An error names the row by ``where``: two rows with one name point to the wrong line."""
+        """An error names the row by ``where``: two rows with one name point to the wrong line.
+        Reports give each file its share by the numbers of ``members``.
+        """
         rows = self.make_rows(tmp_path, self.texts)
-        places = [rows.where(index) for index in range(len(rows))]
+        places = list(map(rows.where, range(len(rows))))
         assert len(set(places)) == len(places)
         assert all(place and "\n" not in place for place in places)
         assert rows.title
-
-    def test_members_count_all_rows(self, tmp_path: Path) -> None:
-        """Reports give each file its share by these numbers."""
-        rows = self.make_rows(tmp_path, self.texts)
         assert sum(count for _, count in rows.members) == len(rows)
 
     def test_blocks_cut_all_rows(self, tmp_path: Path) -> None:
         """Blocks are the tasks of measuring: a gap is a sample that is never measured."""
-        rows = self._large(tmp_path, "rows", [f"row {number}" for number in range(self.num_rows)])
+        rows = self.make_rows(tmp_path, [f"row {number}" for number in range(self.num_rows)])
         blocks = list(rows.blocks)
         assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])]
         assert blocks[-1].stop == len(rows) == self.num_rows
         assert all(0 < len(block) <= BLOCK_ROWS for block in blocks)
-        assert len({block.fingerprint for block in blocks}) == len(blocks)
+        assert len(set(self._fingerprints(rows))) == len(blocks)
 
     def test_fingerprints_are_of_content(self, tmp_path: Path) -> None:
         """Fingerprints of a path or a date measure the same data again, or serve lengths of other
         data.
         """
-        changed = [*self.texts[:-1], "changed"]
-        swapped = [self.texts[1], self.texts[0], *self.texts[2:]]
-        names = ("one", "two", "changed", "swapped", "shorter")
-        contents = (self.texts, self.texts, changed, swapped, self.texts[:-1])
-        one, two, *others = (
-            self._large(tmp_path, *pair) for pair in zip(names, contents, strict=True)
-        )
+        one, two = (self._in(tmp_path / name, self.texts) for name in ("one", "two"))
         assert one.fingerprint == two.fingerprint
-        assert [block.fingerprint for block in one.blocks] == [
-            block.fingerprint for block in two.blocks
-        ]
-        for other in others:
+        assert self._fingerprints(one) == self._fingerprints(two)
+        others = {
+            "changed": [*self.texts[:-1], "changed"],
+            "swapped": [self.texts[1], self.texts[0], *self.texts[2:]],
+            "shorter": self.texts[:-1],
+        }
+        for name, texts in others.items():
+            other = self._in(tmp_path / name, texts)
             assert other.fingerprint != one.fingerprint
-            assert [block.fingerprint for block in other.blocks] != [
-                block.fingerprint for block in one.blocks
-            ]
+            assert self._fingerprints(other) != self._fingerprints(one)
 
     def test_a_changed_row_changes_its_block_alone(self, tmp_path: Path) -> None:
         """Lengths are cached by block: one edited row must not cost the whole data set."""
         texts = [f"row {number}" for number in range(self.num_rows)]
-        before = list(self._large(tmp_path, "before", texts).blocks)
-        after = list(self._large(tmp_path, "after", [*texts[:-1], "row edited"]).blocks)
-        assert [block.fingerprint for block in before[:-1]] == [
-            block.fingerprint for block in after[:-1]
-        ]
-        assert before[-1].fingerprint != after[-1].fingerprint
+        *before, last = self._fingerprints(self._in(tmp_path / "before", texts))
+        texts[-1] = "row edited"
+        *after, edited = self._fingerprints(self._in(tmp_path / "after", texts))
+        assert before == after
+        assert last != edited
 
     def test_appended_rows_are_seen_as_appended(self, tmp_path: Path) -> None:
         """Without it a data set that grows every night is measured from scratch every night."""
-        shorter = self._large(tmp_path, "shorter", self.texts[:-2])
-        longer = self._large(tmp_path, "longer", self.texts)
+        shorter = self._in(tmp_path / "shorter", self.texts[:-2])
+        longer = self._in(tmp_path / "longer", self.texts)
         assert longer.fingerprint in longer.prefix_fingerprints(len(longer))
         assert longer.fingerprint not in longer.prefix_fingerprints(len(shorter))
         if self.knows_prefixes:
             assert shorter.fingerprint in longer.prefix_fingerprints(len(shorter))
-        other = self._large(tmp_path, "other", ["another beginning", *self.texts[1:]])
+        other = self._in(tmp_path / "other", ["another beginning", *self.texts[1:]])
         assert shorter.fingerprint not in other.prefix_fingerprints(len(shorter))
 
     def test_rows_behind_a_change_are_its_own_or_refused(self, tmp_path: Path) -> None:
@@ -183,38 +171,29 @@ class RowsContract(abc.ABC):
         reader = rows.read(0, len(rows))
         found = [self.text_of(next(reader))]
         self.make_rows(tmp_path, [text[::-1] + "!" for text in self.texts])
-        for more in (
-            lambda: reader,
-            lambda: rows.read(1, len(rows)),
-            lambda: pickle.loads(pickled).read(1, len(rows)),
-        ):
-            try:
-                texts = [self.text_of(row) for row in more()]
-            except SourceError:
-                continue
-            assert found + texts == list(self.texts), (
-                "rows of the new content under the old fingerprint"
-            )
+        readings: Sequence[Callable[[], list[str]]] = (
+            lambda: list(map(self.text_of, reader)),
+            lambda: self._read(rows, 1),
+            lambda: self._read(pickle.loads(pickled), 1),
+        )
+        for read in readings:
+            with contextlib.suppress(SourceError):
+                assert found + read() == list(self.texts), (
+                    "rows of the new content under the old fingerprint"
+                )
 
     def test_worker_processes_open_the_same(self, tmp_path: Path) -> None:
         """Processes get the source by pickle: an open file in it ends every job with ``num_proc``
         above 1.
         """
         rows = self.make_rows(tmp_path, self.texts)
-        for _ in range(
-            2
-        ):  # the second time, a source that has been read from is pickled, with its files open
-            assert pickle.dumps(rows)
-            reopened = copy.deepcopy(
-                rows
-            )  # by the protocol of pickle; nothing here unpickles bytes
-            assert self._read(reopened) == list(self.texts)
-            assert (reopened.fingerprint, len(reopened), reopened.title) == (
-                rows.fingerprint,
-                len(rows),
-                rows.title,
-            )
-            assert self._read(rows) == list(self.texts)
+        # The second time, a source that has been read from is pickled, with its files open.
+        for _ in range(2):
+            reopened = pickle.loads(pickle.dumps(rows))
+            for each in (reopened, rows):
+                assert self._read(each) == list(self.texts)
+            for name in ("fingerprint", "title"):
+                assert getattr(reopened, name) == getattr(rows, name)
 
 
 class BlobStoreContract:
@@ -399,18 +378,15 @@ class DialectContract(abc.ABC):
         samples = [
             pack.segment(place).tolist() for pack in made for place in range(pack.num_segments)
         ]
-        # The padding at the end of each row is a segment without a sample.
+        # The padding at the end of each row is a segment without a sample. Tokens of samples are
+        # never 0, padding is, and where the dialect cannot say otherwise, it belongs to the
+        # segment before it.
         found = [segment for segment in self.segments(batch) if any(segment)]
-        if self.knows_gaps:
-            assert found == samples
-        else:  # padding after a segment belongs to it here
-            assert [len(segment) for segment in found] == [
-                -(-len(each) // unit) * unit for each in samples
-            ]
-            # Tokens of samples are never 0, padding is.
-            assert [
-                segment[: len(sample)] for segment, sample in zip(found, samples, strict=True)
-            ] == samples
+        gaps = [0 if self.knows_gaps else -len(sample) % unit for sample in samples]
+        assert list(map(len, found)) == [
+            len(sample) + gap for sample, gap in zip(samples, gaps, strict=True)
+        ]
+        assert [each[: len(sample)] for each, sample in zip(found, samples, strict=True)] == samples
         expected = [pair for sample in samples for pair in pairwise(sample)]
         assert (
             self.loss_tokens(batch) == len(expected) == sum(pack.num_loss_tokens for pack in made)
