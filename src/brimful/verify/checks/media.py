@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from brimful.base.typing import AnyArray
 from brimful.media import MediaKind
@@ -96,128 +97,96 @@ def _fault(kind: _Kind, items: Sequence[_Item], values: Any, sizes: Any) -> tupl
     """Return the first fault of one kind of media in the batch, and its cause; None if they are
     right.
     """
-    noun = kind.noun
-    has_sizes = any(item.size is not None for item in items)
-    if values is None:
-        detail = f"the batch has no {kind.values}, and its samples have {len(items)} {noun}s"
-        return detail, f"the collator drops all {noun}s: {kind.values}"
-    if has_sizes and sizes is None:
-        return f"the batch has no {kind.sizes}", f"the collator drops {kind.sizes}"
-    rows, batch_sizes = _as_array(values), None if sizes is None else _as_array(sizes)
-    if kind.kind is MediaKind.AUDIO and batch_sizes is not None:
-        items, rows, batch_sizes = _of_one_width(items, rows, batch_sizes)
-    num_items = len(batch_sizes) if batch_sizes is not None and has_sizes else len(items)
+    noun, has_sizes = kind.noun, any(item.size is not None for item in items)
+    if values is None or (has_sizes and sizes is None):
+        key = kind.values if values is None else kind.sizes
+        detail = f"the batch has no {key}, and its samples have {len(items)} {noun}s"
+        return detail, f"the collator drops all {noun}s: {key}"
+    rows = _as_array(values)
+    batch_sizes = _as_array(sizes) if has_sizes else items
     ends = np.cumsum([0, *(len(item.values) for item in items)])
-    if len(rows) != ends[-1] or num_items != len(items):
+    blocks = [(item, rows[start:]) for item, start in zip(items, ends, strict=False)]
+    wrong = [number for number, (item, block) in enumerate(blocks) if not _is_same(block, item)]
+    if len(rows) != ends[-1] or len(batch_sizes) != len(items):
         detail = (
-            f"the batch has {len(rows):,} rows of {kind.values} for {num_items} {noun}s, and its "
-            f"samples have {ends[-1]:,} for {len(items)}"
+            f"the batch has {len(rows):,} rows of {kind.values} for {len(batch_sizes)} {noun}s, "
+            f"and its samples have {ends[-1]:,} for {len(items)}"
         )
-        return detail, _cause_of_count(kind, items, rows)
-    for number, item in enumerate(items):
-        if not _is_same(rows[ends[number] : ends[number + 1]], item.values):
-            detail = (
-                f"{noun} {number} of the batch, of {item.name}, has other {kind.values} than alone"
+        if wrong and len(rows) < ends[-1]:
+            name = items[wrong[0]].name
+            return detail, f"one {noun} dropped: number {wrong[0]}, of {name}, is not in the batch"
+        if len(rows) == ends[-1]:
+            return detail, f"{kind.sizes} has not one row for each {noun}"
+        place = (
+            f"before the {noun} of {items[wrong[0]].name}" if wrong else f"after the last {noun}"
+        )
+        cause = f"features that belong to no token stand {place}: of a text-only neighbor"
+        return detail, cause
+    if wrong:
+        number = wrong[0]
+        item, block = blocks[number]
+        detail = f"{noun} {number} of the batch, of {item.name}, has other {kind.values} than alone"
+        # Exchanged media may have other sizes.
+        for other in items:
+            if _is_same(block, other):
+                if other.name == item.name:
+                    return detail, f"{noun}s of {item.name} in another order"
+                return (
+                    detail,
+                    f"{noun}s of two samples exchanged: {other.name} has its own at the tokens of {item.name}",
+                )
+        # Sums of rows are equal for the same rows in any order.
+        actual_sums, sums = (
+            np.sort(part.reshape(len(part), -1).sum(axis=1))
+            for part in (block[: len(item.values)], item.values)
+        )
+        if _is_same(actual_sums, item._replace(values=sums, size=None)):
+            return (
+                detail,
+                f"patches in another order: {item.name} has its own, and not in the order of its tokens",
             )
-            return detail, _cause_of_values(noun, items, number, rows[ends[number] :])
-    for number, item in enumerate(items):
-        if (
-            item.size is None
-            or batch_sizes is None
-            or np.array_equal(batch_sizes[number], item.size)
-        ):
-            continue
-        size = batch_sizes[number]
-        sizes_text = (
-            f": {size.tolist()} and not {item.size.tolist()}" if item.size.size == 3 else ""
-        )
-        owners = (
-            f"{owner.name}'s"
-            for owner in items
-            if owner.size is not None and np.array_equal(size, owner.size)
-        )
         return (
-            f"{noun} {number} of the batch, of {item.name}, has another {kind.sizes}{sizes_text}",
-            f"a {kind.size_noun} of the wrong sample: {item.name} has "
-            f"{next(owners, 'one of no sample')}",
+            detail,
+            f"another {noun}, or another processor: the features of {item.name} belong to no sample",
+        )
+    for number, item in enumerate(items):
+        if item.size is None or _has_size(batch_sizes[number], item):
+            continue
+        owners = (other.name for other in items if _has_size(batch_sizes[number], other))
+        return (
+            f"{noun} {number} of the batch, of {item.name}, has another {kind.sizes}",
+            f"a {kind.size_noun} of the wrong sample: {item.name} has the one of "
+            f"{next(owners, 'no sample')}",
         )
     return None
 
 
-def _of_one_width(
-    items: Sequence[_Item], rows: AnyArray, masks: AnyArray
-) -> tuple[Sequence[_Item], AnyArray, AnyArray]:
-    """Return audio and masks padded to one width, with 0 after the end of each clip; unchanged if
-    the widths are equal.
+def _is_same(rows: AnyArray, item: _Item) -> bool:
+    """Return true if rows of a batch begin with the values of an item but for rounding.
 
-    Towers that read no column after the end of a clip take batches as wide as the longest clip
-    (Qwen2.5-Omni).
+    Of audio, columns that its mask marks are compared: towers that read no column after the end of
+    a clip take batches as wide as the longest clip (Qwen2.5-Omni).
     """
-    widths = {rows.shape[-1], *(item.values.shape[-1] for item in items)}
-    if len(widths) == 1 or len(masks) != len(rows):
-        return items, rows, masks
-
-    def widen(values: AnyArray) -> AnyArray:
-        return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, max(widths) - values.shape[-1])])
-
-    def end(values: AnyArray, masks: AnyArray) -> AnyArray:
-        return widen(np.where(masks[:, None, :] != 0, values, 0))
-
-    wide_items = []
-    for item in items:
-        if item.size is None:
-            return items, rows, masks
-        wide_items.append(_Item(item.name, end(item.values, item.size[None]), widen(item.size)))
-    return wide_items, end(rows, masks), widen(masks)
-
-
-def _cause_of_count(kind: _Kind, items: Sequence[_Item], rows: AnyArray) -> str:
-    """Say which medium is missing, or that features belong to no token."""
-    noun, num_remaining = kind.noun, sum(len(item.values) for item in items)
-    for number, item in enumerate(items):
-        num_remaining -= len(item.values)
-        if not _is_same(rows[: len(item.values)], item.values):
-            if len(rows) == num_remaining or len(rows) < len(item.values) + num_remaining:
-                return f"one {noun} dropped: number {number}, of {item.name}, is not in the batch"
-            return f"features that belong to no token stand before the {noun} of {item.name}: of a text-only neighbor"
-        rows = rows[len(item.values) :]
-    if len(rows):
-        return (
-            f"features that belong to no token stand after the last {noun}: of a text-only neighbor"
-        )
-    return f"{kind.sizes} has not one row for each {noun}"
-
-
-def _cause_of_values(noun: str, items: Sequence[_Item], number: int, rows: AnyArray) -> str:
-    """Say which other features replace one medium's: ``rows`` begin where its own should."""
-    name, values = items[number].name, items[number].values
-    for other_number, other in enumerate(items):
-        # Exchanged media may have other sizes.
-        if other_number != number and _is_same(rows[: len(other.values)], other.values):
-            if other.name == name:
-                return f"{noun}s of {name} in another order: number {other_number} stands at number {number}"
-            return f"{noun}s of two samples exchanged: {other.name} has its own at the tokens of {name}"
-    # Sums of rows are equal for the same rows in any order.
-    sums = [
-        np.sort(block.reshape(len(block), -1).sum(axis=1))
-        for block in (rows[: len(values)], values)
-    ]
-    if _is_same(*sums):
-        return f"patches in another order: {name} has its own, and not in the order of its tokens"
-    return f"another {noun}, or another processor: the features of {name} belong to no sample"
-
-
-def _is_same(actual: AnyArray, expected: AnyArray) -> bool:
-    """Return true if two arrays are the same but for rounding."""
+    expected, actual = item.values, rows[: len(item.values)]
+    mask: Any = 1
+    if item.size is not None and item.size.shape != (3,):
+        actual, mask = actual[..., : len(item.size)], item.size
     if actual.shape != expected.shape:
         return False
-    scale = max(float(np.abs(expected).mean()), 1e-3) if expected.size else 1.0
-    return not expected.size or float(np.abs(actual - expected).mean()) <= _TOLERANCE * scale
+    scale = max(float(np.abs(expected * mask).mean()), 1e-3)
+    return float(np.abs((actual - expected) * mask).mean()) <= _TOLERANCE * scale
+
+
+def _has_size(size: Any, item: _Item) -> bool:
+    """Return true if a grid, or a mask of any width, is the item's."""
+    return item.size is not None and np.array_equal(
+        np.trim_zeros(size, "b"), np.trim_zeros(item.size, "b")
+    )
 
 
 def _as_array(value: Any) -> AnyArray:
     """Return a tensor or an array in host memory; numbers with a fraction as float32."""
-    if hasattr(value, "detach"):
+    if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
-        return np.asarray(value.float().numpy() if value.is_floating_point() else value.numpy())
+        return np.asarray(value.float() if value.is_floating_point() else value)
     return np.asarray(value)
