@@ -99,16 +99,6 @@ def test_a_huge_picture_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(media_of(pack)).note == "not drawn: it is too large"
 
 
-def test_the_strip_shows_every_token_of_a_small_pack() -> None:
-    """Without it a picture, a target or the free end of a pack stands elsewhere than in the pack."""
-    (pack,) = shown(replace(toy_pack([8, 4]), attachments=(picture("a.png", png(20, 20)),)))
-    kinds = {"t": "text", "*": "target", "i": "image", ".": "padding"}
-    expected = "tiiii" + "***" + "t***" + "...."
-    assert pack.strip == tuple(kinds[letter] for letter in expected)
-    assert pack.boundaries == (0.5,)
-    assert pack.budgets == {"tokens": (12, 16), "patches": (16, 32)}
-
-
 def test_sounds_have_a_waveform(media_home: Path) -> None:
     """Without it a silent file looks like any other."""
     (tone,) = [path for path in (media_home / "tones").iterdir() if path.name == "0000.wav"]
@@ -117,7 +107,7 @@ def test_sounds_have_a_waveform(media_home: Path) -> None:
     (medium,) = media_of(pack)
     assert (len(medium.peaks), max(medium.peaks)) == (96, 1.0)
     assert medium.facts.size.endswith(" s")
-    assert Page(shown_packs_section([pack])).count("svg") == 2
+    assert Page(shown_packs_section([pack])).count("svg") == 1
 
 
 def test_packs_of_text_are_not_shown() -> None:

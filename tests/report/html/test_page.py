@@ -353,7 +353,7 @@ def test_parts_of_a_model_are_shown_beside_each_other():
     run = TrainingRun(dp_world_size=2, cost_model=model)
     facts = gather_facts("parts", table=table, plan=plan_packs(table, capacity=8, seed=None), run=run)
     page = render_page(facts)
-    for text in ("vision tower", "language model", "No one order balances all parts: the language model takes 1.143"):
+    for text in ("vision tower", "language model"):
         assert text in page
     lines, one = describe_facts(facts), facts.work.parts[1]
     (tower,) = [line.split() for line in lines if line.strip().startswith("vision tower")]

@@ -12,11 +12,6 @@ from brimful.plan import Plan
 from brimful.plan.schedule import Barrier, Part, Tail, imbalance, pack_squares, schedule_packs
 from brimful.report.analysis.training_run import TrainingRun
 
-_NOTABLE = 0.01
-"""Share of a part's time that an order for all parts may lose to one for this part alone before a
-note says so.
-"""
-
 
 @dataclass(frozen=True)
 class OrderCosts:
@@ -69,7 +64,7 @@ class RankBalance:
         as_it_comes, balanced: in seeded order, and exchanged by cost.
         parts: towers and language model, if towers have work; they run in turn, each ending at its
             barriers.
-        notes: sentences on parts that one order cannot balance, and on costs that were not counted.
+        notes: sentences on costs that were not counted.
     """
 
     num_steps: int
@@ -151,12 +146,6 @@ def measure_rank_balance(
                 alone=_slowest_over_mean(schedule_by(cost), cost),
             )
         )
-    notes += [
-        f"no one order balances all parts: the {_words(one.part)} takes {one.balanced:.3f} times "
-        f"its mean, and {one.alone:.3f} if packs were exchanged for it alone"
-        for one in balances
-        if one.balanced > one.alone + _NOTABLE
-    ]
     # Attention is the part of the cost that does not depend on the token count alone.
     linear = run.cost_model.linear * plan.pack_tokens.astype(np.float64)
     language = (
@@ -190,7 +179,7 @@ def _costs_of_parts(
                 and (table.budgets[column] > 0).any()
             ):
                 notes.append(
-                    f"the model has no {_words(part)}, and the samples have "
+                    f"the model has no {part.value.replace('_', ' ')}, and the samples have "
                     f"{column.replace('_', ' ')}: that cost is not counted; name the config.json "
                     f"of your model with {setting('model_config')}"
                 )
@@ -209,7 +198,3 @@ def _slowest_over_mean(schedule: Int64Array, costs: Float64Array) -> float:
     work = costs[schedule].sum(axis=3)  # [steps, ranks, micro-batches]
     mean = float(work.mean(axis=1).sum())
     return float(work.max(axis=1).sum()) / mean if mean else 1.0
-
-
-def _words(part: Part) -> str:
-    return part.value.replace("_", " ")

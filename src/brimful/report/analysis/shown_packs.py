@@ -35,20 +35,14 @@ _CHARACTERS = 500
 """Maximum number of characters shown of the text between two media."""
 
 _SEGMENTS = 24
-"""Maximum number of segments shown of a pack; the strip shows all."""
+"""Maximum number of segments shown of a pack."""
 
 _MAX_BYTES, _MAX_PIXELS = 1 << 26, 50_000_000
 """Limits of bytes in a file, and of pixels of an image or frame, or audio samples: larger media are
 not drawn.
 """
 
-_COLUMNS = 480
-"""Columns of the strip of a pack."""
-
-_MAX_NAME = 80
-"""Maximum number of characters of a name that are shown: a name is any text, and may be a whole
-path.
-"""
+_TOO_LARGE = "not drawn: it is too large"
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters, including text direction, which a terminal or a page obeys; data must not
@@ -89,30 +83,31 @@ class MediumFacts:
     @classmethod
     def of(cls, item: PlacedMedium) -> MediumFacts:
         """Return the facts of a medium, whose header is read."""
-        size, problem = "", ""
+        medium, size, problem = item.medium, "", ""
         try:
-            size = _size(item)
+            if medium.kind is MediaKind.IMAGE:
+                size = "{}×{}".format(*image_size(medium))
+            elif medium.kind is MediaKind.AUDIO:
+                sound = audio_header(medium)
+                size = f"{sound.num_frames / sound.sampling_rate:.1f} s"
+            else:
+                video = video_header(medium)
+                size = f"{video.width}×{video.height}, {video.num_frames / video.fps:.1f} s"
         except (BadMediumError, MissingExtraError) as error:
             problem = str(error)
         return cls(
-            kind=item.medium.kind.value,
+            kind=medium.kind.value,
             # A file name need not be valid Unicode, but shown text must be.
-            name=item.medium.name.encode("utf-8", "backslashreplace").decode(),
+            name=medium.name.encode("utf-8", "backslashreplace").decode(),
             segment=item.segment,
             start=item.start,
             length=item.length,
             patches=item.num_patches,
             grid=item.grid,
             size=size,
-            frames=item.num_frames if item.medium.kind is MediaKind.VIDEO else 0,
+            frames=item.num_frames if medium.kind is MediaKind.VIDEO else 0,
             problem=problem,
         )
-
-    @property
-    def title(self) -> str:
-        """Kind and name, with every control character escaped."""
-        name = self.name if len(self.name) <= _MAX_NAME else f"…{self.name[1 - _MAX_NAME :]}"
-        return f"{self.kind} {name!r}" if name else self.kind
 
     def describe(self) -> str:
         """Return the medium in brackets, as it appears in a text.
@@ -122,7 +117,9 @@ class MediumFacts:
         >>> MediumFacts("audio", "", 0, 5, 25, 0, None, "", 0, "no such file").describe()
         '[audio: no such file, 25 tokens]'
         """
-        title = f"{self.title}: {self.problem}" if self.problem else f"{self.title} {self.size}"
+        # With its quotation marks a name has every control character escaped.
+        title = f"{self.kind} {self.name!r}" if self.name else self.kind
+        title += f": {self.problem}" if self.problem else f" {self.size}"
         parts = [title, f"{self.length:,} tokens"]
         if self.frames:
             parts.insert(1, f"{self.frames:,} frames taken")
@@ -132,17 +129,6 @@ class MediumFacts:
         elif self.patches:
             parts.append(f"{self.patches:,} patches")
         return f"[{', '.join(parts)}]"
-
-
-def _size(item: PlacedMedium) -> str:
-    """Return width and height of an image or a video, and seconds of video and audio."""
-    if item.medium.kind is MediaKind.IMAGE:
-        return "{}×{}".format(*image_size(item.medium))
-    if item.medium.kind is MediaKind.AUDIO:
-        sound = audio_header(item.medium)
-        return f"{sound.num_frames / sound.sampling_rate:.1f} s"
-    video = video_header(item.medium)
-    return f"{video.width}×{video.height}, {video.num_frames / video.fps:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -242,9 +228,6 @@ class ShownPack:
         index: its number.
         tokens: its tokens.
         budgets: use and capacity of tokens, and of patches if they are limited.
-        strip: kind of each of up to 480 equal parts of the pack: ``text``, ``target``, ``image``,
-            ``video``, ``audio`` or ``padding``.
-        boundaries: first tokens of its segments, as shares of the capacity.
         segments: the first of them.
         hidden: number of segments that are not shown.
     """
@@ -252,8 +235,6 @@ class ShownPack:
     index: int
     tokens: int
     budgets: dict[str, tuple[int, int]]
-    strip: tuple[str, ...]
-    boundaries: tuple[float, ...]
     segments: tuple[ShownSegment, ...]
     hidden: int
 
@@ -315,13 +296,10 @@ def _show(
     pack: Pack, index: int, budgets: dict[str, int], decode: Decode | None, drawings: Iterator[int]
 ) -> ShownPack:
     uses = {"tokens": len(pack), "patches": sum(item.num_patches for item in pack.media)}
-    capacity = budgets["tokens"]
     return ShownPack(
         index=index,
         tokens=len(pack),
         budgets={name: (amount, budgets[name]) for name, amount in uses.items() if name in budgets},
-        strip=_strip(pack, capacity),
-        boundaries=tuple(edge / capacity for edge in pack.cu_seqlens[1:-1].tolist()),
         segments=tuple(
             (segment, tuple(_parts(pack, segment, media, decode, drawings)))
             for segment, media in islice(segments_of(pack), _SEGMENTS)
@@ -340,9 +318,10 @@ def _parts(
     """Yield texts and media of a segment in the order of their tokens."""
     for part in split_at_media(segment, media):
         if isinstance(part, PlacedMedium):
-            is_drawn = next(drawings, None) is not None
-            note = "not drawn: many before"
-            yield _drawn(part) if is_drawn else ShownMedium(MediumFacts.of(part), note=note)
+            if next(drawings, None) is None:
+                yield ShownMedium(MediumFacts.of(part), note="not drawn: many before")
+            else:
+                yield _drawn(part)
         elif decode is not None:
             for run in texts_of(pack, part, decode):
                 text = run.text
@@ -352,23 +331,6 @@ def _parts(
                 yield replace(run, text=text.encode("utf-8", "backslashreplace").decode())
 
 
-def _strip(pack: Pack, capacity: int) -> tuple[str, ...]:
-    """Return the kind of equal parts of a pack: the most frequent of its tokens; media and targets
-    win ties.
-    """
-    names = ("padding", "text", "target", *(kind.value for kind in MediaKind))
-    kinds = np.zeros(capacity, dtype=np.int8)
-    kinds[: len(pack)] = np.where(pack.loss_mask, 2, 1)
-    for item in pack.media:
-        kinds[item.start : item.start + item.length] = names.index(item.medium.kind.value)
-    edges = np.linspace(0, capacity, min(_COLUMNS, capacity) + 1).astype(np.int64)
-    columns = [
-        np.bincount(kinds[begin:end], minlength=len(names))[::-1]
-        for begin, end in pairwise(edges.tolist())
-    ]
-    return tuple(names[len(names) - 1 - int(np.argmax(counts))] for counts in columns)
-
-
 def _drawn(item: PlacedMedium) -> ShownMedium:
     """Return a medium with its thumbnail or waveform, or with the reason why it has none."""
     facts = MediumFacts.of(item)
@@ -376,20 +338,22 @@ def _drawn(item: PlacedMedium) -> ShownMedium:
         return ShownMedium(facts, note=facts.problem)
     try:
         if item.medium.num_bytes > _MAX_BYTES:
-            return ShownMedium(
-                facts, note=f"not drawn: it has {item.medium.num_bytes / 1e6:,.0f} MB"
-            )
+            return ShownMedium(facts, note=_TOO_LARGE)
         # The bytes that were packed: an image replaced since then would be shown next to another
         # image's text.
         medium = replace(item.medium, data=item.read())
         if medium.kind is MediaKind.AUDIO:
             header = audio_header(medium)
             if header.num_frames * header.channels > _MAX_PIXELS:
-                return ShownMedium(facts, note="not drawn: it is too large")
-            return ShownMedium(facts, peaks=_peaks(load_audio(medium, header.sampling_rate)))
+                return ShownMedium(facts, note=_TOO_LARGE)
+            waveform = np.abs(load_audio(medium, header.sampling_rate))
+            parts = np.array_split(waveform, min(_PEAKS, max(1, len(waveform))))
+            peaks = np.array([part.max(initial=0.0) for part in parts])
+            peaks /= max(float(peaks.max()), 1e-9)
+            return ShownMedium(facts, peaks=tuple(round(peak, 3) for peak in peaks.tolist()))
         header_size = image_size(medium) if medium.kind is MediaKind.IMAGE else video_header(medium)
         if header_size.width * header_size.height > _MAX_PIXELS:
-            return ShownMedium(facts, note="not drawn: it is too large")
+            return ShownMedium(facts, note=_TOO_LARGE)
         if medium.kind is MediaKind.IMAGE:
             picture = load_image(medium)
         else:
@@ -402,10 +366,3 @@ def _drawn(item: PlacedMedium) -> ShownMedium:
         return ShownMedium(facts, thumbnail=file.getvalue())
     except (BadMediumError, MissingExtraError, ImportError) as error:
         return ShownMedium(facts, note=str(error))
-
-
-def _peaks(waveform: Any) -> tuple[float, ...]:
-    """Return the loudest sample of each of equal parts, relative to the loudest of all."""
-    parts = np.array_split(np.abs(waveform), min(_PEAKS, max(1, len(waveform))))
-    peaks = np.array([part.max(initial=0.0) for part in parts])
-    return tuple(round(float(peak), 3) for peak in peaks / max(float(peaks.max()), 1e-9))
