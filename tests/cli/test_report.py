@@ -156,7 +156,6 @@ def test_costs_may_be_those_of_a_config(array, tmp_path):
         (["--model-type", "qwen3-8b", "--model-config", "c.json"], "two models"),
         (["--model-config", "nowhere.json"], "nowhere.json: no such file"),
         (["-o", "report.pdf"], "must end in .html"),
-        (["-o", "nowhere/report.html"], "directory nowhere does not exist"),
         (["--max-length", 5], "--overflow drop"),
         (["--source-name", "a"], "add --sources"),
         (["--sources", "nowhere.npy"], "nowhere.npy: no such file"),

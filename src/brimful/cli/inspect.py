@@ -15,9 +15,8 @@ import click
 from brimful.base.atomic_file import atomic_file
 from brimful.base.blobs import open_blob_store
 from brimful.base.blobs.remote import is_remote
-from brimful.base.checks import is_number
 from brimful.base.progress import make_progress
-from brimful.base.wording import counted, setting
+from brimful.base.wording import counted
 from brimful.cli.artefacts import (
     LENGTHS,
     PLAN,
@@ -75,8 +74,13 @@ from brimful.store.shards import StreamLog
 )
 @grouped(
     "Streams",
-    value_option("--every", "SECONDS", "Show a line every SECONDS until stopped.", type=float),
-    value_option("--updates", "N", "End after N lines.", type=int),
+    value_option(
+        "--every",
+        "SECONDS",
+        "Show a line every SECONDS until stopped.",
+        type=click.FloatRange(min=0, min_open=True),
+    ),
+    value_option("--updates", "N", "End after N lines.", type=click.IntRange(min=1)),
     value_option(
         "--prometheus-file",
         "FILE",
@@ -90,11 +94,8 @@ def inspect(
     """Describe PATH, a length table, a plan, a pack store or a growing stream, or one pack or
     sample of it.
     """
-    every, updates, prometheus_file = (
-        options[name] for name in ("every", "updates", "prometheus_file")
-    )
-    if every is not None or updates is not None or prometheus_file is not None:
-        _follow(path, every, updates, prometheus_file, as_json)
+    if options["every"] is not None or options["prometheus_file"] is not None:
+        _follow(path, options["every"], options["updates"], options["prometheus_file"], as_json)
         return
     if not (is_remote(path) or os.path.exists(path)):
         raise SourceNotFoundError(f"{path}: no such file or directory")
@@ -109,7 +110,12 @@ def inspect(
             f"{path} was not written by brimful: not a length table, plan or pack store"
         )
     if sample is not None:
-        fate = find_sample(sample, *_plan_and_lengths(path, kind))
+        table, plan = tables_at(path)
+        if kind == PLAN:
+            table = lengths_in(os.path.dirname(path))
+        if plan is not None and table is not None and table.fingerprint != plan.length_fingerprint:
+            table = None  # from another job in the same directory
+        fate = find_sample(sample, plan, table)
         show({"kind": "sample", **asdict(fate)}, fate.describe, as_json)
     elif is_store:
         _show_store(path, index, check, as_json, options)
@@ -123,35 +129,27 @@ def inspect(
         _show_planned_pack(Plan.open(path), index, as_json)
 
 
-def _plan_and_lengths(path: str, kind: str | None) -> tuple[Plan | None, LengthTable | None]:
-    """Open the plan and the lengths at a path, in it, or in the same directory."""
-    table, plan = tables_at(path)
-    # A length table is shown alone: a plan in the same directory may belong to another table.
-    if kind == PLAN:
-        table = lengths_in(os.path.dirname(path))
-    if plan is not None and table is not None and table.fingerprint != plan.length_fingerprint:
-        table = None  # from another job in the same directory
-    return plan, table
-
-
 def _show_planned_pack(plan: Plan, index: int, as_json: bool) -> None:
     """Show the segments of one pack of a plan, which has no text."""
     _check_index(index, plan.num_packs, "plan")
     segments = plan.pack(index)
     total = sum(segment.length for segment in segments)
-    data = [{"sample_id": s.sample_id, "start": s.start, "tokens": s.length} for s in segments]
-    lines = [f"pack {index}: {total:,} of {plan.capacity:,} tokens, {len(segments)} segments"]
-    lines += [
-        f"  sample {s.sample_id:>10}  tokens {s.start:,} … {s.start + s.length - 1:,}"
-        for s in segments
-    ]
     pack = {
         "kind": "pack",
         "pack": index,
         "tokens": total,
         "capacity": plan.capacity,
-        "segments": data,
+        "segments": [
+            {"sample_id": s.sample_id, "start": s.start, "tokens": s.length} for s in segments
+        ],
     }
+    lines = [
+        f"pack {index}: {total:,} of {plan.capacity:,} tokens, {len(segments)} segments",
+        *(
+            f"  sample {s.sample_id:>10}  tokens {s.start:,} … {s.start + s.length - 1:,}"
+            for s in segments
+        ),
+    ]
     show(pack, lambda: lines, as_json)
 
 
@@ -200,11 +198,8 @@ def _show_store(
         _check_index(index, len(packs), "store")
         # Boundaries are shown even without a tokenizer.
         decode = decoder_of(options["tokenizer"], packs)
-        data, lines = pack_as_dict(packs[index], index, packs.capacity, decode), []
-        if not as_json:  # texts are not folded to the terminal
-            click.echo(
-                "\n".join(show_pack(packs[index], index, packs.capacity, decode, options["full"]))
-            )
+        data = pack_as_dict(packs[index], index, packs.capacity, decode)
+        lines = show_pack(packs[index], index, packs.capacity, decode, options["full"])
     if check:
         result = check_store(
             path,
@@ -214,7 +209,7 @@ def _show_store(
         )
         reference = "log and plan" if plan is not None else "log (no plan.arrow next to it)"
         totals = {name: count for name, count in asdict(result).items() if count or name != "media"}
-        data = {**data, "checked": {**totals, "against": reference}}
+        data["checked"] = {**totals, "against": reference}
         lines += [
             f"checked        {counted(result.shards, 'shard')}, {counted(result.packs, 'pack')}, "
             f"{result.tokens:,} tokens of {counted(result.samples, 'sample')}"
@@ -238,18 +233,7 @@ def _follow(
         updates: number of updates; None continues until stopped.
         prometheus_file: replaced at each update by the numbers in Prometheus' text format.
         as_json: show a line of JSON.
-
-    Raises:
-        SettingsError: impossible numbers.
     """
-    if every is not None and not (is_number(every) and every > 0):
-        raise SettingsError(
-            f"{setting('every')} must be a number of seconds above 0 and is {every!r}"
-        )
-    if updates is not None and (updates < 1 or every is None):
-        raise SettingsError(
-            f"{setting('updates', updates)} counts the updates of {setting('every')}: at least 1"
-        )
     watch = StreamWatch(stream)
     for number in count(1):
         begin = time.monotonic()

@@ -2,7 +2,9 @@
 training.
 """
 
+import contextlib
 import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -78,8 +80,12 @@ def report(
     """
     run = make_run(options)
     if output is not None:
-        _check_output(output)
-    table, plan = _open(path)
+        if not output.lower().endswith((".html", ".htm")):
+            raise SettingsError(f"-o {output} must end in .html: a report is one HTML page")
+        # Only a page is replaced by a page; it is recognized by its id.
+        if os.path.isfile(output) and f'id="{DATA_ID}"'.encode() not in Path(output).read_bytes():
+            raise SettingsError(f"-o {output} exists and is not a report: name another file")
+    table, plan, packs = _open(path)
     if capacity is not None:
         if table is None:
             raise SettingsError(
@@ -90,7 +96,7 @@ def report(
             table, capacity=capacity, overflow=options["overflow"], no_target=options["no_target"]
         )
     sources = _sources(options["sources"], options["source_names"], table)
-    packs = _packs(path) if capacity is None else None
+    packs = packs if capacity is None else None
     shown: list[ShownPack] = []
     # Only the page shows packs, and only packs with media: `brimful inspect` shows texts.
     if output is not None and packs is not None and packs.has_media and plan is not None:
@@ -108,67 +114,37 @@ def report(
     show({**facts.as_dict(), "page": output}, lambda: describe_facts(facts) + page, as_json)
 
 
-def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
-    """Open the table and the plan at a path or in it; if a directory has both, they must belong
-    together.
+def _open(path: str) -> tuple[LengthTable | None, Plan | None, PackStore | None]:
+    """Open the table, the plan and the packs at a path or in it: those of one job, otherwise their
+    numbers would not add up.
     """
     if not os.path.exists(path):
         raise SourceNotFoundError(f"{path}: no such file or directory")
     table, plan = tables_at(path)
-    if os.path.isdir(path) and plan is not None:
-        _check_together(path, table, plan)
     if table is None and plan is None:
         raise NotAPackStoreError(
             f"{path} is not a length table, plan or pack store with its plan; data is measured "
             f"first: `brimful measure {path} -o lengths.arrow --tokenizer DIR|ID`"
         )
-    return table, plan
-
-
-def _packs(path: str) -> PackStore | None:
-    """Open the packs in a directory; return None without packs, or before their job has ended."""
-    if not os.path.exists(os.path.join(path, "stream.json")):
-        return None
-    try:
-        return open_packs(path)
-    except UnfinishedStoreError:
-        return None
-
-
-def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:
-    """Refuse a directory with files from different jobs: its numbers would not add up."""
     # A directory may collect files of several runs: only fingerprints tell them apart.
-    if table is not None and table.fingerprint != plan.length_fingerprint:
+    if table is not None and plan is not None and table.fingerprint != plan.length_fingerprint:
         raise PlanMismatchError(
             f"{path}: plan.arrow was made from lengths {short(plan.length_fingerprint)} and "
             f"lengths.arrow holds {short(table.fingerprint)}: report on one of the two files, or "
             "run the command that made them again"
         )
+    packs = None
     if os.path.exists(os.path.join(path, "stream.json")):
-        fingerprint = str(StreamLog(open_blob_store(path)).header()["identity"]["plan"])
-        if fingerprint != plan.fingerprint:
+        fingerprint = str(StreamLog(open_blob_store(path)).header()["identity"].get("plan"))
+        if plan is not None and fingerprint != plan.fingerprint:
             raise PlanMismatchError(
                 f"{path}: its packs were written from plan {short(fingerprint)} and plan.arrow is "
                 f"{short(plan.fingerprint)}"
             )
-
-
-def _check_output(output: str) -> None:
-    """Refuse a page that could not be written, or that would replace a file that is not a
-    report.
-    """
-    if not output.lower().endswith((".html", ".htm")):
-        raise SettingsError(f"-o {output} must end in .html: a report is one HTML page")
-    if os.path.isdir(output):
-        raise SettingsError(f"-o {output} is a directory: name a file in it")
-    parent = os.path.dirname(output) or "."
-    if not os.path.isdir(parent):
-        raise SourceNotFoundError(f"-o {output}: directory {parent} does not exist")
-    # Only a page is replaced by a page; it is recognized by its id.
-    if os.path.exists(output):
-        with open(output, "rb") as file:
-            if f'id="{DATA_ID}"'.encode() not in file.read():
-                raise SettingsError(f"-o {output} exists and is not a report: name another file")
+        # A report may come before the job has ended.
+        with contextlib.suppress(UnfinishedStoreError):
+            packs = open_packs(path)
+    return table, plan, packs
 
 
 def _sources(

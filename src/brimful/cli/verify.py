@@ -11,7 +11,7 @@ from brimful.cli.option_values import imported
 from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.program import show
 from brimful.errors import SettingsError
-from brimful.serve import PackStore, open_packs
+from brimful.serve import open_packs
 
 
 @command()
@@ -98,108 +98,73 @@ def verify(
         raise SettingsError(
             "these packs hold media: give --processor DIR, the directory of the model's processor"
         )
+    if packs is not None and packs.media_features is not None:
+        raise SettingsError(
+            "these packs hold features, and verify makes them of the media, to compare: verify "
+            "packs of the same plan that were written with --media references"
+        )
     # Torch and transformers also warn while they are imported.
     with _quiet():
         with optional("torch", "torch", "brimful verify"):
             import torch  # noqa: F401
+        from brimful import PackCollator
+        from brimful.integrations.trainers.model_facts import facts_of
+        from brimful.media.collate import MediaFeatures
+        from brimful.verify import drawn_samples as drawn
         from brimful.verify import verify_packing
-        from brimful.verify.models import load_model, tiny_model
+        from brimful.verify.models import load_model, tiny_media_model, tiny_model
+        from brimful.verify.modes import IMPLEMENTATIONS
 
-        names = _attention(options["attention"])
+        names = options["attention"] and [name.strip() for name in options["attention"].split(",")]
+        choices = (*IMPLEMENTATIONS, "flash_attention_3")
+        if unknown := [name for name in names or () if name not in choices]:
+            raise SettingsError(
+                f"--attention: {', '.join(unknown)} is not one of {', '.join(choices)}"
+            )
         place = {name: options[name] for name in ("dtype", "device", "seed")}
-        model = (
-            None
-            if path is None
-            else load_model(path, dtype=options["dtype"], device=options["device"])
-        )
-        maker = None
+        max_tokens, maker, model = options["max_tokens"], None, None
+        if path is not None:
+            model = load_model(path, dtype=options["dtype"], device=options["device"])
         if packs is not None and media_settings is not None:
-            model, samples, maker = _media_case(packs, model, options, place)
+            features = MediaFeatures.of_packs(packs, options["processor"])
+            samples: Any = drawn.few_with_media(packs, max_tokens=max_tokens)
+            if model is None:
+                samples, vocab, token_ids = drawn.renumbered(samples)
+                if features.tokens_per_second is not None:
+                    place["tokens_per_second"] = features.tokens_per_second
+                model = tiny_media_model(media_settings, token_ids, vocab, **place)
+            maker = drawn.remembered(features)
         else:
             model = tiny_model(str(model_type), **place) if model is None else model
-            samples = _texts(packs, model, options)
-        collator = _collator(options["collator"], samples, model, media=maker)
+            embedding = model.get_input_embeddings()
+            vocab = int(getattr(embedding, "num_embeddings", 0) or embedding.weight.shape[0])
+            samples = (
+                drawn.random_samples(vocab, seed=options["seed"])
+                if packs is None
+                else drawn.few_of(packs, vocab=vocab, max_tokens=max_tokens)
+            )
+        if options["collator"] is None:
+            # One token more than the samples have, rounded up to 16, so that every batch has
+            # padding to check.
+            facts = facts_of(model)
+            total = sum(
+                len(sample["input_ids"] if isinstance(sample, dict) else sample)
+                for sample in samples
+            )
+            collator: Any = PackCollator(
+                pad_to=-(-(total + 1) // 16) * 16,
+                position_start=facts.position_start,
+                mrope=facts.mrope,
+                media=maker,
+            )
+        else:
+            collator = imported("--collator", options["collator"], "my_project.data:collate")
+            collator = collator() if isinstance(collator, type) else collator
         report = verify_packing(
             model, collator, samples, attention=names, gradients=not no_gradients, media_maker=maker
         )
     show(report.as_dict(), str(report).splitlines, as_json)
     return 0 if report.ok else 1
-
-
-def _texts(packs: PackStore | None, model: Any, options: dict[str, Any]) -> list[Any]:
-    """Return samples of tokens for a model: random ones, or the first of packs."""
-    from brimful.verify.drawn_samples import few_of, random_samples
-
-    embedding = model.get_input_embeddings()
-    vocab = int(
-        embedding.num_embeddings
-        if hasattr(embedding, "num_embeddings")
-        else embedding.weight.shape[0]
-    )
-    if packs is None:
-        return random_samples(vocab, seed=options["seed"])
-    return few_of(packs, vocab=vocab, max_tokens=options["max_tokens"])
-
-
-def _media_case(
-    packs: PackStore, model: Any, options: dict[str, Any], place: dict[str, Any]
-) -> tuple[Any, list[Any], Any]:
-    """Return a model, a tiny one of the packs' family if none is given, samples, and the maker of
-    their features.
-    """
-    from brimful.media.collate import MediaFeatures
-    from brimful.verify.drawn_samples import few_with_media, remembered, renumbered
-    from brimful.verify.models import tiny_media_model
-
-    if packs.media_features is not None:
-        raise SettingsError(
-            "these packs hold features, and verify makes them of the media, to compare: verify "
-            "packs of the same plan that were written with --media references"
-        )
-    features = MediaFeatures.of_packs(packs, options["processor"])
-    samples = few_with_media(packs, max_tokens=options["max_tokens"])
-    if model is None:
-        samples, vocab, token_ids = renumbered(samples)
-        rate = features.tokens_per_second
-        more: dict[str, Any] = {} if rate is None else {"tokens_per_second": rate}
-        model = tiny_media_model(packs.media_settings or {}, token_ids, vocab, **place, **more)
-    return model, samples, remembered(features)
-
-
-def _attention(text: str | None) -> list[str] | None:
-    """Parse the implementations to try; return None for the defaults."""
-    from brimful.verify.modes import IMPLEMENTATIONS
-
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    choices = (*IMPLEMENTATIONS, "flash_attention_3")
-    unknown_names = [name for name in names if name not in choices]
-    if unknown_names or not names:
-        problem = ", ".join(unknown_names) or "nothing"
-        raise SettingsError(f"--attention {text!r}: {problem} is not one of {', '.join(choices)}")
-    return names
-
-
-def _collator(name: str | None, samples: list[Any], model: Any, media: Any = None) -> Any:
-    """Import ``module:name``, a collator or its class. None gives a PackCollator for this model."""
-    if name is None:
-        from brimful import PackCollator
-        from brimful.integrations.trainers.model_facts import facts_of
-
-        # One token more than the samples have, rounded up to 16, so that every batch has padding to
-        # check.
-        facts = facts_of(model)
-        total = sum(
-            len(sample["input_ids"]) if isinstance(sample, dict) else len(sample)
-            for sample in samples
-        )
-        size = -(-(total + 1) // 16) * 16
-        return PackCollator(
-            pad_to=size, position_start=facts.position_start, mrope=facts.mrope, media=media
-        )
-    collator = imported("--collator", name, "my_project.data:collate")
-    return collator() if isinstance(collator, type) else collator
 
 
 @contextlib.contextmanager
