@@ -245,7 +245,7 @@ def test_every_conversation_is_tokenized_once_on_the_way_to_packs(tmp_path, monk
     counts = [sum(text.startswith(conversation) for text in texts) for conversation in whole]
     assert counts == [1] * NUM_ROWS
     assert "teach nothing" not in str(summary), "mismatches have no targets by design"
-    page = ledger_section(PlanFacts.of(summary.plan), summary.table, [])
+    page = ledger_section(PlanFacts.of(summary.plan), summary.table)
     assert "8 samples in the packs are mismatches of KTO, for its KL term" in page
     assert "teach nothing" not in page
 

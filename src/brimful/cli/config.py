@@ -115,12 +115,12 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
     by_name = _options(ctx.command)
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
-    unread: list[str] = []
+    unread_keys: list[str] = []
     for block, entry in _in_blocks(path):
         name = _ALIASES.get(_word(entry.key), _word(entry.key))
         if block and name not in _SWITCHES and (name not in by_name or name == "output"):
             # The output of a training run is its checkpoints.
-            unread.append(f"{block}.{entry.key}")
+            unread_keys.append(f"{block}.{entry.key}")
             continue
         if name in _SWITCHES:
             if not _value(entry, click.BOOL, ctx):
@@ -143,9 +143,9 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
             raise SettingsError(f"{entry.where}: {entry.key} repeats {places[target]}: keep one")
         places[target] = f"{entry.key if target == SOURCES_META else name} in {entry.where}"
         values[target] = value
-    if unread:
+    if unread_keys:
         click.echo(
-            f"{path}: {', '.join(unread)}: not options of {ctx.info_name}, left out", err=True
+            f"{path}: {', '.join(unread_keys)}: not options of {ctx.info_name}, left out", err=True
         )
     paths = values.pop(SOURCES_META, ())
     if paths:  # a mixture that was read earlier may have named some

@@ -117,9 +117,9 @@ def verify(
 
         names = options["attention"] and [name.strip() for name in options["attention"].split(",")]
         choices = (*IMPLEMENTATIONS, "flash_attention_3")
-        if unknown := [name for name in names or () if name not in choices]:
+        if unknown_names := [name for name in names or () if name not in choices]:
             raise SettingsError(
-                f"--attention: {', '.join(unknown)} is not one of {', '.join(choices)}"
+                f"--attention: {', '.join(unknown_names)} is not one of {', '.join(choices)}"
             )
         place = {name: options[name] for name in ("dtype", "device", "seed")}
         max_tokens, maker, model = options["max_tokens"], None, None

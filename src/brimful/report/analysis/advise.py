@@ -273,14 +273,14 @@ def advise(
     current_packs = run.packs_per_forward * run.gradient_accumulation_steps
     pack_positions = positions_per_token * rows.total / plan.num_packs
     samples_of_rank = run.micro_batch_size * run.gradient_accumulation_steps
-    wanted = {
+    exact_numbers = {
         "samples": samples_of_rank / packing_factor,
         "padded tokens": step_positions / run.dp_world_size / pack_positions,
     }
     # From this number on a step is the whole epoch: all larger numbers are one choice.
     whole_epoch = -(-plan.num_packs // run.dp_world_size)
     nearest = {}
-    for name, packs in wanted.items():
+    for name, packs in exact_numbers.items():
         # The possible number nearest in ratio: whole forwards, or one smaller forward. 1 pack for 2
         # is as far off as 4 for 2.
         unit = run.packs_per_forward if packs >= run.packs_per_forward else 1

@@ -188,7 +188,7 @@ def sources_of_table(table: LengthTable) -> tuple[AnyIntArray, list[str]] | None
     ]
 
 
-_MAX_REJECTS = 20
+MAX_REJECTS = 20
 """Maximum number of rejected rows that a report lists."""
 
 
@@ -232,11 +232,6 @@ class Facts:
         """True if sources lose samples: not for a mixture, which leaves them for later epochs."""
         return self.plan is not None and self.plan.settings.mixture is None
 
-    @property
-    def rejects(self) -> Sequence[Sequence[Any]]:
-        """The first rejected rows: sample id, file and line, and reason."""
-        return [] if self.table is None else self.table.rejects[:_MAX_REJECTS]
-
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, with the bins of every histogram."""
         names = ("run", "advice", "sweep", "shares", "work")
@@ -245,7 +240,7 @@ class Facts:
         facts = {
             "title": self.title,
             **{name: _plain(part) for name, part in parts.items()},
-            "rejects": self.rejects,
+            "rejects": [] if self.table is None else self.table.rejects[:MAX_REJECTS],
             "account": {} if self.table is None else self.table.account.as_dict(),
         }
         if self.media.kinds:

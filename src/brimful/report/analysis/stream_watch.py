@@ -215,18 +215,18 @@ class StreamWatch:
             for record in self._log.shards
             if isinstance(record.state, dict) and "producer" in record.state
         }
-        registered = Producers(self._store)
+        producers = Producers(self._store)
         statuses = []
-        for producer in registered.all():
-            own = Counter(counts.get(producer.name, {}))
+        for producer in producers.all():
+            totals = Counter(counts.get(producer.name, {}))
             numbers = {
-                name: int(own[name]) for name in ("samples_read", "packs", "tokens", "shards")
+                name: int(totals[name]) for name in ("samples_read", "packs", "tokens", "shards")
             }
-            dropped = {
-                name: int(own[name]) for name in ("malformed", "without_target") if own[name]
+            losses = {
+                name: int(totals[name]) for name in ("malformed", "without_target") if totals[name]
             }
-            is_closed = registered.is_closed(producer)
-            statuses.append(ProducerStatus(producer.name, is_closed, **numbers, dropped=dropped))
+            is_closed = producers.is_closed(producer)
+            statuses.append(ProducerStatus(producer.name, is_closed, **numbers, dropped=losses))
         return tuple(statuses)
 
     def _training(self, group: str, packs_per_second: float | None) -> TrainingStatus | None:

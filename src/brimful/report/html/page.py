@@ -1,10 +1,8 @@
 """The report as one page: nothing is loaded, nothing runs, and its numbers are in it as JSON."""
 
 import json
-from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 from brimful import __version__
 from brimful.base.fingerprint import short
@@ -14,7 +12,7 @@ from brimful.measure import LengthTable
 from brimful.plan.ledger import MUCH_LOST, Ledger
 from brimful.report import table_model as tables
 from brimful.report.analysis.advise import Advice
-from brimful.report.analysis.facts import Facts
+from brimful.report.analysis.facts import MAX_REJECTS, Facts
 from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance
 from brimful.report.html.charts import (
@@ -49,6 +47,16 @@ def render_page(facts: Facts) -> str:
     title, body = escape(facts.title), "\n".join(sections_of(facts))
     # Images are inside the page too, and only a page that has some may show them.
     images = "; img-src data:" if facts.shown else ""
+    names = [f"brimful {__version__}"]
+    if facts.length_facts is not None and facts.length_facts.fingerprint:
+        names.append(f"lengths {facts.length_facts.fingerprint}")
+    if facts.plan is not None:
+        names.append(f"plan {short(facts.plan.fingerprint)}")
+    footer = f"The numbers of this page are in it as JSON, in the element {DATA_ID}."
+    # Escapes of JSON itself: nothing in the text can end the element around it.
+    data = json.dumps(facts.as_dict(), ensure_ascii=False)
+    for character in "&<>":
+        data = data.replace(character, f"\\u{ord(character):04x}")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -56,43 +64,22 @@ def render_page(facts: Facts) -> str:
         f'{images}">'
         f"<title>{title} – brimful report</title>\n<style>\n{style}</style></head>\n<body><main>"
         f"<header><h1>{title}</h1><p>{escape(_subtitle(facts))}</p></header>\n"
-        f"{body}\n<footer>{escape(_footer(facts))}</footer></main>\n"
-        f'<script type="application/json" id="{DATA_ID}">{_as_json(facts.as_dict())}</script>\n</body></html>\n'
+        f"{body}\n<footer>{', '.join(names)}. {footer}</footer></main>\n"
+        f'<script type="application/json" id="{DATA_ID}">{data}</script>\n</body></html>\n'
     )
 
 
-def _as_json(value: Any) -> str:
-    """Return JSON in which nothing can end the element around it."""
-    # Escapes of JSON itself: the text stays valid JSON for a reader of the element.
-    text = json.dumps(value, ensure_ascii=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
 def _subtitle(facts: Facts) -> str:
-    lengths = facts.length_facts
-    if facts.plan_facts is not None:
-        plan = facts.plan_facts.plan
-        settings = plan.settings
+    lengths, plan = facts.length_facts, facts.plan
+    if plan is not None:
         return (
             f"{counted(plan.ledger.samples_packed, 'sample')} in {counted(plan.num_packs, 'pack')} "
-            f"of {counted(plan.capacity, 'token')}, {settings.algorithm}, overflow "
-            f"{settings.overflow_policy.value}, seed {settings.seed}"
+            f"of {counted(plan.capacity, 'token')}, {plan.settings.algorithm}, overflow "
+            f"{plan.settings.overflow_policy.value}, seed {plan.settings.seed}"
         )
     if lengths is None:
         return "no samples"
     return f"{counted(lengths.number, 'sample')}, {counted(lengths.tokens, 'token')}"
-
-
-def _footer(facts: Facts) -> str:
-    names = [f"brimful {__version__}"]
-    if facts.length_facts is not None and facts.length_facts.fingerprint:
-        names.append(f"lengths {facts.length_facts.fingerprint}")
-    if facts.plan is not None:
-        names.append(f"plan {short(facts.plan.fingerprint)}")
-    return (
-        ", ".join(names)
-        + f". The numbers of this page are in it as JSON, in the element {DATA_ID}."
-    )
 
 
 def sections_of(facts: Facts) -> list[str]:
@@ -111,7 +98,7 @@ def sections_of(facts: Facts) -> list[str]:
     if facts.sweep:
         parts.append(capacity_section(facts))
     if plan is not None:
-        parts.append(ledger_section(plan, facts.table, facts.rejects))
+        parts.append(ledger_section(plan, facts.table))
     parts += [
         section(part.name, part.title, paragraph(part.words), table(part.table))
         for part in tables.titled_tables(facts)
@@ -123,10 +110,29 @@ def sections_of(facts: Facts) -> list[str]:
 
 def summary_tiles(facts: Facts) -> str:
     """Return the numbers to remember, and a warning on large losses."""
-    lengths, plan = facts.length_facts, facts.plan_facts
+    lengths, plan, losses = facts.length_facts, facts.plan, None
     numbers = []
-    if plan is not None:
-        numbers += _plan_tiles(plan)
+    if facts.plan_facts is not None and plan is not None:
+        sizes, losses = facts.plan_facts.sizes, facts.plan_facts.losses
+        packs = f"of {plan.num_packs:,} × {counted(plan.capacity, 'token')}"
+        numbers += [
+            tile("fill", percent(plan.fill_ratio, 2), packs),
+            tile("packs", whole(plan.num_packs), f"lower bound {plan.bound:,}"),
+        ]
+        if sizes is not None:
+            spread = f"median {sizes.median:,}, most {sizes.most:,}"
+            numbers.append(tile("samples a pack", f"{sizes.mean:,.1f}", spread))
+        # Name dropped and cut samples only if they exist; "0 dropped" if neither do.
+        remarks = []
+        if losses.samples or not losses.cut:
+            ratio = percent(losses.samples_ratio, 2)
+            remarks.append(f"{counted(losses.samples, 'sample')} ({ratio}) dropped")
+        if losses.cut:
+            remarks.append(f"{counted(losses.cut, 'sample')} cut")
+        share = percent(losses.tokens_ratio, 2)
+        numbers.append(
+            tile("tokens lost", share, ", ".join(remarks), much_lost=losses.warning is not None)
+        )
     elif lengths is not None:
         numbers += [
             tile("samples", whole(lengths.number), counted(lengths.tokens, "token")),
@@ -137,29 +143,8 @@ def summary_tiles(facts: Facts) -> str:
         step = facts.advice.packed
         samples = f"{counted(round(step.samples), 'sample')} a step"
         numbers.append(tile("steps an epoch", whole(step.steps_per_epoch), samples))
-    text = plan.losses.warning if plan is not None else None
-    return f'<dl class="tiles">{"".join(numbers)}</dl>' + (warning(f"{text}.") if text else "")
-
-
-def _plan_tiles(facts: PlanFacts) -> list[str]:
-    plan, sizes, losses = facts.plan, facts.sizes, facts.losses
-    packs = f"of {plan.num_packs:,} × {counted(plan.capacity, 'token')}"
-    numbers = [
-        tile("fill", percent(plan.fill_ratio, 2), packs),
-        tile("packs", whole(plan.num_packs), f"lower bound {plan.bound:,}"),
-    ]
-    if sizes is not None:
-        spread = f"median {sizes.median:,}, most {sizes.most:,}"
-        numbers.append(tile("samples a pack", f"{sizes.mean:,.1f}", spread))
-    # Name dropped and cut samples only if they exist; "0 dropped" if neither do.
-    remarks = []
-    if losses.samples or not losses.cut:
-        ratio = percent(losses.samples_ratio, 2)
-        remarks.append(f"{counted(losses.samples, 'sample')} ({ratio}) dropped")
-    if losses.cut:
-        remarks.append(f"{counted(losses.cut, 'sample')} cut")
-    lost_share, is_warning = percent(losses.tokens_ratio, 2), losses.warning is not None
-    return [*numbers, tile("tokens lost", lost_share, ", ".join(remarks), much_lost=is_warning)]
+    tiles = f'<dl class="tiles">{"".join(numbers)}</dl>'
+    return tiles + (warning(f"{losses.warning}.") if losses and losses.warning else "")
 
 
 def advice_section(advice: Advice, model: str) -> str:
@@ -272,9 +257,7 @@ def work_section(work: RankBalance, model: str) -> str:
     return section("work", "Cost on ranks and steps", *parts)
 
 
-def ledger_section(
-    facts: PlanFacts, lengths: LengthTable | None, rejects: Sequence[Sequence[Any]]
-) -> str:
+def ledger_section(facts: PlanFacts, lengths: LengthTable | None) -> str:
     """Return the account of every sample, every token and every target of the loss."""
     plan, ledger = facts.plan, facts.plan.ledger
     samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
@@ -321,13 +304,6 @@ def ledger_section(
             {"why": reason, "samples": count} for reason, count in account.no_target.most_common()
         ]
         parts += ["<h3>Samples without a target of their own</h3>", table(Table(reasons))]
-    if account is not None and account.unread:
-        names = ", ".join(
-            f"{name} ({percent(count / samples, 0)})"
-            for name, count in account.unread.most_common()
-        )
-        text = "Columns of the rows that were not read, with the share of samples that have them"
-        parts.append(paragraph(f"{text}: {names}.", "fine"))
     after_segments, at_row_ends = plan.padding
     if after_segments or at_row_ends:
         ratio = (after_segments + at_row_ends) / (plan.num_packs * plan.capacity)
@@ -337,6 +313,7 @@ def ledger_section(
             "the fill by as much."
         )
         parts.append(paragraph(text, "fine"))
+    rejects = () if lengths is None else lengths.rejects[:MAX_REJECTS]
     if rejects:
         reject_rows: list[Row] = [
             {"where": str(origin), "which": f"sample {sample_id}", "why": str(reason)}
