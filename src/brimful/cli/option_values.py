@@ -227,19 +227,12 @@ def plan_settings(options: Mapping[str, Any]) -> PlanSettings:
     return settings_from(PlanSettings, values)
 
 
-_MULTIPLES, _PARALLELISM = ("segment", "total"), ("cp", "tp", "fp8", "fused_attention")
-"""Options that define an alignment, by numbers or by the parallelism that needs it."""
-
-
 def _alignment(options: Mapping[str, Any]) -> Alignment:
     """Return the alignment: multiples as numbers, or the multiples that a parallelism needs."""
-    values = {
-        name: options[name]
-        for name in (*_MULTIPLES, *_PARALLELISM)
-        if options[name] not in (None, False)
-    }
-    multiples = {name: value for name, value in values.items() if name in _MULTIPLES}
-    parallelism = {name: value for name, value in values.items() if name in _PARALLELISM}
+    multiples, parallelism = (
+        {name: options[name] for name in names if options[name] not in (None, False)}
+        for names in (("segment", "total"), ("cp", "tp", "fp8", "fused_attention"))
+    )
     # Two definitions of one alignment would have to agree, and a mistake in one would go unnoticed.
     if multiples and parallelism:
         flags = [flag_of(next(iter(settings))) for settings in (multiples, parallelism)]

@@ -295,7 +295,6 @@ def test_every_capacity_says_what_it_loses():
         (1024, 1, 2000, True), (2048, 0, 0, False),
     ]  # fmt: skip
     assert points[0].lost_ratio == 2000 / 2060
-    assert points[0].oversized_ratio == 1 / 20
     first, second = draw_table(sweep_table(points))[1:3]
     assert "97.09 %" in first
     assert first.endswith("← much is lost")

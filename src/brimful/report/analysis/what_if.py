@@ -1,6 +1,6 @@
 """Other capacities and other algorithms for the same lengths."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,11 +50,9 @@ class CapacityPoint(PlannedPacks):
     """Packing at one capacity without the samples that are too long, and padding to it.
 
     Attributes:
-        oversized_ratio: samples that do not fit ÷ all samples.
         padded_fill_ratio: fill of rows of one sample that fits, padded to the capacity.
     """
 
-    oversized_ratio: float
     padded_fill_ratio: float
 
 
@@ -115,7 +113,6 @@ def sweep_capacities(
                 fill_ratio=items.total / (num_packs * capacity),
                 samples_per_pack=items.num_items / num_packs,
                 oversized=num_oversized,
-                oversized_ratio=num_oversized / lengths.num_items,
                 tokens_lost=tokens_lost,
                 lost_ratio=tokens_lost / lengths.total,
                 padded_fill_ratio=items.total / (items.num_items * capacity),
@@ -153,45 +150,43 @@ def compare_plans(
     [(7, 'auto', 3), (7, 'next_fit', 4), (14, 'next_fit', 2)]
     """
     capacities = capacities or [plan.capacity // 2, 2 * plan.capacity, 4 * plan.capacity]
-    return [
-        Alternative(
-            capacity=other.capacity,
-            algorithm=other.settings.algorithm,
-            chosen=other is plan,
-            num_packs=other.num_packs,
-            over_bound=other.num_packs - other.bound,
-            fill_ratio=other.fill_ratio,
-            samples_per_pack=other.num_segments / max(1, other.num_packs),
-            oversized=int((table.tokens > other.capacity).sum()),
-            tokens_lost=other.ledger.tokens_dropped + other.ledger.tokens_truncated,
-            lost_ratio=other.ledger.lost_ratio,
-            steps_per_epoch=-(-other.num_packs // packs_per_step),
-        )
-        for other in _plans(table, plan, {plan.capacity, *capacities})
-    ]
-
-
-def _plans(table: LengthTable, plan: Plan, capacities: set[int]) -> Iterator[Plan]:
-    """Yield one plan after the other, so that only one is in memory with the plan itself."""
     settings = plan.settings
+    alternatives: list[Alternative] = []
+
+    def add(other: Plan) -> None:
+        alternatives.append(
+            Alternative(
+                capacity=other.capacity,
+                algorithm=other.settings.algorithm,
+                chosen=other is plan,
+                num_packs=other.num_packs,
+                over_bound=other.num_packs - other.bound,
+                fill_ratio=other.fill_ratio,
+                samples_per_pack=other.num_segments / max(1, other.num_packs),
+                oversized=int((table.tokens > other.capacity).sum()),
+                tokens_lost=other.ledger.tokens_dropped + other.ledger.tokens_truncated,
+                lost_ratio=other.ledger.lost_ratio,
+                steps_per_epoch=-(-other.num_packs // packs_per_step),
+            )
+        )
+
     policy = settings.overflow_policy
-    for capacity in sorted(capacities):
+    for capacity in sorted({plan.capacity, *capacities}):
         # Below one aligned row nothing can be planned, and capacities are int32.
         if not max(1, plan.alignment.total) <= capacity < 2**31:
             continue
         if capacity == plan.capacity:
-            yield plan
+            add(plan)
         # Textbook algorithms know one budget: with several, `auto` is compared at each capacity.
         for algorithm in ("auto",) if settings.budgets else _ALGORITHMS:
-            # The plan itself was yielded first.
-            if capacity == plan.capacity and algorithm == settings.algorithm:
-                continue
-            other_settings = PlanSettings(
-                capacity=capacity,
-                algorithm=algorithm,
-                overflow=Overflow.DROP if policy is Overflow.ERROR else policy,
-                budgets=settings.budgets,
-                alignment=settings.alignment,
-                seed=settings.seed,
-            )
-            yield plan_with(table, other_settings)
+            if capacity != plan.capacity or algorithm != settings.algorithm:
+                other_settings = PlanSettings(
+                    capacity=capacity,
+                    algorithm=algorithm,
+                    overflow=Overflow.DROP if policy is Overflow.ERROR else policy,
+                    budgets=settings.budgets,
+                    alignment=settings.alignment,
+                    seed=settings.seed,
+                )
+                add(plan_with(table, other_settings))
+    return alternatives

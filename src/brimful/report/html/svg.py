@@ -42,26 +42,6 @@ def decimal(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _round_step(span: float, max_steps: int) -> float:
-    """Return the smallest step of 1, 2 or 5 times a power of ten that divides the span into
-    ``max_steps`` or fewer.
-    """
-    # An empty range still needs a step.
-    span = max(span, 1e-9)
-    power = 10.0 ** math.floor(math.log10(span / max_steps))
-    return next(
-        factor * power
-        for factor in (1, 2, 5, 10, 20)
-        if span / (factor * power) <= max_steps + 1e-9
-    )
-
-
-def _tidy(tick: float) -> float:
-    """Return a tick without the noise of binary fractions, as an integer if it is one."""
-    tick = round(tick, 10)
-    return int(tick) if tick == int(tick) else tick
-
-
 @dataclass(frozen=True)
 class Axis:
     """One axis: its range, its marks, and its label.
@@ -106,11 +86,18 @@ def linear_axis(
     >>> linear_axis("packs", 0, 23).ticks, linear_axis("samples", 3, 4, whole=True).ticks
     ([0, 5, 10, 15, 20, 25], [3, 4])
     """
-    step = _round_step(end - begin, 6)
+    # An empty range still needs a step.
+    span = max(end - begin, 1e-9)
+    power = 10.0 ** math.floor(math.log10(span / 6))
+    step = next(
+        factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= 6 + 1e-9
+    )
     if whole:
         step = max(1, step)
     first, last = math.floor(begin / step + 1e-9), math.ceil(end / step - 1e-9)
-    ticks = [_tidy(number * step) for number in range(first, max(last, first + 1) + 1)]
+    # Without the noise of binary fractions, and as integers if they are.
+    ticks = [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
+    ticks = [int(tick) if tick == int(tick) else tick for tick in ticks]
     return Axis(label, ticks[0], ticks[-1], ticks, show)
 
 

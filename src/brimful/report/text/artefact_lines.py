@@ -60,16 +60,26 @@ def describe_lengths(table: LengthTable) -> list[str]:
 
 def describe_plan(plan: Plan) -> list[str]:
     """Describe packs, fill and bound, and the fate of every sample and token."""
-    ledger = plan.ledger
+    ledger, not_drawn = plan.ledger, ""
+    if plan.settings.mixture is not None:
+        repeats = f"; {ledger.draws_repeated:,} packed again" if ledger.draws_repeated else ""
+        not_drawn = f", {ledger.samples_not_drawn:,} left for later epochs{repeats}"
     samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
     lines = [
         f"packs          {plan.num_packs:,} of {counted(plan.capacity, 'token')}, "
         f"{short(plan.fingerprint)}",
         f"fill           {100 * plan.fill_ratio:.2f} %",
-        *_padding(plan),
         f"lower bound    {counted(plan.bound, 'pack')}; the plan has "
         f"{plan.num_packs - plan.bound:,} more",
     ]
+    # Without this line a lower fill has no visible reason.
+    if not plan.alignment.is_none and plan.num_packs:
+        after_segments, at_row_ends = plan.padding
+        share = (after_segments + at_row_ends) / (plan.num_packs * plan.capacity)
+        lines.append(
+            f"padding        {100 * share:.2f} %: {counted(after_segments, 'token')} after segments, "
+            f"{at_row_ends:,} at the ends of rows, as aligned"
+        )
     if plan.num_packs:
         sizes = np.diff(plan.offsets)
         fill = plan.pack_tokens / plan.capacity
@@ -81,7 +91,7 @@ def describe_plan(plan: Plan) -> list[str]:
     lines += [
         f"samples        {ledger.samples_in:,} in: {ledger.samples_packed:,} packed, "
         f"{ledger.samples_dropped:,} dropped ({percent(ledger.samples_dropped / samples, 2)}), "
-        f"{ledger.samples_rejected:,} rejected{_not_drawn(plan)}",
+        f"{ledger.samples_rejected:,} rejected{not_drawn}",
         f"tokens         {ledger.tokens_in:,} in: {ledger.tokens_packed:,} packed, "
         f"{ledger.tokens_dropped:,} dropped ({percent(ledger.tokens_dropped / tokens, 2)}), "
         f"{ledger.tokens_truncated:,} truncated ({percent(ledger.tokens_truncated / tokens, 2)})",
@@ -100,14 +110,6 @@ def describe_plan(plan: Plan) -> list[str]:
             )
     warning = Losses.of(plan).warning
     return lines + ([f"warning        {warning}"] if warning else []) + _record(plan)
-
-
-def _not_drawn(plan: Plan) -> str:
-    ledger = plan.ledger
-    if plan.settings.mixture is None:
-        return ""
-    repeats = f"; {ledger.draws_repeated:,} packed again" if ledger.draws_repeated else ""
-    return f", {ledger.samples_not_drawn:,} left for later epochs{repeats}"
 
 
 _KEYS_WITH_A_LINE = (
@@ -153,18 +155,6 @@ def _record(plan: Plan) -> list[str]:
             "last in the plan"
         )
     return lines
-
-
-def _padding(plan: Plan) -> list[str]:
-    """Describe the cost of alignment: without this line, a lower fill has no visible reason."""
-    if plan.alignment.is_none or not plan.num_packs:
-        return []
-    after_segments, at_row_ends = plan.padding
-    share = (after_segments + at_row_ends) / (plan.num_packs * plan.capacity)
-    return [
-        f"padding        {100 * share:.2f} %: {counted(after_segments, 'token')} after segments, "
-        f"{at_row_ends:,} at the ends of rows, as aligned"
-    ]
 
 
 def _words(value: object) -> str:

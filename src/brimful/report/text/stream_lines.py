@@ -7,6 +7,8 @@ a line for each set of labels.
 
 from __future__ import annotations
 
+import json
+
 from brimful.base.progress import clock
 from brimful.base.wording import counted, percent, size_of
 from brimful.report.analysis.stream_watch import StreamStatus, TrainingStatus
@@ -149,8 +151,9 @@ def prometheus_text(stream: StreamStatus) -> str:
 
     def add(name: str, value: float | None, **labels: object) -> None:
         if value is not None:
+            # As JSON a text has the characters escaped that would end it.
             texts = (
-                f'{key}="{_escaped(str(text))}"'
+                f"{key}={json.dumps(str(text), ensure_ascii=False)}"
                 for key, text in {"stream": stream.url, **labels}.items()
             )
             samples[f"brimful_{name}"].append(
@@ -186,8 +189,3 @@ def prometheus_text(stream: StreamStatus) -> str:
             [f"# HELP {name} {_METRICS[name]}", f"# TYPE {name} {kind}", *lines] if lines else []
         )
     return "".join(f"{line}\n" for line in blocks)
-
-
-def _escaped(text: str) -> str:
-    """Return the value of a label, with characters escaped that would end it."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
