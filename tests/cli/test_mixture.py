@@ -79,7 +79,7 @@ def test_another_mix_is_another_plan_of_the_same_lengths(mix: Path) -> None:
     [
         ("unit:", "units:", "mix.yaml:1: a mixture has no 'units': did you mean unit?"),
         ("ratio: 1", "wieght: 1", "mix.yaml:7: source short has no 'wieght': did you mean weight?"),
-        ("ratio: 1", "ratio: much", "mix.yaml:7: ratio must be a number and is 'much'"),
+        ("ratio: 1", "ratio: much", "mix.yaml: --mixture: the weight of short must be a number"),
         ("ratio: 1", "ratio: -1", "the weight of short must be a number of at least 0"),
         ("ratio: 1", "text_unit: line", "mix.yaml:5: source short has no weight"),
         ("tokens", "bytes", "mixture 'bytes' is unknown: use one of samples, tokens for unit"),

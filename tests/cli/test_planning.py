@@ -165,5 +165,7 @@ def test_what_if_contradictions_are_one_line(array, tmp_path):
     assert "--what-if saves nothing" in refused("plan", array, "--max-length", 100, "--what-if", "-o", out)
     assert not out.exists()
     assert "add --what-if" in refused("plan", array, "--max-length", 100, "--try-max-length", 5)
-    assert "--try-max-length must be" in refused("plan", array, "--max-length", 9, "--what-if", "--try-max-length", 0)
+    assert "'--try-max-length': 0 is not in the range" in refused(
+        "plan", array, "--max-length", 9, "--what-if", "--try-max-length", 0
+    )
     assert "--world-size" in refused("plan", array, "--max-length", 100, "--what-if", "--world-size", 0)

@@ -178,8 +178,6 @@ def _source(path: str, source: FileEntry) -> dict[str, Any]:
             raise SettingsError(
                 _unknown(entry, ("weight", *_LIMITS, *_OF_DATA), f"source {source.key}")
             )
-        elif isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise wrong_value(entry, "a number")
         values[key] = value
     return values
 

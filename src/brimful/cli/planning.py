@@ -63,7 +63,7 @@ from brimful.report.text.report_lines import describe_advice, draw_choices, draw
         "A capacity to compare in --what-if; can be repeated (default: half, twice and four times "
         "--max-length).",
         "try_capacities",
-        type=int,
+        type=click.IntRange(1, 2**31 - 1),
         multiple=True,
     ),
 )
@@ -127,11 +127,6 @@ def _what_if_run(options: dict[str, Any], output: str | None) -> TrainingRun | N
         return None
     if output is not None:
         raise SettingsError(f"--what-if saves nothing: leave out -o {output}, or --what-if")
-    for capacity in options["try_capacities"]:
-        if not 1 <= capacity < 2**31:
-            raise SettingsError(
-                f"--try-max-length must be from 1 to {2**31 - 1:,} and is {capacity:,}"
-            )
     return make_run(options)
 
 

@@ -87,7 +87,7 @@ def test_the_numbers_of_six_samples():
     assert plan["ledger"]["samples_packed"] == 6
     assert plan["fill"]["full"] == 1
     assert sum(plan["fill"]["packs"]) + plan["fill"]["below"] == 4
-    assert [(c["begin"], c["number"]) for c in plan["samples_per_pack"]["classes"]] == [(1, 2), (2, 2)]
+    assert [(c["begin"], c["number"]) for c in plan["samples_per_pack"]["classes"]] == [(1, 2), (2, 2), (3, 0)]
     assert data["advice"]["packing_factor"] == 1.5
     assert [(point["capacity"], point["num_packs"]) for point in data["sweep"]] == [(7, 3), (1024, 1)]
     assert data["work"] is None
@@ -318,7 +318,7 @@ def test_every_axis_of_a_page_has_round_marks():
     }
     marks = {name: re.findall(r'text-anchor="middle">([^<]*)</text>', chart)[:-1] for name, chart in charts.items()}
     assert marks["chart-fill"] == ["50 %", "60 %", "70 %", "80 %", "90 %", "100 %"]
-    assert marks["chart-sizes"] == ["1", "2", "3"]
+    assert marks["chart-sizes"] == ["1", "2", "4"]
 
 
 def test_a_table_that_is_cut_off_shows_it():

@@ -67,18 +67,6 @@ def ratio_edges(minimum: int, maximum: int, per_octave: int = 2) -> Int64Array:
     return edges
 
 
-def step_edges(minimum: int, maximum: int, max_bins: int = 30) -> Int64Array:
-    """Return whole numbers that rise by a constant step and cover the range in ``max_bins`` bins or
-    fewer.
-
-    >>> step_edges(3, 9).tolist()
-    [3, 4, 5, 6, 7, 8, 9, 10]
-    """
-    step = -(-(maximum + 1 - minimum) // max_bins)
-    begin = minimum // step * step
-    return np.arange(begin, maximum + step + 1, step, dtype=np.int64)
-
-
 def percentiles(items: Histogram, marks: tuple[float, ...]) -> list[int]:
     """Return the item that each percentage of the items does not exceed.
 
@@ -261,7 +249,6 @@ class SizeFacts:
 
     Attributes:
         mean, least, median, most: samples of a pack.
-        logarithmic: true if the bins have equal ratios.
         classes: the bins.
     """
 
@@ -269,25 +256,15 @@ class SizeFacts:
     least: int
     median: int
     most: int
-    logarithmic: bool
     classes: list[Bin]
 
     @classmethod
     def of(cls, plan: Plan) -> SizeFacts:
-        """Count packs in bins of equal ratios if sizes differ much, else of equal width."""
+        """Count packs in bins of equal ratios, eight to a doubling."""
         sizes = Histogram.of(np.diff(plan.offsets))
-        minimum, median, maximum = percentiles(sizes, (0.0, 50.0, 100.0))
-        # Equal steps would put nearly all packs into the first bin.
-        is_wide = maximum > 40 and maximum > 8 * median
-        edges = ratio_edges(minimum, maximum) if is_wide else step_edges(minimum, maximum)
-        return cls(
-            sizes.total / sizes.num_items,
-            minimum,
-            median,
-            maximum,
-            is_wide,
-            count_bins(sizes, edges),
-        )
+        least, median, most = percentiles(sizes, (0.0, 50.0, 100.0))
+        bins = count_bins(sizes, ratio_edges(least, most, per_octave=8))
+        return cls(sizes.total / sizes.num_items, least, median, most, bins)
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,11 @@ from brimful.report.analysis.plan_facts import FillFacts, LengthFacts, SizeFacts
 from brimful.report.analysis.what_if import CapacityPoint
 from brimful.report.html.markup import figure
 from brimful.report.html.svg import (
-    Axis,
     Bar,
     Chart,
-    linear_axis,
     log_axis,
+    percent_axis,
 )
-
-
-def _percent_axis(label: str, max_ratio: float) -> Axis:
-    return linear_axis(label, 0, 100 * max_ratio, show="{:g} %".format)
 
 
 def _share_bar(begin: float, end: float, span: str, number: int, total: int, noun: str) -> Bar:
@@ -36,7 +31,7 @@ def lengths_chart(lengths: LengthFacts, capacity: int | None) -> str:
         "Each pair of bars is one class of lengths: where the second bar is taller, a few long "
         f"{plural} hold many of the tokens.",
         log_axis(f"length of a {singular} in tokens (k = 1,024)", bins[0].begin, bins[-1].end),
-        _percent_axis("share of the whole", max_ratio),
+        percent_axis("share of the whole", 0, 100 * max_ratio),
     )
     # A pair of bars meets at the middle of its bin: samples on the left, tokens on the right.
     sample_bars, token_bars = [], []
@@ -60,8 +55,8 @@ def fill_chart(fill: FillFacts, num_packs: int) -> str:
         "Bars are packs by fill, the line is the share of packs up to a fill: the further right, "
         f"the less padding. {percent(fill.full / num_packs)} are full to the last token; "
         f"packs emptier than the axis shows: {fill.below:,}.",
-        linear_axis("fill of a pack", edges[0], edges[-1], "{:g} %".format),
-        _percent_axis("share of packs", 1.0),
+        percent_axis("fill of a pack", edges[0], edges[-1]),
+        percent_axis("share of packs", 0, 100),
     )
     bars = [
         _share_bar(begin, end, f"{begin:g} … {end:g} %", packs, num_packs, "pack")
@@ -82,20 +77,13 @@ def fill_chart(fill: FillFacts, num_packs: int) -> str:
 def sizes_chart(sizes: SizeFacts, num_packs: int) -> str:
     """Draw the distribution of the number of samples in a pack."""
     bins = sizes.classes
-    begin, end = bins[0].begin, bins[-1].end
-    label = "samples (segments) in a pack"
-    axis = (
-        log_axis(label, begin, end)
-        if sizes.logarithmic
-        else linear_axis(label, begin, end, whole=True)
-    )
     chart = Chart(
         "Samples in a pack",
         f"Bars are packs by how many samples share them: {sizes.least:,} to {sizes.most:,}, "
         f"{sizes.mean:,.1f} on average, which is the factor by which an unchanged batch size "
         "grows.",
-        axis,
-        _percent_axis("share of packs", max(one.number for one in bins) / num_packs),
+        log_axis("samples (segments) in a pack", bins[0].begin, bins[-1].end),
+        percent_axis("share of packs", 0, 100 * max(one.number for one in bins) / num_packs),
     )
     bars = [
         _share_bar(one.begin, one.end, one.describe("sample"), one.number, num_packs, "pack")
@@ -112,7 +100,7 @@ def capacity_chart(points: list[CapacityPoint], capacity: int | None) -> str:
         "The upper line is packing, the lower one a row for each sample padded to the capacity: "
         "the gap is what packing saves.",
         log_axis("capacity in tokens (k = 1,024)", points[0].capacity, points[-1].capacity),
-        _percent_axis("real tokens ÷ positions", 1.0),
+        percent_axis("real tokens ÷ positions", 0, 100),
     )
     chart.line("one", [(point.capacity, 100 * point.fill_ratio) for point in points], dots=True)
     chart.line(

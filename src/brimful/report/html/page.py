@@ -32,15 +32,14 @@ DATA_ID = "report-data"
 def render_page(facts: Facts) -> str:
     """Return one HTML page. Equal facts give equal pages: it contains no date.
 
-        The page forbids itself to load or run anything (``Content-Security-Policy``), so it can be
-        mailed, kept with a checkpoint, and opened without a network.
+    The page forbids itself to load or run anything (``Content-Security-Policy``), so it can be
+    mailed, kept with a checkpoint, and opened without a network.
 
-        >>> from brimful.encode.completions import BORROWED_REASON
-    from brimful.measure import LengthTable
-        >>> from brimful.report.analysis.facts import TrainingRun, gather_facts
-        >>> page = render_page(gather_facts("<b>", table=LengthTable.from_lengths([3, 5]), plan=None, run=TrainingRun()))
-        >>> "<h1>&lt;b&gt;</h1>" in page
-        True
+    >>> from brimful.measure import LengthTable
+    >>> from brimful.report.analysis.facts import TrainingRun, gather_facts
+    >>> page = render_page(gather_facts("<b>", table=LengthTable.from_lengths([3, 5]), plan=None, run=TrainingRun()))
+    >>> "<h1>&lt;b&gt;</h1>" in page
+    True
     """
     # The style sheet is inside the page: the policy below forbids loading one.
     style = files("brimful.report.html").joinpath("page.css").read_text(encoding="utf-8")

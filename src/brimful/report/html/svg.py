@@ -24,21 +24,11 @@ def compact(value: float) -> str:
     >>> [compact(value) for value in (512, 2048, 131072, 1500, 2_000_000, 0.5)]
     ['512', '2k', '128k', '1.5k', '2M', '0.5']
     """
-    for unit, sign in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")):
-        if value >= unit and value % unit == 0:
-            return f"{value / unit:.0f}{sign}"
-    return decimal(value)
-
-
-def decimal(value: float) -> str:
-    """Format a count for an axis; k and M are powers of 1,000.
-
-    >>> [decimal(value) for value in (0.5, 50, 1000, 1024, 2_000_000)]
-    ['0.5', '50', '1k', '1.02k', '2M']
-    """
-    for power, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= power:
-            return f"{value / power:.3g}{sign}"
+    for power, sign in ((3, "G"), (2, "M"), (1, "k")):
+        if value >= 1024**power and value % 1024**power == 0:
+            return f"{value / 1024**power:.0f}{sign}"
+        if value >= 1000**power:
+            return f"{value / 1000**power:.3g}{sign}"
     return f"{value:.3g}"
 
 
@@ -70,21 +60,12 @@ class Axis:
         return (value - self.begin) / (self.end - self.begin)
 
 
-def linear_axis(
-    label: str,
-    begin: float,
-    end: float,
-    show: Callable[[float], str] = decimal,
-    whole: bool = False,
-) -> Axis:
-    """Return an axis in steps of 1, 2 or 5 times a power of ten, extended to whole steps.
+def percent_axis(label: str, begin: float, end: float) -> Axis:
+    """Return an axis of percentages in steps of 1, 2 or 5 times a power of ten, extended to whole
+    steps.
 
-    Args:
-        label, begin, end, show: see ``Axis``.
-        whole: true if only whole numbers have a meaning.
-
-    >>> linear_axis("packs", 0, 23).ticks, linear_axis("samples", 3, 4, whole=True).ticks
-    ([0, 5, 10, 15, 20, 25], [3, 4])
+    >>> percent_axis("packs", 0, 23).ticks
+    [0, 5, 10, 15, 20, 25]
     """
     # An empty range still needs a step.
     span = max(end - begin, 1e-9)
@@ -92,13 +73,11 @@ def linear_axis(
     step = next(
         factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= 6 + 1e-9
     )
-    if whole:
-        step = max(1, step)
     first, last = math.floor(begin / step + 1e-9), math.ceil(end / step - 1e-9)
     # Without the noise of binary fractions, and as integers if they are.
     ticks = [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
     ticks = [int(tick) if tick == int(tick) else tick for tick in ticks]
-    return Axis(label, ticks[0], ticks[-1], ticks, show)
+    return Axis(label, ticks[0], ticks[-1], ticks, "{:g} %".format)
 
 
 def log_axis(label: str, begin: float, end: float) -> Axis:
@@ -130,7 +109,7 @@ class Bar:
 class Chart:
     """A chart that is being drawn; ``svg`` returns it.
 
-    >>> chart = Chart("Fill", "Nearly full.", linear_axis("x", 0, 2), linear_axis("y", 0, 4))
+    >>> chart = Chart("Fill", "Nearly full.", percent_axis("x", 0, 2), percent_axis("y", 0, 4))
     >>> chart.bars("one", [Bar(0, 1, 3, "three")])
     >>> chart.svg("fill").count("<rect")
     1
