@@ -42,8 +42,13 @@ from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.report.analysis.sample_fate import find_sample
 from brimful.report.analysis.stream_watch import StreamWatch
-from brimful.report.text.artefact_lines import describe_lengths, describe_plan, describe_store
-from brimful.report.text.pack_lines import pack_as_dict, show_pack
+from brimful.report.text.artefact_lines import (
+    describe_lengths,
+    describe_plan,
+    describe_store,
+    pack_as_dict,
+    show_pack,
+)
 from brimful.report.text.stream_lines import describe_stream, prometheus_text, stream_line
 from brimful.serve import open_packs
 from brimful.store import check_store

@@ -91,21 +91,23 @@ class MixtureFile:
         places = {entry.key: entry.where for entry in entries}
         values = {entry.key: _source(path, entry) for entry in entries}
         data = {
-            name: {key: own[key] for key in _OF_DATA if key in own} for name, own in values.items()
+            name: {key: settings[key] for key in _OF_DATA if key in settings}
+            for name, settings in values.items()
         }
         has_data = any(data.values())
-        for name, own in values.items():
-            if "weight" not in own:
+        for name, settings in values.items():
+            if "weight" not in settings:
                 raise SettingsError(f"{places[name]}: source {name} has no weight")
-            if has_data and "path" not in own:
+            if has_data and "path" not in settings:
                 raise SettingsError(
                     f"{places[name]}: source {name} has no path to its data, and other sources "
                     "have data"
                 )
         limits = {
-            key: {name: own[key] for name, own in values.items() if key in own} for key in _LIMITS
+            key: {name: settings[key] for name, settings in values.items() if key in settings}
+            for key in _LIMITS
         }
-        weights = {name: own["weight"] for name, own in values.items()}
+        weights = {name: settings["weight"] for name, settings in values.items()}
         try:
             options |= {name: limit for name, limit in limits.items() if limit}
             return cls(path, Mixture(weights=weights, **options), data if has_data else {}, places)

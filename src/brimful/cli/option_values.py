@@ -57,10 +57,10 @@ def output_directory(path: str | None, why: str) -> str:
     """
     directory = required(path, "-o", why)
     names = set(os.listdir(directory)) if os.path.isdir(directory) else set()
-    others = sorted(name for name in names - _BEFORE_PACKS if not name.startswith("."))
-    if others and names.isdisjoint(("stream.json", ".brimful")):
+    other_names = sorted(name for name in names - _BEFORE_PACKS if not name.startswith("."))
+    if other_names and names.isdisjoint(("stream.json", ".brimful")):
         raise SettingsError(
-            f"-o {directory} holds other files ({first_few(others, len(others))}), and nothing is "
+            f"-o {directory} holds other files ({first_few(other_names, len(other_names))}), and nothing is "
             "written next to them: name a new directory, such as "
             f"{os.path.join(directory, 'packs')}"
         )

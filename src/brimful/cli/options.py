@@ -6,7 +6,6 @@ A field of settings that has a help (``brimful.base.arguments``) is a flag and a
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import Enum
@@ -177,18 +176,21 @@ def pairs_of(flag: str, form: str, kind: Any = Any) -> Callable[..., dict[str, A
         form: the form of a text, for messages.
         kind: type of the values: ``int``, ``str``, or ``Any`` for JSON.
     """
-    pattern, convert = {int: (r"\d+", int), str: (".+", str)}.get(kind, (".*", _json_or_text))
 
     def parse(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> dict[str, Any] | None:
         values: dict[str, Any] = {}
         for text in texts:
-            match = re.fullmatch(f"([^=]+)=({pattern})", text, re.DOTALL)
-            if match is None:
+            name, equals, value = text.partition("=")
+            if (
+                not (name and equals)
+                or (kind is int and not value.isdecimal())
+                or (kind is str and not value)
+            ):
                 raise SettingsError(f"{flag} {text!r} must be {form}")
             # Otherwise the second limit would silently replace the first.
-            if kind is int and match.group(1) in values:
-                raise SettingsError(f"{flag} {match.group(1)} is given twice")
-            values[match.group(1)] = convert(match.group(2))
+            if kind is int and name in values:
+                raise SettingsError(f"{flag} {name} is given twice")
+            values[name] = kind(value) if kind in (int, str) else _json_or_text(value)
         return values or None
 
     return parse

@@ -1,7 +1,5 @@
 """Contents of packs: of each budget, and of each source before packing and after."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -32,16 +30,16 @@ def test_a_table_that_knows_its_parts_needs_no_array():
 
 
 @pytest.mark.parametrize(
-    ("sources", "named"),
+    "sources",
     [
-        (np.array([0, 1]), "one whole number for each of the 3 samples"),
-        (np.array([0.0, 1.0, 1.0]), "float64"),
-        (np.array([0, 1, 2]), "names source 2, and only 2 have a name"),
-        (np.array([0, 1, -1]), "names source -1"),
+        np.array([0, 1]),
+        np.array([0.0, 1.0, 1.0]),
+        np.array([0, 1, 2]),
+        np.array([0, 1, -1]),
     ],
 )
-def test_sources_that_do_not_fit_are_refused(sources, named):
-    with pytest.raises(SettingsError, match=re.escape(named)):
+def test_sources_that_do_not_fit_are_refused(sources):
+    with pytest.raises(SettingsError, match="the number of its source, from 0 to 1, for each of the 3 samples"):
         source_shares(sources, ["a", "b"], LengthTable.from_lengths([1, 2, 3]), None)
 
 

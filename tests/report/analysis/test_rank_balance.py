@@ -20,7 +20,6 @@ def test_waiting_of_two_ranks_by_hand():
     assert work.balanced.rank_squares == [96, 96]
     assert work.balanced.rank_tokens == [16, 16]
     assert work.pack_cost_spread == pytest.approx(64 / 48)
-    assert work.attention_ratio == 1.0
     assert measure_rank_balance(plan, TrainingRun(dp_world_size=5, cost_model=square)) is None
 
 

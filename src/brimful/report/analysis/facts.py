@@ -133,16 +133,13 @@ def source_shares(
     >>> source_shares(np.array([0, 0, 1]), ["chats", "books"], table, plan)[1]
     SourceShare(name='books', samples=1, tokens=9, samples_packed=1, tokens_packed=5)
     """
-    if sources.shape != (len(table),) or sources.dtype.kind not in "iu":
+    is_number = sources.shape == (len(table),) and sources.dtype.kind in "iu"
+    if not is_number or (
+        len(sources) and not 0 <= int(sources.min()) <= int(sources.max()) < len(names)
+    ):
         raise SettingsError(
-            f"{setting('sources')} must hold one whole number for each of the {len(table):,} "
-            f"samples and has shape {sources.shape} of {sources.dtype}"
-        )
-    if len(sources) and not 0 <= int(sources.min()) <= int(sources.max()) < len(names):
-        # Of two wrong numbers, name the negative one: it is wrong for any number of names.
-        wrong = int(sources.max()) if int(sources.min()) >= 0 else int(sources.min())
-        raise SettingsError(
-            f"{setting('sources')} names source {wrong}, and only {len(names)} have a name: add "
+            f"{setting('sources')} must hold the number of its source, from 0 to "
+            f"{len(names) - 1}, for each of the {len(table):,} samples: every source has a "
             f"{setting('source_names')}"
         )
 

@@ -60,7 +60,6 @@ class RankBalance:
     Attributes:
         num_steps: full ones; packs that fill no step are left out.
         pack_cost_spread: cost of the costliest pack ÷ mean cost of a pack.
-        attention_ratio: cost of attention over squares ÷ all cost of the language model.
         as_it_comes, balanced: in seeded order, and exchanged by cost.
         parts: towers and language model, if towers have work; they run in turn, each ending at its
             barriers.
@@ -69,7 +68,6 @@ class RankBalance:
 
     num_steps: int
     pack_cost_spread: float
-    attention_ratio: float
     as_it_comes: OrderCosts
     balanced: OrderCosts
     parts: list[PartBalance]
@@ -133,7 +131,7 @@ def measure_rank_balance(
             rank_squares=squares[schedule].sum(axis=(0, 2, 3)).tolist(),
         )
 
-    seeded, balanced = schedule_by(None), schedule_by(costs)
+    seeded_order, balanced = schedule_by(None), schedule_by(costs)
     balances = []
     for column, part in enumerate(parts if len(parts) > 1 else ()):
         cost = costs[:, column]
@@ -141,21 +139,15 @@ def measure_rank_balance(
             PartBalance(
                 part,
                 share=float(cost.sum() / totals.sum()),
-                as_it_comes=_slowest_over_mean(seeded, cost),
+                as_it_comes=_slowest_over_mean(seeded_order, cost),
                 balanced=_slowest_over_mean(balanced, cost),
                 alone=_slowest_over_mean(schedule_by(cost), cost),
             )
         )
-    # Attention is the part of the cost that does not depend on the token count alone.
-    linear = run.cost_model.linear * plan.pack_tokens.astype(np.float64)
-    language = (
-        costs[:, parts.index(Part.LANGUAGE_MODEL)] if Part.LANGUAGE_MODEL in parts else 0 * totals
-    )
     return RankBalance(
         num_steps=plan.num_packs // run.packs_per_step,
         pack_cost_spread=float(totals.max() / totals.mean()),
-        attention_ratio=1 - float(linear.sum()) / float(language.sum()) if language.any() else 0.0,
-        as_it_comes=order_costs(seeded),
+        as_it_comes=order_costs(seeded_order),
         balanced=order_costs(balanced),
         parts=balances,
         notes=notes,

@@ -242,23 +242,23 @@ class StreamWatch:
         # While the stream grows, a step that lacks a pack is not there yet; at the end it is,
         # unless the tail is dropped.
         steps_there_are = order.num_steps(is_full=self._log.end is None or ack["tail"] == "drop")
-        behind = max(0, steps_there_are - position // lanes)
+        steps_behind = max(0, steps_there_are - position // lanes)
         seconds = notes["time"] - acks.read(positions[0])[1]["time"]
         rate = (position - positions[0]) / lanes / seconds if seconds > 0 else None
         dry = eta = None
         if rate:
             gain = None if packs_per_second is None else rate - packs_per_second / lanes
             if self._log.end is not None:
-                eta = behind / rate
+                eta = steps_behind / rate
             elif gain is not None and gain > 0:
-                dry = behind / gain
+                dry = steps_behind / gain
         # Ranks of an earlier, larger run no longer acknowledge.
-        own = {
+        own_ranks = {
             rank: facts
             for rank, facts in sorted(acks.ranks().items())
             if rank < notes["dp_world_size"]
         }
-        steps = {rank: int(facts["packs_delivered"]) // lanes for rank, facts in own.items()}
+        steps = {rank: int(facts["packs_delivered"]) // lanes for rank, facts in own_ranks.items()}
         first = max(steps.values(), default=0)
         return TrainingStatus(
             group=group,
@@ -267,11 +267,11 @@ class StreamWatch:
             checkpoint=str(notes["checkpoint"]),
             steps_there_are=steps_there_are,
             packs_per_step=lanes,
-            steps_behind=behind,
+            steps_behind=steps_behind,
             first_needed_shard=int(ack["frontier"]),
             dp_world_size=int(notes["dp_world_size"]),
             ranks=tuple(
-                RankStatus(rank, step, first - step, int(own[rank]["skipped"]))
+                RankStatus(rank, step, first - step, int(own_ranks[rank]["skipped"]))
                 for rank, step in steps.items()
             ),
             seconds_ago=max(0.0, time.time() - notes["time"]),

@@ -90,8 +90,10 @@ def _training(training: TrainingStatus) -> list[str]:
         names += [f"{len(late) - _MAX_RANKS:,} more"] if len(late) > _MAX_RANKS else []
         skipped = sum(rank.skipped for rank in training.ranks)
         names += [f"{counted(skipped, 'pack')} skipped"] if skipped else []
-        heard = f"{len(training.ranks):,} of {training.dp_world_size:,} acknowledge"
-        lines.append(f"ranks          {'; '.join([heard, *(names or ['all at the same step'])])}")
+        acknowledging = f"{len(training.ranks):,} of {training.dp_world_size:,} acknowledge"
+        lines.append(
+            f"ranks          {'; '.join([acknowledging, *(names or ['all at the same step'])])}"
+        )
     return lines
 
 

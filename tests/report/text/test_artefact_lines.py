@@ -7,7 +7,7 @@ from pathlib import Path
 
 def test_control_characters_of_the_data_do_not_reach_the_terminal(tmp_path: Path) -> None:
     """Without it a row of the data can clear the screen, or write its title."""
-    from brimful.report.text.pack_lines import show_pack
+    from brimful.report.text.artefact_lines import show_pack
     from brimful.testing.toys import toy_pack
 
     lines = show_pack(toy_pack([3]), 0, 8, lambda ids: "a\x1b[2J\x9b\tb\u202e\u2066\n")
@@ -20,7 +20,7 @@ def test_a_medium_stands_in_the_place_of_its_tokens() -> None:
     from dataclasses import replace
 
     from brimful.media import MediaKind, Medium, PlacedMedium
-    from brimful.report.text.pack_lines import pack_as_dict, show_pack
+    from brimful.report.text.artefact_lines import pack_as_dict, show_pack
     from brimful.testing.toys import toy_pack
 
     items = [

@@ -15,7 +15,7 @@ import pytest
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.report.analysis import shown_packs
 from brimful.report.analysis.shown_packs import ShownMedium, show_packs
-from brimful.report.html.pack_section import shown_packs_section
+from brimful.report.html.page import shown_packs_section
 from brimful.store.shards import Pack
 from brimful.testing.toys import toy_pack
 from tests.report.html.test_page import Page
