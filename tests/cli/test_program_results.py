@@ -11,5 +11,4 @@ from brimful.cli.program import show
 def test_settings_in_results_are_flags(capsys: pytest.CaptureFixture[str]) -> None:
     """Without it a report on the command line names arguments of Python, or shows marks."""
     show({}, lambda: [f"packs          {setting('min_fill', 0.5)} packs them again"], as_json=False)
-    assert capsys.readouterr().out == "packs          --min-fill 0.5 packs them again
-"
+    assert capsys.readouterr().out == "packs          --min-fill 0.5 packs them again\n"

@@ -110,10 +110,10 @@ def _pack_automatically(
     bound.
     """
     runs = best_fit_decreasing(items, capacity=options.capacity)
-    above = runs.num_packs - bound
-    if above == 0:
+    distance = runs.num_packs - bound
+    if distance == 0:
         return PackResult(runs, bound, PlanOutcome("best_fit_decreasing meets the bound"))
-    if above <= _CLOSE_ENOUGH * bound:
+    if distance <= _CLOSE_ENOUGH * bound:
         return PackResult(
             runs, bound, PlanOutcome("best_fit_decreasing, within 0.1 % of the bound")
         )
@@ -121,9 +121,9 @@ def _pack_automatically(
     from brimful.plan.optimal import installed_solver, pack_optimally
 
     if not installed_solver():
-        distance = f"best_fit_decreasing, {counted(above, 'pack')} above the bound"
+        outcome = f"best_fit_decreasing, {counted(distance, 'pack')} above the bound"
         advice = "with pip install -e '.[optimal]' fewer may be found"
-        return PackResult(runs, bound, PlanOutcome(f"{distance}; {advice}"))
+        return PackResult(runs, bound, PlanOutcome(f"{outcome}; {advice}"))
     operations = _OPERATIONS if options.time_limit is None else None
     return pack_optimally(
         items, capacity=options.capacity, time_limit=options.time_limit, operations=operations

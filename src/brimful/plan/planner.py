@@ -9,6 +9,7 @@ import numpy as np
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.ragged import positions_type
+from brimful.base.rng import generator
 from brimful.base.typing import AnyIntArray, BoolArray, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
@@ -19,7 +20,7 @@ from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.items import Items, prepare_items
 from brimful.plan.ledger import Ledger, ledger_of
 from brimful.plan.mixed import pack_mixture
-from brimful.plan.order.shuffle import companion_order, pack_places
+from brimful.plan.order.shuffle import seeded_orders, shuffle_classes
 from brimful.plan.packing import LengthsLike, Packing, PackResult, loads_of, tokens_of
 from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
@@ -179,29 +180,27 @@ def _repack_underfilled(
 
     def is_below(some_packs: Packing, some_sizes: AnyIntArray) -> BoolArray:
         loads = loads_of(some_packs, some_sizes).reshape(-1, len(thresholds))
-        below: BoolArray = np.asarray((loads < thresholds).all(axis=1))
-        return below
+        return np.asarray((loads < thresholds).all(axis=1))
 
-    underfilled = is_below(packing, items.sizes)
-    num_underfilled = int(np.count_nonzero(underfilled))
+    is_underfilled = is_below(packing, items.sizes)
+    num_underfilled = int(np.count_nonzero(is_underfilled))
     if num_underfilled == 0:
         return packing, (0, 0)
-    candidates = packing.take(np.flatnonzero(underfilled))
+    candidates = packing.take(np.flatnonzero(is_underfilled))
     sizes = items.sizes[candidates.items]
     if sizes.ndim > 1:
         repacked = pack_vectors(sizes, capacities=items.capacities, seed=settings.seed or 0).packs
     else:
         counts = Histogram.of(sizes)
-        repacked = best_fit_decreasing(counts, capacity=settings.usable).assign(
-            companion_order(sizes, counts, seed=settings.seed, epoch=settings.epoch)
-        )
+        order, _ = seeded_orders(sizes, counts, 0, seed=settings.seed, epoch=settings.epoch)
+        repacked = best_fit_decreasing(counts, capacity=settings.usable).assign(order)
     num_repacked_below = int(np.count_nonzero(is_below(repacked, sizes)))
     if len(repacked) <= num_underfilled and num_repacked_below < num_underfilled:
         candidates = Packing(repacked.offsets, candidates.items[repacked.items])
-    still_below = is_below(candidates, items.sizes)
-    full = packing.take(np.flatnonzero(~underfilled))
-    result = full.joined(candidates.take(np.argsort(still_below, kind="stable")))
-    return result, (num_underfilled, int(np.count_nonzero(still_below)))
+    is_last = is_below(candidates, items.sizes)
+    full = packing.take(np.flatnonzero(~is_underfilled))
+    result = full.joined(candidates.take(np.argsort(is_last, kind="stable")))
+    return result, (num_underfilled, int(np.count_nonzero(is_last)))
 
 
 def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
@@ -221,10 +220,11 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     )
     result = settings.rule.on_counts(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
-    packing = result.packs.assign(
-        companion_order(lengths, counts, seed=seed, epoch=epoch),
-        None if seed is None else pack_places(result.packs.num_packs, seed=seed, epoch=epoch),
+    orders: list[Any] = list(
+        seeded_orders(lengths, counts, result.packs.num_packs, seed=seed, epoch=epoch)
     )
+    # Popped, so that their memory is freed as soon as it is not needed.
+    packing = result.packs.assign(places=orders.pop(), order=orders.pop())
     return PackResult(
         packing, result.bound, result.outcome, total=int(counts.lengths @ counts.counts)
     )
@@ -235,8 +235,10 @@ def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     result = pack_vectors(items.sizes, capacities=items.capacities, seed=settings.seed or 0)
     if settings.seed is None:
         return result
-    places = pack_places(len(result.packs), seed=settings.seed, epoch=settings.epoch)
-    return replace(result, packs=result.packs.take(np.argsort(places)))
+    order = np.arange(len(result.packs))
+    stream = generator(seed=settings.seed, epoch=settings.epoch, purpose="pack order")
+    shuffle_classes(order, np.array([len(order)]), stream)
+    return replace(result, packs=result.packs.take(order))
 
 
 def _make_plan(

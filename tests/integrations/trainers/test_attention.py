@@ -7,7 +7,6 @@ transformers = pytest.importorskip("transformers", minversion="5.20")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
-from brimful.integrations.trainers import attention  # noqa: E402
 from brimful.integrations.trainers.attention import Machine, choose_attention, collator_for  # noqa: E402
 from brimful.verify import verify_packing  # noqa: E402
 from brimful.verify.drawn_samples import random_samples  # noqa: E402

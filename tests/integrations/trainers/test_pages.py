@@ -15,7 +15,6 @@ pytest.importorskip("accelerate")
 
 from brimful import PackCollator, PackLoader, PlanSettings, open_packs, open_source, pack_dataset  # noqa: E402
 from brimful.collate import Padding  # noqa: E402
-from brimful.integrations.trainers import attention  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

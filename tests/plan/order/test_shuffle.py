@@ -10,11 +10,18 @@ from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled_forms
 from brimful.base.rng import generator
-from brimful.plan.order.shuffle import random_places, shuffle_classes
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.order.shuffle import seeded_orders, shuffle_classes
 
 
-def stream(seed=0):
-    return generator(seed=seed, epoch=0, purpose="test")
+def stream(seed=0, purpose="test"):
+    return generator(seed=seed, epoch=0, purpose=purpose)
+
+
+def random_places(count, seed=0):
+    """The places of packs, one sample each."""
+    lengths = np.ones(max(1, count), dtype=np.int32)
+    return seeded_orders(lengths, Histogram.of(lengths), count, seed=seed, epoch=0)[1]
 
 
 def random_order(count, stream):
@@ -78,8 +85,8 @@ def test_compiled_and_numpy_give_the_same_order():
 def test_places_undo_the_order(use, count, seed):
     """Each pack is asked where it goes, one after the other: another answer would put two packs into one place."""
     with compiled_forms(use):
-        order = random_order(count, stream(seed))
-        places = random_places(count, stream(seed))
+        order = random_order(count, stream(seed, "pack order"))
+        places = random_places(count, seed)
     assert places.dtype == np.int32
     assert (places[order] == np.arange(count)).all()
 
@@ -89,10 +96,10 @@ def test_places_of_many_are_the_same_compiled_and_in_numpy(count):
     """At a power of two nearly every number is inside at once, or half of them are not."""
     pytest.importorskip("numba")
     with compiled_forms(False):
-        order = random_order(count, stream())
+        order = random_order(count, stream(0, "pack order"))
     with compiled_forms(True):
-        assert (random_order(count, stream()) == order).all()
-        places = random_places(count, stream())
+        assert (random_order(count, stream(0, "pack order")) == order).all()
+        places = random_places(count)
     assert (places[order] == np.arange(count)).all()
 
 
@@ -101,7 +108,7 @@ def test_every_order_of_few_numbers_is_as_likely(use):
     """Over seeds; chi-square of the 24 orders of four packs, 23 degrees of freedom."""
     times = 960
     with compiled_forms(use):
-        seen = Counter(tuple(random_places(4, stream(seed)).tolist()) for seed in range(times))
+        seen = Counter(tuple(random_places(4, seed).tolist()) for seed in range(times))
     distance = sum((seen[order] - times / 24) ** 2 / (times / 24) for order in seen)
     assert len(seen) == 24
     assert distance < 23 + 5 * 46**0.5

@@ -1,11 +1,11 @@
-"""Items written to the packs of their runs, once the offsets of the packs are known."""
+"""Items written to the packs of their runs, once the first item of each pack is known."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from brimful.base.ragged import ranges, starts_of
-from brimful.base.typing import AnyIntArray, Int64Array, Offsets
+from brimful.base.typing import AnyIntArray, Int64Array
 
 CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time, so that its temporary arrays stay in the cache."""
@@ -16,7 +16,7 @@ def assign_runs(
     packs_in_run: Int64Array,
     copies_per_pack: Int64Array,
     items_before: Int64Array,
-    offsets: Offsets,
+    begins: AnyIntArray,
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:
@@ -24,7 +24,7 @@ def assign_runs(
 
     Args:
         first_pack, packs_in_run, copies_per_pack, items_before: columns of ``PackRuns``.
-        offsets: of the packs, in the order of opening.
+        begins: first item of each pack, in the order of opening.
         order: see ``PackRuns.assign``.
         items: ``int[num_items]``, the output.
     """
@@ -35,7 +35,7 @@ def assign_runs(
         copies = np.uint64(copies_per_pack[run])
         first = np.uint64(first_pack[run])
         for pack in range(first, first + np.uint64(packs_in_run[run])):
-            begin = np.uint64(offsets[pack] + items_before[run])
+            begin = np.uint64(begins[pack] + items_before[run])
             for copy in range(copies):
                 items[begin + copy] = order[next_item]
                 next_item += np.uint64(1)
@@ -46,7 +46,7 @@ def assign_in_numpy(
     packs_in_run: Int64Array,
     copies_per_pack: Int64Array,
     items_before: Int64Array,
-    offsets: Offsets,
+    begins: AnyIntArray,
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:
@@ -69,7 +69,7 @@ def assign_in_numpy(
         num_packs = packs_in_run[part]
         pack = np.arange(int(num_packs.sum()), dtype=order.dtype)
         pack += np.repeat((first_pack[part] - starts_of(num_packs)).astype(order.dtype), num_packs)
-        places: AnyIntArray = offsets[pack].astype(order.dtype)
+        places: AnyIntArray = begins[pack].astype(order.dtype)
         places += np.repeat(items_before[part].astype(order.dtype), num_packs)
         if int(copies_per_pack[part].max()) > 1:
             # Copies in one pack are contiguous: the place of the first, plus the number of the

@@ -40,9 +40,9 @@ def reorder_packs(sizes: AnyIntArray, places: AnyIntArray, items: AnyIntArray) -
         places: ``int[num_packs]``, the new place of each pack.
         items: ``int[num_items]``, pack after pack.
     """
-    write, read = (compiled(function, 0, worth=0) for function in (_write, _read))
-    assert write is not None
-    assert read is not None
+    writer, reader = (compiled(function, 0, worth=0) for function in (_write, _read))
+    assert writer is not None
+    assert reader is not None
     num_items, num_packs, radix = len(items), len(sizes), int(sizes.max()) + 1
     # The head has to fit a signed word.
     places_of_a_bucket = min(
@@ -52,9 +52,9 @@ def reorder_packs(sizes: AnyIntArray, places: AnyIntArray, items: AnyIntArray) -
     shift = places_of_a_bucket.bit_length() - 1
     words = np.empty(num_items + num_packs, dtype=items.dtype)
     begins = np.zeros((num_packs - 1 >> shift) + 2, dtype=np.int64)
-    write(sizes, places, items, shift, radix, begins, words)
+    writer(sizes, places, items, shift, radix, begins, words)
     offsets = np.zeros(num_packs + 1, dtype=np.int64)
-    read(words, begins, shift, radix, items, offsets)
+    reader(words, begins, shift, radix, items, offsets)
     return offsets
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.compiling import compiled
-from brimful.base.ragged import offsets_of
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.plan.counts.assigning import assign_in_numpy, assign_runs
 from brimful.plan.counts.bucketing import reorder_packs
@@ -89,16 +88,18 @@ class PackRuns:
                 opening.
         """
         sizes = self.pack_sizes()
-        offsets = offsets_of(sizes)
+        kernel = compiled(assign_runs, len(order))
+        # Compiled code lays packs in the order of opening, and then moves them through buckets.
+        target = slice(None) if places is None or kernel is not None else places
+        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+        offsets[1:][target] = sizes
+        np.cumsum(offsets, out=offsets)
         items = np.empty_like(order)
-        assign = compiled(assign_runs, len(order))
-        (assign or assign_in_numpy)(
+        (kernel or assign_in_numpy)(
             *(self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before),
-            *(offsets, order, items),
+            *(offsets[:-1][target], order, items),
         )
-        if places is None or len(sizes) == 0:
+        if places is None or kernel is None or len(sizes) == 0:
             return Packing(offsets, items)
-        if assign is None:
-            return Packing(offsets, items).take(np.argsort(places))
         del offsets, order  # freed before the buckets are made, which need as much memory
         return Packing(reorder_packs(sizes, places, items), items)

@@ -86,15 +86,15 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
             open_runs[room] = []
         heappush(open_runs[room], (first_pack, packs, items_before))
 
-    for length, remaining in zip(
+    for length, num_left in zip(
         items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True
     ):
-        while remaining:
+        while num_left:
             # The fullest packs with room: least room that is at least ``length``, or new packs.
             index = bisect_left(rooms, length)
             if index == len(rooms):
                 room, first_pack, items_before = capacity, num_packs, 0
-                packs = -(-remaining // min(capacity // length, max_items))
+                packs = -(-num_left // min(capacity // length, max_items))
                 num_packs += packs
             else:
                 room = rooms[index]
@@ -104,17 +104,17 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
             # The run is divided: packs that take all copies, one that takes the remaining items,
             # untouched packs.
             copies = min(room // length, max_items - items_before)
-            num_full = min(packs, remaining // copies)
+            num_full = min(packs, num_left // copies)
             if num_full:
                 table.append((length, first_pack, num_full, copies, items_before))
                 leave_open(room - copies * length, first_pack, num_full, items_before + copies)
-                remaining -= num_full * copies
-            if num_full < packs and remaining:
-                table.append((length, first_pack + num_full, 1, remaining, items_before))
+                num_left -= num_full * copies
+            if num_full < packs and num_left:
+                table.append((length, first_pack + num_full, 1, num_left, items_before))
                 leave_open(
-                    room - remaining * length, first_pack + num_full, 1, items_before + remaining
+                    room - num_left * length, first_pack + num_full, 1, items_before + num_left
                 )
-                num_full, remaining = num_full + 1, 0
+                num_full, num_left = num_full + 1, 0
             if num_full < packs:
                 leave_open(room, first_pack + num_full, packs - num_full, items_before)
     return PackRuns.of_table(table, num_packs)

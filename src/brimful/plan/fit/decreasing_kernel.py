@@ -48,8 +48,8 @@ def place_decreasing(
     num_packs = 0
     for number in range(len(lengths) - 1, -1, -1):
         length = lengths[number]
-        remaining = counts[number]
-        while remaining > 0:
+        num_left = counts[number]
+        while num_left > 0:
             # Find the least room of at least ``length``: go up until a word has a bit at or after
             # it, then down.
             room = length
@@ -65,7 +65,7 @@ def place_decreasing(
             if level == num_levels:
                 room = capacity
                 copies = capacity // length
-                first_pack, packs, items_before = num_packs, (remaining + copies - 1) // copies, 0
+                first_pack, packs, items_before = num_packs, (num_left + copies - 1) // copies, 0
                 num_packs += packs
             else:
                 room += _PLACE_OF_BIT[((word & (~word + one)) * _DE_BRUIJN) >> _SHIFT]
@@ -90,16 +90,16 @@ def place_decreasing(
             if num_runs + 3 > len(runs):
                 runs = np.concatenate((runs, np.empty_like(runs)))
             copies = room // length
-            num_full = min(packs, remaining // copies)
-            remaining -= num_full * copies
-            num_partial = 1 if num_full < packs and remaining > 0 else 0
+            num_full = min(packs, num_left // copies)
+            num_left -= num_full * copies
+            num_partial = 1 if num_full < packs and num_left > 0 else 0
             for part in range(3):
                 # The run is divided: packs that take all copies, one that takes the remaining
                 # items, untouched packs.
                 if part == 0:
                     first, count, placed_items = first_pack, num_full, copies
                 elif part == 1:
-                    first, count, placed_items = first_pack + num_full, num_partial, remaining
+                    first, count, placed_items = first_pack + num_full, num_partial, num_left
                 else:
                     first = first_pack + num_full + num_partial
                     count, placed_items = packs - num_full - num_partial, np.int64(0)
@@ -142,5 +142,5 @@ def place_decreasing(
                         break
                     place >>= 6
             if num_partial:
-                remaining = np.int64(0)
+                num_left = np.int64(0)
     return table[:num_rows], num_packs

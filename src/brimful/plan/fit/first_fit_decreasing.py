@@ -37,7 +37,7 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
     # Runs of equal packs with room, in order of opening: rows of (room, first_pack, packs,
     # items_before).
     runs = np.empty((0, 4), dtype=np.int64)
-    for length, remaining in zip(
+    for length, num_left in zip(
         items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True
     ):
         for index in (*np.flatnonzero(runs[:, 0] >= length).tolist(), len(runs)):
@@ -47,21 +47,21 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
                 room, first_pack, packs, items_before = (
                     capacity,
                     num_packs,
-                    -(-remaining // (capacity // length)),
+                    -(-num_left // (capacity // length)),
                     0,
                 )
                 num_packs += packs
             copies = room // length
-            num_full = min(packs, remaining // copies)
-            remaining -= num_full * copies
+            num_full = min(packs, num_left // copies)
+            num_left -= num_full * copies
             # The run is divided: packs that take all copies, one that takes the remaining items,
             # untouched packs.
-            num_partial = 1 if num_full < packs and remaining else 0
+            num_partial = 1 if num_full < packs and num_left else 0
             parts = []
             first = first_pack
             for count, placed in (
                 (num_full, copies),
-                (num_partial, remaining),
+                (num_partial, num_left),
                 (packs - num_full - num_partial, 0),
             ):
                 if count:
@@ -74,7 +74,7 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
             runs = np.concatenate(
                 [runs[:index], np.array(parts, dtype=np.int64), runs[index + 1 :]]
             )
-            if num_partial or not remaining:
+            if num_partial or not num_left:
                 break
         runs = runs[runs[:, 0] > 0]
     return PackRuns.of_table(table, num_packs)

@@ -86,14 +86,14 @@ def _spread(lengths: Int64Array, counts: Int64Array, capacity: int, num_packs: i
     heap = [(0, 0, num_packs, 0)]
     for number in range(len(lengths) - 1, -1, -1):
         length = int(lengths[number])
-        remaining = int(counts[number])
-        while remaining > 0:
+        num_left = int(counts[number])
+        while num_left > 0:
             load, first_pack, packs, items_before = heappop(heap)
             if load + length > capacity:
                 return table[:0]
             if num_rows == len(table):
                 table = np.concatenate((table, np.empty_like(table)))
-            num_filled = min(packs, remaining)
+            num_filled = min(packs, num_left)
             table[num_rows, 0], table[num_rows, 1], table[num_rows, 2] = (
                 length,
                 first_pack,
@@ -101,7 +101,7 @@ def _spread(lengths: Int64Array, counts: Int64Array, capacity: int, num_packs: i
             )
             table[num_rows, 3], table[num_rows, 4] = 1, items_before
             num_rows += 1
-            remaining -= num_filled
+            num_left -= num_filled
             heappush(heap, (load + length, first_pack, num_filled, items_before + 1))
             if num_filled < packs:
                 heappush(heap, (load, first_pack + num_filled, packs - num_filled, items_before))

@@ -6,11 +6,12 @@ is applied again to a result outside the range until the result is inside (cycle
 Rogaway, "Ciphers with arbitrary finite domains", 2002).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from brimful.base.compiling import compiled
-from brimful.base.ragged import positions_type
 from brimful.base.rng import RandomStream, generator
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.plan.counts.counting_sort import decreasing_order
@@ -18,6 +19,9 @@ from brimful.plan.counts.histogram import Histogram
 
 _ROUNDS = 4
 """Rounds of multiply, add and fold in one bijection."""
+
+_WORDS_PER_CLASS = 2 * _ROUNDS
+"""Random words for one class: a factor and a summand for each round."""
 
 _MIN_BITS = 6
 """Minimum bits of the numbers that the bijection permutes: with fewer bits it does not mix."""
@@ -41,62 +45,48 @@ _CHUNK = 1 << 16
 _Words = npt.NDArray[np.uint32]
 
 
-def companion_order(
-    lengths: AnyIntArray, items: Histogram, *, seed: int | None, epoch: int
-) -> AnyIntArray:
-    """Sort the positions of the lengths, longest first, and shuffle the positions of equal lengths.
+def seeded_orders(
+    lengths: AnyIntArray, items: Histogram, num_packs: int, *, seed: int | None, epoch: int
+) -> tuple[AnyIntArray, AnyIntArray | None]:
+    """Draw both orders of a plan: positions of the lengths, longest first, with equal lengths
+    shuffled; and the place of each pack, as packs are opened longest first and served in an order
+    independent of lengths.
 
     Args:
         lengths: ``int[num_items]``, each at least 1.
         items: their histogram.
-        seed: None keeps equal lengths in order of position.
-        epoch: another epoch has another order.
+        num_packs: at most ``num_items``.
+        seed: None keeps equal lengths in order of position, and packs in order of opening.
+        epoch: another epoch has other orders.
 
     >>> lengths = np.array([3, 3, 5, 1, 3], dtype=np.int32)
-    >>> companion_order(lengths, Histogram.of(lengths), seed=1, epoch=0).tolist()
-    [2, 1, 0, 4, 3]
+    >>> order, places = seeded_orders(lengths, Histogram.of(lengths), 4, seed=1, epoch=0)
+    >>> order.tolist(), places.tolist()
+    ([2, 1, 0, 4, 3], [3, 1, 0, 2])
     """
     order = decreasing_order(lengths, items)
-    if seed is not None:
-        stream = generator(seed=seed, epoch=epoch, purpose="companions")
-        shuffle_classes(order, np.ascontiguousarray(items.counts[::-1]), stream)
-    return order
-
-
-def pack_places(num_packs: int, *, seed: int, epoch: int) -> AnyIntArray:
-    """Draw the place of each pack, ``int32[num_packs]``, or int64 if needed: packs are opened
-    longest first, and served in an order independent of lengths.
-
-    >>> pack_places(4, seed=1, epoch=0).tolist()
-    [3, 1, 0, 2]
-    """
-    stream = generator(seed=seed, epoch=epoch, purpose="pack order")
-    return random_places(num_packs, stream)
-
-
-def random_places(count: int, stream: RandomStream) -> AnyIntArray:
-    """Return the place of each of the numbers 0 to count - 1 in the order that
-    ``shuffle_classes`` gives them as one class: ``int32[count]``, or int64 if needed.
-
-    >>> from brimful.base.rng import generator
-    >>> random_places(6, generator(seed=0, epoch=0, purpose="doc")).tolist()
-    [3, 1, 0, 2, 4, 5]
-    """
-    places: AnyIntArray = np.arange(count, dtype=positions_type(count))
-    compute = compiled(_compute_places, count, sum_calls=True)
-    if compute is None:
-        order = places.copy()
-        shuffle_classes(order, np.array([count], dtype=np.int64), stream)
-        places[order] = np.arange(count, dtype=places.dtype)
-        return places
-    keys, bits = _keys(np.array([count], dtype=np.int64), stream)
-    # The inverse rounds, the last round first; an odd factor has an inverse modulo 2**32.
-    inverse = [
-        (pow(factor, -1, 1 << 32), summand)
-        for factor, summand in keys.reshape(_ROUNDS, 2)[::-1].tolist()
-    ]
-    compute(np.array(inverse, dtype=np.uint32), int(bits[0]), places)
-    return places
+    if seed is None:
+        return order, None
+    counts = np.ascontiguousarray(items.counts[::-1])
+    companions = generator(seed=seed, epoch=epoch, purpose="companions")
+    companion_words = companions.words(len(counts) * _WORDS_PER_CLASS)
+    pack_words = generator(seed=seed, epoch=epoch, purpose="pack order").words(_WORDS_PER_CLASS)
+    permute = compiled(_permute_in_blocks, len(order), sum_calls=True)
+    compute_places = compiled(_compute_places, num_packs, sum_calls=True)
+    _shuffle(order, counts, companion_words, permute)
+    places: AnyIntArray = np.arange(num_packs, dtype=order.dtype)
+    counts = np.array([num_packs], dtype=np.int64)
+    keys, bits = _keys(counts, pack_words)
+    if compute_places is None:
+        pack_order = places.copy()
+        _permute_in_numpy(counts, keys, bits, pack_order)
+        places[pack_order] = np.arange(num_packs, dtype=order.dtype)
+    else:
+        # The inverse rounds, the last round first; an odd factor has an inverse modulo 2**32.
+        rounds = keys.reshape(_ROUNDS, 2)[::-1].tolist()
+        inverse = [(pow(factor, -1, 1 << 32), summand) for factor, summand in rounds]
+        compute_places(np.array(inverse, dtype=np.uint32), int(bits[0]), places)
+    return order, places
 
 
 def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream) -> None:
@@ -115,24 +105,31 @@ def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream
     >>> items.tolist()
     [2, 1, 3, 0, 4, 6, 7, 5]
     """
-    keys, bits = _keys(counts, stream)
-    permute = compiled(_permute_in_blocks, len(order), sum_calls=True)
+    words = stream.words(len(counts) * _WORDS_PER_CLASS)
+    _shuffle(order, counts, words, compiled(_permute_in_blocks, len(order), sum_calls=True))
+
+
+def _shuffle(
+    order: AnyIntArray,
+    counts: Int64Array,
+    words: npt.NDArray[np.uint64],
+    permute: Callable[..., None] | None,
+) -> None:
+    keys, bits = _keys(counts, words)
     if permute is None:
         _permute_in_numpy(counts, keys, bits, order)
     else:
         permute(counts, keys, bits, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype))
 
 
-def _keys(counts: Int64Array, stream: RandomStream) -> tuple[_Words, Int64Array]:
-    """Draw the key of each class: an odd factor and a summand for each round.
+def _keys(counts: Int64Array, words: npt.NDArray[np.uint64]) -> tuple[_Words, Int64Array]:
+    """Make the key of each class from random words: an odd factor and a summand for each round.
 
     Returns:
         The keys, ``uint32[num_classes, 2 · rounds]``; and ``int64[num_classes]``, bits of the
         numbers that the bijection of each class permutes.
     """
-    keys = (
-        stream.words(len(counts) * 2 * _ROUNDS).astype(np.uint32).reshape(len(counts), 2 * _ROUNDS)
-    )
+    keys = words.astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
     keys[:, ::2] |= np.uint32(1)
     # Bits of the largest number of each class; frexp of a whole number below 2**53 is exact.
     bits = np.maximum(np.frexp((counts - 1).astype(np.float64))[1], _MIN_BITS).astype(np.int64)
