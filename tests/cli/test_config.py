@@ -65,7 +65,7 @@ def test_a_flag_goes_before_the_file(job: Path, chats: Path, tmp_path: Path) -> 
         ("field: {messages: [a]}", "1: field must be a text, a list of texts, or a mapping of texts and is a block"),
         ("max_length: 1\ncutoff_len: 3", "2: cutoff_len repeats max_length in"),
         ("seed: 1\nseed: 2", "2: seed is repeated: keep one"),
-        ("run:\n  packing: true", "1: pack has no option 'run': options belong at the left margin, outside of blocks"),
+        ("run:\n  packing: true", "1: pack has no option 'run'"),
         ("x: !!python/object/apply:os.system [ls]", "1: pack has no option 'x'"),
         ("system: !!python/object/apply:os.system [ls]", "1: system must be one text and is a list"),
         ("a: b: c", "1: not YAML: mapping values are not allowed here"),
@@ -86,12 +86,7 @@ def test_a_wrong_line_is_named(text: str, message: str, tmp_path: Path) -> None:
 
 def test_a_file_belongs_to_one_command(job: Path) -> None:
     """Without it `measure` would write its table where the packs belong."""
-    assert "it is an option of `brimful pack`" in refused("measure", "--config", job)
-
-
-def test_a_data_set_s_configuration_is_sent_elsewhere() -> None:
-    """Without it a command of an older brimful ends at a file that nobody looks for."""
-    assert refused("pack", "--config", "main").endswith("(a configuration of a data set is named with --subset)")
+    assert "measure has no option" in refused("measure", "--config", job)
 
 
 def test_words_of_others_stand_for_options() -> None:

@@ -4,14 +4,13 @@ overrides the file.
 
 import json
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import click
 
 from brimful.base.optional import optional
-from brimful.cli.program import command_named
 from brimful.errors import SettingsError, SourceNotFoundError
 
 _MAX_BYTES = 1 << 20
@@ -138,7 +137,16 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
             target = str(option.name)
             value = texts_of(entry) if option.multiple else _value(entry, option.type, ctx)
         else:
-            raise SettingsError(_unknown(entry, [*by_name, _SOURCE], ctx))
+            names = [*by_name, _SOURCE, *_ALIASES, *_SWITCHES]
+            matches = get_close_matches(_word(entry.key), names, n=1, cutoff=0.6)
+            hint = (
+                f"did you mean {matches[0]}?"
+                if matches
+                else f"`brimful {ctx.info_name} --help` lists the options"
+            )
+            raise SettingsError(
+                f"{entry.where}: {ctx.info_name} has no option {entry.key!r}: {hint}"
+            )
         if target in places:
             raise SettingsError(f"{entry.where}: {entry.key} repeats {places[target]}: keep one")
         places[target] = f"{entry.key if target == SOURCES_META else name} in {entry.where}"
@@ -182,10 +190,7 @@ def file_entries(path: str, flag: str) -> list[FileEntry]:
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
-        hint = (
-            " (a configuration of a data set is named with --subset)" if flag == "--config" else ""
-        )
-        raise SourceNotFoundError(f"{flag} {path}: no such file{hint}") from error
+        raise SourceNotFoundError(f"{flag} {path}: no such file") from error
     if len(content) > _MAX_BYTES:
         raise SettingsError(
             f"{flag} {path} has more than {_MAX_BYTES:,} bytes: it is data, not a file of settings"
@@ -225,21 +230,6 @@ def node_entries(path: str, node: Any) -> list[FileEntry]:
 
 def _word(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
-
-
-def _unknown(entry: FileEntry, names: Sequence[str], ctx: click.Context) -> str:
-    """Return the message for an unknown key, with the nearest known one."""
-    command, name = ctx.info_name, _ALIASES.get(_word(entry.key), _word(entry.key))
-    matches = get_close_matches(_word(entry.key), [*names, *_ALIASES, *_SWITCHES], n=1, cutoff=0.6)
-    if command != "pack" and name in _options(command_named("pack")):
-        hint = "it is an option of `brimful pack`, and a file belongs to one command"
-    elif matches:
-        hint = f"did you mean {matches[0]}?"
-    elif not isinstance(entry.node.value, str) and entry.node.tag.endswith(":map"):
-        hint = "options belong at the left margin, outside of blocks"
-    else:
-        hint = f"`brimful {command} --help` lists the options"
-    return f"{entry.where}: {command} has no option {entry.key!r}: {hint}"
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:

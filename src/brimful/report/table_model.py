@@ -142,7 +142,6 @@ def runs_table(advice: Advice) -> Table:
             for run, step in packed_steps.items()
         ),
     ]
-    loss_head = "loss tokens, at most" if advice.loss_tokens_are_most else "loss tokens/step"
     rows: list[Row] = [
         {
             "run": run,
@@ -150,13 +149,13 @@ def runs_table(advice: Advice) -> Table:
             "samples/step": round(step.samples),
             "tokens/step": round(step.tokens),
             "with padding": round(positions),
-            loss_head: round(step.loss_tokens or 0),
+            "loss tokens, at most": round(step.loss_tokens or 0),
             "steps/epoch": step.steps_per_epoch,
         }
         for run, step, positions in runs
     ]
     table = Table(rows, strong=len(rows) - 1)
-    return table.without(loss_head) if advice.unpacked.loss_tokens is None else table
+    return table.without("loss tokens, at most") if advice.unpacked.loss_tokens is None else table
 
 
 def choices_table(advice: Advice) -> Table:

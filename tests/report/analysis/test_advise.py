@@ -243,11 +243,9 @@ def test_loss_tokens_are_those_of_the_packed_samples():
     dropped = advice_for(plan=plan_of(table, 8, overflow="drop"), table=table, world=1, accumulation=1)
     assert dropped.packed.loss_tokens == pytest.approx((2 + 3 + 1) / 2)
     assert dropped.unpacked.loss_tokens == pytest.approx(6 / 3)
-    assert not dropped.loss_tokens_are_most
-    assert [row["loss tokens/step"] for row in runs_table(dropped).rows][1:3] == [2, 3]
+    assert [row["loss tokens, at most"] for row in runs_table(dropped).rows][1:3] == [2, 3]
     split = advice_for(plan=plan_of(table, 8, overflow="split"), table=table, world=1, accumulation=1)
     assert split.packed.loss_tokens == pytest.approx(15 / plan_of(table, 8, overflow="split").num_packs)
-    assert split.loss_tokens_are_most
     assert advice_for(plan=plan_of([4, 4], 8)).packed.loss_tokens is None
 
 

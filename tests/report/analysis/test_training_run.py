@@ -24,7 +24,7 @@ def test_a_model_may_be_a_config_file_or_its_directory(tmp_path):
         '{"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 0}'
     )
     assert cost_model_from_config(path).crossover_length == cost_model_from_config(tmp_path).crossover_length == 640
-    for text, named in (("[1]", "no JSON object"), ("{", "is not JSON"), ("{}", "num_hidden_layers")):
+    for text, named in (("[1]", "no JSON object"), ("{", "is not the config.json"), ("{}", "num_hidden_layers")):
         path.write_text(text)
         with pytest.raises(SettingsError, match=named):
             cost_model_from_config(path)

@@ -50,7 +50,8 @@ class StepSize:
         rows: sequences: samples if unpacked, packs if packed.
         samples: segments, if the overflow policy splits samples.
         tokens: real ones, without padding.
-        loss_tokens: targets of the loss; None if they were not measured.
+        loss_tokens: targets of the loss, of which cuts may have taken some; None if they were not
+            measured.
         steps_per_epoch: the last one may be smaller than the others.
     """
 
@@ -146,7 +147,6 @@ class Advice:
         padded_to_capacity: unpacked rows padded to the capacity.
         choices: ways to set the packed run, fewest packs a step first.
         recommended: index of the choice nearest to the samples a step.
-        loss_tokens_are_most: true if cuts may have taken some of the loss tokens that are counted.
         notes: settings to change and reasons, most important first.
     """
 
@@ -166,7 +166,6 @@ class Advice:
     padded_to_capacity: PaddedRun
     choices: tuple[Choice, ...]
     recommended: int
-    loss_tokens_are_most: bool
     notes: tuple[Note, ...] = ()
 
     @property
@@ -330,8 +329,6 @@ def advise(
         padded_to_capacity=padded_to_capacity,
         choices=tuple(choice(packs) for packs in numbers),
         recommended=numbers.index(nearest["samples"]),
-        loss_tokens_are_most=loss_tokens is not None
-        and bool(plan.ledger.tokens_truncated or plan.ledger.samples_split),
     )
     # Notes are written on the finished numbers, so they cannot say anything else.
     return replace(advice, notes=tuple(_notes(advice)))

@@ -72,21 +72,14 @@ def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFil
     if table is None or not plan.num_packs:
         return []
     limits = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
-    columns = {
-        name: column
-        for name, column in table.budgets.items()
-        if name not in ("tokens", "loss_tokens")
-    }
-    columns = {
-        name: column
-        for name, column in columns.items()
-        if name in limits or (name not in _FOR_COSTS and int(column.max(initial=0)) > 0)
-    }
-    if not columns:
-        return []
     sums = {"tokens": np.asarray(plan.pack_tokens, dtype=np.int64)}
-    for name, column in columns.items():
-        sums[name] = np.add.reduceat(column[plan.sample_ids].astype(np.int64), plan.offsets[:-1])
+    for name, column in table.budgets.items():
+        is_used = name not in _FOR_COSTS and int(column.max(initial=0)) > 0
+        if name not in ("tokens", "loss_tokens") and (name in limits or is_used):
+            uses = column[plan.sample_ids].astype(np.int64)
+            sums[name] = np.add.reduceat(uses, plan.offsets[:-1])
+    if len(sums) == 1:
+        return []
     return [
         BudgetFill(
             name,

@@ -10,7 +10,7 @@ from typing import Any
 
 from brimful.base.arguments import option
 from brimful.base.wording import setting
-from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
+from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.plan.schedule import CostModel
 
 _CONFIG_KEYS = (
@@ -76,18 +76,14 @@ def cost_model_from_config(path: str | os.PathLike[str]) -> CostModel:
     try:
         with open(name, encoding="utf-8") as file:
             config = json.load(file)
+        if not isinstance(config, dict):
+            raise ValueError("it holds no JSON object")
+        return CostModel.of_model(config)
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{setting('model_config', name)}: no such file") from error
     except ValueError as error:
-        raise SettingsError(f"{setting('model_config', name)} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise SettingsError(
-            f"{setting('model_config', name)} holds no JSON object: give the config.json of a model"
-        )
-    try:
-        return CostModel.of_model(config)
-    except BrimfulError as error:
-        raise SettingsError(f"{setting('model_config', name)}: {error.message}") from error
+        message = f"{setting('model_config', name)} is not the config.json of a model: {error}"
+        raise SettingsError(message) from error
 
 
 _MINIMA = {

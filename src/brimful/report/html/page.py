@@ -209,16 +209,10 @@ def capacity_section(facts: Facts) -> str:
     points = facts.sweep
     capacity = None if facts.plan is None else facts.plan.capacity
     words = "The same lengths planned again, best fit decreasing, without samples longer than the capacity."
-    large_losses = ", ".join(
-        f"{percent(point.lost_ratio)} at {point.capacity:,}" for point in points if point.loses_much
-    )
     return section(
         "capacities",
         "Other capacities",
         paragraph(words),
-        warning(f"Too long, and so left out, of all tokens: {large_losses}.")
-        if large_losses
-        else "",
         capacity_chart(points, capacity),
         table(tables.sweep_table(points)),
     )
