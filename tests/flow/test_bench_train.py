@@ -1,5 +1,6 @@
 """The training benchmark trains the same samples in every layout, and notices when they are not the same."""
 
+import functools
 import importlib
 import inspect
 from pathlib import Path
@@ -65,6 +66,7 @@ def test_kernel_of_torch_is_called_as_it_wants_to_be(bench, monkeypatch):
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     signature = inspect.signature(varlen.varlen_attn)
 
+    @functools.wraps(varlen.varlen_attn)
     def slow(*args, **others):
         bound = signature.bind(*args, **others).arguments
         assert bound["window_size"] == (-1, 0)

@@ -61,13 +61,13 @@ def test_every_beginning_of_an_array_is_refused(data):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b'[\n{"a": 1}\n{"b": 2}]', "a.json: row 1 (sample 1): not JSON: Expecting ',' delimiter"),
-        (b'[{"a": 1},\n\n   nope]', "a.json: row 1 (sample 1): not JSON: Expecting value"),
-        (b'[{"a": nope, "long": "' + b"x" * 100 + b'"}]', "a.json: row 0 (sample 0): not JSON: Expecting value"),
-        (b"[1, 2] 3", "a.json: row 2 (sample 2): not JSON: Extra data"),
-        (b"[1, ", "a.json: row 1 (sample 1): not JSON: Expecting value"),
-        (b'["abcdef", {"b": 12', "a.json: row 1 (sample 1): not JSON: Expecting ',' delimiter"),
-        (b'[1,\n "abc", {"b": "cd', "a.json: row 2 (sample 2): not JSON: Unterminated string starting at"),
+        (b'[\n{"a": 1}\n{"b": 2}]', "a.json:3 (sample 1): not JSON: Expecting ',' delimiter at column 1"),
+        (b'[{"a": 1},\n\n   nope]', "a.json:3 (sample 1): not JSON: Expecting value at column 4"),
+        (b'[{"a": nope, "long": "' + b"x" * 100 + b'"}]', "a.json:1 (sample 0): not JSON: Expecting value at column 8"),
+        (b"[1, 2] 3", "a.json:1 (sample 2): not JSON: Extra data at column 8"),
+        (b"[1, ", "a.json:1 (sample 1): not JSON: Expecting value at column 5"),
+        (b'["abcdef", {"b": 12', "a.json:1 (sample 1): not JSON: Expecting ',' delimiter at column 20"),
+        (b'[1,\n "abc", {"b": "cd', "a.json:2 (sample 2): not JSON: Unterminated string starting at at column 15"),
         (b'["a", "\xff"]', "a.json: row 1 (sample 1): invalid UTF-8"),
         (b"[%s]" % (b"1" * 5000), "a.json: row 0 (sample 0): not readable as JSON: Exceeds the limit"),
         (b"[" * 100_000, "a.json: row 0 (sample 0): not readable as JSON: nested too deeply"),
@@ -76,7 +76,7 @@ def test_every_beginning_of_an_array_is_refused(data):
     ],
 )
 @pytest.mark.usefixtures("_small")
-def test_what_is_wrong_is_named_with_its_row(data, message):
+def test_what_is_wrong_is_named_with_its_line(data, message):
     """Without it a missing comma in a big file could not be found."""
     with pytest.raises(SourceError) as caught:
         _elements(data)

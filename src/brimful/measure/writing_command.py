@@ -90,7 +90,9 @@ def _flags_of(
     }
     encoding = {name: value for name, value in encoding.items() if value}
     alike = open_source(paths[0] if len(paths) == 1 else paths, media=bool(directories), **opening)
-    encoder_again = encoder_for(alike, place, media=family and family.open(processor), **encoding)
+    encoder_again = encoder_for(
+        alike, place, media=family and family.open(processor, {}), **encoding
+    )
     ours, theirs = (
         {**item.length_settings, **item.label_settings} for item in (encoder, encoder_again)
     )

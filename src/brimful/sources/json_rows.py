@@ -177,15 +177,29 @@ def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
     data = source.read(_CHUNK)
     decoder = codecs.getincrementaldecoder(json.detect_encoding(data))("surrogatepass")
     text, position, row = "", 0, 0  # a window of the decoded file, from a position on
+    line, line_start = 1, 0  # of the window's first character; its start, relative to the window
 
-    def fault(reason: object) -> BadSampleError:
-        return BadSampleError(str(reason), sample_id=row, where=f"{title}: row {row}")
+    def start_of_line(at: int) -> int:
+        return text.rfind("\n", 0, at) + 1 or line_start
+
+    def fault(reason: object, at: int | None = None) -> BadSampleError:
+        """Return the error of the row; with line and column if a character of the window is
+        known.
+        """
+        where = f"{title}: row {row}"
+        if at is not None:
+            reason = f"not JSON: {reason} at column {at - start_of_line(at) + 1}"
+            at_line = line + text.count("\n", 0, at)
+            where = f"{title}:{at_line}"
+        return BadSampleError(str(reason), sample_id=row, where=where)
 
     def read_more() -> bool:
         """Advance the window: drop the text before the position, double the rest; false at the
         end.
         """
-        nonlocal text, position, data
+        nonlocal text, position, data, line, line_start
+        line += text.count("\n", 0, position)
+        line_start = start_of_line(position) - position
         try:
             text, position = text[position:] + decoder.decode(data, final=not data), 0
         except UnicodeDecodeError as error:
@@ -222,7 +236,7 @@ def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
                     len(text[error.pos :].strip()) > _LONGEST_LITERAL
                 )
                 if is_certain or is_end:
-                    raise fault(f"not JSON: {error.msg}") from error
+                    raise fault(error.msg, error.pos) from error
                 if len(text) - position > MAX_ROW_BYTES:
                     raise fault(oversized()) from error
             except (RecursionError, ValueError) as error:
@@ -233,10 +247,10 @@ def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
         row += 1
         mark = next_character()
         if mark not in ("]", ","):
-            raise fault("not JSON: Expecting ',' delimiter")
+            raise fault("Expecting ',' delimiter", position)
         if mark == ",":
             position += 1
             next_character()
     position += 1
     if next_character():
-        raise fault("not JSON: Extra data")
+        raise fault("Extra data", position)

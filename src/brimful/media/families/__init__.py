@@ -65,10 +65,7 @@ def open_family(name: str, directory: str | Path | None = None, **overrides: Any
     chosen = {key: value for key, value in overrides.items() if value is not None}
     if unknown := [setting(key) for key in sorted(chosen.keys() - set(kind.known_overrides))]:
         raise SettingsError(f"the family {name} has no setting {', '.join(unknown)}: leave it out")
-    files = None if directory is None else read_processor_files(directory)
-    family = kind.from_files(files, chosen)
-    family.directory = None if directory is None else Path(directory)
-    return family
+    return kind.open(directory, chosen)
 
 
 _CHOSEN = {

@@ -186,6 +186,14 @@ class Family(ABC):
             setattr(self, f"_{part.kind}", part)
 
     @classmethod
+    def open(cls, directory: str | Path | None, overrides: Mapping[str, Any]) -> Family:
+        """Return the family with the settings of a processor's folder; see ``open_family``."""
+        files = None if directory is None else read_processor_files(directory)
+        family = cls.from_files(files, overrides)
+        family.directory = None if directory is None else Path(directory)
+        return family
+
+    @classmethod
     @abstractmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Family:
         """Return the family with the settings of a processor, or of the published model if
