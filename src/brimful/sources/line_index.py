@@ -9,7 +9,7 @@ file is read in pieces: memory is needed only for the offsets of lines that are 
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,9 +23,7 @@ from brimful.errors import BrimfulError, SourceError
 from brimful.sources.rows import BLOCK_BYTES, BLOCK_ROWS, Block
 from brimful.sources.stamp import Stamp
 
-_KIND, _VERSION = "line_index", 3
-_FACTS = ("size", "mtime_ns", "ctime_ns", "fingerprint", "blank_lines")
-"""Attributes of an index that are stored as they are."""
+_KIND, _VERSION = "line_index", 4
 
 _CHUNK = 1 << 20
 _NEWLINE, _RETURN = 10, 13
@@ -42,9 +40,7 @@ class LineIndex:
     Attributes:
         index_path: of the index itself, for other processes to map; empty if it is not stored.
         starts: ``int64[num_lines]``, offset of the first byte of each line that is not blank.
-        size: bytes in the file.
-        mtime_ns, ctime_ns: times of the file's last change, in nanoseconds (``Stamp``);
-            ``ctime_ns`` is 0 if it was too young.
+        stamp: of the file; ``ctime_ns`` is 0 if it was too young.
         blocks: ranges of lines with the fingerprint of their bytes.
         fingerprint: of all bytes of the file.
         blank_lines: true if blank lines were skipped, so that line number and index differ.
@@ -52,20 +48,14 @@ class LineIndex:
 
     index_path: str
     starts: Int64Array
-    size: int
-    mtime_ns: int
-    ctime_ns: int
+    stamp: Stamp
     blocks: Sequence[Block]
     fingerprint: Fingerprint
     blank_lines: bool
 
-    def matches(self, stamp: Stamp) -> bool:
-        """Return true if a file has the size and time with which the index was built."""
-        return (stamp.size, stamp.mtime_ns) == (self.size, self.mtime_ns)
-
     def is_current(self, stamp: Stamp) -> bool:
         """Return true if the file has not been written since the index was built."""
-        return self.matches(stamp) and stamp.ctime_ns == self.ctime_ns
+        return stamp == self.stamp and stamp.ctime_ns == self.stamp.ctime_ns
 
 
 def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) -> LineIndex:
@@ -90,7 +80,9 @@ def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) 
             meta = {
                 "kind": _KIND,
                 "version": _VERSION,
-                **{name: getattr(index, name) for name in _FACTS},
+                "stamp": astuple(index.stamp),
+                "fingerprint": index.fingerprint,
+                "blank_lines": index.blank_lines,
                 "block_edges": [0, *(block.stop for block in index.blocks)],
                 "block_fingerprints": [block.fingerprint for block in index.blocks],
             }
@@ -113,15 +105,16 @@ def load_line_index(index_path: Path) -> LineIndex | None:
         starts = table.flat("start")
     except (FileNotFoundError, BrimfulError):
         return None
-    edges = meta["block_edges"]
-    sizes = np.diff(np.append(starts[edges[:-1]], meta["size"])).tolist()
+    edges, stamp = meta["block_edges"], Stamp(*meta["stamp"])
+    sizes = np.diff(np.append(starts[edges[:-1]], stamp.size)).tolist()
     pairs = zip(edges[:-1], edges[1:], meta["block_fingerprints"], sizes, strict=True)
-    facts = {name: meta[name] for name in _FACTS}
     return LineIndex(
         index_path=str(index_path),
         starts=starts,
+        stamp=stamp,
         blocks=[Block(*block) for block in pairs],
-        **facts,
+        fingerprint=meta["fingerprint"],
+        blank_lines=meta["blank_lines"],
     )
 
 
@@ -132,16 +125,15 @@ def index_of_lines(data_path: str, *, is_copy: bool = False) -> LineIndex:
         SourceError: the file is being written to.
     """
     stamp = Stamp.of(data_path)
-    ctime_ns = stamp.ctime_ns if is_copy or time.time_ns() - stamp.ctime_ns > _SETTLED_NS else 0
     hasher = xxhash.xxh3_128()
     with open(data_path, "rb") as file:
         starts, blank_lines = _scan(_pieces(file, 0, stamp.size, hasher))
         blocks = _blocks_of(file, starts, stamp.size)
     # The bytes read are the file's content only if the file is still the same.
     stamp.check(data_path)
-    return LineIndex(
-        "", starts, stamp.size, stamp.mtime_ns, ctime_ns, blocks, hasher.hexdigest(), blank_lines
-    )
+    if not is_copy and time.time_ns() - stamp.ctime_ns <= _SETTLED_NS:
+        stamp = replace(stamp, ctime_ns=0)
+    return LineIndex("", starts, stamp, blocks, hasher.hexdigest(), blank_lines)
 
 
 def _pieces(file: IO[bytes], start: int, stop: int, hasher: Any) -> Iterator[bytes]:

@@ -63,9 +63,9 @@ class Lines(Rows):
             self._index = open_line_index(
                 self._path, folder / f"{name}.lines.arrow", is_copy=is_copy
             )
-        if not self._index.matches(self._stamp):
+        if self._index.stamp != self._stamp:
             raise changed(self.title)
-        if Lines._ranges(self, [(0, min(2, self._index.size))])[0] in (
+        if Lines._ranges(self, [(0, min(2, self._index.stamp.size))])[0] in (
             codecs.BOM_UTF16_LE,
             codecs.BOM_UTF16_BE,
         ):
@@ -81,7 +81,7 @@ class Lines(Rows):
         self._path, self.title, self._stamp = path, title, stamp
         stamp.check(path, title)
         index = load_line_index(Path(kept)) if isinstance(kept, str) else kept
-        if index is None or index.fingerprint != fingerprint or not index.matches(stamp):
+        if index is None or index.fingerprint != fingerprint or index.stamp != stamp:
             raise changed(title)
         self._index = index
         return self
@@ -148,7 +148,7 @@ class Lines(Rows):
         while start < stop:
             # Several lines are read at once: as many as fit in a piece, at least one.
             first, limit = int(self._index.starts[start]), min(start + _PIECE_ROWS, stop)
-            ends = [*self._index.starts[start + 1 : limit + 1].tolist(), self._index.size]
+            ends = [*self._index.starts[start + 1 : limit + 1].tolist(), self._index.stamp.size]
             ends = ends[: limit - start]
             count = max(1, bisect.bisect_right(ends, first + _PIECE_BYTES))
             # A line above the maximum is read only up to the first byte beyond it.
@@ -163,7 +163,7 @@ class Lines(Rows):
             start += count
 
     def read_many(self, indices: Iterable[int]) -> Iterator[Any]:
-        starts, size = self._index.starts, self._index.size
+        starts, size = self._index.starts, self._index.stamp.size
         ranges = []
         for index in indices:
             start, *ends = starts[index : index + 2].tolist()

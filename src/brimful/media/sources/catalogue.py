@@ -47,5 +47,7 @@ class CatalogueRows(JsonLines):
 
     def where(self, index: int) -> str:
         start, *ends = self._index.starts[index : index + 2].tolist()
-        entry = json.loads(self._bytes(start, (ends[0] if ends else self._index.size) - start))
+        entry = json.loads(
+            self._bytes(start, (ends[0] if ends else self._index.stamp.size) - start)
+        )
         return f"{self.title}{self.separator}{shown(entry['name'])}"
