@@ -362,7 +362,7 @@ def test_names_of_files_are_files_and_texts_are_texts(put: tools.Put) -> None:
     first, second = put("a.jsonl", tools.JSONL), put("b.jsonl", '{"text": "four"}\n')
     assert tools.texts(open_source([first, second])) == ["one", "two", "three", "four"]
     assert tools.texts(open_source(["a text", "another"])) == ["a text", "another"]
-    with pytest.raises(SourceNotFoundError, match=r"'no\.jsonl' of the list is not a file, and others are"):
+    with pytest.raises(SourceNotFoundError, match=r"no\.jsonl: no such file"):
         open_source([first, "no.jsonl"])
 
 

@@ -211,12 +211,6 @@ class _Opening:
         """Open a list of rows or of paths: texts are paths if all of them are names of files."""
         if not any(map(_is_path, data[:_ITEMS_CHECKED_AS_PATHS])):
             return MemoryRows(data)
-        documents = [item for item in data if not _is_path(item)]
-        if documents:
-            text = str(documents[0])[:200]
-            raise SourceNotFoundError(
-                f"{text!r} of the list is not a file, and others are: give paths or texts"
-            )
         # Chains are flattened: each file is a part with its own format.
         opened = [self.from_path(os.fspath(item)) for item in data]
         parts = [rows.parts if isinstance(rows, ChainedRows) else [rows] for rows in opened]

@@ -7,7 +7,7 @@ masks: ``packs_loss_mask.bin`` and ``.idx`` hold them, as a data set of ``uint8`
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -68,7 +68,13 @@ class MegatronLayout(Layout):
     ) -> list[str]:
         files = []
         for name, kind in FILES.items():
-            values = (_chunks(store, _part(name, shard)) for shard in range(len(outcomes)))
+            keys = [_part(name, shard) for shard in range(len(outcomes))]
+            values = (
+                [store.get(key)]
+                if (path := store.local_path(key)) is None
+                else chunks_of_file(path)
+                for key in keys
+            )
             write_blob(store, f"{name}.bin", chain.from_iterable(values))
             write_blob(store, f"{name}.idx", _index(outcomes, store, kind))
             files += [f"{name}.bin", f"{name}.idx"]
@@ -145,8 +151,3 @@ def _numbers(name: str, shard: int, store: BlobStore) -> Any:
 
 def _part(name: str, shard: int) -> str:
     return f"{_PARTS}/{name}-{shard:08d}"
-
-
-def _chunks(store: BlobStore, key: str) -> Iterable[bytes]:
-    path = store.local_path(key)
-    return [store.get(key)] if path is None else chunks_of_file(path)

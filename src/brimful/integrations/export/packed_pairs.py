@@ -24,7 +24,7 @@ from brimful.integrations.export.export_layout import (
 )
 from brimful.integrations.export.webdataset import read_tars, shard_name, write_tar
 from brimful.integrations.packed_layouts import images_among, rows_of_pairs
-from brimful.media import BadMediumError, MediaKind, Medium
+from brimful.media import BadMediumError, MediaKind
 from brimful.media.media_places import MARK
 from brimful.plan import Overflow
 from brimful.serve import Pack
@@ -121,8 +121,19 @@ class PackedChatsLayout(Layout):
             questions, answers = turns_of(sample)
             images = []
             for number, medium in enumerate(sample.media):
-                images.append(_name(position, number, sample, medium))
-                members.append((images[-1], _read(sample, medium)))
+                if medium.kind is not MediaKind.IMAGE:
+                    raise BadSampleError(
+                        f"has {medium.kind.value}, and the layout holds images",
+                        sample_id=sample.sample_id,
+                    )
+                sub = f"_sub{number:03d}" if len(sample.media) > 1 else ""
+                images.append(f"img{position:03d}{sub}.{suffix_of(medium.name, 'jpg')}")
+                try:
+                    members.append((images[-1], medium.read()))
+                except BadMediumError as error:
+                    raise BadSampleError(
+                        f"image {medium.name[:200]!r} {error}", sample_id=sample.sample_id
+                    ) from error
             if self.is_flat and (len(questions), len(images)) != (1, 1):
                 raise BadSampleError(
                     f"has {len(questions):,} questions and {len(images):,} images, and {self.name} "
@@ -199,25 +210,6 @@ def _text(content: Any, sample: Sample) -> str:
                 sample_id=sample.sample_id,
             )
     return "".join(part["text"] if part["type"] == "text" else "<image>" for part in parts)
-
-
-def _name(position: int, number: int, sample: Sample, medium: Medium) -> str:
-    if medium.kind is not MediaKind.IMAGE:
-        raise BadSampleError(
-            f"has {medium.kind.value}, and the layout holds images", sample_id=sample.sample_id
-        )
-    ending = suffix_of(medium.name, "jpg")
-    sub = f"_sub{number:03d}" if len(sample.media) > 1 else ""
-    return f"img{position:03d}{sub}.{ending}"
-
-
-def _read(sample: Sample, medium: Medium) -> bytes:
-    try:
-        return medium.read()
-    except BadMediumError as error:
-        raise BadSampleError(
-            f"image {medium.name[:200]!r} {error}", sample_id=sample.sample_id
-        ) from error
 
 
 def comparable(sample: Sample) -> tuple[Any, list[bytes]]:

@@ -48,15 +48,6 @@ class Refusal:
         return bool(value) if self.value is None else bool(value == self.value)
 
 
-def _groups_by_length(args: Any, collator: Any) -> bool:
-    strategy = getattr(args, "train_sampling_strategy", None)
-    return strategy == "group_by_length" or bool(getattr(args, "group_by_length", False))
-
-
-def _compiles_ragged_rows(args: Any, collator: Any) -> bool:
-    return bool(getattr(args, "torch_compile", False)) and getattr(collator, "pad_to", 0) is None
-
-
 REFUSALS = (
     Refusal(
         "packing",
@@ -133,14 +124,19 @@ REFUSALS = (
         None,
         "rows of different lengths are compiled again and again",
         "PackCollator(padding=Padding(to=capacity, max_seqlen=capacity))",
-        wrong=_compiles_ragged_rows,
+        wrong=lambda args, collator: (
+            bool(getattr(args, "torch_compile", False)) and getattr(collator, "pad_to", 0) is None
+        ),
     ),
     Refusal(
         "train_sampling_strategy",
         "group_by_length",
         "packs have one length, and reading all of them for their lengths takes an epoch",
         "leave it out",
-        wrong=_groups_by_length,
+        wrong=lambda args, collator: (
+            getattr(args, "train_sampling_strategy", None) == "group_by_length"
+            or bool(getattr(args, "group_by_length", False))
+        ),
     ),
     Refusal(
         "accelerator_config.dispatch_batches",
