@@ -6,6 +6,7 @@ from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from brimful.base.wording import counted
 from brimful.media import Medium
 
 Message: TypeAlias = dict[str, Any]
@@ -216,3 +217,8 @@ class Sample:
         if self.messages is not None:
             return "chat"
         return "text" if self.text is not None else "tokens"
+
+    def __repr__(self) -> str:
+        if self.messages is None:
+            return f"Sample({self.sample_id}, text of {counted(len(self.text or ''), 'character')})"
+        return f"Sample({self.sample_id}, {counted(len(self.messages), 'message')})"

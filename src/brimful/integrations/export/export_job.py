@@ -85,6 +85,9 @@ class ExportSummary:
     shards_written: int
     advice: str
 
+    def __repr__(self) -> str:
+        return f"ExportSummary({self.directory!r}, {counted(self.packs, 'pack')} as {self.layout})"
+
     def lines(self) -> list[str]:
         """Return the summary as lines of text."""
         media = f", media: {self.media:,}" if self.media else ""

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from brimful.base.checks import check_type, setting_number
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, SampleIds
+from brimful.base.wording import counted
 from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.source_losses import SourceNames, SourceParts
 from brimful.collate.torch import PackCollator
@@ -234,3 +235,6 @@ class _OneByOne(IndexedPacks):
         pack = self._packs[pack_index]
         segment = index - int(self._ends[pack_index]) + pack.num_segments
         return pack.take([segment])
+
+    def __repr__(self) -> str:
+        return f"one_by_one({counted(len(self), 'sample')} of {counted(len(self._ends), 'pack')})"
