@@ -35,7 +35,7 @@ CONTRACT = {
         "test_a_file_of_lines_reads_as",
         "test_a_document_is_the_same_however_its_file_is_named",
         "test_sources_of_different_formats_stand_side_by_side",
-        "test_broken_json_names_the_row",
+        "test_broken_json_names_the_line",
         "test_a_column_that_changes_what_a_sample_means_is_refused",
         "test_every_column_message_token_and_target_is_used_named_or_refused",
         "test_a_file_changed_under_a_pickled_source_is_refused",

@@ -310,12 +310,12 @@ def test_a_json_array_names_no_wrong_line(put):
     assert caught.value.where != f"{path}:2"
 
 
-def test_broken_json_names_the_row(put):
+def test_broken_json_names_the_line(put):
     """Without it a missing comma in a big file could not be found."""
     path = put("a.json", '[\n{"text": "a"}\n{"text": "b"}]')
     with pytest.raises(BadSampleError) as caught:
         open_source(path)
-    assert str(caught.value) == f"{path}: row 1 (sample 1): not JSON: Expecting ',' delimiter"
+    assert str(caught.value) == f"{path}:3 (sample 1): not JSON: Expecting ',' delimiter at column 1"
 
 
 def test_a_json_array_that_is_nested_too_deeply_is_the_files_fault(put):
