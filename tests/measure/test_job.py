@@ -413,10 +413,10 @@ def measured_and_kept(source, encoder, folder, **options):
 def test_tokens_of_what_was_measured_elsewhere_are_made_block_by_block(source, tmp_path):
     """Without it packs in a second directory are encoded row by row, in the order of the packs: half as fast."""
     lengths = measure_lengths(source, Letters()).tokens
-    kept = measured_and_kept(source, Letters(), tmp_path, path=tmp_path / "lengths.arrow")
-    assert kept.encoded is not None
-    assert kept.table.targets.counts.tolist() == [0, 1, 2, 3, 0, 5]
-    assert [len(kept.encoded[index]) for index in range(6)] == kept.table.tokens.tolist() == lengths.tolist()
+    table, encoded = measured_and_kept(source, Letters(), tmp_path, path=tmp_path / "lengths.arrow")
+    assert encoded is not None
+    assert table.targets.counts.tolist() == [0, 1, 2, 3, 0, 5]
+    assert [len(encoded[index]) for index in range(6)] == table.tokens.tolist() == lengths.tolist()
     measured_and_kept(source, Silent(), tmp_path, path=tmp_path / "again.arrow")  # and once alone
 
 
@@ -428,13 +428,13 @@ def test_tokens_that_are_kept_are_those_of_the_samples(put, tmp_path):
         return measured_and_kept(source, encoder, tmp_path, on_bad_sample="skip")
 
     for encoder in (Letters(), Silent()):
-        kept = measure(encoder)
-        assert isinstance(kept.encoded, StoredSamples)
-        assert kept.table.tokens.tolist() == [1, -1, -1, 3, -1, -1]
-        assert [kept.encoded[index].input_ids.tolist() for index in (0, 3)] == [[97], [99, 99, 99]]
-    other = measure(Letters(targets="all"))  # the same lengths with other labels
-    assert other.encoded is not None
-    assert other.encoded[3].loss_mask.tolist() == [True] * 3
+        table, encoded = measure(encoder)
+        assert isinstance(encoded, StoredSamples)
+        assert table.tokens.tolist() == [1, -1, -1, 3, -1, -1]
+        assert [encoded[index].input_ids.tolist() for index in (0, 3)] == [[97], [99, 99, 99]]
+    _, other = measure(Letters(targets="all"))  # the same lengths with other labels
+    assert other is not None
+    assert other[3].loss_mask.tolist() == [True] * 3
 
 
 @pytest.mark.long
@@ -489,7 +489,7 @@ def test_damaged_tokens_are_made_again(source, tmp_path):
 
     def kept(encoder):
         options = {"targets": False, "path": tmp_path / "lengths.arrow", "cache_dir": tmp_path / "cache"}
-        return measured_and_kept(source, encoder, tmp_path, **options).encoded
+        return measured_and_kept(source, encoder, tmp_path, **options)[1]
 
     kept(Letters())
     file = sorted((tmp_path / "encoded").iterdir())[0]

@@ -5,14 +5,13 @@ import os
 import shutil
 import tarfile
 
-import numpy as np
 import pytest
 
 from brimful import measure_lengths
 from brimful.base.execute import Resources
 from brimful.errors import CacheMismatchError
-from brimful.measure import LengthCache, LengthTable
-from brimful.measure.media_states import StatedRows, changed_samples, runs_of_states
+from brimful.measure import LengthCache, LengthTable, media_states
+from brimful.measure.media_states import StatedRows, changed_samples
 from brimful.sources import open_source
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 
@@ -160,15 +159,14 @@ def test_bytes_in_rows_need_no_state(home):
     assert other[0] != measure(home, source)[0][0]
 
 
-def test_runs_of_rows_name_their_first_change(home):
+def test_runs_of_rows_name_their_first_change(home, monkeypatch):
     """They are compared apart, in as many processes as there are; a run without a change is not named."""
-    runs = runs_of_states(np.ones(9000, dtype=np.int64))
-    assert [(run.start, len(run.states)) for run in runs] == [(0, 4096), (4096, 4096), (8192, 808)]
     path = home / "lengths.arrow"
     measure(home, path=path)
     states = LengthTable.open(path).media_states
     assert states is not None
-    parts = [StatedRows(0, states[:1]), StatedRows(1, states[1:4]), StatedRows(4, states[4:])]
+    monkeypatch.setattr(media_states, "_TASK_ROWS", 3)
+    parts = [StatedRows(0, states[:1]), StatedRows(1, states[1:])]
     for number in (2, 3):
         replace_picture(home, number, size=91)
     changes = changed_samples(source_in(home), parts, Resources(1))

@@ -90,7 +90,7 @@ class Job:
         ``measure_lengths``.
         """
         settings = settings_from(MeasureSettings, vars(self.settings), **options)
-        return measure_and_keep(self.source, self.encoder, settings).table
+        return measure_and_keep(self.source, self.encoder, settings)[0]
 
 
 def progress_of(options: Mapping[str, Any]) -> Progress:

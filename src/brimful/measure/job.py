@@ -2,12 +2,10 @@
 
 import os
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from brimful.base.arguments import as_settings, understands
-from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.typing import AnyPath
@@ -24,7 +22,7 @@ from brimful.measure.assembly import (
 )
 from brimful.measure.block_task import BlockContext, BlockTask
 from brimful.measure.measure_settings import MeasureSettings, open_earlier, provenance_of
-from brimful.measure.media_states import changed_samples, runs_of_states
+from brimful.measure.media_states import StatedRows, changed_samples
 from brimful.measure.pending import forget_shares, measure_share, run_pending, task_for
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
@@ -34,14 +32,6 @@ _PARTS_VERSION = 2
 _REMEDY = (
     f"Choose another {setting('path')}, or measure again with {setting('on_mismatch', 'rebuild')}"
 )
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Result of ``measure_and_keep``: the table, and the tokens themselves if they were kept."""
-
-    table: LengthTable
-    encoded: StoredSamples | None
 
 
 @understands({}, MeasureSettings)
@@ -96,7 +86,7 @@ def measure_lengths(
     source = open_source(source, cache_dir=settings.cache_dir)
     if settings.transforms:
         source = source.augmented(settings.transforms)
-    return measure_and_keep(source, as_encoder(source, encoder), settings).table
+    return measure_and_keep(source, as_encoder(source, encoder), settings)[0]
 
 
 def measure_and_keep(
@@ -106,9 +96,9 @@ def measure_and_keep(
     encoded_dir: AnyPath | None = None,
     *,
     looks_at_media: bool = True,
-) -> Measurement:
+) -> tuple[LengthTable, StoredSamples | None]:
     """Measure lengths and keep the tokens in ``encoded_dir``, so that writing need not encode
-    again.
+    again; None without a directory.
 
     With ``looks_at_media`` false, lengths are reused even if files of media changed since: for
     packs that are already written.
@@ -141,12 +131,18 @@ def measure_and_keep(
     ):
         earlier_table = None
     looks_at_media = looks_at_media and encoder.takes_media
-    if earlier_table is not None and looks_at_media:
-        misfit = _other_media(earlier_table, source, resources)
-        if misfit and is_kept:
-            raise CacheMismatchError(f"{target} {misfit}. {_REMEDY}")
-        if misfit:
-            earlier_table = None
+    if earlier_table is not None and looks_at_media and earlier_table.media_states is not None:
+        rows = [StatedRows(0, earlier_table.media_states)]
+        with closing(changed_samples(source, rows, resources)) as changes:
+            for _, sample_id in changes:
+                if is_kept:
+                    raise CacheMismatchError(
+                        f"{target} was measured with other media: files of "
+                        f"{source.where(sample_id)} (sample {sample_id}) were changed since. "
+                        f"{_REMEDY}"
+                    )
+                earlier_table = None
+                break
 
     samples = None
     tasks: list[BlockTask] = []
@@ -189,18 +185,4 @@ def measure_and_keep(
             samples = StoredSamples(paths)
     if rejects_path is not None and (len(table.rejected_ids) or os.path.exists(rejects_path)):
         write_rejects(source, rejects_path, rejects_of(earlier_table, tasks))
-    return Measurement(table, samples)
-
-
-def _other_media(table: LengthTable, source: Source, resources: Resources) -> str:
-    """Describe the first sample of a table whose media files changed; empty if none did, or states
-    are unknown.
-    """
-    if table.media_states is None:
-        return ""
-    runs = runs_of_states(table.media_states)
-    with closing(changed_samples(source, runs, resources)) as changes:
-        for _, sample_id in changes:
-            where = source.where(sample_id)
-            return f"was measured with other media: files of {where} (sample {sample_id}) were changed since"
-    return ""
+    return table, samples

@@ -6,8 +6,10 @@ When training finds no lengths, the message has the command that writes them, fo
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -15,9 +17,9 @@ from typing import Any, Literal, TypeAlias
 from brimful.base.checks import check_type
 from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
-from brimful.encode.choose import as_encoder
+from brimful.encode.choose import as_encoder, encoder_for
 from brimful.encode.encoder import Encoder
-from brimful.errors import CacheMismatchError, SettingsError
+from brimful.errors import BrimfulError, CacheMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import (
@@ -27,7 +29,7 @@ from brimful.measure.measure_settings import (
     open_earlier,
     provenance_of,
 )
-from brimful.measure.writing_command import writing_command
+from brimful.sources.augmented import Transform
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
@@ -105,48 +107,134 @@ class LengthCache:
         )
         source = open_source(source, cache_dir=settings.cache_dir)
         encoder = as_encoder(source, encoder)
-        misfit = self._misfit(source, encoder, settings)
+        provenance = provenance_of(source, encoder, settings)
+        table, misfit = open_earlier(Path(self.path), provenance, source, encoder)
+        if table is None:
+            misfit = misfit or "is not there"
+        elif settings.targets and table.targets is None:
+            misfit = (
+                "holds no targets of the loss, which planning looks at "
+                f"({setting('targets', True)})"
+            )
         if not misfit or self.on_mismatch == "rebuild":
             try:
-                return measure_and_keep(source, encoder, settings).table
+                return measure_and_keep(source, encoder, settings)[0]
             except CacheMismatchError as error:
                 # Media files, which are checked last, and once.
                 misfit = error.message.removeprefix(f"{os.fspath(self.path)} ").partition(
                     ". Choose "
                 )[0]
         if self.on_mismatch == "error":
-            command = _writing_command(source, encoder, settings)
+            command = writing_command(
+                source,
+                encoder,
+                os.fspath(self.path),
+                [name for name in settings.budgets if name != "tokens"],
+                augmentation_settings(self.augmentation),
+            )
             raise CacheMismatchError(
-                f"{os.fspath(self.path)} {misfit}. Write it with {command}, or choose "
+                f"{os.fspath(self.path)} {misfit}. Write it with `{command}`, or choose "
                 f"{setting('on_mismatch', 'rebuild')} or {setting('on_mismatch', 'fallback')}"
             )
         warnings.warn(
             f"{os.fspath(self.path)} {misfit}: lengths are measured without it", stacklevel=2
         )
-        return measure_and_keep(
-            source, encoder, replace(settings, path=None, augmentation=None)
-        ).table
-
-    def _misfit(self, source: Source, encoder: Encoder, settings: MeasureSettings) -> str:
-        """Return why the file is unusable; empty if it has the lengths of the source, or of a
-        beginning of it.
-        """
-        provenance = provenance_of(source, encoder, settings)
-        table, misfit = open_earlier(Path(self.path), provenance, source, encoder)
-        if misfit:
-            return misfit
-        if table is None:
-            return "is not there"
-        if settings.targets and table.targets is None:
-            return f"holds no targets of the loss, which planning looks at ({setting('targets', True)})"
-        return ""
+        return measure_and_keep(source, encoder, replace(settings, path=None, augmentation=None))[0]
 
 
-def _writing_command(source: Source, encoder: Encoder, settings: MeasureSettings) -> str:
-    """Return the command that writes the lengths of a source, or the call in Python."""
-    options: dict[str, list[Any]] = {
-        "budget": [name for name in settings.budgets if name != "tokens"],
+def writing_command(
+    source: Source,
+    encoder: Encoder,
+    path: str,
+    budgets: Sequence[str],
+    augmentation: Mapping[str, str],
+) -> str:
+    """Return the command that writes the lengths of a source; the Python call if no command measures the same.
+
+    The command is verified: the source and encoder that it would make are made here, and must have the same settings.
+
+    Args:
+        source, encoder: as for ``measure_lengths``.
+        path: of the table.
+        budgets: measured besides tokens.
+        augmentation: settings as texts.
+    """
+    paths = [title for title, _ in source.rows.members]
+    try:
+        flags = _flags_of(source, encoder, paths)
+    except BrimfulError:
+        flags = None
+    transforms = () if source.augmentation is None else source.augmentation.transforms
+    names = [*map(_importable, transforms)]
+    if flags is None or None in names:
+        record = f", augmentation={dict(augmentation)!r}" if augmentation else ""
+        return f"measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)"
+    flags |= {"budget": [*budgets], "transform": names}
+    flags["augmentation"] = [f"{name}={text}" for name, text in augmentation.items()]
+    words = [
+        f"--{name.replace('_', '-')}{'' if value is True else ' ' + shlex.quote(value)}"
+        for name, values in flags.items()
+        for value in values
+    ]
+    return " ".join(
+        [
+            "brimful measure",
+            shlex.join(paths),
+            *words,
+            "-o",
+            shlex.quote(path),
+            "--on-mismatch rebuild",
+        ]
+    )
+
+
+def _flags_of(
+    source: Source, encoder: Encoder, paths: Sequence[str]
+) -> dict[str, list[Any]] | None:
+    """Return the flags that open these paths and make this encoder; None if no flags do."""
+    draws = source.augmentation
+    family = getattr(encoder, "family", None)
+    if not all(map(os.path.exists, paths)) or (draws is not None and (draws.seed or draws.epoch)):
+        return None  # the command draws with 0 for both
+    place = getattr(getattr(encoder, "tokenizer", None), "place", None)
+    processor = None if family is None or family.directory is None else os.fspath(family.directory)
+    directories = source.media_directories
+    is_near = directories == list(
+        dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths)
+    )
+    opening: dict[str, Any] = {
+        "format": None if source.detected or len(source.formats) > 1 else source.format_name,
+        "media_dir": None if is_near or not directories else directories[0],
+        "media_outside": source.has_media_outside,
     }
-    augmentation = augmentation_settings(settings.augmentation or {})
-    path = os.fspath(settings.path or "")
-    return f"`{writing_command(source, encoder, path, options, augmentation)}`"
+    train_on = getattr(getattr(encoder, "train_on", None), "value", None)
+    encoding: dict[str, Any] = {
+        "mode": "completion" if encoder.length_settings.get("encoder") == "completion" else None,
+        "train_on": None if train_on in ("assistant", "completion") else train_on,
+        "system": getattr(encoder, "_system", None),
+        "chat_template": getattr(encoder, "_template", None),
+    }
+    encoding = {name: value for name, value in encoding.items() if value}
+    alike = open_source(paths[0] if len(paths) == 1 else paths, media=bool(directories), **opening)
+    encoder_again = encoder_for(
+        alike, place, media=family and family.open(processor, {}), **encoding
+    )
+    ours, theirs = (
+        {**item.length_settings, **item.label_settings} for item in (encoder, encoder_again)
+    )
+    plain = {name: value for name, value in source.row_settings.items() if name != "transforms"}
+    if ours != theirs or alike.row_settings != plain or alike.media_directories != directories:
+        return None
+    models = {"tokenizer": None if place == processor else place, "processor": processor}
+    names = {**models, "encoder": None if family is None else family.name, **opening, **encoding}
+    return {name: [value] for name, value in names.items() if value}
+
+
+def _importable(transform: Transform) -> str | None:
+    """Return the ``module:name`` by which a command imports a transform; None without one."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name != "__main__" and not module_name.startswith("brimful"):
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if value is transform:
+                    return f"{module_name}:{name}"
+    return None

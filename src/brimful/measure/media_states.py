@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from brimful.base.attachment import BadAttachmentError
 from brimful.base.execute import Resources, run_tasks
@@ -42,15 +39,13 @@ def state_of(sample: Sample) -> int:
     """
     if not any(medium.path for medium in sample.media):
         return 0
-    return short_digest(b"".join(map(_state, sample.media)))
-
-
-def _state(medium: Any) -> bytes:
-    try:
-        state: bytes = medium.state()
-        return state
-    except BadAttachmentError:
-        return b"missing"  # so the row is rejected until the file exists
+    states: list[bytes] = []
+    for medium in sample.media:
+        try:
+            states.append(medium.state())
+        except BadAttachmentError:
+            states.append(b"missing")  # so the row is rejected until the file exists
+    return short_digest(b"".join(states))
 
 
 def noted(
@@ -82,13 +77,18 @@ def changed_samples(
     resources: Resources,
 ) -> Generator[tuple[StatedRows, int], None, None]:
     """Yield the runs of rows whose files changed since they were measured, each with its first
-    changed sample.
+    changed sample; runs are compared in processes.
     """
-    asked = [run for run in rows if run.states.any()]
-    if not asked:
-        return
+    asked = [
+        StatedRows(run.start + begin, run.states[begin : begin + _TASK_ROWS])
+        for run in rows
+        for begin in range(0, len(run.states), _TASK_ROWS)
+        if run.states[begin : begin + _TASK_ROWS].any()
+    ]
     num_rows = sum(len(run.states) for run in asked)
     resources = resources.for_work(is_small=num_rows <= _IN_PROCESS_ROWS)
+    if not asked:
+        return
     with resources.progress.stage("files of media", total=num_rows, unit="rows"):
         results = run_tasks(_first_changed, asked, context=source, resources=resources)
         with closing(results) as pairs:
@@ -96,14 +96,6 @@ def changed_samples(
                 resources.progress.advance(len(run.states))
                 if sample_id >= 0:
                     yield run, sample_id
-
-
-def runs_of_states(states: Int64Array) -> list[StatedRows]:
-    """Return the states of many rows in runs, which processes compare."""
-    return [
-        StatedRows(start, np.asarray(states[start : start + _TASK_ROWS]))
-        for start in range(0, len(states), _TASK_ROWS)
-    ]
 
 
 def _first_changed(source: Source, rows: StatedRows) -> int:

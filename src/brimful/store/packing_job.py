@@ -105,7 +105,7 @@ def pack_dataset(
         check_augmentation(source, encoder, transforms)
     encoded_dir = home.path("tmp/encoded")
     with store.used(), home.local.used(encoded_dir.name):
-        measurement = measure_and_keep(
+        table, encoded = measure_and_keep(
             source,
             encoder,
             settings_from(
@@ -120,7 +120,6 @@ def pack_dataset(
             None if is_finished else encoded_dir,
             looks_at_media=not is_finished,
         )
-        table = measurement.table
         if not np.any(table.tokens > 0):
             raise SourceError(
                 f"no row of {source.title} can be packed; the first is "
@@ -149,7 +148,7 @@ def pack_dataset(
                     plan.save(plan_path)
                     home.publish(plan_path.name)
             if attached is not None and not is_finished:
-                attached.lay_out(plan, measurement.encoded)
+                attached.lay_out(plan, encoded)
             if attached is None or not is_finished:
                 pack_job.claim(plan)
             # In a claimed directory the header is checked first: the plan of another job must not
@@ -157,7 +156,7 @@ def pack_dataset(
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
                 home.publish(plan_path.name)
-        num_written = write_plan(pack_job, plan, measurement.encoded)
+        num_written = write_plan(pack_job, plan, encoded)
         write_dropped(home.path("dropped.jsonl"), plan, table, source)
         home.publish("lengths.arrow", "rejects.jsonl", "dropped.jsonl")
         records, _ = log.records()
