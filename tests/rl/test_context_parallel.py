@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from brimful import CostModel
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.rl import plan_context_parallel
-from brimful.rl.context_parallel import Sharing
+from brimful.rl.context_parallel import occupy_all_ranks
 from tests.plan.forms import use
 
 SQUARES = CostModel(linear=0, quadratic=1, tile=1)
@@ -149,10 +149,9 @@ def test_samples_of_a_few_tokens(lengths, capacity, ranks):
 
 def test_a_last_sample_gets_company():
     """Three tokens on four ranks would leave one of them without: others give it their shortest samples."""
-    micro_batch = np.array([0, 0, 0, 0, 1, 0, 0])
-    group = np.array([0, 1, 2, 3, 0, 2, 3])
-    degree = np.array([1, 1, 1, 1, 4, 1, 1])
-    Sharing(np.array([9, 9, 8, 8, 3, 2, 2]), 16, 4, micro_batch, group, degree).occupy_all_ranks()
+    placement = np.array([[0, 0, 0, 0, 1, 0, 0], [0, 1, 2, 3, 0, 2, 3], [1, 1, 1, 1, 4, 1, 1]])
+    occupy_all_ranks(np.array([9, 9, 8, 8, 3, 2, 2]), placement, capacity=16, num_ranks=4)
+    micro_batch, group, degree = placement
     assert micro_batch.tolist() == [0, 0, 0, 0, 1, 0, 1]
     assert degree.tolist() == [1, 1, 1, 1, 2, 1, 2]
     assert group[4:].tolist() == [0, 2, 1]

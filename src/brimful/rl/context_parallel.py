@@ -5,7 +5,6 @@ each sample.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -82,7 +81,16 @@ def plan_context_parallel(
     check_share("slack", slack)
     items = prepare_step_items(lengths, capacity=2**52, cost=cost, groups=None, budgets=None)
     tokens = items.sizes[:, 0]
-    _refuse_oversized(tokens, capacity, ranks)
+    max_degree = 1 << (ranks.bit_length() - 1)
+    room = capacity if max_degree == 1 else capacity // 2 * 2 * max_degree
+    rows = np.flatnonzero(tokens > room)
+    if len(rows):
+        raise OversizedSampleError(
+            f"{len(rows):,} of {len(tokens):,} samples are longer than the {room:,} tokens that "
+            f"{counted(max_degree, 'rank')} hold together: sample "
+            f"{examples_of(rows, tokens[rows])}. Cut or leave them out before, use more ranks, or "
+            f"max_tokens_per_rank={int(_shares_of(tokens, np.array(max_degree)).max())}"
+        )
     order = np.argsort(-tokens, kind="stable")
     num_samples = len(tokens)
     falling_order = np.maximum.accumulate(items.weights[order][::-1])[::-1]
@@ -101,26 +109,11 @@ def plan_context_parallel(
             _fill_micro_batches, num_samples, tokens[order], falling_order, capacity, ranks, float(more_slack),
             results=(by_item, by_group, placement),
         )  # fmt: skip
-        sharing = Sharing(tokens[order], capacity, ranks, *placement)
         if may_borrow:
-            sharing.occupy_all_ranks()
-        if len(sharing.short_micro_batches()) == 0:
+            occupy_all_ranks(tokens[order], placement, capacity=capacity, num_ranks=ranks)
+        if len(_short_micro_batches(tokens[order], placement, ranks)) == 0:
             break
-    return _plan_of(sharing, order, items.costs)
-
-
-def _refuse_oversized(tokens: Int64Array, capacity: int, ranks: int) -> None:
-    # The maximum degree.
-    ranks = 1 << (ranks.bit_length() - 1)
-    room = capacity if ranks == 1 else capacity // 2 * 2 * ranks
-    rows = np.flatnonzero(tokens > room)
-    if len(rows):
-        raise OversizedSampleError(
-            f"{len(rows):,} of {len(tokens):,} samples are longer than the {room:,} tokens that "
-            f"{counted(ranks, 'rank')} hold together: sample {examples_of(rows, tokens[rows])}. "
-            "Cut or leave them out before, use more ranks, or "
-            f"max_tokens_per_rank={int(_shares_of(tokens, np.array(ranks)).max())}"
-        )
+    return _plan_of(tokens[order], placement, capacity, ranks, order, items.costs)
 
 
 def _shares_of(lengths: Int64Array, degree: AnyIntArray) -> Int64Array:
@@ -295,121 +288,110 @@ def _fill_micro_batches(
     return number
 
 
-@dataclass
-class Sharing:
-    """Samples, longest first, and the groups of ranks that share them.
+def _short_micro_batches(lengths: Int64Array, placement: Int64Array, num_ranks: int) -> Int64Array:
+    """Return the micro-batches that share a sample among more ranks than it has tokens, or have
+    unused ranks.
+    """
+    micro_batch, group, degree = placement
+    _, first_item = np.unique(micro_batch * num_ranks + group, return_index=True)
+    ranks = np.bincount(micro_batch[first_item], weights=degree[first_item])
+    return np.union1d(micro_batch[degree > lengths], np.flatnonzero(ranks < num_ranks))
 
-    Attributes:
+
+def occupy_all_ranks(
+    lengths: Int64Array, placement: Int64Array, *, capacity: int, num_ranks: int
+) -> None:
+    """Move samples from other micro-batches to micro-batches that leave ranks without a token.
+
+    Such a micro-batch shares a sample among more ranks than it has tokens; or no group can
+    double its ranks, if the number of ranks is not a power of two.
+
+    ::
+
+        4 ranks     micro-batch 0: 9 | 9 | 8 2 | 8 2     micro-batch 1: 3 on all four
+        after       micro-batch 0: 9 | 9 | 8 2 | 8       micro-batch 1: 3 on two, 2 on two
+
+    Only groups that keep a sample give one, and the shortest samples are taken, so that little
+    work moves; groups of the micro-batch itself come last. If no such sample is left, short
+    shares and empty ranks remain.
+
+    Args:
         lengths: ``int64[num_samples]``, descending.
+        placement: ``int64[3, num_samples]``: micro-batch, group and degree of each sample; groups
+            are numbered within a micro-batch. Changed in place.
         capacity: maximum tokens of a rank.
         num_ranks: number of ranks of every micro-batch.
-        micro_batch, group, degree: ``int64[num_samples]``: groups are numbered within a
-            micro-batch.
     """
+    micro_batch, group, degree = placement
 
-    lengths: Int64Array
-    capacity: int
-    num_ranks: int
-    micro_batch: Int64Array
-    group: Int64Array
-    degree: Int64Array
-
-    def short_micro_batches(self) -> Int64Array:
-        """Return the micro-batches that share a sample among more ranks than it has tokens, or have
-        unused ranks.
-        """
-        _, first_item = np.unique(self.micro_batch * self.num_ranks + self.group, return_index=True)
-        ranks = np.bincount(self.micro_batch[first_item], weights=self.degree[first_item])
-        return np.union1d(
-            self.micro_batch[self.degree > self.lengths], np.flatnonzero(ranks < self.num_ranks)
-        )
-
-    def occupy_all_ranks(self) -> None:
-        """Move samples from other micro-batches to micro-batches that leave ranks without a token.
-
-        Such a micro-batch shares a sample among more ranks than it has tokens; or no group can
-        double its ranks, if the number of ranks is not a power of two.
-
-        ::
-
-            4 ranks     micro-batch 0: 9 | 9 | 8 2 | 8 2     micro-batch 1: 3 on all four
-            after       micro-batch 0: 9 | 9 | 8 2 | 8       micro-batch 1: 3 on two, 2 on two
-
-        Only groups that keep a sample give one, and the shortest samples are taken, so that little
-        work moves; groups of the micro-batch itself come last. If no such sample is left, short
-        shares and empty ranks remain.
-        """
-        lengths = self.lengths
-        for number in self.short_micro_batches().tolist():
-            items = np.flatnonzero(self.micro_batch == number)
-            members = [
-                items[self.group[items] == name].tolist() for name in np.unique(self.group[items])
-            ]
-            degrees = [self._least_degree(rows) for rows in members]
-            is_short = np.isin(self.micro_batch, self.short_micro_batches())
-            key = self.micro_batch * self.num_ranks + self.group
-            counts = np.bincount(key)
-            # The last items are the shortest.
-            donors = np.flatnonzero(
-                ~is_short & (lengths <= self.capacity) & (counts[key] > 1)
-            ).tolist()
-            while (free := self.num_ranks - sum(degrees)) > 0:
-                shares = [
-                    (int(lengths[rows].sum()) / degrees[place], place)
-                    for place, rows in enumerate(members)
-                    if degrees[place] <= free and 2 * degrees[place] <= int(lengths[rows].min())
-                ]
-                if shares:
-                    degrees[max(shares)[1]] *= 2
-                    continue
-                while donors and counts[key[donors[-1]]] < 2:
-                    donors.pop()
-                if donors:
-                    item = donors.pop()
-                    counts[key[item]] -= 1
-                else:
-                    shortest = [
-                        (int(lengths[rows[-1]]), place)
-                        for place, rows in enumerate(members)
-                        if len(rows) > 1
-                    ]
-                    if not shortest:
-                        return
-                    item = members[min(shortest)[1]].pop()
-                    # With one sample less, a group may need fewer ranks: recompute all degrees.
-                    degrees = [self._least_degree(rows) for rows in members]
-                    if lengths[item] > self.capacity:
-                        return
-                members.append([item])
-                degrees.append(1)
-            for place, rows in enumerate(members):
-                self.micro_batch[rows], self.group[rows], self.degree[rows] = (
-                    number,
-                    place,
-                    degrees[place],
-                )
-
-    def _least_degree(self, rows: list[int]) -> int:
+    def least_degree(rows: list[int]) -> int:
         """Return the smallest degree at which a group holds these samples within the capacity."""
-        degree = 1
-        while int(_shares_of(self.lengths[rows], np.array(degree)).sum()) > self.capacity:
-            degree *= 2
-        return degree
+        least = 1
+        while int(_shares_of(lengths[rows], np.array(least)).sum()) > capacity:
+            least *= 2
+        return least
+
+    for number in _short_micro_batches(lengths, placement, num_ranks).tolist():
+        items = np.flatnonzero(micro_batch == number)
+        members = [items[group[items] == name].tolist() for name in np.unique(group[items])]
+        degrees = [least_degree(rows) for rows in members]
+        is_short = np.isin(micro_batch, _short_micro_batches(lengths, placement, num_ranks))
+        key = micro_batch * num_ranks + group
+        counts = np.bincount(key)
+        # The last items are the shortest.
+        donors = np.flatnonzero(~is_short & (lengths <= capacity) & (counts[key] > 1)).tolist()
+        while (free := num_ranks - sum(degrees)) > 0:
+            shares = [
+                (int(lengths[rows].sum()) / degrees[place], place)
+                for place, rows in enumerate(members)
+                if degrees[place] <= free and 2 * degrees[place] <= int(lengths[rows].min())
+            ]
+            if shares:
+                degrees[max(shares)[1]] *= 2
+                continue
+            while donors and counts[key[donors[-1]]] < 2:
+                donors.pop()
+            if donors:
+                item = donors.pop()
+                counts[key[item]] -= 1
+            else:
+                shortest = [
+                    (int(lengths[rows[-1]]), place)
+                    for place, rows in enumerate(members)
+                    if len(rows) > 1
+                ]
+                if not shortest:
+                    return
+                item = members[min(shortest)[1]].pop()
+                # With one sample less, a group may need fewer ranks: recompute all degrees.
+                degrees = [least_degree(rows) for rows in members]
+                if lengths[item] > capacity:
+                    return
+            members.append([item])
+            degrees.append(1)
+        for place, rows in enumerate(members):
+            micro_batch[rows], group[rows], degree[rows] = (
+                number,
+                place,
+                degrees[place],
+            )
 
 
-def _plan_of(sharing: Sharing, order: Int64Array, costs: Float64Array) -> ContextParallelPlan:
+def _plan_of(
+    lengths: Int64Array,
+    placement: Int64Array,
+    capacity: int,
+    ranks: int,
+    order: Int64Array,
+    costs: Float64Array,
+) -> ContextParallelPlan:
     """Give ranks to the groups of each micro-batch, large degrees first: a group begins at a
     multiple of its degree.
     """
-    lengths, micro_batch, degree, ranks = (
-        sharing.lengths,
-        sharing.micro_batch,
-        sharing.degree,
-        sharing.num_ranks,
-    )
+    micro_batch, group, degree = placement
     shape = int(micro_batch.max()) + 1, ranks
     # One row for each group, in the order of its ranks.
-    key = (micro_batch * (ranks + 1) + (ranks - degree)) * ranks + sharing.group
+    key = (micro_batch * (ranks + 1) + (ranks - degree)) * ranks + group
     _, first_item, group_of = np.unique(key, return_index=True, return_inverse=True)
     degrees = degree[first_item]
     first_ranks = np.cumsum(degrees) - degrees - micro_batch[first_item] * ranks
@@ -430,10 +412,10 @@ def _plan_of(sharing: Sharing, order: Int64Array, costs: Float64Array) -> Contex
     group_costs: Float64Array = np.bincount(group_of, weights=costs[order] / degree).astype(
         np.float64
     )
-    assert int(tokens.max()) <= sharing.capacity
+    assert int(tokens.max()) <= capacity
     return ContextParallelPlan(
         world_size=ranks,
-        max_tokens_per_rank=sharing.capacity,
+        max_tokens_per_rank=capacity,
         num_micro_batches=shape[0],
         micro_batch_of=scattered(micro_batch, order),
         first_rank_of=scattered(first_ranks[group_of], order),

@@ -16,7 +16,7 @@ from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.base.typing import Fingerprint, Float64Array, Int64Array, Offsets
 from brimful.base.wording import counted, percent
 from brimful.errors import SettingsError
-from brimful.plan.schedule.balance import Barrier
+from brimful.plan.schedule.balance import Barrier, imbalance
 
 
 class LossMean(str, Enum):
@@ -85,14 +85,6 @@ def loss_weights(
         if mean is LossMean.SEQ_MEAN_TOKEN_MEAN:
             divisors = divisors * np.maximum(loss_tokens, 1)
     return np.where(has_target, scale / divisors, 0.0)
-
-
-def _imbalance(work: Float64Array) -> float:
-    """Return the time of the slowest ranks ÷ the time of equal ranks, for work
-    ``[ranks, micro_batches]``.
-    """
-    ideal = float(work.mean(axis=0).sum())
-    return max(1.0, float(work.max(axis=0).sum()) / ideal) if ideal else 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,10 +207,8 @@ class StepPlan:
         >>> plan_step([4, 4, 2, 2], capacity=4, dp_world_size=2).imbalance()
         1.0
         """
-        barrier = choice_of(Barrier, barrier, argument="barrier")
-        return _imbalance(
-            self.costs.sum(axis=1, keepdims=True) if barrier is Barrier.STEP else self.costs
-        )
+        schedule = np.arange(self.costs.size).reshape(1, *self.costs.shape, 1)
+        return float(imbalance(schedule, self.costs.reshape(-1), barrier=barrier)[0])
 
     @property
     def fill_ratio(self) -> float:
@@ -274,16 +264,6 @@ class ContextParallelPlan:
     tokens: Int64Array
     costs: Float64Array
 
-    def __post_init__(self) -> None:
-        for array in (
-            self.micro_batch_of,
-            self.first_rank_of,
-            self.degree_of,
-            self.tokens,
-            self.costs,
-        ):
-            array.setflags(write=False)
-
     def __len__(self) -> int:
         return len(self.degree_of)
 
@@ -301,18 +281,16 @@ class ContextParallelPlan:
         groups: list[list[list[int]]] = [
             [[] for _ in range(self.world_size)] for _ in range(self.num_micro_batches)
         ]
-        columns = (self.micro_batch_of, self.first_rank_of, self.degree_of)
-        rows = zip(*(column[self._longest_first].tolist() for column in columns), strict=True)
-        for sample, (micro_batch, first, degree) in zip(
-            self._longest_first.tolist(), rows, strict=True
-        ):
+        longest_first = np.argsort(-self.degree_of, kind="stable")
+        columns = (longest_first, *(column[longest_first] for column in self._columns))
+        for sample, micro_batch, first, degree in np.stack(columns, axis=1).tolist():
             for rank in range(first, first + degree):
                 groups[micro_batch][rank].append(sample)
         return groups
 
-    @cached_property
-    def _longest_first(self) -> Int64Array:
-        return np.argsort(-self.degree_of, kind="stable")
+    @property
+    def _columns(self) -> tuple[Int64Array, ...]:
+        return self.micro_batch_of, self.first_rank_of, self.degree_of
 
     def micro_batches(self, rank: int) -> list[Int64Array]:
         """Return the samples of a rank, micro-batch by micro-batch, ascending: ``int64[number]``
@@ -322,24 +300,20 @@ class ContextParallelPlan:
             SettingsError: the rank does not exist.
         """
         rank = setting_number("rank", rank, minimum=0, maximum=self.world_size - 1)
-        samples = np.flatnonzero(
-            (self.first_rank_of <= rank) & (rank < self.first_rank_of + self.degree_of)
-        )
-        order = np.argsort(self.micro_batch_of[samples], kind="stable")
-        counts = np.bincount(self.micro_batch_of[samples], minlength=self.num_micro_batches)
-        return np.split(samples[order], np.cumsum(counts)[:-1])
+        of_rank = (by_rank[rank] for by_rank in self.sample_id_groups)
+        return [np.array(sorted(samples), dtype=np.int64) for samples in of_rank]
 
     @property
     def imbalance(self) -> float:
         """Σ over micro-batches of the slowest rank ÷ the time of perfectly equal ranks."""
-        return _imbalance(self.costs.T)
+        schedule = np.arange(self.costs.size).reshape(self.costs.shape).T[None, :, :, None]
+        return float(imbalance(schedule, self.costs.reshape(-1))[0])
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the assignment: equal on all ranks."""
-        arrays = (self.micro_batch_of, self.first_rank_of, self.degree_of)
         return fingerprint_of(
-            [self.world_size, self.max_tokens_per_rank, *map(fingerprint_array, arrays)]
+            [self.world_size, self.max_tokens_per_rank, *map(fingerprint_array, self._columns)]
         )
 
     def __repr__(self) -> str:
