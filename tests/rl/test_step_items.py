@@ -7,7 +7,8 @@ from brimful import CostModel, LengthTable
 from brimful.errors import InvalidLengthsError, OversizedSampleError
 from brimful.plan.schedule.balance import quantize
 from brimful.plan.schedule.pack_costs import pack_costs
-from brimful.rl.step_items import description_of_group, prepare_step_items, refuse_large_groups, samples_of
+from brimful.rl import plan_step
+from brimful.rl.step_items import prepare_step_items, samples_of
 
 
 def items_of(lengths, *, capacity=8, cost=None, groups=None, budgets=None):
@@ -39,17 +40,12 @@ def test_costs_are_those_of_the_model():
     assert [items_of([4, 6], cost=cost).has_own_costs for cost in (None, with_towers, [1, 2])] == [False, False, True]
 
 
-def test_groups_are_named():
-    """A sample that is alone by itself, a group by its number and samples."""
+def test_samples_have_the_bins_of_their_groups():
     items = items_of([4, 2, 3, 1], groups=[7, -1, 7, 2])
     assert items.groups is not None
     assert items.group_sums(np.array([4, 2, 3, 1])).tolist() == items.groups.sizes[:, 0].tolist()
-    names = [description_of_group(items, group) for group in range(len(items.groups.names))]
-    assert sorted(names) == ["group 2 of 1 samples", "group 7 of 2 samples", "sample 1"]
-    bins = np.array([names.index(name) for name in names])
-    assert [names[number] for number in samples_of(items.groups, bins)] == [
-        "group 7 of 2 samples", "sample 1", "group 7 of 2 samples", "group 2 of 1 samples"
-    ]  # fmt: skip
+    bins = np.array([{-1: 10, 2: 11, 7: 12}[name] for name in items.groups.names.tolist()])
+    assert samples_of(items.groups, bins).tolist() == [12, 10, 12, 11]
 
 
 @pytest.mark.parametrize(
@@ -74,12 +70,13 @@ def test_groups_are_named():
 )  # fmt: skip
 def test_a_group_that_no_micro_batch_holds(lengths, groups, budgets, message):
     with pytest.raises(OversizedSampleError) as refused:
-        refuse_large_groups(items_of(lengths, groups=groups, budgets=budgets))
+        plan_step(lengths, capacity=8, dp_world_size=1, groups=groups, groups_share="micro_batch", budgets=budgets)
     assert str(refused.value) == message
 
 
 def test_groups_that_fit_pass():
-    refuse_large_groups(items_of([5, 3, 8], groups=[0, 0, 1]))
+    step = plan_step([5, 3, 8], capacity=8, dp_world_size=1, groups=[0, 0, 1], groups_share="micro_batch")
+    assert [rows.tolist() for rows in step.micro_batches(0)] == [[0, 1], [2]]
 
 
 @pytest.mark.parametrize(

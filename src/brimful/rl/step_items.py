@@ -10,17 +10,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from brimful.base.checks import choice_of, setting_number, whole_number
-from brimful.base.typing import AnyIntArray, Float64Array, Int64Array, IntArrayLike
-from brimful.base.wording import setting
+from brimful.base.typing import Float64Array, Int64Array, IntArrayLike
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import as_lengths
 from brimful.plan.packing import LengthsLike
 from brimful.plan.policies.budgets import Budgets
-from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
+from brimful.plan.policies.groups import Groups, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
-from brimful.plan.schedule.balance import Barrier, quantize
+from brimful.plan.schedule.balance import quantize
 from brimful.plan.schedule.cost_model import CostModel
 from brimful.plan.schedule.pack_costs import pack_costs, sample_costs
 from brimful.rl.fill_bins import scattered
@@ -38,31 +36,6 @@ class GroupsShare(str, Enum):
     """
     MICRO_BATCH = "micro_batch"
     """They are in one micro-batch: for preference pairs, whose loss needs both samples."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepSettings:
-    """Options of ``plan_step``, which explains them, checked and normalized."""
-
-    capacity: int
-    dp_world_size: int
-    barrier: Barrier | str = Barrier.MICRO_BATCH
-    groups_share: GroupsShare | str = GroupsShare.RANK
-    multiple_of: int = 1
-    min_micro_batches: int = 1
-    budgets: Mapping[str, int] | None = None
-
-    def __post_init__(self) -> None:
-        numbers = {
-            name: whole_number(name, getattr(self, name), minimum=1)
-            for name in ("dp_world_size", "multiple_of", "min_micro_batches")
-        }
-        self.__dict__.update(
-            capacity=setting_number("capacity", self.capacity, minimum=1, maximum=2**31 - 1),
-            **numbers,
-            barrier=choice_of(Barrier, self.barrier, argument="barrier"),
-            groups_share=choice_of(GroupsShare, self.groups_share, argument="groups_share"),
-        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +92,22 @@ def prepare_step_items(
     if (sizes.max(axis=0) > limits.capacities).any():
         text, larger, _ = limits.describe_oversized(sizes)
         raise OversizedSampleError(f"{text}. Cut or leave them out before, or {larger}")
-    costs = _costs(lengths, sizes[:, 0], cost)
+    if cost is None:
+        costs = sizes[:, 0].astype(np.float64)
+    elif isinstance(cost, CostModel):
+        patches = lengths.budgets.get("patches") if isinstance(lengths, LengthTable) else None
+        if cost.encoder_linear and patches is not None:
+            costs = pack_costs(np.arange(len(tokens) + 1), sizes[:, 0], cost, patches=patches)
+        else:
+            costs = sample_costs(sizes[:, 0], cost)
+    else:
+        costs = np.asarray(cost)
+        if costs.dtype.kind not in "iuf" or costs.shape != (len(tokens),):
+            raise SettingsError(
+                f"cost must be a CostModel, or one number for each of {len(tokens):,} samples, "
+                f"and is {costs.dtype} of shape {costs.shape}"
+            )
+        costs = costs.astype(np.float64)
     # Sums of weights, times a number of micro-batches, are compared in 64 bits.
     excess = max(0, 31 - (62 - 2 * len(tokens).bit_length()))
     weights = np.maximum(quantize(costs, len(tokens))[:, 0] >> excess, 1)
@@ -129,48 +117,6 @@ def prepare_step_items(
         grouping = group_items(sizes, ids)
     has_own_costs = cost is not None and not isinstance(cost, CostModel)
     return StepItems(limits, sizes, costs, weights, grouping, has_own_costs)
-
-
-def _costs(lengths: LengthsLike, tokens: AnyIntArray, cost: StepCost | None) -> Float64Array:
-    if cost is None:
-        return tokens.astype(np.float64)
-    if isinstance(cost, CostModel):
-        patches = lengths.budgets.get("patches") if isinstance(lengths, LengthTable) else None
-        if patches is None or not cost.encoder_linear:
-            return sample_costs(tokens, cost)
-        return pack_costs(np.arange(len(tokens) + 1), tokens, cost, patches=patches)
-    costs = np.asarray(cost)
-    if costs.dtype.kind not in "iuf" or costs.shape != (len(tokens),):
-        raise SettingsError(
-            f"cost must be a CostModel, or one number for each of {len(tokens):,} samples, and is "
-            f"{costs.dtype} of shape {costs.shape}"
-        )
-    return costs.astype(np.float64)
-
-
-def refuse_large_groups(items: StepItems) -> None:
-    """Raise for groups that exceed the capacity of one micro-batch.
-
-    Raises:
-        OversizedSampleError: names the first group, its samples and numbers.
-    """
-    assert items.groups is not None
-    if (items.groups.sizes > items.budgets.capacities).any():
-        ids = np.arange(len(items.sizes))
-        text, larger, _ = items.groups.describe_oversized(items.budgets, items.sizes, ids)
-        raise OversizedSampleError(f"{text}. Choose {setting('groups_share', 'rank')}, or {larger}")
-
-
-def description_of_group(items: StepItems, group: int) -> str:
-    """Return words for a group, or for a sample without a group."""
-    assert items.groups is not None
-    name = int(items.groups.names[group])
-    members = items.groups.members[items.groups.offsets[group] : items.groups.offsets[group + 1]]
-    return (
-        f"sample {int(members[0])}"
-        if name == ALONE
-        else f"group {name} of {len(members):,} samples"
-    )
 
 
 def samples_of(groups: Groups, bin_of_group: Int64Array) -> Int64Array:

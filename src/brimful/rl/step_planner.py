@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
+from brimful.base.checks import choice_of, setting_number, whole_number
 from brimful.base.compiling import warming_up
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import Int64Array, IntArrayLike
 from brimful.base.wording import counted, setting
-from brimful.errors import InvalidLengthsError
+from brimful.errors import InvalidLengthsError, OversizedSampleError
 from brimful.lengths.targets import as_lengths
 from brimful.plan.packing import LengthsLike
 from brimful.plan.planner import plan_packs
+from brimful.plan.policies.groups import ALONE
 from brimful.plan.schedule.balance import Barrier
 from brimful.rl.context_parallel import plan_context_parallel
 from brimful.rl.fill_bins import scattered
@@ -24,24 +26,27 @@ from brimful.rl.step_items import (
     GroupsShare,
     StepCost,
     StepItems,
-    StepSettings,
-    description_of_group,
     prepare_step_items,
-    refuse_large_groups,
     samples_of,
 )
 from brimful.rl.step_plan import StepPlan
 from brimful.rl.within_ranks import exchange_within_ranks, spread_within_ranks
 
 
-@understands(None, StepSettings, capacity=(*CAPACITY_NAMES, "max_tokens_per_gpu", "max_token_len"))
+@understands(capacity=(*CAPACITY_NAMES, "max_tokens_per_gpu", "max_token_len"))
 def plan_step(
     lengths: LengthsLike,
     *,
+    capacity: int,
+    dp_world_size: int,
     cost: StepCost | None = None,
+    barrier: Barrier | str = Barrier.MICRO_BATCH,
     groups: IntArrayLike | None = None,
+    groups_share: GroupsShare | str = GroupsShare.RANK,
+    multiple_of: int = 1,
+    min_micro_batches: int = 1,
+    budgets: Mapping[str, int] | None = None,
     loss_tokens: IntArrayLike | None = None,
-    **options: Any,
 ) -> StepPlan:
     """Divide the samples of one step among ranks and micro-batches of equal cost.
 
@@ -102,40 +107,72 @@ def plan_step(
     >>> [[rows.tolist() for rows in step.micro_batches(rank)] for rank in range(2)]
     [[[3], [1]], [[2, 4], [0, 5]]]
     """
-    settings = StepSettings(**options)
+    multiple = whole_number("multiple_of", multiple_of, minimum=1)
+    ranks = whole_number("dp_world_size", dp_world_size, minimum=1)
+    min_micro_batches = whole_number("min_micro_batches", min_micro_batches, minimum=1)
+    capacity = setting_number("capacity", capacity, minimum=1, maximum=2**31 - 1)
+    is_step_barrier = choice_of(Barrier, barrier, argument="barrier") is Barrier.STEP
+    unit = choice_of(GroupsShare, groups_share, argument="groups_share")
     items = prepare_step_items(
-        lengths, capacity=settings.capacity, cost=cost, groups=groups, budgets=settings.budgets
+        lengths, capacity=capacity, cost=cost, groups=groups, budgets=budgets
     )
     targets = _targets(items, loss_tokens)
-    search = _Search(items, settings)
-    multiple = settings.multiple_of
-    micro_batches = -(-search.least_micro_batches() // multiple) * multiple
+    search = _Search(items, ranks, multiple, is_step_barrier, unit is GroupsShare.RANK)
+    micro_batches = -(-max(min_micro_batches, search.least_micro_batches()) // multiple) * multiple
     search.refuse_too_few(micro_batches)
     while (bin_of := search.bins(micro_batches)) is None:
         micro_batches += multiple
         search.refuse_too_few(micro_batches)
-    return _step_plan(items, bin_of, targets, settings, micro_batches)
+    shape = ranks, micro_batches
+    num_bins = math.prod(shape)
+    # NumPy sorts 16-bit keys by radix; sums of tokens are exact below 2**53.
+    keys = bin_of.astype(np.uint16) if num_bins < 1 << 16 else bin_of
+    offsets = offsets_of(np.bincount(bin_of, minlength=num_bins))
+    tokens = np.bincount(bin_of, weights=items.sizes[:, 0], minlength=num_bins).astype(np.int64)
+    costs = np.bincount(bin_of, weights=items.costs, minlength=num_bins).astype(np.float64)
+    assert int((offsets[1:] - offsets[:-1]).min()) >= 1
+    assert int(tokens.max()) <= capacity
+    return StepPlan(
+        capacity=capacity,
+        dp_world_size=ranks,
+        num_micro_batches=micro_batches,
+        order=np.argsort(keys, kind="stable"),
+        offsets=offsets,
+        tokens=tokens.reshape(shape),
+        costs=costs.reshape(shape),
+        loss_tokens=targets,
+    )
 
 
 class _Search:
     """Search for a number of micro-batches with room for all items."""
 
-    def __init__(self, items: StepItems, settings: StepSettings) -> None:
+    def __init__(
+        self,
+        items: StepItems,
+        ranks: int,
+        multiple_of: int,
+        is_step_barrier: bool,
+        do_groups_share_ranks: bool,
+    ) -> None:
         self._items = items
-        self._settings = settings
-        self._ranks = settings.dp_world_size
-        self._is_step_barrier = settings.barrier is Barrier.STEP
-        self._is_grouped_by_rank = (
-            items.groups is not None and settings.groups_share is GroupsShare.RANK
-        )
+        self._ranks = ranks
+        self._multiple_of = multiple_of
+        self._is_step_barrier = is_step_barrier
+        groups, capacities = items.groups, items.budgets.capacities
+        self._is_grouped_by_rank = groups is not None and do_groups_share_ranks
         sizes, weights = items.sizes, items.weights
-        if items.groups is not None:
-            if not self._is_grouped_by_rank:
-                refuse_large_groups(items)
-            sizes, weights = items.groups.sizes, items.group_sums(weights)
+        if groups is not None:
+            sizes, weights = groups.sizes, items.group_sums(weights)
+            if not do_groups_share_ranks and (sizes > capacities).any():
+                ids = np.arange(len(items.sizes))
+                text, larger, _ = groups.describe_oversized(items.budgets, items.sizes, ids)
+                raise OversizedSampleError(
+                    f"{text}. Choose {setting('groups_share', 'rank')}, or {larger}"
+                )
         # Items, or groups of items, in the order of placement.
-        has_ties = items.has_own_costs or items.groups is not None
-        self._order = placing_order(sizes, items.budgets.capacities, weights if has_ties else None)
+        has_ties = items.has_own_costs or groups is not None
+        self._order = placing_order(sizes, capacities, weights if has_ties else None)
         self._sizes, self._weights = sizes.take(self._order, axis=0), weights.take(self._order)
 
     def least_micro_batches(self) -> int:
@@ -146,7 +183,7 @@ class _Search:
             int((-(-items.sizes.sum(axis=0) // capacities)).max()),
             int((items.sizes > capacities // 2).sum(axis=0).max()),
         )
-        least = max(self._settings.min_micro_batches, -(-num_needed // self._ranks))
+        least = -(-num_needed // self._ranks)
         if self._is_grouped_by_rank:
             least = max(least, int((-(-self._sizes // capacities)).max()))
         return least
@@ -232,7 +269,7 @@ class _Search:
             items.sizes[:, 0],
             items.weights,
             best,
-            capacity=self._settings.capacity,
+            capacity=int(capacities[0]),
             micro_batches=micro_batches,
         )
 
@@ -289,7 +326,14 @@ class _Search:
         elif num_items < self._ranks:
             problem = f"{counted(num_items, 'group')} cannot give each of {ranks} one"
         elif num_samples < num_needed or is_starved:
-            largest = description_of_group(self._items, int(self._order[0]))
+            groups = self._items.groups
+            assert groups is not None
+            group = int(self._order[0])
+            name = int(groups.names[group])
+            begin, end = groups.offsets[group : group + 2].tolist()
+            largest = f"group {name} of {end - begin:,} samples"
+            if name == ALONE:
+                largest = f"sample {int(groups.members[begin])}"
             problem = (
                 f"{ranks} of {micro_batches:,} micro-batches, with room for {largest}, need "
                 f"{num_needed:,} samples, evenly divided, and the groups leave a rank with fewer"
@@ -297,7 +341,7 @@ class _Search:
         if problem:
             way = (
                 f", or {setting('multiple_of', 1)}"
-                if self._settings.multiple_of > 1 and not is_starved
+                if self._multiple_of > 1 and not is_starved
                 else ""
             )
             raise InvalidLengthsError(
@@ -323,34 +367,6 @@ def _targets(items: StepItems, loss_tokens: IntArrayLike | None) -> Int64Array:
             f"{int(tokens[sample]):,} tokens"
         )
     return targets
-
-
-def _step_plan(
-    items: StepItems,
-    bin_of: Int64Array,
-    targets: Int64Array,
-    settings: StepSettings,
-    micro_batches: int,
-) -> StepPlan:
-    shape = settings.dp_world_size, micro_batches
-    num_bins = math.prod(shape)
-    # NumPy sorts 16-bit keys by radix; sums of tokens are exact below 2**53.
-    keys = bin_of.astype(np.uint16) if num_bins < 1 << 16 else bin_of
-    offsets = offsets_of(np.bincount(bin_of, minlength=num_bins))
-    tokens = np.bincount(bin_of, weights=items.sizes[:, 0], minlength=num_bins).astype(np.int64)
-    costs = np.bincount(bin_of, weights=items.costs, minlength=num_bins).astype(np.float64)
-    assert int((offsets[1:] - offsets[:-1]).min()) >= 1
-    assert int(tokens.max()) <= settings.capacity
-    return StepPlan(
-        capacity=settings.capacity,
-        dp_world_size=settings.dp_world_size,
-        num_micro_batches=micro_batches,
-        order=np.argsort(keys, kind="stable"),
-        offsets=offsets,
-        tokens=tokens.reshape(shape),
-        costs=costs.reshape(shape),
-        loss_tokens=targets,
-    )
 
 
 def warm_up() -> bool:
