@@ -7,7 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.rl import plan_step
+from brimful.rl.fill_bins import run_loop
 from brimful.rl.levels import fill_common_levels
+
+
+def filled(lengths, weights, offsets, *, capacity, micro_batches):
+    """The slice of each item, and the number of slices."""
+    slice_of = np.full(len(lengths), -1)
+    next_unplaced = np.arange(len(lengths) + 1)
+    slices = run_loop(
+        fill_common_levels, len(lengths), lengths, weights, offsets, capacity, micro_batches,
+        results=(next_unplaced, slice_of),
+    )  # fmt: skip
+    return slice_of, slices
+
 
 RANKS = st.lists(st.lists(st.integers(1, 20), min_size=3, max_size=12), min_size=1, max_size=4)
 
@@ -19,7 +32,7 @@ def test_slices_hold_capacity_and_level(ranks, micro_batches):
     lengths = np.concatenate(ranks)
     weights = lengths**2
     offsets = np.cumsum([0, *map(len, ranks)])
-    slice_of, slices = fill_common_levels(lengths, weights, offsets, capacity=20, micro_batches=micro_batches)
+    slice_of, slices = filled(lengths, weights, offsets, capacity=20, micro_batches=micro_batches)
     assert int(slice_of.max(initial=-1)) == slices - 1
     for begin, end in pairwise(offsets.tolist()):
         part = slice_of[begin:end]
@@ -33,7 +46,7 @@ def test_slices_hold_capacity_and_level(ranks, micro_batches):
 
 def test_nothing_is_filled_where_no_sample_is_above_the_mean():
     lengths = np.array([2, 2, 2, 2, 2, 2])
-    slice_of, slices = fill_common_levels(lengths, lengths, np.array([0, 3, 6]), capacity=8, micro_batches=2)
+    slice_of, slices = filled(lengths, lengths, np.array([0, 3, 6]), capacity=8, micro_batches=2)
     assert (slice_of.tolist(), slices) == ([-1] * 6, 0)
 
 

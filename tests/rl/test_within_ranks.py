@@ -6,9 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled_forms
-from brimful.rl.spread_samples import exchange_between_ranks
+from brimful.rl.fill_bins import run_loop
+from brimful.rl.spread_samples import exchange_between_ranks as loop
 from brimful.rl.within_ranks import exchange_within_ranks
 from tests.plan.forms import use
+
+
+def exchange_between_ranks(sizes, weights, rank_of, *, room, num_ranks):
+    run_loop(loop, len(sizes), sizes, weights, room, num_ranks, results=(rank_of,))
 
 
 @pytest.mark.parametrize("form", ["compiled", "plain"])

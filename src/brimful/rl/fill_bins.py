@@ -94,14 +94,10 @@ def fill_least_loaded(
     [0, 1, 2, 2]
     """
     bin_of = np.full(len(lengths), -1, dtype=np.int64) if bin_of is None else bin_of
-    state = (
-        np.zeros(num_units, dtype=np.int64),
-        np.zeros(num_units * bins_per_unit, dtype=np.int64),
-        bin_of,
-    )
     is_placed = run_loop(
-        _fill, len(lengths), lengths, weights, first_bin, capacity, bins_per_unit, results=state
-    )
+        _fill, len(lengths), lengths, weights, first_bin, capacity, num_units, bins_per_unit,
+        results=(bin_of,),
+    )  # fmt: skip
     return bin_of if is_placed else None
 
 
@@ -110,12 +106,13 @@ def _fill(
     weights: Sequence[int],
     first_bin: int,
     capacity: int,
+    num_units: int,
     bins_per_unit: int,
-    loads: list[int],
-    tokens: list[int],
     bin_of: list[int],
 ) -> bool:
     """Write the bin of each item; return false if one has no room. To be compiled."""
+    loads = [0 for _ in range(num_units)]
+    tokens = [0 for _ in range(num_units * bins_per_unit)]
     shift = 0
     while len(loads) >> shift:
         shift += 1

@@ -4,15 +4,17 @@ expensive sample.
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from brimful.base.typing import Int64Array
-from brimful.rl.fill_bins import run_loop
-
 
 def fill_levels(
-    lengths: Int64Array, weights: Int64Array, *, capacity: int, num_ranks: int, micro_batches: int
-) -> tuple[Int64Array, int]:
+    lengths: Sequence[int],
+    weights: Sequence[int],
+    total: int,
+    capacity: int,
+    num_ranks: int,
+    micro_batches: int,
+    next_unplaced: list[int],
+    bin_of: list[int],
+) -> int:
     """Fill whole slices of micro-batches while one sample alone costs more than the mean
     micro-batch.
 
@@ -29,48 +31,30 @@ def fill_levels(
 
     Pure: no I/O, no randomness.
 
+    To be compiled. ``next_unplaced[i]`` leads to the first unplaced item at or after ``i``, in
+    several hops, which are shortened as they are followed.
+
     Args:
         lengths: ``int64[num_items]``, descending.
         weights: ``int64[num_items]``, descending; at least 1.
+        total: sum of the weights.
         capacity: capacity of a micro-batch.
         num_ranks: number of micro-batches of a slice.
         micro_batches: number of slices; each micro-batch gets an item: at least
             ``num_ranks · micro_batches`` items.
+        next_unplaced: ``int64[num_items + 1]``, from 0; changed in place.
+        bin_of: ``int64[num_items]``, -1; gets the micro-batch ``slice · num_ranks + place`` of each
+            placed item.
 
     Returns:
-        ``int64[num_items]``: the micro-batch ``slice · num_ranks + place`` of each item, -1 for
-        unplaced items; and the number of filled slices.
+        Number of filled slices.
 
     Cost: O(n·log n).
 
-    >>> lengths = np.array([8, 4, 4, 3, 2, 2, 1])
-    >>> bin_of, slices = fill_levels(lengths, lengths**2, capacity=8, num_ranks=2, micro_batches=2)
-    >>> bin_of.tolist(), slices
-    ([0, 1, 1, -1, -1, -1, -1], 1)
-    """
-    bin_of = np.full(len(lengths), -1, dtype=np.int64)
-    next_unplaced = np.arange(len(lengths) + 1)
-    slices = run_loop(
-        _fill_levels, len(lengths), lengths, weights, int(weights.sum()), capacity, num_ranks,
-        micro_batches, results=(next_unplaced, bin_of),
-    )  # fmt: skip
-    return bin_of, slices
-
-
-def _fill_levels(
-    lengths: Sequence[int],
-    weights: Sequence[int],
-    total: int,
-    capacity: int,
-    num_ranks: int,
-    micro_batches: int,
-    next_unplaced: list[int],
-    bin_of: list[int],
-) -> int:
-    """Write the bin of each placed item, and return the number of slices; to be compiled.
-
-    ``next_unplaced[i]`` leads to the first unplaced item at or after ``i``, in several hops, which
-    are shortened as they are followed.
+    >>> import numpy as np
+    >>> lengths, bin_of = np.array([8, 4, 4, 3, 2, 2, 1]), np.full(7, -1)
+    >>> fill_levels(lengths, lengths**2, 114, 8, 2, 2, np.arange(8), bin_of), bin_of.tolist()
+    (1, [0, 1, 1, -1, -1, -1, -1])
     """
     num_items = len(lengths)
     num_unplaced = num_items
@@ -127,13 +111,14 @@ def _fill_levels(
 
 
 def fill_common_levels(
-    lengths: Int64Array,
-    weights: Int64Array,
-    offsets: Int64Array,
-    *,
+    lengths: Sequence[int],
+    weights: Sequence[int],
+    offsets: Sequence[int],
     capacity: int,
     micro_batches: int,
-) -> tuple[Int64Array, int]:
+    next_unplaced: list[int],
+    slice_of: list[int],
+) -> int:
     """Fill whole slices of micro-batches while one sample alone costs more than any rank's mean
     micro-batch.
 
@@ -149,6 +134,9 @@ def fill_common_levels(
 
     Pure: no I/O, no randomness.
 
+    To be compiled. ``next_unplaced[i]`` leads to the first unplaced item at or after ``i``, in
+    several hops, which are shortened as they are followed.
+
     Args:
         lengths: ``int64[num_items]``, rank after rank, descending within each rank.
         weights: ``int64[num_items]``, descending within each rank; at least 1.
@@ -156,40 +144,19 @@ def fill_common_levels(
             micro-batches.
         capacity: capacity of a micro-batch.
         micro_batches: number of micro-batches of each rank.
+        next_unplaced: ``int64[num_items + 1]``, from 0; changed in place.
+        slice_of: ``int64[num_items]``, -1; gets the slice of each placed item.
 
     Returns:
-        ``int64[num_items]``: the slice of each item, -1 for unplaced items; and the number of
-        filled slices.
+        Number of filled slices.
 
     Cost: O(n·log n).
 
-    >>> lengths = np.array([8, 2, 1, 5, 4, 3])
-    >>> slice_of, slices = fill_common_levels(lengths, lengths**2, np.array([0, 3, 6]), capacity=8, micro_batches=2)
-    >>> slice_of.tolist(), slices
-    ([0, -1, -1, 0, -1, 0], 1)
-    """
-    slice_of = np.full(len(lengths), -1, dtype=np.int64)
-    next_unplaced = np.arange(len(lengths) + 1)
-    slices = run_loop(
-        _fill_common_levels, len(lengths), lengths, weights, offsets, capacity, micro_batches,
-        results=(next_unplaced, slice_of),
-    )  # fmt: skip
-    return slice_of, slices
-
-
-def _fill_common_levels(
-    lengths: Sequence[int],
-    weights: Sequence[int],
-    offsets: Sequence[int],
-    capacity: int,
-    micro_batches: int,
-    next_unplaced: list[int],
-    slice_of: list[int],
-) -> int:
-    """Write the slice of each placed item, and return the number of slices; to be compiled.
-
-    ``next_unplaced[i]`` leads to the first unplaced item at or after ``i``, in several hops, which
-    are shortened as they are followed.
+    >>> import numpy as np
+    >>> lengths, slice_of = np.array([8, 2, 1, 5, 4, 3]), np.full(6, -1)
+    >>> offsets = np.array([0, 3, 6])
+    >>> fill_common_levels(lengths, lengths**2, offsets, 8, 2, np.arange(7), slice_of), slice_of.tolist()
+    (1, [0, -1, -1, 0, -1, 0])
     """
     num_ranks = len(offsets) - 1
     # The unplaced items of each rank: the first of them, their number, and the sum of their

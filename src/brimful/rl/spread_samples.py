@@ -154,9 +154,11 @@ def _in_levels(
     # Costs are raised where necessary so that they fall with the lengths: a level then holds a
     # little less.
     falling_order = np.maximum.accumulate(weights[::-1])[::-1]
-    bin_of, slices = fill_levels(
-        lengths, falling_order, capacity=capacity, num_ranks=num_ranks, micro_batches=micro_batches
-    )
+    bin_of = np.full(len(lengths), -1, dtype=np.int64)
+    slices = run_loop(
+        fill_levels, len(lengths), lengths, falling_order, int(falling_order.sum()), capacity,
+        num_ranks, micro_batches, results=(np.arange(len(lengths) + 1), bin_of),
+    )  # fmt: skip
     if slices == micro_batches:
         return bin_of if int(bin_of.min()) >= 0 else None
     units = num_ranks * (micro_batches - slices)
@@ -205,7 +207,10 @@ def ranks_of_groups(
         if way is None:
             continue
         exchanged = way.copy()
-        exchange_between_ranks(tokens, weights, exchanged, room=limit, num_ranks=num_ranks)
+        run_loop(
+            exchange_between_ranks, len(tokens), tokens, weights, limit, num_ranks,
+            results=(exchanged,),
+        )  # fmt: skip
         yield exchanged, False
         # The assignment that is equal in tokens leaves the largest room in the micro-batches.
         if keys is tokens:
@@ -268,8 +273,8 @@ def deal_large_first(
 
 
 def exchange_between_ranks(
-    sizes: Int64Array, weights: Int64Array, rank_of: Int64Array, *, room: int, num_ranks: int
-) -> None:
+    sizes: Sequence[int], weights: Sequence[int], room: int, num_ranks: int, rank_of: list[int]
+) -> int:
     """Move or exchange groups between the busiest rank and others until nothing helps; in place.
 
     ::
@@ -280,42 +285,29 @@ def exchange_between_ranks(
     The busiest rank is first tried with the least busy one, and the exchange that makes the two
     most equal is made. The exchanges end when the busiest rank is within a thousandth of the mean.
 
-    Pure: no I/O, no randomness.
+    Pure: no I/O, no randomness. To be compiled.
 
     Args:
         sizes: ``int64[num_groups]``: tokens.
         weights: ``int64[num_groups]``: cost, at least 1.
-        rank_of: ``int64[num_groups]``: the rank of each group, changed in place.
         room: tokens of a rank in all its micro-batches.
         num_ranks: number of ranks.
+        rank_of: ``int64[num_groups]``: the rank of each group, changed in place.
+
+    Returns:
+        Number of exchanges.
 
     Cost: O(groups) for each exchange, and at most eight exchanges for each rank.
 
     >>> weights, rank_of = np.array([9, 7, 6, 5, 3]), np.array([0, 1, 1, 0, 0])
-    >>> exchange_between_ranks(np.ones(5, dtype=np.int64), weights, rank_of, room=4, num_ranks=2)
-    >>> np.bincount(rank_of, weights).tolist()
-    [15.0, 15.0]
+    >>> exchange_between_ranks([1] * 5, weights, 4, 2, rank_of), np.bincount(rank_of, weights).tolist()
+    (1, [15.0, 15.0])
     """
-    loads, tokens = (np.zeros(num_ranks, dtype=np.int64) for _ in range(2))
-    np.add.at(loads, rank_of, weights)
-    np.add.at(tokens, rank_of, sizes)
-    run_loop(
-        _exchange_between_ranks, len(sizes), sizes, weights, room, results=(loads, tokens, rank_of)
-    )
-
-
-def _exchange_between_ranks(
-    sizes: Sequence[int],
-    weights: Sequence[int],
-    room: int,
-    loads: list[int],
-    tokens: list[int],
-    rank_of: list[int],
-) -> int:
-    """Exchange, and return the number of exchanges; to be compiled. ``loads`` and ``tokens`` are
-    per rank.
-    """
-    num_ranks = len(loads)
+    loads = [0 for _ in range(num_ranks)]
+    tokens = loads[:]
+    for group in range(len(sizes)):
+        loads[rank_of[group]] += weights[group]
+        tokens[rank_of[group]] += sizes[group]
     mean = (sum(loads) + num_ranks - 1) // num_ranks
     last_turn = [0 for _ in range(num_ranks)]
     for turn in range(8 * num_ranks):

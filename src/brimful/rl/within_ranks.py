@@ -45,13 +45,15 @@ def spread_within_ranks(
     slice_of = np.full(len(sizes), -1, dtype=np.int64)
     slices = 0
     if sizes.shape[1] == 1 and not is_step_barrier:
-        slice_of, slices = fill_common_levels(
-            sizes[:, 0],
-            _falling_in_ranks(weights, offsets),
-            offsets,
-            capacity=int(capacities[0]),
-            micro_batches=micro_batches,
-        )
+        # Weights that do not rise along the items of a rank: each is raised to the maximum of later
+        # ones. With the base, weights of an earlier rank exceed all later weights: a running
+        # maximum from the end restarts there.
+        base = np.repeat(np.arange(num_ranks, 0, -1) << 32, np.diff(offsets))
+        falling = np.maximum.accumulate((weights + base)[::-1])[::-1] - base
+        slices = run_loop(
+            fill_common_levels, len(sizes), sizes[:, 0], falling, offsets, int(capacities[0]),
+            micro_batches, results=(np.arange(len(sizes) + 1), slice_of),
+        )  # fmt: skip
     while (
         placement := _place_rest(
             sizes, weights, capacities, offsets, slice_of, slices, micro_batches
@@ -65,18 +67,6 @@ def spread_within_ranks(
     return scattered(
         placement + np.repeat(np.arange(num_ranks), np.diff(offsets)) * micro_batches, by_rank
     )
-
-
-def _falling_in_ranks(weights: Int64Array, offsets: Int64Array) -> Int64Array:
-    """Return weights that do not rise along the items of a rank: each is raised to the maximum of
-    later weights.
-    """
-    num_ranks = len(offsets) - 1
-    # With the base, weights of an earlier rank exceed all later weights: a running maximum from the
-    # end restarts there.
-    base = np.repeat(np.arange(num_ranks, 0, -1) << 32, np.diff(offsets))
-    falling: Int64Array = np.maximum.accumulate((weights + base)[::-1])[::-1] - base
-    return falling
 
 
 def _place_rest(
