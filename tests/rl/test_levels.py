@@ -16,7 +16,7 @@ def filled(lengths, weights, offsets, *, capacity, micro_batches):
     slice_of = np.full(len(lengths), -1)
     next_unplaced = np.arange(len(lengths) + 1)
     slices = run_loop(
-        fill_common_levels, len(lengths), lengths, weights, offsets, capacity, micro_batches,
+        fill_common_levels, lengths, weights, offsets, capacity, micro_batches,
         results=(next_unplaced, slice_of),
     )  # fmt: skip
     return slice_of, slices

@@ -13,7 +13,7 @@ from tests.plan.forms import use
 
 
 def exchange_between_ranks(sizes, weights, rank_of, *, room, num_ranks):
-    run_loop(loop, len(sizes), sizes, weights, room, num_ranks, results=(rank_of,))
+    run_loop(loop, sizes, weights, room, num_ranks, results=(rank_of,))
 
 
 @pytest.mark.parametrize("form", ["compiled", "plain"])

@@ -106,7 +106,7 @@ def plan_context_parallel(
         by_group = np.zeros((3, ranks), dtype=np.int64)
         placement = np.zeros((3, num_samples), dtype=np.int64)
         run_loop(
-            _fill_micro_batches, num_samples, tokens[order], falling_order, capacity, ranks, float(more_slack),
+            _fill_micro_batches, tokens[order], falling_order, capacity, ranks, float(more_slack),
             results=(by_item, by_group, placement),
         )  # fmt: skip
         if may_borrow:

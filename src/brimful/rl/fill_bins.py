@@ -15,21 +15,18 @@ later, gains too.
 """
 
 
-def run_loop(
-    loop: Callable[..., Any], work: int, *arguments: Any, results: Sequence[Int64Array]
-) -> Any:
+def run_loop(loop: Callable[..., Any], *arguments: Any, results: Sequence[Int64Array]) -> Any:
     """Run a loop compiled if that pays, otherwise on lists, which plain Python reads faster.
 
     Args:
         loop: function of the arguments and results, with the same decisions in both forms.
-        work: number of items of the call.
-        arguments: numbers, and arrays that are read.
+        arguments: numbers, and arrays that are read; the first is an array of all items.
         results: arrays that the loop writes.
 
     Returns:
         The result of the loop.
     """
-    kernel = compiled(loop, work, worth=WORTH_COMPILING)
+    kernel = compiled(loop, len(arguments[0]), worth=WORTH_COMPILING)
     if kernel is not None:
         # One layout, and so one compiled form: a reversed view would trigger another compilation.
         arrays = [np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
@@ -95,7 +92,7 @@ def fill_least_loaded(
     """
     bin_of = np.full(len(lengths), -1, dtype=np.int64) if bin_of is None else bin_of
     is_placed = run_loop(
-        _fill, len(lengths), lengths, weights, first_bin, capacity, num_units, bins_per_unit,
+        _fill, lengths, weights, first_bin, capacity, num_units, bins_per_unit,
         results=(bin_of,),
     )  # fmt: skip
     return bin_of if is_placed else None
@@ -184,7 +181,7 @@ def fill_vectors(
         else sums
     )
     is_placed = run_loop(
-        _scan_bins, len(sizes), sizes, weights, capacities, bins_per_unit, is_first_taken,
+        _scan_bins, sizes, weights, capacities, bins_per_unit, is_first_taken,
         results=(loads, sums, bin_of),
     )  # fmt: skip
     return bin_of if is_placed else None

@@ -50,35 +50,49 @@ def spread(
         without room.
     """
     num_bins = num_ranks * micro_batches
-    units, bins_of_unit = (num_ranks, micro_batches) if is_step_barrier else (num_bins, 1)
+    num_units, bins_of_unit = (num_ranks, micro_batches) if is_step_barrier else (num_bins, 1)
     lengths, capacity = sizes[:, 0], int(capacities[0])
     bin_of = None
     if sizes.shape[1] > 1:
-        loads = np.zeros(units, dtype=np.int64)
+        loads = np.zeros(num_units, dtype=np.int64)
         bin_of = fill_vectors(sizes, weights, capacities, loads=loads, bins_per_unit=bins_of_unit)
     else:
         if not is_step_barrier:
-            bin_of = _in_levels(lengths, weights, capacity, num_ranks, micro_batches)
+            # Slices up to their level, and the remaining slices by least load. Costs are raised
+            # where necessary so that they fall with the lengths: a level then holds a little less.
+            falling_order = np.maximum.accumulate(weights[::-1])[::-1]
+            bin_of = np.full(len(lengths), -1, dtype=np.int64)
+            slices = run_loop(
+                fill_levels, lengths, falling_order, int(falling_order.sum()), capacity, num_ranks,
+                micro_batches, results=(np.arange(len(lengths) + 1), bin_of),
+            )  # fmt: skip
+            if slices < micro_batches:
+                units = num_ranks * (micro_batches - slices)
+                bin_of = fill_least_loaded(
+                    lengths, weights, capacity=capacity, num_units=units, bin_of=bin_of,
+                    first_bin=num_ranks * slices,
+                )  # fmt: skip
+            elif int(bin_of.min()) < 0:
+                bin_of = None
         if bin_of is None:
             bin_of = fill_least_loaded(
-                lengths, weights, capacity=capacity, num_units=units, bins_per_unit=bins_of_unit
+                lengths, weights, capacity=capacity, num_units=num_units, bins_per_unit=bins_of_unit
             )
+    is_within_ranks = is_step_barrier and bin_of is not None
+    if bin_of is None and sizes.shape[1] == 1:
+        bin_of = fill_least_loaded(lengths, lengths, capacity=capacity, num_units=num_bins)
     if bin_of is None:
-        is_step_barrier = False
         if sizes.shape[1] > 1:
             packing = pack_vectors(sizes, capacities=capacities, seed=0).packs
         else:
-            bin_of = fill_least_loaded(lengths, lengths, capacity=capacity, num_units=num_bins)
-            if bin_of is None:
-                runs = best_fit_decreasing(Histogram.of(lengths), capacity=capacity)
-                packing = runs.assign(np.arange(len(lengths)))
-        if bin_of is None:
-            if len(packing) > num_bins:
-                return None
-            # Packs are bins, and ``occupy_empty_bins`` divides them until there are enough.
-            bin_of = scattered(np.repeat(np.arange(len(packing)), packing.sizes), packing.items)
+            runs = best_fit_decreasing(Histogram.of(lengths), capacity=capacity)
+            packing = runs.assign(np.arange(len(lengths)))
+        if len(packing) > num_bins:
+            return None
+        # Packs are bins, and ``occupy_empty_bins`` divides them until there are enough.
+        bin_of = scattered(np.repeat(np.arange(len(packing)), packing.sizes), packing.items)
     occupy_empty_bins(bin_of, num_bins)
-    return numbered_by_cost(bin_of, weights, num_ranks, micro_batches, within_ranks=is_step_barrier)
+    return numbered_by_cost(bin_of, weights, num_ranks, micro_batches, within_ranks=is_within_ranks)
 
 
 def placing_order(
@@ -145,29 +159,6 @@ def numbered_by_cost(
     return scattered(numbers, by_cost.reshape(-1))[bin_of]
 
 
-def _in_levels(
-    lengths: Int64Array, weights: Int64Array, capacity: int, num_ranks: int, micro_batches: int
-) -> Int64Array | None:
-    """Fill slices to their level, and the remaining slices by least load; None if an item has no
-    room.
-    """
-    # Costs are raised where necessary so that they fall with the lengths: a level then holds a
-    # little less.
-    falling_order = np.maximum.accumulate(weights[::-1])[::-1]
-    bin_of = np.full(len(lengths), -1, dtype=np.int64)
-    slices = run_loop(
-        fill_levels, len(lengths), lengths, falling_order, int(falling_order.sum()), capacity,
-        num_ranks, micro_batches, results=(np.arange(len(lengths) + 1), bin_of),
-    )  # fmt: skip
-    if slices == micro_batches:
-        return bin_of if int(bin_of.min()) >= 0 else None
-    units = num_ranks * (micro_batches - slices)
-    first_bin = num_ranks * slices
-    return fill_least_loaded(
-        lengths, weights, capacity=capacity, num_units=units, bin_of=bin_of, first_bin=first_bin
-    )
-
-
 def ranks_of_groups(
     sizes: Int64Array,
     weights: Int64Array,
@@ -208,7 +199,7 @@ def ranks_of_groups(
             continue
         exchanged = way.copy()
         run_loop(
-            exchange_between_ranks, len(tokens), tokens, weights, limit, num_ranks,
+            exchange_between_ranks, tokens, weights, limit, num_ranks,
             results=(exchanged,),
         )  # fmt: skip
         yield exchanged, False

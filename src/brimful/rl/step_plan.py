@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -76,15 +77,14 @@ def loss_weights(
     if constant is not None and not (is_number(constant) and 0 < constant < float("inf")):
         raise SettingsError(f"constant must be a number above 0 and is {constant!r}")
     has_target = loss_tokens > 0
-    if mean is LossMean.TOKEN_MEAN:
-        divisors = np.full(len(loss_tokens), max(int(loss_tokens.sum()), 1), dtype=np.float64)
-    elif mean is LossMean.CONSTANT:
-        divisors = np.full(len(loss_tokens), constant, dtype=np.float64)
-    else:
-        divisors = np.full(len(loss_tokens), max(int(has_target.sum()), 1), dtype=np.float64)
-        if mean is LossMean.SEQ_MEAN_TOKEN_MEAN:
-            divisors = divisors * np.maximum(loss_tokens, 1)
-    return np.where(has_target, scale / divisors, 0.0)
+    num_samples = max(int(has_target.sum()), 1)
+    divisors: dict[LossMean, Any] = {
+        LossMean.TOKEN_MEAN: max(int(loss_tokens.sum()), 1),
+        LossMean.SEQ_MEAN_TOKEN_MEAN: num_samples * np.maximum(loss_tokens, 1),
+        LossMean.SEQ_MEAN_TOKEN_SUM: num_samples,
+        LossMean.CONSTANT: constant,
+    }
+    return np.where(has_target, scale / divisors[mean], 0.0)
 
 
 @dataclass(frozen=True, eq=False)

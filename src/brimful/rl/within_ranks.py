@@ -51,7 +51,7 @@ def spread_within_ranks(
         base = np.repeat(np.arange(num_ranks, 0, -1) << 32, np.diff(offsets))
         falling = np.maximum.accumulate((weights + base)[::-1])[::-1] - base
         slices = run_loop(
-            fill_common_levels, len(sizes), sizes[:, 0], falling, offsets, int(capacities[0]),
+            fill_common_levels, sizes[:, 0], falling, offsets, int(capacities[0]),
             micro_batches, results=(np.arange(len(sizes) + 1), slice_of),
         )  # fmt: skip
     while (
@@ -87,7 +87,7 @@ def _place_rest(
     has_room = np.zeros(num_ranks, dtype=np.int64)
     if sizes.shape[1] == 1:
         run_loop(
-            _place_least_loaded, len(sizes), sizes[:, 0], weights, offsets, int(capacities[0]), number_of_bins,
+            _place_least_loaded, sizes[:, 0], weights, offsets, int(capacities[0]), number_of_bins,
             results=(has_room, placement),
         )  # fmt: skip
         rest = np.flatnonzero((slice_of < 0) & (placement >= 0))
@@ -217,7 +217,7 @@ def exchange_within_ranks(
     rank_of, slice_of = np.divmod(bin_of[by_rank], micro_batches)
     offsets = np.searchsorted(rank_of, np.arange(int(rank_of[-1]) + 2))
     run_loop(
-        _exchange_within_ranks, len(lengths), lengths[by_rank], weights[by_rank], offsets, capacity,
+        _exchange_within_ranks, lengths[by_rank], weights[by_rank], offsets, capacity,
         micro_batches, results=(slice_of,),
     )  # fmt: skip
     return scattered(slice_of + rank_of * micro_batches, by_rank)
