@@ -123,7 +123,13 @@ def pack_vectors(
         offers += _try_cheap_ways(limited_sizes, capacities, bound, binding, seed)
     weights: tuple[float, ...] = _STRAIGHTNESS
     if not _is_any_close(offers, bound) and num_items > 2 * _SAMPLE_ITEMS:
-        weights = (_weight_for_sample(limited_sizes, capacities, seed),)
+        # The weight that needs the fewest packs for a sample of the items.
+        rows = generator(seed=seed, epoch=0, purpose="sample of items").integers(
+            _SAMPLE_ITEMS, below=num_items
+        )
+        sample = np.ascontiguousarray(limited_sizes[rows])
+        num_packs = [len(fill_packs(sample, capacities, way, seed)) for way in _STRAIGHTNESS]
+        weights = (_STRAIGHTNESS[int(np.argmin(num_packs))],)
     for weight in weights:
         if _is_any_close(offers, bound):
             break
@@ -134,8 +140,11 @@ def pack_vectors(
     for turn in range(next((rounds for limit, rounds in _REPACK_ROUNDS if num_items <= limit), 0)):
         if _is_any_close([(packing, description)], bound):
             break
+        refill = _packs_to_take_apart(packing, limited_sizes, capacities, turn, seed)
         straightness = _STRAIGHTNESS[turn % len(_STRAIGHTNESS)]
-        packing = ruin_and_recreate(packing, limited_sizes, capacities, straightness, turn, seed)
+        new_packs = _refill(packing, refill, limited_sizes, capacities, straightness, seed + turn)
+        if len(new_packs) <= len(packing):
+            packing = new_packs
     return PackResult(packing, bound, PlanOutcome(description))
 
 
@@ -154,13 +163,19 @@ def _try_cheap_ways(
     overfull: BoolArray = np.asarray((loads_of(one_budget, sizes) > capacities).any(axis=1))
     if not overfull.any():
         return [(one_budget, "best_fit_decreasing by one budget keeps within all")]
-    limited = _pack_with_limit_on_items(sizes, capacities)
-    offers = [] if limited is None else [(limited, "best_fit_decreasing with a limit on samples")]
-    if not _is_any_close(offers, bound) and 2 * np.count_nonzero(overfull) <= len(one_budget):
-        repaired = repair_overfull(
-            one_budget, overfull, sizes, capacities, binding, _STRAIGHTNESS[0], seed
+    offers: list[_Offer] = []
+    # Under two budgets, if every item takes 1 of one of them: a limit on items per pack.
+    is_unit = (sizes == 1).all(axis=0)
+    if len(is_unit) == 2 and is_unit[0] != is_unit[1] and int(sizes.min()) >= 1:
+        unit, column = np.argsort(~is_unit).tolist()
+        packing = _pack_by_one_budget(
+            sizes[:, column], int(capacities[column]), int(capacities[unit])
         )
-        offers.append((repaired, "best_fit_decreasing by one budget, some packs refilled"))
+        offers.append((packing, "best_fit_decreasing with a limit on samples"))
+    if not _is_any_close(offers, bound) and 2 * np.count_nonzero(overfull) <= len(one_budget):
+        refill = _balanced_packs(one_budget, overfull, sizes, capacities, binding)
+        packing = _refill(one_budget, refill, sizes, capacities, _STRAIGHTNESS[0], seed)
+        offers.append((packing, "best_fit_decreasing by one budget, some packs refilled"))
     return offers
 
 
@@ -170,48 +185,22 @@ def _pack_by_one_budget(column: Int64Array, capacity: int, max_items: int | None
     return runs.assign(decreasing_order(column, items))
 
 
-def _pack_with_limit_on_items(sizes: Int64Array, capacities: Int64Array) -> Packing | None:
-    """Pack under two budgets if every item takes 1 of one of them, a limit on items per pack;
-    otherwise return None.
-    """
-    is_unit = (sizes == 1).all(axis=0)
-    if len(is_unit) != 2 or is_unit[0] == is_unit[1] or int(sizes.min()) < 1:
-        return None
-    unit, column = np.argsort(~is_unit).tolist()
-    return _pack_by_one_budget(sizes[:, column], int(capacities[column]), int(capacities[unit]))
-
-
-def _weight_for_sample(sizes: Int64Array, capacities: Int64Array, seed: int) -> float:
-    """Return the weight that needs the fewest packs for a sample of the items."""
-    rows = generator(seed=seed, epoch=0, purpose="sample of items").integers(
-        _SAMPLE_ITEMS, below=len(sizes)
-    )
-    sample = np.ascontiguousarray(sizes[rows])
-    return min(_STRAIGHTNESS, key=lambda weight: len(fill_packs(sample, capacities, weight, seed)))
-
-
 _BALANCE = 0.97
 """Maximum demand for any other budget among refilled packs, as a share of the demand for the
 binding budget.
 """
 
 
-def repair_overfull(
-    packing: Packing,
-    overfull: BoolArray,
-    sizes: Int64Array,
-    capacities: Int64Array,
-    binding: int,
-    straightness: float,
-    seed: int,
-) -> Packing:
-    """Refill the packs that exceed a budget, together with the emptiest packs that balance them.
+def _balanced_packs(
+    packing: Packing, overfull: BoolArray, sizes: Int64Array, capacities: Int64Array, binding: int
+) -> BoolArray:
+    """Mark the packs that exceed a budget, and the emptiest packs that balance them.
 
     Args:
         packing: packs within the capacity of the binding budget.
         overfull: ``bool[num_packs]``, packs that exceed another budget.
         binding: the budget of the packing.
-        sizes, capacities, straightness, seed: see ``fill_packs``.
+        sizes, capacities: see ``fill_packs``.
     """
     shares = loads_of(packing, sizes) / capacities
     others = np.arange(len(capacities)) != binding
@@ -225,19 +214,13 @@ def repair_overfull(
     num_spare = int(balanced[0]) if len(balanced) else len(spare)
     refill = overfull.copy()
     refill[spare[:num_spare]] = True
-    return _refill(packing, refill, sizes, capacities, straightness, seed)
+    return refill
 
 
-def ruin_and_recreate(
-    packing: Packing,
-    sizes: Int64Array,
-    capacities: Int64Array,
-    straightness: float,
-    turn: int,
-    seed: int,
-) -> Packing:
-    """Refill the emptiest eighth of the packs and a random quarter, if this does not take more
-    packs.
+def _packs_to_take_apart(
+    packing: Packing, sizes: Int64Array, capacities: Int64Array, turn: int, seed: int
+) -> BoolArray:
+    """Mark the emptiest eighth of the packs and a random quarter.
 
     Source: ruin and recreate is by Schrimpf et al. (2000). The last packs had the fewest items to
     choose from.
@@ -252,8 +235,7 @@ def ruin_and_recreate(
         len(packing)
     )
     refill[random_packs[: len(packing) // 4]] = True
-    result = _refill(packing, refill, sizes, capacities, straightness, seed + turn)
-    return result if len(result) <= len(packing) else packing
+    return refill
 
 
 def _refill(
