@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled_forms
-from brimful.plan.optimal.knapsack import Knapsack, SearchLimit
+from brimful.plan.optimal.knapsack import SearchLimit, best_content, solve_knapsack
 
 
 @given(
@@ -21,12 +21,13 @@ def test_knapsack_against_the_recurrence(values, capacity):
     tables = []
     for use in (True, False):
         with compiled_forms(use):
-            knapsack = Knapsack(lengths, np.array([values[int(length)] for length in lengths]), capacity=capacity)
-            assert knapsack.solve(SearchLimit())
-            assert knapsack.best.tolist() == best
-            content = [int(lengths[at]) for at in knapsack.best_content(capacity)]
+            prices = np.array([values[int(length)] for length in lengths])
+            found = solve_knapsack(lengths, prices, capacity=capacity, limit=SearchLimit())
+            assert found is not None
+            assert found[0].tolist() == best
+            content = [int(lengths[at]) for at in best_content(lengths, found[1], capacity)]
             assert sum(content) <= capacity
             assert sum(values[length] for length in content) == best[capacity]
-            tables.append(knapsack.last.tolist())
+            tables.append(found[1].tolist())
     assert tables[0] == tables[-1]
-    assert not knapsack.solve(SearchLimit(seconds=0))
+    assert solve_knapsack(lengths, prices, capacity=capacity, limit=SearchLimit(seconds=0)) is None

@@ -9,7 +9,7 @@ import numpy as np
 from brimful.base.typing import Float64Array, Int64Array
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import Pattern, pattern_of
-from brimful.plan.optimal.knapsack import Knapsack, SearchLimit
+from brimful.plan.optimal.knapsack import SearchLimit, best_content, solve_knapsack
 from brimful.plan.optimal.master_problem import MasterProblem
 
 SOLVER_TOLERANCE = 1e-6
@@ -140,12 +140,14 @@ class ColumnGeneration:
         # it.
         shorter_maximum = np.concatenate([[0], np.maximum.accumulate(values)[:-1]])
         useful_positions = np.flatnonzero(values > shorter_maximum)
-        knapsack = Knapsack(
-            self.items.lengths[useful_positions], values[useful_positions], capacity=self.capacity
+        lengths = self.items.lengths[useful_positions]
+        tables = solve_knapsack(
+            lengths, values[useful_positions], capacity=self.capacity, limit=self.limit
         )
-        if not knapsack.solve(self.limit):
+        if tables is None:
             return None
-        pack_value = int(knapsack.best[self.capacity])
+        best, last = tables
+        pack_value = int(best[self.capacity])
         if pack_value == 0:
             return 0
 
@@ -158,23 +160,14 @@ class ColumnGeneration:
         if total / pack_value > self.center_value:
             self.center_value = total / pack_value
             self.center = prices * (unit / pack_value)
-        patterns = self._best_patterns(knapsack, useful_positions, duals)
-        self._add(patterns)
-        return len(patterns)
-
-    def _best_patterns(
-        self, knapsack: Knapsack, useful_positions: Int64Array, duals: Float64Array
-    ) -> list[Pattern]:
-        """Return for each length the best pattern with it, if new and of negative reduced cost;
-        best first.
-        """
+        # For each length the best pattern with it, if new and of negative reduced cost; best first.
         price = duals.tolist()
-        values = knapsack.values + knapsack.best[self.capacity - knapsack.lengths]
+        pattern_values = values[useful_positions] + best[self.capacity - lengths]
         max_patterns = max(100, len(self.lengths) // 4)
         patterns: dict[Pattern, None] = {}
-        for index in np.argsort(-values, kind="stable").tolist():
-            room = self.capacity - int(knapsack.lengths[index])
-            content = useful_positions[[index, *knapsack.best_content(room)]].tolist()
+        for index in np.argsort(-pattern_values, kind="stable").tolist():
+            room = self.capacity - int(lengths[index])
+            content = useful_positions[[index, *best_content(lengths, last, room)]].tolist()
             positions = self._without_slack(content)
             # The tolerance excludes patterns to which the solver would give the reduced cost 0.
             if sum(price[position] for position in positions) <= 1 + 1e-9:
@@ -184,7 +177,8 @@ class ColumnGeneration:
                 patterns[pattern] = None
                 if len(patterns) == max_patterns:
                     break
-        return list(patterns)
+        self._add(list(patterns))
+        return len(patterns)
 
     def _without_slack(self, positions: list[int]) -> list[int]:
         """Replace lengths by longer ones and add further lengths while the pattern has room.

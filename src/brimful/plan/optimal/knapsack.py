@@ -59,8 +59,10 @@ _STEPS_PER_BLOCK = 100_000_000
 """Steps of the compiled form between two checks of the search limit: some tenths of a second."""
 
 
-class Knapsack:
-    """The most valuable content of a pack of every size up to the capacity, any number of each
+def solve_knapsack(
+    lengths: Int64Array, values: Int64Array, *, capacity: int, limit: SearchLimit
+) -> tuple[Int64Array, Int32Array] | None:
+    """Find the most valuable content of a pack of every size up to the capacity, any number of each
     length.
 
     With a value for each length (its price in packs), the best content of size ``capacity`` is the
@@ -75,44 +77,40 @@ class Knapsack:
     Values are whole numbers and sums are exact, so the result can support a proof. A length may be
     taken more often than it has items: this does not make ``best`` smaller, so bounds from it hold.
 
-    Attributes:
-        best: ``int64[capacity + 1]``, value of the best content of each size.
-        last: ``int32[capacity + 1]``, positions in ``lengths``; -1 if the best content is empty.
+    Returns:
+        ``best``: ``int64[capacity + 1]``, value of the best content of each size; ``last``:
+        ``int32[capacity + 1]``, positions in ``lengths``, -1 if the best content is empty. None if
+        the search limit was exhausted first.
 
     Cost: O(distinct lengths · capacity) steps. Source: Gilmore and Gomory (1966), the unbounded
         knapsack.
+
+    >>> lengths, values = np.array([2, 3]), np.array([4, 7])
+    >>> best, last = solve_knapsack(lengths, values, capacity=7, limit=SearchLimit())
+    >>> int(best[7]), best_content(lengths, last, 7)
+    (15, [1, 0, 0])
     """
+    best: Int64Array = np.zeros(capacity + 1, dtype=np.int64)
+    last: Int32Array = np.full(capacity + 1, -1, dtype=np.int32)
+    work = len(lengths) * capacity // STEPS_PER_ITEM
+    fill_tables = compiled(_fill_tables, work) or _fill_tables_in_numpy
+    block_size = max(1, _STEPS_PER_BLOCK // (capacity + 1))
+    for first in range(0, len(lengths), block_size):
+        if limit.exhausted:
+            return None
+        stop = min(first + block_size, len(lengths))
+        limit.spend((stop - first) * capacity)
+        fill_tables(lengths, values, first, stop, best, last)
+    return best, last
 
-    def __init__(self, lengths: Int64Array, values: Int64Array, *, capacity: int) -> None:
-        self.lengths = lengths
-        self.values = values
-        self.capacity = capacity
-        self.best: Int64Array = np.zeros(capacity + 1, dtype=np.int64)
-        self.last: Int32Array = np.full(capacity + 1, -1, dtype=np.int32)
 
-    def solve(self, limit: SearchLimit) -> bool:
-        """Fill the tables; return false if the search limit was exhausted first."""
-        num_lengths = len(self.lengths)
-        fill_tables = (
-            compiled(_fill_tables, num_lengths * self.capacity // STEPS_PER_ITEM)
-            or _fill_tables_in_numpy
-        )
-        block_size = max(1, _STEPS_PER_BLOCK // (self.capacity + 1))
-        for first in range(0, num_lengths, block_size):
-            if limit.exhausted:
-                return False
-            stop = min(first + block_size, num_lengths)
-            limit.spend((stop - first) * self.capacity)
-            fill_tables(self.lengths, self.values, first, stop, self.best, self.last)
-        return True
-
-    def best_content(self, size: int) -> list[int]:
-        """Return positions of the lengths in the best content of a pack of this size."""
-        positions = []
-        while (position := int(self.last[size])) >= 0:
-            positions.append(position)
-            size -= int(self.lengths[position])
-        return positions
+def best_content(lengths: Int64Array, last: Int32Array, size: int) -> list[int]:
+    """Return positions of the lengths in the best content of a pack of this size."""
+    positions = []
+    while (position := int(last[size])) >= 0:
+        positions.append(position)
+        size -= int(lengths[position])
+    return positions
 
 
 def _fill_tables(
