@@ -146,9 +146,6 @@ class PackedBatch:
         ``int64[rows, T]``.
 
         A batch of text has the same positions in all rows.
-
-        Raises:
-            CollateError: another number of rows.
         """
         text = self.position_ids[None]
         if rows == 1:
@@ -157,11 +154,7 @@ class PackedBatch:
         space = (
             self.rope_positions if self.rope_positions is not None else np.repeat(text, 3, axis=0)
         )
-        if rows == 3:
-            return space
-        if rows == 4:
-            return np.concatenate([text, space])
-        raise CollateError(f"positions have 1, 3 or 4 rows and not {rows}")
+        return space if rows == 3 else np.concatenate([text, space])
 
     def __repr__(self) -> str:
         return (

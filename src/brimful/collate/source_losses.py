@@ -113,9 +113,6 @@ class SourceNames:
             result.append(replace(batch, columns=(*batch.columns, column)))
         return result
 
-    def __repr__(self) -> str:
-        return f"SourceNames({', '.join(self.names)})"
-
 
 class SourceLosses:
     """Sums of loss, targets and hits of each source since the last ``take``.
@@ -223,9 +220,6 @@ class SourceLosses:
     def means_of(self, sums: torch.Tensor) -> dict[str, float]:
         """Return the means for sums that ``take`` returned, summed over ranks or not."""
         return means_by_name(sums, [f"/{name}" for name in self.names.names])
-
-    def __repr__(self) -> str:
-        return f"SourceLosses({', '.join(self.names.names)})"
 
 
 def _marked_batch(

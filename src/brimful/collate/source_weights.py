@@ -86,6 +86,3 @@ class SourceWeights:
         of_segment[: len(ids)] = self.factors[np.searchsorted(self.begins, ids, side="right") - 1]
         weights: Float32Array = np.repeat(of_segment, np.diff(batch.cu_seqlens))
         return weights
-
-    def __repr__(self) -> str:
-        return f"SourceWeights({len(self.factors)} sources, {self.factors.min():.4g} to {self.factors.max():.4g})"

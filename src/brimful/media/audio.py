@@ -105,12 +105,11 @@ def _opened(medium: Medium) -> Iterator[SoundFile]:
             soundfile.SoundFileError,
             TypeError,
         ) as error:  # TypeError: raw samples without a rate
-            raise BadMediumError(f"libsndfile cannot read it: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """Return the reason in one line, without the name of a buffer in memory."""
-    return " ".join(str(getattr(error, "error_string", error)).split()) or "it is damaged"
+            # In one line, without the name of a buffer in memory.
+            reason = " ".join(str(getattr(error, "error_string", error)).split())
+            raise BadMediumError(
+                f"libsndfile cannot read it: {reason or 'it is damaged'}"
+            ) from error
 
 
 def _has_last_frame(sound: SoundFile) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -35,8 +35,6 @@ OnBadMedium = Literal["error", "no_loss"]
 """Policy for a medium that cannot be decoded: an error that names it, or training of its sample
 without loss.
 """
-
-_POLICIES = ("error", "no_loss")
 
 
 class MediaFeatures:
@@ -101,9 +99,10 @@ class MediaFeatures:
         tokens_per_second: float | None = None,
         **overrides: Any,
     ) -> None:
-        if on_bad_medium not in _POLICIES:
+        policies = get_args(OnBadMedium)
+        if on_bad_medium not in policies:
             raise SettingsError(
-                f"{setting('on_bad_medium', on_bad_medium)} is none of {', '.join(_POLICIES)}"
+                f"{setting('on_bad_medium', on_bad_medium)} is none of {', '.join(policies)}"
             )
         if processor is None and on_bad_medium == "no_loss":
             raise SettingsError(
@@ -190,9 +189,6 @@ class MediaFeatures:
         seconds.
         """
         return None if self._rule is None else self._rule.tokens_per_second
-
-    def __repr__(self) -> str:
-        return f"MediaFeatures({self.family.name}, {self._directory})"
 
     def __call__(self, pack: Pack) -> PackExtras:
         """Return the features of a pack, and mRoPE positions if the model has them.
@@ -285,11 +281,8 @@ class MediaFeatures:
                 "reason": reason,
             }
             # One short append is atomic, even if other processes append to the same file.
-            file = os.open(self._bad_media_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-            try:
-                os.write(file, json.dumps(row).encode() + b"\n")
-            finally:
-                os.close(file)
+            with open(self._bad_media_log, "ab", buffering=0) as file:
+                file.write(json.dumps(row).encode() + b"\n")
 
     @cached_property
     def token_ids(self) -> Mapping[str, int]:
@@ -301,9 +294,9 @@ class MediaFeatures:
         added = json.loads(path.read_bytes()).get("added_tokens", ()) if has_file else ()
         ids = {entry["content"]: int(entry["id"]) for entry in added}
         return {
-            kind.value: ids[placeholder.token]
-            for kind, placeholder in self.family.placeholders.items()
-            if placeholder.token in ids
+            kind.value: ids[token]
+            for kind, token in self.family.placeholders.items()
+            if token in ids
         }
 
     def of_sample(self, sample: TokenizedSample, name: str) -> TokenizedSample:

@@ -251,9 +251,6 @@ class MediaContainer:
             os.close(self._descriptor)
             self._descriptor = _NOT_OPEN
 
-    def __repr__(self) -> str:
-        return f"MediaContainer({self.path!r})"
-
 
 CHANGED = "was changed since it was packed: restore it, or pack the data again"
 """Reason for bytes that differ from the packed ones."""

@@ -199,20 +199,10 @@ def rope_rule(
         rule = replace(rule, merge_size=merge_size)
     if rule.tokens_per_second is None:
         return rule
-    if tokens_per_second is None:
-        published = rule.tokens_per_second
-        tokens_per_second = (
-            published if directory is None else _of_configuration(directory, published)
-        )
-    return replace(rule, tokens_per_second=tokens_per_second)
-
-
-def _of_configuration(directory: str, published: float) -> float:
-    """Return the positions per second from ``config.json`` next to the processor, or else the
-    published number.
-    """
-    config = read_json_object(Path(directory) / "config.json") or {}
-    vision = config.get("vision_config")
-    rate = vision.get("tokens_per_second") if isinstance(vision, dict) else None
-    rate = config.get("position_id_per_seconds") if rate is None else rate
-    return published if rate is None else float(rate)
+    if tokens_per_second is None and directory is not None:
+        config = read_json_object(Path(directory) / "config.json") or {}
+        vision = config.get("vision_config")
+        rate = vision.get("tokens_per_second") if isinstance(vision, dict) else None
+        rate = config.get("position_id_per_seconds") if rate is None else rate
+        tokens_per_second = None if rate is None else float(rate)
+    return rule if tokens_per_second is None else replace(rule, tokens_per_second=tokens_per_second)

@@ -102,9 +102,6 @@ class RowsCollator:
             extra["reference_logps"] = torch.from_numpy(np.concatenate(logps)[segments])
         return extra
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.collator!r}, {self.references!r})"
-
 
 def policy_and_reference(
     model: Any, reference_model: Any, batch: dict[str, Any], extra: str, segments: str

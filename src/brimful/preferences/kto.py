@@ -141,9 +141,6 @@ class _KlTargetPacks(IndexedPacks):
         pack = self._packs[index]
         return replace(pack, loss_mask=_roles(pack)[3])
 
-    def __repr__(self) -> str:
-        return f"with_mismatch_targets({self._packs!r})"
-
 
 class KtoCollator(RowsCollator):
     """``PackCollator`` for the answers in packs, with their labels; mismatches are kept separately.

@@ -143,9 +143,6 @@ class ReferenceLogps:
             f"sample {sample_id} {reason} in {self.title}: run compute_references on these packs"
         )
 
-    def __repr__(self) -> str:
-        return f"ReferenceLogps({len(self):,} segments, {self.title!r})"
-
 
 def contents_of(pack: Pack) -> Int64Array:
     """Return 63 bits of a hash of the tokens and targets of each segment:

@@ -32,7 +32,7 @@ def test_one_placeholder_becomes_the_tokens_of_the_grid():
     expansion = family.image(ImageSize(448, 224))
     assert expansion.pieces == (Piece("<|image_pad|>", 128),)
     assert (expansion.grid, expansion.num_patches, expansion.num_tokens) == ((1, 16, 32), 512, 128)
-    assert family.placeholders[MediaKind.IMAGE] == ("<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>")
+    assert family.placeholders[MediaKind.IMAGE] == "<|image_pad|>"
 
 
 def test_qwen3_cuts_larger_patches():

@@ -105,7 +105,7 @@ class MediaChatEncoder(ChatEncoder):
             return prepared
         messages = prepared.messages or ()
         for kind in {medium.kind for medium in sample.media} - self.family.placeholders.keys():
-            known_kinds = ", ".join(placeholder.value for placeholder in self.family.placeholders)
+            known_kinds = ", ".join(known.value for known in self.family.placeholders)
             raise BadSampleError(
                 f"holds {kind.value}, which {self.family.name} does not know (it knows "
                 f"{known_kinds})",
@@ -149,7 +149,7 @@ class MediaChatEncoder(ChatEncoder):
             raise SettingsError(
                 f"the chat template cannot write media ({error}): {_TEMPLATE_OF_MODEL}"
             ) from error
-        tokens = [placeholder.token for placeholder in self.family.placeholders.values()]
+        tokens = self.family.placeholders.values()
         if any(sum(map(text.count, tokens)) != 1 for text in placeholder_texts):
             raise SettingsError(
                 f"the chat template does not write {' or '.join(tokens)} for a medium: "
@@ -166,11 +166,11 @@ class MediaChatEncoder(ChatEncoder):
     def _token_ids(self) -> dict[int, MediaKind]:
         """Kind of medium by the id of its placeholder's token."""
         ids = {}
-        for kind, placeholder in self.family.placeholders.items():
-            tokens = self.tokenizer.ids([placeholder.token])[0]
+        for kind, token in self.family.placeholders.items():
+            tokens = self.tokenizer.ids([token])[0]
             if len(tokens) != 1:
                 raise SettingsError(
-                    f"{self.tokenizer} has no token {placeholder.token}: it is not the tokenizer "
+                    f"{self.tokenizer} has no token {token}: it is not the tokenizer "
                     f"of {self.family.name}"
                 )
             ids[tokens[0]] = kind
@@ -225,7 +225,7 @@ class MediaChatEncoder(ChatEncoder):
                     f"{medium.kind.value} {medium.name[:200]!r}: {error}",
                     sample_id=sample.sample_id,
                 ) from error
-            tokens, runs = self._ids_of(expansion, self.family.placeholders[medium.kind].token)
+            tokens, runs = self._ids_of(expansion, self.family.placeholders[medium.kind])
             pieces += [ids[begin:place], tokens]
             masks += [mask[begin:place], np.zeros(len(tokens), dtype=bool)]
             num_tokens += place - begin

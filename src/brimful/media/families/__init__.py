@@ -16,7 +16,6 @@ from brimful.media.families.family import (
     Expansion,
     Family,
     Piece,
-    Placeholder,
     read_processor_files,
 )
 from brimful.media.families.llava import InternVL, Llava
@@ -29,7 +28,6 @@ __all__ = [
     "Family",
     "MediaSettings",
     "Piece",
-    "Placeholder",
     "family_of_processor",
     "family_of_settings",
     "open_family",
@@ -100,10 +98,6 @@ def family_of_settings(settings: Mapping[str, Any], directory: str | Path | None
         values = settings.get(part.kind, {})
         own = {field.name: getattr(part, field.name) for field in fields(part)}
         for key, value in values.items():
-            if key not in own:
-                raise SettingsError(
-                    f"the family {name} has no setting {key!r} of {part.kind}s: update brimful"
-                )
             if directory is not None and key not in _CHOSEN and value != own[key]:
                 raise SettingsError(
                     f"{directory} has {key}={own[key]!r} for {part.kind}s and the packs were made "

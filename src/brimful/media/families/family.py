@@ -98,18 +98,6 @@ def check_positive(part: Any, *names: str) -> None:
             )
 
 
-class Placeholder(NamedTuple):
-    """Text that stands for one medium in a prompt.
-
-    Attributes:
-        text: as a chat template writes it.
-        token: the part of it that the processor replaces by the pieces of an ``Expansion``.
-    """
-
-    text: str
-    token: str
-
-
 class Piece(NamedTuple):
     """A token that is repeated, or a text that the tokenizer has to cut.
 
@@ -164,7 +152,8 @@ class Family(ABC):
     directory: Path | None = None
     """Folder of the processor whose files it was read from; not part of its settings."""
 
-    placeholders: ClassVar[Mapping[MediaKind, Placeholder]]
+    placeholders: ClassVar[Mapping[MediaKind, str]]
+    """Token of a chat template that the processor replaces by the pieces of an ``Expansion``."""
 
     remedies: ClassVar[Mapping[MediaKind, tuple[str, ...]]] = {}
     """Settings that make fewer tokens of a medium; empty for a kind whose number of tokens is

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from brimful.errors import SettingsError
-from brimful.media.families.family import Expansion, Family, Piece, Placeholder, ProcessorFiles
+from brimful.media.families.family import Expansion, Family, Piece, ProcessorFiles
 from brimful.media.images import ImageSize
 from brimful.media.medium import MediaKind
 
@@ -41,7 +41,7 @@ class Llava(Family):
 
     name = "llava"
     processor_class = "LlavaProcessor"
-    placeholders = {MediaKind.IMAGE: Placeholder("<image>", "<image>")}
+    placeholders = {MediaKind.IMAGE: "<image>"}
 
     _image: LlavaSettings
 
@@ -84,7 +84,7 @@ class Llava(Family):
         # Without additional tokens, the first patch is dropped, as in the processor.
         if settings.vision_feature_select_strategy == "default":
             num_tokens -= 1
-        pieces = (Piece(self.placeholders[MediaKind.IMAGE].token, num_tokens),)
+        pieces = (Piece(self.placeholders[MediaKind.IMAGE], num_tokens),)
         return Expansion(pieces, num_tokens, num_patches=num_patches, grid=grid, num_frames=1)
 
 
@@ -137,7 +137,7 @@ class InternVL(Family):
 
     name = "internvl"
     processor_class = "InternVLProcessor"
-    placeholders = {MediaKind.IMAGE: Placeholder("<IMG_CONTEXT>", "<IMG_CONTEXT>")}
+    placeholders = {MediaKind.IMAGE: "<IMG_CONTEXT>"}
 
     known_overrides = ("max_patches",)  # the maximum number of tiles
     _image: InternVLSettings
@@ -177,7 +177,7 @@ class InternVL(Family):
         num_tokens = num_tiles * settings.image_seq_length
         pieces = (
             Piece("<img>"),
-            Piece(self.placeholders[MediaKind.IMAGE].token, num_tokens),
+            Piece(self.placeholders[MediaKind.IMAGE], num_tokens),
             Piece("</img>"),
         )
         return Expansion(

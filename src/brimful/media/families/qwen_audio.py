@@ -11,7 +11,6 @@ from brimful.media.families.family import (
     Expansion,
     Family,
     Piece,
-    Placeholder,
     ProcessorFiles,
     check_positive,
 )
@@ -62,9 +61,7 @@ class Qwen2Audio(Family):
 
     name = "qwen2-audio"
     processor_class = "Qwen2AudioProcessor"
-    placeholders = {
-        MediaKind.AUDIO: Placeholder("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>")
-    }
+    placeholders = {MediaKind.AUDIO: "<|AUDIO|>"}
 
     known_overrides: ClassVar[tuple[str, ...]] = ("sampling_rate",)
     published_audio: ClassVar[SpectrogramSettings] = SpectrogramSettings()
@@ -100,7 +97,7 @@ class Qwen2Audio(Family):
         """
         num_columns = self._audio.num_columns(header)
         num_tokens = sound_tokens(num_columns)
-        token = self.placeholders[MediaKind.AUDIO].token
+        token = self.placeholders[MediaKind.AUDIO]
         return Expansion((Piece(token, num_tokens),), num_tokens, num_mel_frames=num_columns)
 
 
@@ -112,8 +109,8 @@ class Qwen25Omni(Qwen2Audio):
     name = "qwen2.5-omni"
     processor_class = "Qwen2_5OmniProcessor"
     placeholders = {
-        MediaKind.AUDIO: Placeholder("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>"),
-        MediaKind.IMAGE: Placeholder("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
+        MediaKind.AUDIO: "<|AUDIO|>",
+        MediaKind.IMAGE: "<|IMAGE|>",
     }
     remedies = {MediaKind.IMAGE: ("max_pixels",)}
     # ``get_audio_features`` takes the columns of the mask and concatenates the clips.
@@ -133,4 +130,4 @@ class Qwen25Omni(Qwen2Audio):
 
     def image(self, size: ImageSize) -> Expansion:
         """Return the expansion of an image of this size."""
-        return expand_image(size, self._image, self.placeholders[MediaKind.IMAGE].token)
+        return expand_image(size, self._image, self.placeholders[MediaKind.IMAGE])

@@ -15,7 +15,6 @@ from brimful.media.families.family import (
     Expansion,
     Family,
     Piece,
-    Placeholder,
     ProcessorFiles,
     check_positive,
 )
@@ -209,12 +208,8 @@ class Qwen2VL(Family):
     name = "qwen2-vl"
     processor_class = "Qwen2VLProcessor"
     placeholders = {
-        MediaKind.IMAGE: Placeholder(
-            "<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"
-        ),
-        MediaKind.VIDEO: Placeholder(
-            "<|vision_start|><|video_pad|><|vision_end|>", "<|video_pad|>"
-        ),
+        MediaKind.IMAGE: "<|image_pad|>",
+        MediaKind.VIDEO: "<|video_pad|>",
     }
     # Not ``num_frames``: a video with fewer frames is rejected.
     remedies = {
@@ -279,7 +274,7 @@ class Qwen2VL(Family):
         >>> expansion.grid, expansion.num_patches, expansion.pieces
         ((1, 34, 46), 1564, (Piece(text='<|image_pad|>', repetitions=391, is_token=True),))
         """
-        return expand_image(size, self._image, self.placeholders[MediaKind.IMAGE].token)
+        return expand_image(size, self._image, self.placeholders[MediaKind.IMAGE])
 
     def video(self, header: VideoHeader) -> Expansion:
         """Return the expansion of a video of this header.
@@ -300,7 +295,7 @@ class Qwen2VL(Family):
         self, header: VideoHeader, indices: list[int], num_tokens: int
     ) -> tuple[Piece, ...]:
         """Return what replaces the placeholder's token."""
-        return (Piece(self.placeholders[MediaKind.VIDEO].token, num_tokens),)
+        return (Piece(self.placeholders[MediaKind.VIDEO], num_tokens),)
 
     def frame_indices(self, header: VideoHeader) -> list[int]:
         """Return the numbers of the frames that the processor takes from a video, ascending.
@@ -420,7 +415,7 @@ class Qwen3VL(Qwen2VL):
             pieces += [
                 Piece(f"<{seconds:.1f} seconds>", is_token=False),
                 Piece("<|vision_start|>"),
-                Piece(self.placeholders[MediaKind.VIDEO].token, tokens_of_group),
+                Piece(self.placeholders[MediaKind.VIDEO], tokens_of_group),
                 Piece("<|vision_end|>"),
             ]
         return tuple(pieces)

@@ -50,17 +50,26 @@ class ArrivedMedia:
         Args:
             samples, results: inputs and outputs of the encoder.
         """
+
+        def fingerprinted(
+            sample: Sample, result: EncodedSample | BadSampleError
+        ) -> EncodedSample | BadSampleError:
+            if isinstance(result, BadSampleError):
+                return result
+            media = []
+            for item in result.media:
+                try:
+                    fingerprint = item.medium.fingerprint()
+                    if not item.is_unchanged:
+                        raise BadMediumError("was changed while it was taken")
+                    medium = replace(item.medium, size=item.medium.num_bytes)
+                except BadMediumError as error:
+                    return BadSampleError(f"{item.title}: {error}", sample_id=sample.sample_id)
+                media.append(replace(item, medium=medium, fingerprint=fingerprint))
+            return replace(result, attachments=tuple(media))
+
         with ThreadPoolExecutor(_THREADS) as pool:
-            pending = [
-                pool.submit(_fingerprinted, sample, result)
-                if isinstance(result, EncodedSample) and result.media
-                else None
-                for sample, result in zip(samples, results, strict=True)
-            ]
-            return [
-                result if future is None else future.result()
-                for result, future in zip(results, pending, strict=True)
-            ]
+            return list(pool.map(fingerprinted, samples, results))
 
     def compare(
         self, samples: Sequence[Sample], results: Sequence[EncodedSample | BadSampleError]
@@ -118,20 +127,6 @@ def read_again(item: PlacedMedium, sample_id: int) -> bytes:
             "the same command goes on",
             sample_id=sample_id,
         ) from error
-
-
-def _fingerprinted(sample: Sample, result: EncodedSample) -> EncodedSample | BadSampleError:
-    media = []
-    for item in result.media:
-        try:
-            fingerprint = item.medium.fingerprint()
-            if not item.is_unchanged:
-                raise BadMediumError("was changed while it was taken")
-            medium = replace(item.medium, size=item.medium.num_bytes)
-        except BadMediumError as error:
-            return BadSampleError(f"{item.title}: {error}", sample_id=sample.sample_id)
-        media.append(replace(item, medium=medium, fingerprint=fingerprint))
-    return replace(result, attachments=tuple(media))
 
 
 class ShardContainer:
