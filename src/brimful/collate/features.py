@@ -111,8 +111,8 @@ def read_sample(feature: Any, name: str, media: Any) -> TokenizedSample:
             positions cannot be made.
     """
     if hasattr(media, "of_sample"):
-        own = read_tokenized(feature, name, token_ids=media.token_ids)
-        return media.of_sample(own, name)  # type: ignore[no-any-return]
+        sample = read_tokenized(feature, name, token_ids=media.token_ids)
+        return media.of_sample(sample, name)  # type: ignore[no-any-return]
     sample = read_tokenized(feature, name)
     grids = [key for item in sample.media for key in item.arrays if key.endswith("grid_thw")]
     if grids and sample.positions is None:

@@ -50,9 +50,8 @@ def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
     num_empty = int(np.count_nonzero(ids < 0))
     ids[ids < 0] = np.arange(num_empty) - 2 * num_empty
     order = np.argsort(ids, kind="stable")
-    ordered = ids[order]
-    even, odd = ordered[::2], ordered[1::2]
-    if len(ids) % 2 or (even % 2).any() or (even + 1 != odd).any():
+    evens, odds = ids[order][::2], ids[order][1::2]
+    if len(ids) % 2 or (evens % 2).any() or (evens + 1 != odds).any():
         for row in (ids // 2).tolist():
             samples = np.sort(ids[ids // 2 == row]).tolist()
             if samples != [2 * row, 2 * row + 1]:

@@ -223,7 +223,7 @@ def restore_tokens(
         CollateError: values for another number of tokens, or a sample in two segments; names the
             sample.
 
-    >>> from brimful.collate import lay_out
+    >>> from brimful.collate import Padding, lay_out
     >>> from brimful.testing.toys import toy_pack
     >>> batch = lay_out([toy_pack([2, 3], first_sample=0)], padding=Padding(to=6))
     >>> [values.tolist() for values in restore_tokens([batch], [[1, 2, 3, 4, 5, 9]])]

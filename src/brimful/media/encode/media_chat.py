@@ -337,6 +337,7 @@ def media_sizes(media: Sequence[PlacedMedium], family: Family) -> dict[str, int]
     ``sounds``          audio clips
     ==================  ============================================================================================
 
+    >>> from brimful.media import Medium
     >>> from brimful.media.families import open_family
     >>> picture = PlacedMedium(Medium(MediaKind.IMAGE, "a"), 0, 64, 64, num_patches=256, grid=(1, 16, 16))
     >>> sizes = media_sizes([picture, picture], open_family("qwen2-vl"))

@@ -60,10 +60,12 @@ def open_family(name: str, directory: str | Path | None = None, **overrides: Any
     if name not in FAMILIES:
         raise SettingsError(f"no family is called {name!r}: choose one of {', '.join(FAMILIES)}")
     kind = FAMILIES[name]
-    chosen = {key: value for key, value in overrides.items() if value is not None}
-    if unknown := [setting(key) for key in sorted(chosen.keys() - set(kind.known_overrides))]:
-        raise SettingsError(f"the family {name} has no setting {', '.join(unknown)}: leave it out")
-    return kind.open(directory, chosen)
+    settings = {key: value for key, value in overrides.items() if value is not None}
+    if strangers := [setting(key) for key in sorted(settings.keys() - set(kind.known_overrides))]:
+        raise SettingsError(
+            f"the family {name} has no setting {', '.join(strangers)}: leave it out"
+        )
+    return kind.open(directory, settings)
 
 
 _CHOSEN = {
@@ -114,9 +116,9 @@ def family_of_processor(directory: str | Path) -> str:
         SettingsError: no processor there, or one of an unknown family.
     """
     files = read_processor_files(directory)
-    declared = [part.get("processor_class") for part in (files.processor, files.image, files.audio)]
+    classes = [part.get("processor_class") for part in (files.processor, files.image, files.audio)]
     for name, family in FAMILIES.items():
-        if family.processor_class in declared:
+        if family.processor_class in classes:
             return name
     raise SettingsError(
         f"{directory} does not say which family its processor is of: name it with "

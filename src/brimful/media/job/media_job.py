@@ -200,10 +200,10 @@ bring it back, or run the job again, with another directory if this one holds pa
             for begin in range(0, len(order), _READ_MEDIA):
                 part = order[begin : begin + _READ_MEDIA]
                 ids = np.unique(sample_ids[part])
-                read = list(samples.read(ids.tolist()))
+                group = list(samples.read(ids.tolist()))
                 places = np.searchsorted(ids, sample_ids[part]).tolist()
                 sizes[part] = [
-                    self.maker.block_bytes(read[place].media[number])
+                    self.maker.block_bytes(group[place].media[number])
                     for place, number in zip(places, numbers[part].tolist(), strict=True)
                 ]
                 progress.advance(len(part))

@@ -203,7 +203,7 @@ class CarriedMedia:
         """
         carried = {item.fingerprint: item for row in rows for item in row if not item.medium.path}
         container = ContainerWriter(prefix, files.blob)
-        new = {
+        offsets = {
             name: container.add(item.medium.name, name, item.read())
             for name, item in carried.items()
             if name not in self._places
@@ -211,10 +211,10 @@ class CarriedMedia:
         # Media that left the carry-over are in a shard now.
         self._places = {name: place for name, place in self._places.items() if name in carried}
         facts = container.close(files.add)
-        if new:
+        if offsets:
             key = facts["file"]
             self._containers[key] = {name: facts[name] for name in ("file", "bytes", "xxh3_128")}
-            self._places |= {name: (key, offset) for name, offset in new.items()}
+            self._places |= {name: (key, offset) for name, offset in offsets.items()}
         keys = sorted({key for key, _ in self._places.values()})
         self._containers = {key: self._containers[key] for key in keys}
 

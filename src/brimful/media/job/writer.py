@@ -136,8 +136,8 @@ class ShardMediaWriter:
                 if fingerprint_bytes(content) != fingerprint:
                     raise BadMediumError(_CHANGED)
                 if self._features is not None:
-                    read = replace(medium, data=content)
-                    content, ending = self._features.block(read, item, fingerprint), _ENDING
+                    medium = replace(medium, data=content)
+                    content, ending = self._features.block(medium, item, fingerprint), _ENDING
             except BadMediumError as error:
                 raise BadSampleError(
                     f"{item.title}: {error}", sample_id=sample_id, where=source.where(sample_id)

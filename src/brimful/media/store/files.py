@@ -150,9 +150,9 @@ class MediaFiles:
         container = MediaContainer(self.store, facts["file"], bool(facts.get("features")))
         size = self._promised.size(facts["file"])
         if size != facts["bytes"]:
-            found = "is missing" if size is None else f"has {size:,} bytes"
+            state = "is missing" if size is None else f"has {size:,} bytes"
             raise CorruptFileError(
-                f"{container.path} {found} and was committed with {facts['bytes']:,}: write it "
+                f"{container.path} {state} and was committed with {facts['bytes']:,}: write it "
                 "again"
             )
         self._containers[shard] = container
