@@ -146,15 +146,14 @@ def policy_and_reference(
     return losses_of(model), reference_logps
 
 
-def collator_of(trainer: Any, kind: type[RowsCollator]) -> Any:
-    """Return the collator of a ``Trainer`` of Transformers, or refuse one of another kind."""
+def check_collator(trainer: Any, kind: type[RowsCollator]) -> None:
+    """Refuse a ``Trainer`` of Transformers with a collator of another kind."""
     if not isinstance(trainer.data_collator, kind):
         raise SettingsError(
             f"the trainer has {type(trainer.data_collator).__name__}, and its batches need what a "
             f"{kind.__name__} adds: pass data_collator={kind.__name__}(collator_for(model), "
             "references)"
         )
-    return trainer.data_collator
 
 
 def train_with(
@@ -271,7 +270,7 @@ def train_on_preferences(trainer: Any, *, reference_model: Any = None, **setting
     Raises:
         SettingsError: another collator.
     """
-    collator_of(trainer, PreferenceCollator)
+    check_collator(trainer, PreferenceCollator)
 
     def count_pairs(batches: Sequence[dict[str, Any]], device: Any) -> torch.Tensor:
         count = torch.tensor(sum(len(batch[_PAIRS]["pairs"]) for batch in batches), device=device)

@@ -17,7 +17,7 @@ from brimful.collate.torch import PackCollator
 from brimful.errors import CollateError, SettingsError
 from brimful.preferences.dpo import (
     RowsCollator,
-    collator_of,
+    check_collator,
     pair_segments,
     policy_and_reference,
     train_with,
@@ -299,7 +299,8 @@ def train_on_kto(
         reference_model, loss_type, settings: see ``packed_kto_loss``.
 
     Raises:
-        SettingsError: another collator, or a collator without the mismatches that the loss needs.
+        SettingsError: another collator; and in the first step, one without the mismatches that the
+            loss needs.
 
     >>> from types import SimpleNamespace
     >>> from brimful.collate.torch import PackCollator
@@ -308,11 +309,7 @@ def train_on_kto(
     >>> trainer.compute_loss.__name__
     'compute_loss'
     """
-    collator = collator_of(trainer, KtoCollator)
-    if loss_type == "kto" and not collator.needs_kl:
-        raise SettingsError(
-            "loss_type 'kto' needs the mismatches: leave needs_kl=False of KtoCollator out"
-        )
+    check_collator(trainer, KtoCollator)
     kl: torch.Tensor | None = None
     of_step: list[tuple[torch.Tensor, torch.Tensor]] = []
     """Rewards and labels of each micro-batch of the step."""

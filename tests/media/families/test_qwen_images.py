@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from brimful.errors import SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium
-from brimful.media.audio import AudioHeader
 from brimful.media.families import Piece, open_family
 from brimful.media.families.qwen_vl import smart_resize
 from brimful.media.images import ImageSize
@@ -176,4 +175,4 @@ def test_settings_that_cannot_be(tmp_path):
     with pytest.raises(SettingsError, match="do_resize"):
         open_family("qwen2-vl", tmp_path)
     with pytest.raises(SettingsError, match="the family qwen2-vl has no placeholder for audio: it knows image, video"):
-        open_family("qwen2-vl").audio(AudioHeader(16_000, 16_000, 1))
+        open_family("qwen2-vl").expand(Medium(MediaKind.AUDIO, "a"))

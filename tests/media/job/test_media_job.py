@@ -10,7 +10,7 @@ import pytest
 from brimful.base.attachment import AttachmentStorage
 from brimful.base.blobs import LocalBlobStore
 from brimful.errors import StoreFullError
-from brimful.media.job.media_job import MediaJob, media_root_of
+from brimful.media.job.media_job import MediaJob
 
 Stub: Any = SimpleNamespace
 """An object of which only some attributes are asked."""
@@ -77,4 +77,5 @@ def test_sizes_are_said():
 )
 def test_the_root_of_media(directories, root):
     """The directory that holds all of them; none where that is the whole file system."""
-    assert media_root_of(Stub(media_directories=directories)) == root
+    job = Stub(source=Stub(media_directories=directories))
+    assert MediaJob(job, AttachmentStorage.BYTES, None).root == root

@@ -229,21 +229,10 @@ class MediaChatEncoder(ChatEncoder):
             pieces += [ids[begin:place], tokens]
             masks += [mask[begin:place], np.zeros(len(tokens), dtype=bool)]
             num_tokens += place - begin
-            media.append(
-                PlacedMedium(
-                    medium,
-                    num_tokens,
-                    len(tokens),
-                    num_tokens=expansion.num_tokens,
-                    num_patches=expansion.num_patches,
-                    grid=expansion.grid,
-                    num_frames=expansion.num_frames,
-                    num_mel_frames=expansion.num_mel_frames,
-                    runs=runs,
-                    seconds_per_grid=expansion.seconds_per_grid,
-                    stamp=stamp,
-                )
-            )
+            # All facts of an expansion but its pieces are facts of the placed medium too.
+            facts = {name: fact for name, fact in vars(expansion).items() if name != "pieces"}
+            item = PlacedMedium(medium, num_tokens, len(tokens), runs=runs, stamp=stamp, **facts)
+            media.append(item)
             num_tokens += len(tokens)
             begin = place + 1
         return (

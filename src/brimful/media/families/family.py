@@ -209,6 +209,12 @@ class Family(ABC):
             SettingsError: the family does not know this kind of media.
             MissingExtraError: the library that reads the header is not installed.
         """
+        if medium.kind not in self.placeholders:
+            kinds = ", ".join(known.value for known in self.placeholders)
+            raise SettingsError(
+                f"the family {self.name} has no placeholder for {medium.kind.value}: it knows "
+                f"{kinds}"
+            )
         if medium.kind is MediaKind.IMAGE:
             return self.image(image_size(medium))
         if medium.kind is MediaKind.VIDEO:
@@ -226,23 +232,23 @@ class Family(ABC):
         """Return the expansion of an image of this size; ``BadMediumError`` if the processor
         rejects it.
         """
-        raise self._unknown(MediaKind.IMAGE)
+        raise NotImplementedError
 
     def video(self, header: VideoHeader) -> Expansion:
         """Return the expansion of a video of this header; ``BadMediumError`` if the processor
         rejects it.
         """
-        raise self._unknown(MediaKind.VIDEO)
+        raise NotImplementedError
 
     def frame_indices(self, header: VideoHeader) -> list[int]:
         """Return the numbers of the frames that the processor takes from a video, ascending."""
-        raise self._unknown(MediaKind.VIDEO)
+        raise NotImplementedError
 
     def audio(self, header: AudioHeader) -> Expansion:
         """Return the expansion of an audio clip of this header; ``BadMediumError`` if the processor
         rejects it.
         """
-        raise self._unknown(MediaKind.AUDIO)
+        raise NotImplementedError
 
     def attention_groups(
         self, num_patches: int, grid: tuple[int, int, int] | None
@@ -253,9 +259,3 @@ class Family(ABC):
         Each image and each frame, or pair of frames, is a group; in ``InternVL`` each tile is one.
         """
         return (1, num_patches) if grid is None else (grid[0], grid[1] * grid[2])
-
-    def _unknown(self, kind: MediaKind) -> SettingsError:
-        kinds = ", ".join(known.value for known in self.placeholders)
-        return SettingsError(
-            f"the family {self.name} has no placeholder for {kind.value}: it knows {kinds}"
-        )

@@ -133,7 +133,12 @@ def smart_resize(
     >>> smart_resize(1000, 500, factor=28, min_pixels=56 * 56, max_pixels=28 * 28 * 100)
     (392, 196)
     """
-    check_aspect_ratio(width, height)
+    ratio = max(width, height) / min(width, height)
+    if ratio > MAX_ASPECT_RATIO:
+        raise BadMediumError(
+            f"is {width} x {height}: one side is {ratio:.0f} times the other, {MAX_ASPECT_RATIO} "
+            "at most"
+        )
     # Python's round goes to the even neighbor: 42 is 1.5 times 28 and becomes 56, 70 is 2.5 times
     # 28 and becomes 56.
     new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
@@ -147,16 +152,6 @@ def smart_resize(
         new_height = math.ceil(height * scale / factor) * factor
         new_width = math.ceil(width * scale / factor) * factor
     return new_width, new_height
-
-
-def check_aspect_ratio(width: int, height: int) -> None:
-    """Raise ``BadMediumError`` if one side is more than 200 times as long as the other."""
-    ratio = max(width, height) / min(width, height)
-    if ratio > MAX_ASPECT_RATIO:
-        raise BadMediumError(
-            f"is {width} x {height}: one side is {ratio:.0f} times the other, {MAX_ASPECT_RATIO} "
-            "at most"
-        )
 
 
 @dataclass(frozen=True)

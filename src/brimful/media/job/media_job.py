@@ -20,7 +20,6 @@ from brimful.base.checks import choice_of
 from brimful.base.typing import BoolArray
 from brimful.base.wording import setting, size_of
 from brimful.encode.encoded import StoredSamples
-from brimful.encode.encoder import Encoder
 from brimful.errors import (
     BadSampleError,
     BrimfulError,
@@ -39,7 +38,6 @@ from brimful.media.job.survey import MediaSurvey, survey_media
 from brimful.media.rope_positions import rope_rule
 from brimful.media.store import MediaCensus, files_of, root_note
 from brimful.plan import Overflow, Plan, PlanSettings
-from brimful.sources.source import Source
 from brimful.store.shards import MEDIA_VERSION, ShardRecord
 
 _REMEDIES = {
@@ -48,57 +46,6 @@ _REMEDIES = {
     "video_max_pixels": f"smaller frames with {setting('video_max_pixels')}",
 }
 """Words for each setting of a family that makes fewer tokens of a medium (``Family.remedies``)."""
-
-
-def check_media_fit(
-    table: LengthTable, settings: PlanSettings, source: Source, encoder: Encoder
-) -> None:
-    """Reject a sample with media that exceeds a pack in tokens or another budget, unless such
-    samples are dropped.
-
-    Raises:
-        OversizedSampleError: names the largest of them, its largest medium, and the settings that
-            make it smaller.
-    """
-    if not encoder.takes_media or settings.overflow_policy is Overflow.DROP:
-        return
-    has_media = np.any([table.budgets[name] > 0 for name in encoder.budgets], axis=0)
-    for name, limit in {"tokens": settings.usable, **(settings.budgets or {})}.items():
-        if name not in table.budgets:
-            continue  # it follows from lengths, and planning itself checks it
-        sizes = table.budgets[name] * has_media
-        sample_id = int(np.argmax(sizes))
-        size = int(sizes[sample_id])
-        if size <= limit:
-            continue
-        item, remedy = largest_medium(source, encoder, sample_id)
-        share, way_out = "", setting("budgets", {name: size})
-        if name == "tokens":
-            way_out = setting("capacity", size)
-            if item is not None:
-                share = f", {item.length:,} of them of its {item.title}"
-        raise OversizedSampleError(
-            f"{source.where(sample_id)} (sample {sample_id}) has {size:,} "
-            f"{name.replace('_', ' ')}{share}, and a pack holds {limit:,}: samples with media are "
-            f"not cut. Choose {remedy}{setting('overflow', 'drop')}, or {way_out}"
-        )
-
-
-def largest_medium(
-    source: Source, encoder: Encoder, sample_id: int
-) -> tuple[PlacedMedium | None, str]:
-    """Return the medium of a sample with the largest number of tokens, and the settings that
-    shorten it, each with a comma after it; None and nothing without any.
-
-    A table has only sums, so the sample is encoded again.
-    """
-    try:
-        item = max(encoder.encode(source[sample_id]).media, key=lambda item: item.length)
-    except (BrimfulError, ValueError):
-        return None, ""  # without media; or changed, and the caller reports its length
-    remedies = encoder.family.remedies if isinstance(encoder, MediaChatEncoder) else {}
-    names = remedies.get(item.medium.kind, ())
-    return item, "".join(f"{_REMEDIES[name]}, " for name in names)
 
 
 _READ_MEDIA = 4096
@@ -124,20 +71,70 @@ class MediaJob:
 
     def __init__(self, job: Any, storage: AttachmentStorage, maker: FeatureMaker | None) -> None:
         self._job, self._storage, self.maker = job, storage, maker
-        self.root = media_root_of(job.source)
+        try:
+            root = os.path.commonpath(job.source.media_directories)
+        except ValueError:  # none, or on several drives
+            root = ""
+        self.root = "" if os.path.dirname(root) == root else root
         self._survey: MediaSurvey | None = None
         self.layout: MediaLayout | None = None
 
     def check_fit(self, table: LengthTable, settings: PlanSettings) -> None:
-        """Reject a sample with media that is larger than a pack (``check_media_fit``)."""
-        check_media_fit(table, settings, self._job.source, self._job.encoder)
+        """Reject a sample with media that exceeds a pack in tokens or another budget, unless such
+        samples are dropped.
+
+        Raises:
+            OversizedSampleError: names the largest of them, its largest medium, and the settings
+                that make it smaller.
+        """
+        if settings.overflow_policy is Overflow.DROP:
+            return
+        names = self._job.encoder.budgets
+        has_media = np.any([table.budgets[name] > 0 for name in names], axis=0)
+        for name, limit in {"tokens": settings.usable, **(settings.budgets or {})}.items():
+            if name not in table.budgets:
+                continue  # it follows from lengths, and planning itself checks it
+            sizes = table.budgets[name] * has_media
+            sample_id = int(np.argmax(sizes))
+            size = int(sizes[sample_id])
+            if size <= limit:
+                continue
+            item, remedy = self._largest_medium(sample_id)
+            share, way_out = "", setting("budgets", {name: size})
+            if name == "tokens":
+                way_out = setting("capacity", size)
+                if item is not None:
+                    share = f", {item.length:,} of them of its {item.title}"
+            raise OversizedSampleError(
+                f"{self._job.source.where(sample_id)} (sample {sample_id}) has {size:,} "
+                f"{name.replace('_', ' ')}{share}, and a pack holds {limit:,}: samples with media "
+                f"are not cut. Choose {remedy}{setting('overflow', 'drop')}, or {way_out}"
+            )
 
     def remedy(self, table: LengthTable, sample_id: int) -> str | None:
-        """Return settings that shorten the media of a sample; None for a sample without media."""
+        """Return settings that shorten the media of a sample, each with a comma after it; None for
+        a sample without media.
+        """
         names = [name for name in ("patches", "audio_frames") if name in table.budgets]
         if not any(table.budgets[name][sample_id] > 0 for name in names):
             return None
-        return largest_medium(self._job.source, self._job.encoder, sample_id)[1]
+        return self._largest_medium(sample_id)[1]
+
+    def _largest_medium(self, sample_id: int) -> tuple[PlacedMedium | None, str]:
+        """Return the medium of a sample with the largest number of tokens, and the settings that
+        shorten it; None and nothing if the sample changed since it was measured.
+
+        A table has only sums, so the sample is encoded again.
+        """
+        encoder = self._job.encoder
+        try:
+            media = encoder.encode(self._job.source[sample_id]).media
+            item: PlacedMedium = max(media, key=lambda item: item.length)
+        except (BrimfulError, ValueError):
+            return None, ""  # the caller reports its length
+        remedies = encoder.family.remedies if isinstance(encoder, MediaChatEncoder) else {}
+        names = remedies.get(item.medium.kind, ())
+        return item, "".join(f"{_REMEDIES[name]}, " for name in names)
 
     @staticmethod
     @contextmanager
@@ -342,14 +339,3 @@ def job_of(job: Any) -> MediaJob | None:
             )
         maker = FeatureMaker(family.directory, family)
     return MediaJob(job, storage, maker) if job.encoder.takes_media else None
-
-
-def media_root_of(source: Source) -> str:
-    """Return the common directory of all media of a source, as its rows are placed; empty if it is
-    only the root.
-    """
-    try:
-        root = os.path.commonpath(source.media_directories)
-    except ValueError:  # none, or on several drives
-        return ""
-    return "" if os.path.dirname(root) == root else root
