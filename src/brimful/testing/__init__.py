@@ -4,7 +4,7 @@ packing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import brimful
@@ -17,10 +17,7 @@ def assert_packing_is_right(
     model: Any,
     collator: Callable[[list[Any]], Mapping[str, Any]],
     samples: Sequence[Pack | Mapping[str, Any]],
-    *,
-    attention: str | Iterable[str] | None = None,
-    tolerance: float | None = None,
-    gradients: bool = True,
+    **options: Any,
 ) -> brimful.verify.VerifyReport:
     """Fail unless ``verify_packing`` finds nothing wrong and shows isolation at least once.
 
@@ -30,7 +27,7 @@ def assert_packing_is_right(
             assert_packing_is_right(tiny_model("qwen2"), MyCollator(), samples, attention="sdpa")
 
     Args:
-        model, collator, samples, attention, tolerance, gradients: as for ``verify_packing``.
+        model, collator, samples, options: as for ``verify_packing``, such as ``attention``.
 
     Returns:
         The report, for further assertions.
@@ -38,9 +35,7 @@ def assert_packing_is_right(
     Raises:
         AssertionError: a check failed, or nothing could be shown; the message is the table.
     """
-    report = brimful.verify_packing(
-        model, collator, samples, attention=attention, tolerance=tolerance, gradients=gradients
-    )
+    report = brimful.verify_packing(model, collator, samples, **options)
     if not report.ok:
         raise AssertionError(f"{report.verdict}\n{report}")
     return report

@@ -1,8 +1,7 @@
 """Boundaries for kernels: exactly between the samples."""
 
-from itertools import pairwise
-
 import numpy as np
+import torch
 
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
@@ -48,25 +47,28 @@ def check_boundaries(setup: PackingSetup) -> Finding:
     # Kernels see the rows of a batch as one long row, so boundaries count tokens from the first row
     # on.
     width = batch.ids.shape[1]
-    intervals = sorted(
-        (place.row * width + place.start, place.row * width + place.stop)
-        for _, place in batch.located
-    )
-    longest = max((stop - start for start, stop in intervals), default=0)
+    intervals = np.array(
+        sorted(
+            (place.row * width + place.start, place.row * width + place.stop)
+            for _, place in batch.located
+        )
+    ).reshape(-1, 2)
+    starts, stops = intervals.T
     for key in keys:
         values = as_integers(kwargs[key]).reshape(-1)
-        if problem := _boundary_problem(values, intervals, batch.ids.size):
+        if problem := _boundary_problem(values, starts, stops, batch.ids.size):
             detail, cause = problem
-            some = values.tolist() if len(values) <= 8 else f"{values[:7].tolist()}…{values[-1]}"
+            some = np.array2string(values, threshold=8)
             way_out = (
                 "align before packing, so that the aligned length is the planned one; pass the "
                 "padded boundaries under their own key"
             )
             return failed("boundaries", f"{key} = {some}; {detail}", cause, way_out)
-        dtype = str(getattr(kwargs[key], "dtype", "int64")).removeprefix("torch.")
-        if dtype != "int32":
+        if (dtype := getattr(kwargs[key], "dtype", None)) not in (torch.int32, np.int32):
             cause = "flash attention reads 32-bit boundaries"
-            return failed("boundaries", f"{key} is {dtype}", cause, f"make {key} torch.int32")
+            way_out = f"make {key} torch.int32"
+            return failed("boundaries", f"{key} is {dtype}", cause, way_out)
+    longest = int((stops - starts).max(initial=0))
     for key in _MAX_LENGTH_KEYS:
         if kwargs.get(key) is not None and int(kwargs[key]) < longest:
             return failed(
@@ -78,20 +80,21 @@ def check_boundaries(setup: PackingSetup) -> Finding:
     if seq_idx is None:
         return passed("boundaries", ", ".join(keys))
     numbers = seq_idx.reshape(-1)
-    is_constant = all(len(np.unique(numbers[start:stop])) == 1 for start, stop in intervals)
-    if is_constant and all(
-        numbers[stop - 1] != numbers[start] for (_, stop), (start, _) in pairwise(intervals)
-    ):
+    changes = 1 + np.flatnonzero(np.diff(numbers))
+    is_constant = not any(((starts < place) & (place < stops)).any() for place in changes)
+    if is_constant and (numbers[stops[:-1] - 1] != numbers[starts[1:]]).all():
         return passed("boundaries", ", ".join([*keys, "seq_idx"]))
     cause = (
         "recurrent layers carry their state from one sample into the next, or lose it inside one"
     )
-    starts = np.array([start for start, _ in intervals[1:]], dtype=np.int64)
-    changes = 1 + np.flatnonzero(np.diff(numbers))
     # The last change may begin the padding, which has no interval.
-    if len(changes) >= len(starts) and (words := _common_offset(changes[: len(starts)] - starts)):
-        number, tokens, side = words
-        cause = f"seq_idx off by {number}: it changes {tokens} {side} every beginning; {cause}"
+    first_changes = changes[: len(starts) - 1]
+    if len(first_changes) == len(starts) - 1 and (
+        offset := _common_offset(first_changes - starts[1:])
+    ):
+        cause = (
+            f"seq_idx off by {_size(offset)}: it changes {_away(offset)} every beginning; {cause}"
+        )
     return failed(
         "boundaries",
         "seq_idx does not change exactly where samples begin",
@@ -101,19 +104,19 @@ def check_boundaries(setup: PackingSetup) -> Finding:
 
 
 def _boundary_problem(
-    values: Int64Array, intervals: list[tuple[int, int]], num_tokens: int
+    values: Int64Array, starts: Int64Array, stops: Int64Array, num_tokens: int
 ) -> tuple[str, str] | None:
     """Return the first fault of some boundaries and its likely cause; None if they are right."""
     if not len(values) or (np.diff(values) < 0).any() or values[0] != 0:
         return "they must rise from 0", "the boundaries are not a running sum of lengths"
-    for start, stop in intervals:
+    for start, stop in zip(starts, stops, strict=True):
         inside = values[(start < values) & (values < stop)]
         if len(inside):
             fault = f"a boundary at {inside[0]} cuts the sample in [{start}, {stop}) of {stop - start} tokens"
-            return fault, _boundary_cause(values, intervals)
+            return fault, _boundary_cause(values, starts, stops)
         if start not in values:
             fault = f"the sample in [{start}, {stop}) does not begin at a boundary"
-            return fault, _boundary_cause(values, intervals)
+            return fault, _boundary_cause(values, starts, stops)
     if values[-1] != num_tokens:
         return (
             f"they end at {values[-1]} and the row has {num_tokens} tokens",
@@ -122,35 +125,27 @@ def _boundary_problem(
     return None
 
 
-def _boundary_cause(values: Int64Array, intervals: list[tuple[int, int]]) -> str:
+def _boundary_cause(values: Int64Array, starts: Int64Array, stops: Int64Array) -> str:
     """Name the likely cause of wrong boundaries, by how far each one lies from the beginning of its
     sample.
     """
-    count = len(intervals)
-    starts, stops = np.array(intervals).T
-    lengths = stops - starts
+    count, lengths = len(starts), stops - starts
     kernel_lengths = np.diff(values)[:count]
-    if len(values) >= count and (words := _common_offset(values[1:count] - starts[1:])):
-        number, tokens, side = words
-        return f"boundaries off by {number}: every one lies {tokens} {side} the beginning of its sample"
+    if len(values) >= count and (offset := _common_offset(values[1:count] - starts[1:])):
+        return f"boundaries off by {_size(offset)}: every one lies {_away(offset)} the beginning of its sample"
     if len(kernel_lengths) == count:
         deficits = lengths - kernel_lengths
         # With one boundary for each sample, the last segment also holds the remainder of the row.
-        if words := _common_offset(deficits if len(values) - 1 > count else deficits[:-1]):
-            number, tokens, _ = words
+        if offset := _common_offset(deficits if len(values) - 1 > count else deficits[:-1]):
             return (
-                f"lengths off by {number}: every sample is given to the kernel with {tokens} too "
-                f"{'few' if deficits[0] > 0 else 'many'} (lengths of shifted labels, or without "
-                "the token at the end)"
+                f"lengths off by {_size(offset)}: every sample is given to the kernel with "
+                f"{abs(offset)} too {'few' if offset > 0 else 'many'} (lengths of shifted labels, "
+                "or without the token at the end)"
             )
         for multiple in _MULTIPLES:
-            rounded_down, rounded_up = (
-                lengths // multiple * multiple,
-                -(-lengths // multiple) * multiple,
-            )
-            if np.array_equal(kernel_lengths, rounded_down) or np.array_equal(
-                kernel_lengths, rounded_up
-            ):
+            rounded_down = lengths // multiple * multiple
+            rounded_up = -(-lengths // multiple) * multiple
+            if any(np.array_equal(kernel_lengths, each) for each in (rounded_down, rounded_up)):
                 first = int(np.flatnonzero(deficits)[0])
                 return (
                     f"context-parallel rounding: {lengths[first]} tokens are given to the kernel "
@@ -159,15 +154,14 @@ def _boundary_cause(values: Int64Array, intervals: list[tuple[int, int]]) -> str
     return "the boundaries come from other lengths than the samples' (another batch, the whole row, or another order)"
 
 
-def _common_offset(offsets: Int64Array) -> tuple[str, str, str] | None:
-    """Say the offset in words if all are equal: one, 2, …; 1 token, 2 tokens, …; after or before.
-    None if it is 0.
-    """
-    if not len(offsets) or (offsets != offsets[0]).any() or not offsets[0]:
-        return None
-    size = abs(int(offsets[0]))
-    return (
-        "one" if size == 1 else str(size),
-        counted(size, "token"),
-        "after" if offsets[0] > 0 else "before",
-    )
+def _common_offset(offsets: Int64Array) -> int:
+    """Return the offset if all are equal, else 0."""
+    return int(offsets[0]) if len(offsets) and (offsets == offsets[0]).all() else 0
+
+
+def _size(offset: int) -> str:
+    return "one" if abs(offset) == 1 else str(abs(offset))
+
+
+def _away(offset: int) -> str:
+    return f"{counted(abs(offset), 'token')} {'after' if offset > 0 else 'before'}"

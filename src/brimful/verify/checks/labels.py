@@ -8,7 +8,7 @@ from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.verify.checks.positions import position_rows
 from brimful.verify.locate import CollatedBatch
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verify_report import Diagnosis, Finding, failed, joined, not_supported, passed
+from brimful.verify.verify_report import Finding, failed, not_supported, passed
 
 _PATTERN_SHARE = 0.8
 """Share of wrong targets that must follow a pattern for it to be the cause."""
@@ -41,64 +41,64 @@ def check_labels(setup: PackingSetup) -> Finding:
 
 def _diagnose(
     batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Array, wrong: BoolArray
-) -> Diagnosis:
-    """Name the likely cause by the pattern of the wrong targets."""
-    key = "shift_labels" if batch.shifted else "labels"
+) -> tuple[str, str]:
+    """Name the likely cause and the way out by the pattern of the wrong targets."""
     is_target = sample_targets != IGNORE_INDEX
+    is_ignored = targets == IGNORE_INDEX
+    next_ids = np.full_like(batch.ids, IGNORE_INDEX)
+    next_ids[:, :-1] = batch.ids[:, 1:]
     # Shifts move all targets, so they are looked for first: they also leave marks at ends and in
     # prompts.
-    if _mostly_follow(targets, _shifted(batch.ids, 2), is_target & wrong, is_target):
-        return Diagnosis(
-            "double shift: the labels are shifted already, and the model shifts them again, so "
-            "every token is trained to predict the one after the next",
-            "emit unshifted labels, or pass them as shift_labels",
-        )
-    if _mostly_follow(targets, batch.ids, is_target & wrong, is_target):
-        return Diagnosis(
-            f"not shifted: under {key} every token is trained to predict itself",
-            "shift inside each sample before the batch is made, or pass them as labels",
-        )
+    moved = is_target & wrong & ~is_ignored
+    if 2 * int((is_target & wrong).sum()) >= int(is_target.sum()) and moved.any():
+        ids_after_next = np.roll(next_ids, -1, axis=1)
+        if (targets == ids_after_next)[moved].mean() > _PATTERN_SHARE:
+            return (
+                "double shift: the labels are shifted already, and the model shifts them again, so "
+                "every token is trained to predict the one after the next",
+                "emit unshifted labels, or pass them as shift_labels",
+            )
+        if (targets == batch.ids)[moved].mean() > _PATTERN_SHARE:
+            key = "shift_labels" if batch.shifted else "labels"
+            return (
+                f"not shifted: under {key} every token is trained to predict itself",
+                "shift inside each sample before the batch is made, or pass them as labels",
+            )
     # The last token of a sample has no target; one that equals the next token belongs to the next
     # sample.
     is_end = np.zeros_like(is_target)
     for _, place in batch.located:
         is_end[place.row, place.stop - 1] = True
-    num_crossing = int((is_end & wrong & (targets == _shifted(batch.ids, 1))).sum())
+    num_crossing = int((is_end & wrong & (targets == next_ids)).sum())
     if num_crossing and batch.shifted:
-        return Diagnosis(
+        return (
             f"whole-pack label shift: the last token of {num_crossing} samples is trained to "
             "predict the first of the next",
             "shift inside each sample, and end each with -100",
         )
     if num_crossing:
-        return Diagnosis(
+        return (
             f"first label kept: {num_crossing} samples keep the label of their first token, which "
             "the last token of the sample before is trained to predict",
             "set the first label of every sample to -100",
         )
-    is_lost = is_target & (targets == IGNORE_INDEX)
-    if is_lost.any():
-        tokens = np.unique(sample_targets[is_lost])
-        if len(tokens) == 1:
-            return Diagnosis(
-                f"{int(is_lost.sum())} targets are lost, all of them token {tokens[0]}: padding is "
-                "recognized by its token, and this token also occurs in samples (pad id = EOS)",
-                "recognize padding by lengths, never by the token",
-            )
-        return Diagnosis(
-            f"{int(is_lost.sum())} targets of the samples have no label in the batch",
-            "carry the labels over as they are",
+    way_out = "carry the labels over as they are"
+    lost = sample_targets[is_target & is_ignored]
+    if len(np.unique(lost)) == 1:
+        return (
+            f"{len(lost)} targets are lost, all of them token {lost[0]}: padding is recognized by "
+            "its token, and this token also occurs in samples (pad id = EOS)",
+            "recognize padding by lengths, never by the token",
         )
-    num_extra = int((~is_target & (targets != IGNORE_INDEX) & ~batch.free).sum())
-    if num_extra:
-        return Diagnosis(
+    if len(lost):
+        return f"{len(lost)} targets of the samples have no label in the batch", way_out
+    if num_extra := int((~is_target & ~is_ignored & ~batch.free).sum()):
+        return (
             f"{num_extra} tokens without a label in their sample are trained on in the batch "
             "(prompts)",
             "copy the labels of the sample instead of its tokens",
         )
-    return Diagnosis(
-        "targets are other tokens than in the samples", "carry the labels over as they are"
-    )
+    return "targets are other tokens than in the samples", way_out
 
 
 def is_near_padding(batch: CollatedBatch) -> BoolArray:
@@ -108,25 +108,6 @@ def is_near_padding(batch: CollatedBatch) -> BoolArray:
     is_near = batch.padding.copy()
     is_near[:, :-1] |= batch.padding[:, 1:]
     return is_near
-
-
-def _shifted(ids: Int64Array, steps: int) -> Int64Array:
-    """Return ``int64[B, T]``: the token that comes this many steps later in the row."""
-    following_ids = np.full_like(ids, IGNORE_INDEX)
-    following_ids[:, :-steps] = ids[:, steps:]
-    return following_ids
-
-
-def _mostly_follow(
-    targets: Int64Array, pattern: Int64Array, wrong: BoolArray, is_target: BoolArray
-) -> bool:
-    """Return true if at least half of the targets are wrong, and most of those follow the
-    pattern.
-    """
-    if 2 * int(wrong.sum()) < int(is_target.sum()) or not wrong.any():
-        return False
-    has_label = wrong & (targets != IGNORE_INDEX)
-    return bool(has_label.any()) and float((targets == pattern)[has_label].mean()) > _PATTERN_SHARE
 
 
 def check_inputs_unmodified(setup: PackingSetup) -> Finding:
@@ -170,16 +151,13 @@ def check_complete(setup: PackingSetup) -> Finding:
     num_foreign = int((batch.free & ~batch.padding).sum())
     if not absent and not num_foreign:
         return passed("complete", f"{len(segments)} samples, each once")
-    remarks = []
-    if absent:
-        names = ", ".join(
-            f"{segment.name} ({len(segment.ids)} tokens)" for segment in absent[:_MAX_NAMED_SAMPLES]
-        )
-        remarks.append(
-            f"{len(absent)} of {len(segments)} samples are not in the batch as a whole: {names}"
-        )
+    names = ", ".join(
+        f"{segment.name} ({len(segment.ids)} tokens)" for segment in absent[:_MAX_NAMED_SAMPLES]
+    )
+    detail = f"{len(absent)} of {len(segments)} samples are not in the batch as a whole: {names}"
     if num_foreign:
-        remarks.append(f"{num_foreign} tokens belong to no sample and are not padding")
+        foreign = f"{num_foreign} tokens belong to no sample and are not padding"
+        detail = f"{detail}; {foreign}" if absent else foreign
     # A repeat explains foreign tokens, and usually also the sample whose place it took.
     if batch.layout.repeated:
         cause = f"{segments[batch.layout.repeated[0]].name} is repeated"
@@ -188,7 +166,7 @@ def check_complete(setup: PackingSetup) -> Finding:
         cause = f"{absent[0].name} is lost, truncated or split by the collator"
     else:
         cause = "the collator adds tokens of its own between samples, or pads with several tokens"
-    return failed("complete", joined(*remarks), cause, "count samples and tokens in and out")
+    return failed("complete", detail, cause, "count samples and tokens in and out")
 
 
 def check_padding(setup: PackingSetup) -> Finding:

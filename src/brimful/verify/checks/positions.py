@@ -1,29 +1,11 @@
 """Positions of the batch: every sample numbered as it is alone."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verify_report import Diagnosis, Finding, failed, passed
-
-
-class _Mismatch(NamedTuple):
-    """A sample with other positions in the batch than alone.
-
-    Attributes:
-        name: of the sample.
-        start: column of its first token.
-        actual: ``int64[rows, n]``: positions in the batch.
-        expected: ``int64[rows, n]``: positions alone.
-    """
-
-    name: str
-    start: int
-    actual: Int64Array
-    expected: Int64Array
+from brimful.verify.verify_report import Finding, failed, passed
 
 
 def position_rows(setup: PackingSetup) -> Int64Array | None:
@@ -43,77 +25,59 @@ def check_positions(setup: PackingSetup) -> Finding:
     if rows is None:  # the model numbers the whole row
         width = setup.batch.ids.shape[1]
         rows = np.broadcast_to(np.arange(start, start + width), (1, *setup.batch.ids.shape))
-    mismatches = []
+    # Name, first column, positions in the batch and alone of each sample with other positions.
+    mismatches: list[tuple[str, int, Int64Array, Int64Array]] = []
     for index, place in setup.batch.located:
         segment = setup.samples.segments[index]
-        batch_positions = rows[:, place.row, place.start : place.stop]
+        actual = rows[:, place.row, place.start : place.stop]
         text = np.arange(start, start + place.stop - place.start)[None]
-        sample_positions = text if segment.positions is None else segment.positions
+        expected = text if segment.positions is None else segment.positions
         # A single row serves all rows of a sample; in a batch of several, a row of text positions
         # may come first.
-        if len(batch_positions) == 1:
-            batch_positions = np.broadcast_to(batch_positions, sample_positions.shape)
-        if len(batch_positions) > len(sample_positions) > 1:
-            expected_positions = np.vstack([text, sample_positions])
-        else:
-            expected_positions = np.broadcast_to(
-                sample_positions[-len(batch_positions) :], batch_positions.shape
-            )
-        if not np.array_equal(batch_positions, expected_positions):
-            mismatches.append(
-                _Mismatch(segment.name, place.start, batch_positions, expected_positions)
-            )
+        if len(actual) == 1:
+            actual = np.broadcast_to(actual, expected.shape)
+        if len(actual) > len(expected) > 1:
+            expected = np.vstack([text, expected])
+        expected = np.broadcast_to(expected[-len(actual) :], actual.shape)
+        if not np.array_equal(actual, expected):
+            mismatches.append((segment.name, place.start, actual, expected))
     if not mismatches:
         return passed("positions", f"from {start} in every sample")
-    first = mismatches[0]
-    row = int(np.flatnonzero((first.actual != first.expected).any(axis=1))[0])
+    name, _, actual, expected = mismatches[0]
+    row = int(np.flatnonzero((actual != expected).any(axis=1))[0])
     detail = (
-        f"{len(mismatches)} of {len(setup.samples.segments)} samples: {first.name} has "
-        f"{first.actual[row, :4].tolist()}…, alone it has {first.expected[row, :4].tolist()}…"
+        f"{len(mismatches)} of {len(setup.samples.segments)} samples: {name} has "
+        f"{actual[row, :4].tolist()}…, alone it has {expected[row, :4].tolist()}…"
     )
     way_out = f"number every sample from {start}"
     if len(rows) > 1:
         way_out = "compute the rows of every sample alone, join them, and put a row of text positions first: [4, B, T]"
+    # A medium moves positions by less than its tokens, so time, height and width of a sample are
+    # off by one number, which is another one in each sample.
+    surpluses = [actual[-3:] - expected[-3:] for _, _, actual, expected in mismatches]
     if not has_positions:
         cause = (
             "no position_ids: the model numbers the whole row, and nothing says where samples begin"
         )
-        return failed("positions", detail, cause, way_out)
-    return failed("positions", detail, *_diagnose(setup, rows, mismatches, way_out))
-
-
-def _diagnose(
-    setup: PackingSetup, rows: Int64Array, mismatches: list[_Mismatch], way_out: str
-) -> Diagnosis:
-    """Name the likely cause by how far positions are off."""
-    # A medium moves positions by less than its tokens, so time, height and width of a sample are
-    # off by one number, which is another one in each sample.
-    surpluses = [wrong.actual[-3:] - wrong.expected[-3:] for wrong in mismatches]
-    if len(rows) >= 3 and all(
-        (surplus == surplus[0, 0]).all() and surplus[0, 0] > 0 for surplus in surpluses
+    elif len(rows) >= 3 and all(
+        (each == each.max()).all() and each.min() > 0 for each in surpluses
     ):
-        return Diagnosis(
-            f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through the "
-            "samples",
-            way_out,
-        )
+        cause = f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through the samples"
     # Positions that run on through a row are off by the column at which their sample begins.
-    if all(
-        (wrong.actual.min(axis=1) - wrong.expected.min(axis=1) == wrong.start).all()
-        for wrong in mismatches
+    elif all(
+        (actual.min(axis=1) - expected.min(axis=1) == column).all()
+        for _, column, actual, expected in mismatches
     ):
-        return Diagnosis("positions not reset: they run on through the whole row", way_out)
-    if (delay := _common_delay(setup, rows[0])) is not None:
+        cause = "positions not reset: they run on through the whole row"
+    elif (delay := _common_delay(setup, rows[0])) is not None:
         tokens = f"{counted(abs(delay), 'token')} {'late' if delay > 0 else 'early'}"
-        return Diagnosis(
+        cause = (
             f"boundaries off by {'one' if abs(delay) == 1 else abs(delay)}: positions start again "
-            f"{tokens}, so as many tokens of one sample are numbered with the neighboring sample",
-            f"{way_out}, at its first token",
+            f"{tokens}, so as many tokens of one sample are numbered with the neighboring sample"
         )
-    return Diagnosis(
-        f"positions begin elsewhere than at {setup.position_start}, or belong to another sample",
-        way_out,
-    )
+    else:
+        cause = f"positions begin elsewhere than at {start}, or belong to another sample"
+    return failed("positions", detail, cause, way_out)
 
 
 def _common_delay(setup: PackingSetup, positions: Int64Array) -> int | None:
@@ -123,13 +87,11 @@ def _common_delay(setup: PackingSetup, positions: Int64Array) -> int | None:
     delays = set()
     for _, place in setup.batch.located:
         if place.start > 0:
-            nearby = [
-                delay for delay in (-2, -1, 1, 2) if 0 <= place.start + delay < positions.shape[1]
-            ]
             resets = [
                 delay
-                for delay in nearby
-                if positions[place.row, place.start + delay] == setup.position_start
+                for delay in (-2, -1, 1, 2)
+                if 0 <= place.start + delay < positions.shape[1]
+                and positions[place.row, place.start + delay] == setup.position_start
             ]
             delays.add(resets[0] if resets else None)
     return delays.pop() if len(delays) == 1 else None
