@@ -137,9 +137,8 @@ def verify_packing(
         f"{len(setup.samples.segments)} samples, {setup.samples.num_tokens:,} tokens, "
         f"{setup.samples.num_targets:,} targets; torch {torch.__version__}"
     )
-    order = list(CHECKS)
     return VerifyReport(
-        subject, tuple(sorted(findings, key=lambda finding: order.index(finding.check)))
+        subject, tuple(sorted(findings, key=lambda finding: CHECKS.index(finding.check)))
     )
 
 

@@ -13,7 +13,7 @@ that does not look at tokens lays both out alike::
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -81,42 +81,28 @@ def lay_out_markers(
     """
     fresh_tokens = (token for token in count() if token not in {*media_ids, *reserved_tokens})
     marked_ids: list[Int64Array] = []
-    owners: dict[int, tuple[int, int]] = {}
-    # A fresh token at every place that may change: its owner is its segment, and its place in it.
-    for index, segment in enumerate(samples.segments):
+    for segment in samples.segments:
         ids = segment.ids.copy()
-        offsets = np.flatnonzero(~np.isin(ids, list(media_ids))).tolist()
-        if not offsets:
+        may_change = ~np.isin(ids, list(media_ids))
+        if not may_change.any():
             return None
-        for offset in offsets:
-            ids[offset] = next(fresh_tokens)
-            owners[int(ids[offset])] = index, offset
+        ids[may_change] = list(islice(fresh_tokens, int(may_change.sum())))
         marked_ids.append(ids)
     try:
         rows = collate_ids(samples.copies(dict(enumerate(marked_ids))))
-    except (
-        Exception
-    ):  # a collator may refuse foreign tokens in any way it likes; samples are searched then
+    except Exception:  # a collator may refuse foreign tokens in any way it likes
         return None
-    places: list[Place | None] = [None] * len(marked_ids)
-    repeats: list[int] = []
-    is_marker = np.isin(rows, list(owners))
-    fragments = is_marker.copy()
-    # A marker occurs once in the samples, so its value alone gives the segment and the place of a
-    # token.
-    for row, column in np.argwhere(is_marker).tolist():
-        index, offset = owners[int(rows[row, column])]
-        start, stop = column - offset, column - offset + len(marked_ids[index])
-        place = places[index]
-        if place is not None and place.row == row and place.start <= column < place.stop:
-            continue
-        # Only a whole segment has a place; the markers of a part stay among the fragments.
-        if start < 0 or not np.array_equal(rows[row, start:stop], marked_ids[index]):
-            continue
-        if place is None:
-            places[index] = Place(row, start, stop)
-            fragments[row, start:stop] = False
-        elif index not in repeats:
+    # A marker occurs once in the samples. Only a whole segment has a place; the markers of a part,
+    # or of a repeat, stay among the fragments.
+    fragments = np.isin(rows, np.concatenate(marked_ids)) & ~np.isin(rows, list(media_ids))
+    places: list[Place | None] = []
+    repeats = []
+    for index, ids in enumerate(marked_ids):
+        found = _occurrences(rows, ids)
+        places.append(found[0] if found else None)
+        if found:
+            fragments[found[0].index] = False
+        if len(found) > 1:
             repeats.append(index)
     return SampleLayout(tuple(places), tuple(repeats), fragments, True)
 

@@ -242,16 +242,17 @@ class PackingSetup:
         """
         width = max(len(segment.ids) for segment in segments)
         media = media_tokens(self.config)
-        rows, labels, positions, places = [], [], [], []
+        ids = np.zeros((len(segments), width), dtype=np.int64)
+        labels = np.full_like(ids, IGNORE_INDEX)
+        positions, places = [], []
         for row, segment in enumerate(segments):
-            paddings = 0, width - len(segment.ids)
-            fill = [*segment.ids[-1:], *segment.ids[~np.isin(segment.ids, media)]][-1]
-            rows.append(np.pad(segment.ids, paddings, constant_values=fill))
-            labels.append(np.pad(segment.labels, paddings, constant_values=IGNORE_INDEX))
-            places.append(Place(row, 0, len(segment.ids)))
+            size = len(segment.ids)
+            places.append(Place(row, 0, size))
+            ids[row] = [*segment.ids[-1:], *segment.ids[~np.isin(segment.ids, media)]][-1]
+            ids[row, :size], labels[row, :size] = segment.ids, segment.labels
             if segment.positions is not None:
-                positions.append(np.pad(segment.positions, ((0, 0), paddings), mode="edge"))
-        arrays = {"input_ids": np.stack(rows), "labels": np.stack(labels)}
+                positions.append(np.pad(segment.positions, ((0, 0), (0, width - size)), "edge"))
+        arrays = {"input_ids": ids, "labels": labels}
         if len(positions) == len(segments):
             own_positions = np.stack(positions, axis=1)
             arrays["position_ids"] = own_positions if len(own_positions) > 1 else own_positions[0]
@@ -265,7 +266,6 @@ class PackingSetup:
         }
         if self.accepts("use_cache"):
             kwargs["use_cache"] = False
-        ids = arrays["input_ids"]
         layout = SampleLayout(tuple(places), (), np.zeros(ids.shape, dtype=bool), True)
         return CollatedBatch(kwargs, ids, layout)
 

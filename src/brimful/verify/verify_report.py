@@ -8,36 +8,28 @@ from typing import Any, NamedTuple
 
 from brimful.base.wording import counted
 
-CHECKS = {
-    "untouched": "the collator does not modify the samples it was given",
-    "complete": "every token of every sample is in the batch once",
-    "labels": "every target is predicted by the token before it, and nothing predicts another "
-    "sample",
-    "positions": "positions start again with every sample",
-    "media": "every image, video and audio clip is present once, with its own features, in the "
-    "order of its tokens",
-    "boundaries": "cu_seqlens and seq_idx say exactly where samples begin and end",
-    "padding": "padding has no label, is not a crowd of tiny samples, and its tokens move nothing",
-    "attention": "the implementation runs with this model and this batch",
-    "isolation": "other tokens in one sample do not move the logits of another",
-    "training": "isolation holds in training mode too",
-    "logits": "a sample has the logits that it has alone",
-    "loss": "the loss is the mean over all targets, as one by one",
-    "gradients": "the gradients equal the samples' gradients one by one",
-    "weights": "micro-batches of different target counts add up to the mean over all targets",
-    "columns": "values, weights and fill of every token lie where the token is, after packing and "
-    "padding",
-    "split": "every rank of context parallelism holds its tokens, with their own targets, "
-    "positions and columns",
-    "gathering": "parts of all ranks form the row again",
-    "parallel": "logits and loss of the ranks equal the whole row's",
-    "restoring": "every sample gets the values of its own tokens back, in the order of arrival",
-}
-"""Meaning of every check by its name, in the order of the report."""
-
-_MAX_NAMED_FAILURES = 6
-"""Failures that the verdict names; the others are counted."""
-
+CHECKS = (
+    "untouched",  # the collator does not modify the samples it was given
+    "complete",  # every token of every sample is in the batch once
+    "labels",  # every target is predicted by the token before it, and no other sample is predicted
+    "positions",  # positions start again with every sample
+    "media",  # every medium is present once, with its own features, in the order of its tokens
+    "boundaries",  # cu_seqlens and seq_idx say exactly where samples begin and end
+    "padding",  # padding has no label, is not many tiny samples, and its tokens move nothing
+    "attention",  # the implementation runs with this model and this batch
+    "isolation",  # other tokens in one sample do not move the logits of another
+    "training",  # isolation holds in training mode too
+    "logits",  # a sample has the logits that it has alone
+    "loss",  # the loss is the mean over all targets, as one by one
+    "gradients",  # the gradients equal the samples' gradients one by one
+    "weights",  # micro-batches of different target counts add up to the mean over all targets
+    "columns",  # values, weights and fill of every token lie where the token is
+    "split",  # every rank holds its tokens, with their own targets, positions and columns
+    "gathering",  # parts of all ranks form the row again
+    "parallel",  # logits and loss of the ranks equal the whole row's
+    "restoring",  # every sample gets the values of its own tokens back, in the order of arrival
+)
+"""Every check, in the order of the report."""
 
 _WIDTH = 110
 """Characters of the longest line of cause and way out in the table."""
@@ -66,7 +58,7 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        check: a key of ``CHECKS``.
+        check: one of ``CHECKS``.
         attention: the attention implementation; empty if none is involved.
         status: result of the check.
         measured: largest difference, relative to the largest value (at least 1); None if nothing is
@@ -147,7 +139,7 @@ def compared(
     """Return a finding that passes if the measured size is within its limit.
 
     Args:
-        check: a key of ``CHECKS``.
+        check: one of ``CHECKS``.
         size: relative difference that was measured.
         limit: largest size that passes.
         passed, failed: detail of the finding in either case.
@@ -201,31 +193,28 @@ class VerifyReport:
                 f"{finding.check} ({finding.attention})" if finding.attention else finding.check
                 for finding in failures
             ]
-            num_unnamed = len(names) - _MAX_NAMED_FAILURES
-            text = ", ".join(names[:_MAX_NAMED_FAILURES]) + (
-                f" and {num_unnamed} more" if num_unnamed > 0 else ""
-            )
-            return f"FAIL: {text}"
+            return f"FAIL: {', '.join(names)}"
         return self.success()
 
     def success(self) -> str:
         """Return the verdict if nothing failed."""
         attentions = self._passed("isolation")
         if not attentions:
-            refusals = [
-                finding.detail
-                for finding in self.findings
-                if finding.status is Status.NOT_SUPPORTED
-            ]
-            reason = refusals[0] if refusals else ""
+            reason = next(
+                (item.detail for item in self.findings if item.status is Status.NOT_SUPPORTED), ""
+            )
             return f"NOT PROVEN: isolation was shown with no attention implementation; {reason}"
         # Samples can be apart in a batch whose loss was not compared: that does not prove that
         # packing is right.
         if not self._passed("loss"):
-            details = [
-                finding.detail for finding in self.findings if finding.check in ("loss", "labels")
-            ]
-            reason = next(filter(None, details), "")
+            reason = next(
+                (
+                    item.detail
+                    for item in self.findings
+                    if item.check in ("loss", "labels") and item.detail
+                ),
+                "",
+            )
             return (
                 f"PASS: samples are apart with {', '.join(attentions)}; LOSS NOT CHECKED: {reason}"
             )
@@ -247,14 +236,11 @@ class VerifyReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain strings and numbers, for JSON."""
-        findings = [
-            {**asdict(finding), "status": finding.status.value} for finding in self.findings
-        ]
         return {
             "ok": self.ok,
             "verdict": self.verdict,
             "subject": self.subject,
-            "findings": findings,
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
     def __repr__(self) -> str:
@@ -273,10 +259,8 @@ class VerifyReport:
                     way out: use_cache=False
         FAIL: isolation (sdpa)
         """
-        lines = [
-            self.subject,
-            f"{'check':<12}{'attention':<21}{'result':<14}{'measured':>9}{'limit':>9}",
-        ]
+        title = f"{'check':<12}{'attention':<21}{'result':<14}{'measured':>9}{'limit':>9}"
+        lines = [self.subject, title]
         for finding in self.findings:
             lines += finding.lines()
         return "\n".join([*lines, self.verdict])

@@ -297,14 +297,15 @@ def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:
     batch = setup.batch
     if not batch.padding.any():
         return None
-    ids = batch.kwargs["input_ids"].clone()
-    vocab = int(batch.ids.max()) + 1
-    mask = torch.from_numpy(batch.padding.reshape(tuple(ids.shape))).to(ids.device)
-    # Different tokens at every place: equal ones could move nothing by symmetry.
-    ids[mask] = (ids[mask] + 1 + torch.arange(int(mask.sum()), device=ids.device)) % vocab
-    # A medium's token would require a medium that the batch does not have.
-    for token in media_tokens(setup.config):
-        ids[mask & (ids == token)] = 1
+    padding, media = batch.padding, media_tokens(setup.config)
+    # Different tokens at every place: equal ones could move nothing by symmetry. A medium's token
+    # would require a medium that the batch does not have.
+    tokens = batch.ids[padding] + 1 + np.arange(np.count_nonzero(padding))
+    tokens %= batch.ids.max() + 1
+    other_ids = batch.ids.copy()
+    other_ids[padding] = np.where(np.isin(tokens, media), 1, tokens)
+    original = batch.kwargs["input_ids"]
+    ids = torch.from_numpy(other_ids).to(original).reshape(original.shape)
 
     def measure() -> float:
         before = setup.logits(batch.kwargs)
