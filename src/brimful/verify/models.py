@@ -5,7 +5,7 @@ hub.
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -185,9 +185,7 @@ def tiny_model(
     >>> type(tiny_model("qwen2")).__name__
     'Qwen2ForCausalLM'
     """
-    with optional("transformers", "text", "verify"):
-        import transformers
-    torch_device = device_named(device)
+    transformers = _transformers()
     try:
         config = _tiny_config(transformers, model_type)
         auto_class = _auto_class(transformers, config.model_type)
@@ -201,7 +199,7 @@ def tiny_model(
                 "parameters): make a small model of it and give its directory as "
                 f"{setting('model')}"
             )
-        model = with_random_weights(lambda: auto_class.from_config(config), dtype, seed)
+        return _random_model(auto_class, config, dtype, device, seed)
     except SettingsError:
         raise
     except Exception as error:  # configurations check themselves in any way they like
@@ -210,20 +208,25 @@ def tiny_model(
             f"small ({type(error).__name__}: {first_sentence(error)}); give the type of its text "
             f"model, or make one yourself and give its directory as {setting('model')}"
         ) from error
-    return model.to(torch_device).eval()
 
 
-def with_random_weights(build: Callable[[], Any], dtype: str, seed: int) -> Any:
+def _transformers() -> Any:
+    with optional("transformers", "text", "verify"):
+        import transformers
+    return transformers
+
+
+def _random_model(auto_class: Any, config: Any, dtype: str, device: str, seed: int) -> Any:
     """Build a model, and draw its weights with a standard deviation of 0.1, the same for each
     seed.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = build().to(dtype_named(dtype))
+        model = auto_class.from_config(config).to(dtype_named(dtype))
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 torch.nn.init.normal_(parameter, 0.0, 0.1)
-    return model
+    return model.to(device_named(device)).eval()
 
 
 def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any:
@@ -233,17 +236,15 @@ def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any
         SettingsError: no such model exists, or it does not predict tokens.
         MissingExtraError: Transformers is not installed.
     """
-    with optional("transformers", "text", "verify"):
-        import transformers
+    transformers = _transformers()
     torch_device = device_named(device)
     try:
         config = transformers.AutoConfig.from_pretrained(path)
         auto_class = _auto_class(transformers, config.model_type)
         model = auto_class.from_pretrained(path, dtype=dtype_named(dtype))
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
         raise SettingsError(
-            f"{setting('model', path)}: no causal language model could be loaded: {reason}"
+            f"{setting('model', path)}: no causal language model could be loaded: {first_sentence(error)}"
         ) from error
     return model.to(torch_device).eval()
 
@@ -288,14 +289,9 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
         similar = difflib.get_close_matches(
             model_type.lower().replace("-", "_"), list(mapping.keys()), n=4, cutoff=0.5
         )
-        hint = (
-            f"did you mean {', '.join(similar)}?"
-            if similar
-            else "use the model_type of its config.json"
-        )
         raise SettingsError(
-            f"{setting('model_type', model_type)} is not in Transformers "
-            f"{transformers.__version__}: {hint}"
+            f"{setting('model_type', model_type)} is not in Transformers {transformers.__version__}: "
+            f"did you mean {', '.join(similar) or 'the model_type of its config.json'}?"
         )
     if model_type in WITHOUT_SMALL_FORM:
         raise SettingsError(
@@ -321,10 +317,8 @@ def small_config(config_class: Any) -> Any:
     sizes: dict[str, Any] = {
         name: size
         for name, size in _SIZES.items()
-        if (
-            getattr(default, name, None) is not None
-            or (name in _SET_EVEN_IF_NONE and hasattr(default, name))
-        )
+        if hasattr(default, name)
+        and (getattr(default, name) is not None or name in _SET_EVEN_IF_NONE)
         and not is_property(name)
     }
     if hasattr(default, "kv_lora_rank"):  # latent attention has as many key heads as query heads
@@ -409,15 +403,13 @@ def tiny_media_model(
         SettingsError: a family without a small model.
         MissingExtraError: Transformers is not installed.
     """
-    with optional("transformers", "text", "verify"):
-        import transformers
+    transformers = _transformers()
     family = str(settings["family"])
     if family not in _MODEL_TYPES:
         raise SettingsError(
             f"no small model of {family} is built in: name a model of your own by "
             f"{setting('model', 'DIR')}"
         )
-    torch_device = device_named(device)
     config = small_config(transformers.CONFIG_MAPPING[_MODEL_TYPES[family]])
     text = config.text_config
     text.vocab_size, text.max_position_embeddings = vocab, _MAX_POSITIONS
@@ -437,9 +429,7 @@ def tiny_media_model(
     else:
         _fit_vision(config, family, settings["image"])
         config.vision_config.tokens_per_second = tokens_per_second
-    auto_class = transformers.AutoModelForMultimodalLM
-    model = with_random_weights(lambda: auto_class.from_config(config), dtype, seed)
-    return model.to(torch_device).eval()
+    return _random_model(transformers.AutoModelForMultimodalLM, config, dtype, device, seed)
 
 
 def _fit_vision(config: Any, family: str, image: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -199,21 +199,6 @@ class ReferenceSamples:
             for feature, ids in zip(self._features, parts, strict=True)
         ]
 
-    def modified_fields(self, features: Sequence[Any]) -> list[tuple[int, str]]:
-        """Return feature and key of everything that differs from the result of ``copies``."""
-        modifications = []
-        for index, (original, feature) in enumerate(zip(self._features, features, strict=True)):
-            original_fields, fields = _fields(original), _fields(feature)
-            # A key on one side only was added or removed, and counts as modified like a changed
-            # value.
-            keys = sorted({*original_fields, *fields})
-            modifications += [
-                (index, key)
-                for key in keys
-                if not _is_same(original_fields.get(key), fields.get(key))
-            ]
-        return modifications
-
 
 def _read(index: int, feature: Feature) -> Iterator[Segment]:
     """Yield the segments of one feature."""
@@ -260,22 +245,22 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
 def _rebuild(feature: Feature, ids: Int64Array) -> Any:
     """Copy a feature and put these tokens into it."""
     if not isinstance(feature, Mapping):
-        arrays = {name: array.copy() for name, array in _fields(feature).items()}
+        arrays = {name: array.copy() for name, array in fields_of(feature).items()}
         return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)})
     # Copied with everything in it, so that no collator can write into the original.
-    fields = {
+    copies = {
         key: value.clone() if hasattr(value, "clone") else deepcopy(value)
         for key, value in feature.items()
     }
     row = np.asarray(feature["input_ids"], dtype=np.int64)
     new_row = row.copy()
     new_row[read_tokenized(feature, "the sample").places] = ids  # padding keeps its places
-    fields["input_ids"] = _in_type_of(feature["input_ids"], new_row)
+    copies["input_ids"] = _in_type_of(feature["input_ids"], new_row)
     if feature.get("labels") is not None and not np.array_equal(row, new_row):
         # A label is its own token or IGNORE_INDEX, so labels follow their tokens.
         labels = np.asarray(feature["labels"], dtype=np.int64)
-        fields["labels"] = _in_type_of(feature["labels"], np.where(labels == row, new_row, labels))
-    return fields
+        copies["labels"] = _in_type_of(feature["labels"], np.where(labels == row, new_row, labels))
+    return copies
 
 
 def _in_type_of(example: Any, values: Int64Array) -> Any:
@@ -287,21 +272,9 @@ def _in_type_of(example: Any, values: Int64Array) -> Any:
     return values.tolist()
 
 
-def _fields(feature: Any) -> dict[str, Any]:
-    """Return the values of a feature by field."""
+def fields_of(feature: Any) -> dict[str, Any]:
+    """Return the values of a plain sample, or the arrays of a pack, by name."""
     if isinstance(feature, Mapping):
         return dict(feature)
-    names = ("input_ids", "loss_mask", "cu_seqlens", "sample_ids", "starts")
-    return {name: getattr(feature, name) for name in names if hasattr(feature, name)}
-
-
-def _is_same(original: Any, actual: Any) -> bool:
-    """Return true for equal values, of arrays, tensors or anything else."""
-    if original is actual:
-        return True
-    if original is None or actual is None:
-        return False
-    try:
-        return np.array_equal(np.asarray(original), np.asarray(actual))
-    except (TypeError, ValueError):
-        return bool(original == actual)  # rows of different lengths do not form an array
+    values = {item.name: getattr(feature, item.name) for item in fields(feature)}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
