@@ -123,10 +123,10 @@ def verify_packing(
             for name in names:
                 findings += _check_attention(setup, name, findings)
     # The last implementation that passed is the way out for the ones that cannot run.
-    if supported := [
+    for attention in [
         item.attention for item in findings if item.check == "isolation" and item.passed
-    ]:
-        way_out = f"attn_implementation={supported[-1]!r}, which passes here"
+    ][-1:]:
+        way_out = f"attn_implementation={attention!r}, which passes here"
         findings = [
             replace(item, way_out=way_out) if item.check == "attention" else item
             for item in findings
@@ -182,9 +182,11 @@ def _check_attention(
         # A refusal in a later check does not cancel a failure that an earlier one measured.
         findings = [finding for finding in findings if finding.failed]
         findings.append(not_supported("attention", str(error), error.way_out))
-    findings = [_follow(finding, [*related_findings, *findings]) for finding in findings]
     return [
-        finding if finding.check == "weights" else replace(finding, attention=attention)
+        replace(
+            _follow(finding, [*related_findings, *findings]),
+            attention="" if finding.check == "weights" else attention,
+        )
         for finding in findings
     ]
 
@@ -255,16 +257,11 @@ def _check_parity(setup: PackingSetup, earlier_findings: list[Finding]) -> list[
         findings = explain_parity(setup, [_follow(finding, explanations) for finding in findings])
         # A leak in the forward is also one in the backward, which is checked alone only without a
         # forward leak.
-        if any(
-            finding.failed and finding.check in ("isolation", "training")
-            for finding in earlier_findings
-        ):
-            return findings
-        backward = check_backward(setup)
-        return [
-            backward if backward and finding.check == "gradients" else finding
-            for finding in findings
-        ]
+        if not any(
+            item.failed and item.check in ("isolation", "training") for item in earlier_findings
+        ) and (backward := check_backward(setup)):
+            findings = [backward if item.check == "gradients" else item for item in findings]
+        return findings
 
 
 @contextlib.contextmanager

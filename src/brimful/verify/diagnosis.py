@@ -26,11 +26,11 @@ import torch
 
 from brimful.base.typing import Int64Array
 from brimful.errors import BrimfulError
-from brimful.verify.checks.isolation import LOW_PRECISIONS, Leak, measure_leaks
+from brimful.verify.checks.isolation import Leak, measure_leaks
 from brimful.verify.checks.parity import check_parity, check_weights
 from brimful.verify.checks.positions import check_positions, position_rows
 from brimful.verify.locate import CollatedBatch
-from brimful.verify.modes import experiment, first_sentence, in_float32
+from brimful.verify.modes import LOW_PRECISIONS, experiment, first_sentence, in_float32
 from brimful.verify.reference_samples import Change
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import Diagnosis, Finding, joined

@@ -16,6 +16,9 @@ Result = TypeVar("Result")
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")
 """Implementations that are tried if the caller names none."""
 
+LOW_PRECISIONS = (torch.bfloat16, torch.float16)
+"""Precisions in which rounding is large enough to change a router's choice."""
+
 _FLASH_PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 """Package of each flash attention that has one."""
 
@@ -38,15 +41,13 @@ def seeded(device: Any, seed: int = 0) -> Iterator[None]:
 @contextlib.contextmanager
 def preserved(model: Any) -> Iterator[None]:
     """Put back at the end: the mode of every module, running statistics, and no gradients."""
-    slots = _buffer_slots(model)
-    values = [buffer.clone() for _, _, buffer in slots]
-    with _mode_of_every_module(model):
+    with _own_modes_and_buffers(model) as buffers:
+        values = [buffer.clone() for buffer in buffers]
         try:
             yield
         finally:
-            _put_back(slots)
             with torch.no_grad():
-                for (_, _, buffer), value in zip(slots, values, strict=True):
+                for buffer, value in zip(buffers, values, strict=True):
                     buffer.copy_(value)
             model.zero_grad(set_to_none=True)
 
@@ -54,7 +55,7 @@ def preserved(model: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Set ``model.eval()`` for a while."""
-    with _mode_of_every_module(model):
+    with _own_modes_and_buffers(model):
         model.eval()
         yield
 
@@ -75,7 +76,7 @@ def training(model: Any) -> Iterator[None]:
     # Modules share configurations: by identity, each rate is saved once, before it is 0.
     holders = {id(holder): holder for module in model.modules() for holder in _rate_holders(module)}
     rates = [(holder, name, rate) for holder in holders.values() for name, rate in _rates(holder)]
-    with _mode_of_every_module(model):
+    with _own_modes_and_buffers(model):
         if not model.training:
             model.train()
         try:
@@ -92,49 +93,33 @@ def in_float32(model: Any) -> Iterator[None]:
     """Compute in float32 if weights and buffers have lower precision; the original tensors are
     restored afterwards.
     """
-    slots = _buffer_slots(model)
     originals = [(tensor, tensor.data) for tensor in [*model.parameters(), *model.buffers()]]
-    try:
-        for tensor, data in originals:
-            if data.dtype in (torch.bfloat16, torch.float16):
-                tensor.data = data.float()
-        yield
-    finally:
-        model.zero_grad(set_to_none=True)
-        _put_back(slots)
-        for tensor, data in originals:
-            tensor.data = data
+    with _own_modes_and_buffers(model):
+        try:
+            for tensor, data in originals:
+                if data.dtype in LOW_PRECISIONS:
+                    tensor.data = data.float()
+            yield
+        finally:
+            model.zero_grad(set_to_none=True)
+            for tensor, data in originals:
+                tensor.data = data
 
 
 @contextlib.contextmanager
-def _mode_of_every_module(model: Any) -> Iterator[None]:
-    """Put the mode of every module back at the end: ``model.train()`` would also wake frozen
-    parts.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, is_training in modes:
-            module.training = is_training
+def _own_modes_and_buffers(model: Any) -> Iterator[list[torch.Tensor]]:
+    """Put the mode of every module back at the end, and its own buffers.
 
-
-def _buffer_slots(model: Any) -> list[tuple[Any, str, torch.Tensor]]:
-    """Return module, name and tensor of every buffer."""
-    return [
-        (module, name, buffer)
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-
-
-def _put_back(slots: list[tuple[Any, str, torch.Tensor]]) -> None:
-    """Give each module its own tensors again: a forward may assign new ones, as in
+    ``model.train()`` would also wake frozen parts, and a forward may assign new tensors, as in
     ``self.mean = 0.9 * self.mean``.
     """
-    for module, name, buffer in slots:
-        module._buffers[name] = buffer
+    modules = [(module, module.training, dict(module._buffers)) for module in model.modules()]
+    try:
+        yield list(model.buffers())
+    finally:
+        for module, is_training, buffers in modules:
+            module.training = is_training
+            module._buffers.update(buffers)
 
 
 def _rate_holders(module: Any) -> list[Any]:

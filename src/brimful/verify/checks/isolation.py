@@ -26,7 +26,7 @@ import torch
 
 from brimful.base.typing import Int64Array
 from brimful.verify.locate import CollatedBatch
-from brimful.verify.modes import experiment, in_float32
+from brimful.verify.modes import LOW_PRECISIONS, experiment, in_float32
 from brimful.verify.reference_samples import UNCHANGED, Change
 from brimful.verify.setup import (
     MEDIA_VALUES,
@@ -41,9 +41,6 @@ _PADDING_IS_SEEN = Diagnosis(
     "padding before or between samples is attended to, or takes part in routing or state",
     "put padding at the end, as a last segment of its own",
 )
-
-LOW_PRECISIONS = (torch.bfloat16, torch.float16)
-"""Precisions in which rounding is large enough to change a router's choice."""
 
 _NOISE_FACTOR = 8
 """Movement that passes ÷ movement with a row for each sample."""
