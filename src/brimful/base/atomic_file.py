@@ -71,9 +71,9 @@ def _clear_abandoned(target: Path) -> None:
     """Remove temporary files of the same target whose writers were killed."""
     # The part that ``_locked_sibling`` generates has no dot: files of targets with longer names do
     # not match.
-    sibling = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-z-]+\.tmp")
+    abandoned_name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-z-]+\.tmp")
     for name in os.listdir(target.parent):
-        if sibling.fullmatch(name):
+        if abandoned_name.fullmatch(name):
             path = target.with_name(name)
             with contextlib.suppress(OSError), open(path, "r+b") as file:
                 if try_lock(file):

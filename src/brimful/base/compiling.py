@@ -78,11 +78,11 @@ def compiled_forms(use: bool) -> Iterator[None]:
     True
     """
     global _choice
-    before, _choice = _choice, use
+    earlier_choice, _choice = _choice, use
     try:
         yield
     finally:
-        _choice = before
+        _choice = earlier_choice
 
 
 @contextlib.contextmanager
@@ -98,12 +98,12 @@ def warming_up() -> Iterator[bool]:
     """
     global _is_warming_up
     has_compiler = _numba() is not None
-    before, _is_warming_up = _is_warming_up, has_compiler
+    was_warming_up, _is_warming_up = _is_warming_up, has_compiler
     try:
         with compiled_forms(has_compiler):
             yield has_compiler
     finally:
-        _is_warming_up = before
+        _is_warming_up = was_warming_up
 
 
 @cache

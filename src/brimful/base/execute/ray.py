@@ -209,7 +209,7 @@ class _Crew:
         # It may only be unreachable: two workers on one task do no harm, but it would hold the core
         # forever.
         self._ray.kill(worker.actor, no_restart=True)
-        first, *others = [number for _, number in worker.queue]
+        first, *other_tasks = [number for _, number in worker.queue]
         if first is None:
             self._starts_in_vain += 1
             if self._starts_in_vain >= _MAX_STARTS_IN_VAIN or getattr(
@@ -228,7 +228,7 @@ class _Crew:
                 f"{worker.machine} ({_reason(error)}): most often memory ran out (try a smaller "
                 f"{setting('num_proc')}); what was finished is kept, run it again"
             ) from error
-        return [first, *(number for number in others if number is not None)]
+        return [first, *(number for number in other_tasks if number is not None)]
 
     def dismiss(self) -> None:
         """Kill all workers, busy or not."""
