@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from brimful.base.tokenized import TokenizedSample, read_tokenized
+from brimful.base.tokenized import read_tokenized
 from brimful.errors import CollateError
 
 F32 = np.float32
@@ -121,13 +121,3 @@ def test_a_sample_without_loss_keeps_its_tokens_alone():
         False,
         False,
     )
-
-
-def test_a_sample_of_arrays_is_the_sample():
-    """States of loaders hold samples that wait, features and all."""
-    sample = read(**PICTURE, **SOUND, mm_token_type_ids=[0, 1, 1, 3, 1, 1, 3, 0], source_id=4)
-    again = TokenizedSample.of_arrays(**sample.arrays())
-    assert {name: array.tolist() for name, array in again.arrays().items()} == {
-        name: array.tolist() for name, array in sample.arrays().items()
-    }
-    assert (again.sample_id, [item.kind for item in again.media]) == (None, ["image", "audio"])

@@ -474,8 +474,8 @@ def test_tokens_in_a_state_are_checked():
     loader = from_stream(LENGTHS)
     next(iter(loader))
     state = loader.state_dict()
-    item = next(iter(state["items"].values()))["arrays"]["input_ids"]
-    item[2] = ("B" if item[2][0] == "A" else "A") + item[2][1:]
+    item = next(iter(state["items"].values()))["input_ids"]
+    item["data"] = ("B" if item["data"][0] == "A" else "A") + item["data"][1:]
     with pytest.raises(StateError, match="the loader state is damaged: it has other values than were saved"):
         from_stream(LENGTHS).load_state_dict(state)
 

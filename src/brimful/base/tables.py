@@ -30,17 +30,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from brimful.base.checks import path_of
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
-from brimful.base.typing import AnyPath, Fingerprint, Offsets
+from brimful.base.typing import AnyArray, AnyPath, Fingerprint, Offsets
 from brimful.errors import CorruptFileError, SourceNotFoundError
-
-Array = npt.NDArray[Any]
-
 
 _DESCRIPTION_KEY = b"brimful"
 
@@ -49,10 +45,8 @@ _CHECKSUMS_KEY = b"brimful_checksums"
 _DESCRIPTION = ""
 """Name of the description among the checksums; no column has an empty name."""
 
-_Array = np.ndarray[Any, np.dtype[Any]]
 
-
-def to_arrow(values: Array) -> Any:
+def to_arrow(values: AnyArray) -> Any:
     """Return a column of integers, floats or booleans without a copy; only booleans are copied,
     into bits.
 
@@ -81,7 +75,7 @@ def to_arrow_binary(values: Sequence[bytes]) -> Any:
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
-def to_numpy(column: Any) -> Array:
+def to_numpy(column: Any) -> AnyArray:
     """Return a read-only view of a column without nulls; booleans, which are stored as bits, are
     copied.
 
@@ -106,23 +100,23 @@ def to_numpy(column: Any) -> Array:
 class Ragged:
     """Rows of different lengths: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``."""
 
-    values: _Array
+    values: AnyArray
     offsets: Offsets
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def row(self, index: int) -> _Array:
+    def row(self, index: int) -> AnyArray:
         """Return a view of one row."""
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
 
-_Column = TypeVar("_Column", _Array, Ragged)
+_Column = TypeVar("_Column", AnyArray, Ragged)
 
 
 def write_table(
     path: AnyPath,
-    columns: Mapping[str, _Array | Ragged],
+    columns: Mapping[str, AnyArray | Ragged],
     description: Mapping[str, Any],
     *,
     durable: bool = True,
@@ -162,7 +156,7 @@ def write_table(
         writer.write_batch(batch)
 
 
-def _trimmed(column: _Array | Ragged) -> _Array | Ragged:
+def _trimmed(column: AnyArray | Ragged) -> AnyArray | Ragged:
     """Return the column contiguous and without values outside all rows, which Arrow does not write
     to the file.
     """
@@ -175,7 +169,7 @@ def _trimmed(column: _Array | Ragged) -> _Array | Ragged:
     )
 
 
-def _checksum(column: _Array | Ragged) -> Fingerprint:
+def _checksum(column: AnyArray | Ragged) -> Fingerprint:
     """Return the fingerprint of the numbers, their count and type: equal bytes of another type are
     other numbers.
     """
@@ -214,7 +208,7 @@ class Table:
         """Names of the columns, in file order."""
         return list(self._batch.schema.names)
 
-    def flat(self, name: str, *, checked: bool = True) -> _Array:
+    def flat(self, name: str, *, checked: bool = True) -> AnyArray:
         """Return a column of one value per row.
 
         Args:

@@ -58,17 +58,6 @@ _DESCRIPTIVE_TYPES = (str, bytes, Decimal, date, time, timedelta, PurePath)
 model.
 """
 
-_ARRAYS = (
-    "input_ids",
-    "loss_mask",
-    "cu_seqlens",
-    "places",
-    "positions",
-    "loss_weights",
-    "source_ids",
-)
-"""Attributes of ``TokenizedSample`` that are one array or None."""
-
 _REFUSED_KEYS = {"label", "label_ids", "image", "images", "video", "videos", "audio", "audios"}
 """Keys whose omission would change training, for any value."""
 
@@ -166,42 +155,6 @@ class TokenizedSample:
             else positions[:, tokens] - positions[:, start, None] + positions[:, :1],
             loss_weights=None if weights is None else weights[tokens],
             marks={key: values[tokens] for key, values in self.marks.items()},
-        )
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return all its contents as arrays by name, for ``of_arrays``."""
-        result: dict[str, Any] = {
-            name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None
-        }
-        result["sample_id"] = np.array(
-            [] if self.sample_id is None else [self.sample_id], dtype=np.int64
-        )
-        for item in self.media:
-            result[f"media/{item.kind}"] = item.segments
-            result |= {f"media/{item.kind}/{name}": array for name, array in item.arrays.items()}
-        result |= {f"placeholders/{kind}": tokens for kind, tokens in self.placeholders.items()}
-        return {**result, **{f"marks/{name}": values for name, values in self.marks.items()}}
-
-    @classmethod
-    def of_arrays(cls, **arrays: npt.NDArray[Any]) -> "TokenizedSample":
-        """Return the sample with these arrays; the inverse of ``arrays``."""
-
-        def below(prefix: str) -> dict[str, npt.NDArray[Any]]:
-            return {
-                name.removeprefix(prefix): array
-                for name, array in arrays.items()
-                if name.startswith(prefix)
-            }
-
-        kinds = {name: segments for name, segments in below("media/").items() if "/" not in name}
-        return cls(
-            **{name: arrays[name] for name in _ARRAYS if name in arrays},
-            media=tuple(
-                Media(kind, segments, below(f"media/{kind}/")) for kind, segments in kinds.items()
-            ),
-            placeholders=below("placeholders/"),
-            marks=below("marks/"),
-            sample_id=next(iter(arrays["sample_id"].tolist()), None),
         )
 
     def without_loss(self) -> "TokenizedSample":

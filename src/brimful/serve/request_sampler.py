@@ -13,8 +13,6 @@ from brimful.errors import SettingsError, StateError
 from brimful.serve.loader import RankLoader
 from brimful.serve.worker_loader import FollowedLoader
 
-__all__ = ["RequestDataset", "RequestSampler"]
-
 
 class RequestSampler(FollowedLoader, torch.utils.data.Sampler[Any]):
     """Sampler that requests the micro-batches of a loader, for ``StatefulDataLoader`` of torchdata.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 from brimful.base.fingerprint import fingerprint_array
 from brimful.base.rng import generator
 from brimful.base.tokenized import TokenizedSample, read_tokenized
+from brimful.base.tokenized_media import Media
 from brimful.base.typing import Int64Array, IntArrayLike, Lengths
 from brimful.base.wording import counted
 from brimful.encode.encoded import EncodedSample
@@ -354,39 +355,37 @@ def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> l
     )
 
 
-_KINDS: dict[str, Callable[..., Any]] = {
-    "EncodedSample": EncodedSample,
-    "Pack": Pack,
-    "TokenizedSample": TokenizedSample.of_arrays,
-}
-"""Constructors of items that a state may hold, by name: nothing else is built from a file."""
+_KINDS = {kind.__name__: kind for kind in (EncodedSample, Pack, TokenizedSample, Media)}
+"""Classes of what a state may hold, by name: nothing else is built from a file."""
 
 
-def _to_json(item: Item) -> dict[str, Any]:
-    """Return an item for JSON: little-endian dtype, shape and base64 of each array."""
-    arrays = {}
-    named = (
-        item.arrays()
-        if isinstance(item, TokenizedSample)
-        else {f.name: getattr(item, f.name) for f in fields(item)}
-    )
-    for name, array in named.items():
-        if isinstance(array, tuple) and not array:
-            continue  # no attachments
-        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise StateError(
-                f"{type(item).__name__}.{name} of a sample that waits is not an array and cannot "
-                "be saved"
-            )
-        dtype = array.dtype.newbyteorder("<")
-        text = base64.b64encode(array.astype(dtype, copy=False).tobytes()).decode("ascii")
-        arrays[name] = [dtype.str, list(array.shape), text]
-    return {"kind": type(item).__name__, "arrays": arrays}
+def _to_json(value: Any) -> Any:
+    """Return an item, or a part of it, for JSON: arrays by little-endian dtype, shape and base64."""
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        dtype = value.dtype.newbyteorder("<")
+        text = base64.b64encode(value.astype(dtype, copy=False).tobytes()).decode("ascii")
+        return {"dtype": dtype.str, "shape": list(value.shape), "data": text}
+    if type(value).__name__ in _KINDS:
+        parts = {item.name: _to_json(getattr(value, item.name)) for item in fields(value)}
+        return {"class": type(value).__name__, **parts}
+    if isinstance(value, Mapping):
+        return {"items": {key: _to_json(value[key]) for key in value}}
+    if isinstance(value, (list, tuple)):
+        return [*map(_to_json, value)]
+    if value is None or isinstance(value, (int, str)):
+        return value
+    raise StateError(f"a sample that waits has a {type(value).__name__}, which cannot be saved")
 
 
-def _from_json(value: dict[str, Any]) -> Any:
-    arrays = {}
-    for name, (dtype, shape, text) in value["arrays"].items():
-        array = np.frombuffer(base64.b64decode(text), dtype=np.dtype(dtype)).reshape(shape)
-        arrays[name] = array.astype(array.dtype.newbyteorder("="))
-    return _KINDS[value["kind"]](**arrays)
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_from_json, value))
+    if not isinstance(value, dict):
+        return value
+    if "dtype" in value:
+        array = np.frombuffer(base64.b64decode(value["data"]), dtype=np.dtype(value["dtype"]))
+        return array.reshape(value["shape"]).astype(array.dtype.newbyteorder("="))
+    if "items" in value:
+        return {key: _from_json(part) for key, part in value["items"].items()}
+    parts = {name: _from_json(part) for name, part in value.items() if name != "class"}
+    return _KINDS[value["class"]](**parts)

@@ -15,8 +15,6 @@ from brimful.errors import SettingsError
 from brimful.serve.loader import RankLoader
 from brimful.serve.order import Order
 
-__all__ = ["LoaderDataset", "StreamDataset", "WorkerLoader"]
-
 
 class FollowedLoader:
     """Order of a loader that is followed without making batches, from the position where the next

@@ -25,7 +25,7 @@ import xxhash
 from brimful.base.attachment import attachment_store
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import to_arrow
-from brimful.base.typing import Offsets
+from brimful.base.typing import AnyArray, Offsets
 from brimful.store.shards.pack import Pack, PackRows
 
 SHARD_VERSION = 1
@@ -42,8 +42,6 @@ BATCH_ROWS = 64
 _SINK_BUFFER = 1 << 16
 """Bytes that Arrow collects before it calls ``write`` of the sink."""
 
-_Array = np.ndarray[Any, np.dtype[Any]]
-
 
 def row_checksum(*columns: Any) -> int:
     """Return XXH3-64 over the columns of one row, in file order: tokens first, by far the
@@ -56,7 +54,7 @@ def row_checksum(*columns: Any) -> int:
     return hasher.intdigest()
 
 
-def _packed_masks(rows: PackRows) -> tuple[_Array, Offsets]:
+def _packed_masks(rows: PackRows) -> tuple[AnyArray, Offsets]:
     """Return the masks of all rows as bits, with the first byte of each row, and the end."""
     tokens = rows.tokens
     # Every mask begins at a byte boundary, so a row can be read without its neighbors.
@@ -67,7 +65,7 @@ def _packed_masks(rows: PackRows) -> tuple[_Array, Offsets]:
     return np.packbits(padded, bitorder="little"), offsets
 
 
-def batch_digest(checksums: _Array) -> str:
+def batch_digest(checksums: AnyArray) -> str:
     """Return 8 hexadecimal digits for the column of checksums of a batch, which covers all its
     rows.
     """

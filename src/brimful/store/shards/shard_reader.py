@@ -15,6 +15,7 @@ from brimful.base.blobs import BlobStore
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import to_numpy
+from brimful.base.typing import AnyArray
 from brimful.errors import CorruptFileError
 from brimful.store.shards.format import (
     BATCH_ROWS,
@@ -27,8 +28,6 @@ from brimful.store.shards.format import (
 from brimful.store.shards.pack import Pack
 
 _BOOL = np.dtype(np.bool_)
-
-_Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class _BatchViews:
@@ -69,14 +68,14 @@ class _BatchViews:
         ]
 
 
-def _text_views(column: Any) -> tuple[_Array, list[int]]:
+def _text_views(column: Any) -> tuple[AnyArray, list[int]]:
     """Return the bytes of a binary column, without a copy, and its offsets."""
     _, offsets, data = column.buffers()
     content = np.empty(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
     return content, np.frombuffer(offsets, dtype=np.int32, count=len(column) + 1).tolist()
 
 
-def _list_views(column: Any) -> tuple[_Array, list[int]]:
+def _list_views(column: Any) -> tuple[AnyArray, list[int]]:
     """Return the values of a list column, without a copy, and its offsets."""
     return to_numpy(column.values), to_numpy(column.offsets).tolist()
 
