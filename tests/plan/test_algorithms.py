@@ -13,7 +13,6 @@ from brimful.errors import SettingsError
 from brimful.plan import ALGORITHMS
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.fit import any_fit as next_fit_module
 from brimful.plan.fit import best_fit as best_fit_module
 from brimful.plan.fit.any_fit import first_fit, next_fit, worst_fit
 from brimful.plan.fit.best_fit import best_fit
@@ -78,7 +77,6 @@ def test_same_packs_as_the_slow_reference(algorithm, form, case):
     with pytest.MonkeyPatch.context() as monkeypatch:
         use(form, monkeypatch)
         monkeypatch.setattr(best_fit_module, "_BLOCK_KEYS", 4)  # blocks that split, empty and are used again
-        monkeypatch.setattr(next_fit_module, "_CHUNK_ITEMS", 3)
         found = both_ways(algorithm, lengths, capacity)
     expected = getattr(reference, algorithm.__name__)(lengths, capacity)
     assert found == [expected, expected]

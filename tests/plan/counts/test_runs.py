@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled, compiled_forms
-from brimful.plan.counts import assigning, bucketing
-from brimful.plan.counts.assigning import assign_runs
+from brimful.plan.counts import bucketing
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import runs_of
+from brimful.plan.counts.runs import assign_runs
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 
 
@@ -54,7 +54,6 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
     lengths = np.random.default_rng(seed).integers(1, longest + 1, size).astype(np.int32)
     items = Histogram.of(lengths)
     with pytest.MonkeyPatch.context() as patch, compiled_forms(use):
-        patch.setattr(assigning, "CHUNK_ITEMS", chunk)
         patch.setattr(bucketing, "BUCKET_WORDS", chunk)
         runs = best_fit_decreasing(items, capacity=capacity, max_items=max_items)
         order = decreasing_order(lengths, items)

@@ -13,9 +13,6 @@ from brimful.base.typing import AnyIntArray, Int64Array
 DENSE_LENGTHS = 1 << 24
 """Lengths below this are counted in a table with an entry for each; longer ones are sorted."""
 
-_CHUNK_ITEMS = 1 << 20
-"""Items that NumPy counts at a time: it makes a copy of 8 bytes per item."""
-
 
 @dataclass(frozen=True)
 class Histogram:
@@ -45,13 +42,12 @@ class Histogram:
         if longest >= DENSE_LENGTHS:
             distinct, counts = np.unique(lengths, return_counts=True)
             return cls(distinct.astype(np.int64), counts.astype(np.int64))
-        dense = np.zeros(longest + 1, dtype=np.int64)
         count = compiled(_count, len(lengths))
-        if count is not None:
-            count(lengths, dense)
+        if count is None:
+            dense = np.bincount(lengths)
         else:
-            for begin in range(0, len(lengths), _CHUNK_ITEMS):
-                dense += np.bincount(lengths[begin : begin + _CHUNK_ITEMS], minlength=longest + 1)
+            dense = np.zeros(longest + 1, dtype=np.int64)
+            count(lengths, dense)
         distinct = np.flatnonzero(dense)
         return cls(distinct, dense[distinct])
 

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.compiling import compiled
+from brimful.base.ragged import ranges
 from brimful.base.typing import AnyIntArray, Int64Array
-from brimful.plan.counts.assigning import assign_in_numpy, assign_runs
 from brimful.plan.counts.bucketing import reorder_packs
 from brimful.plan.packing import Packing
 
@@ -95,7 +95,7 @@ class PackRuns:
         offsets[1:][target] = sizes
         np.cumsum(offsets, out=offsets)
         items = np.empty_like(order)
-        (kernel or assign_in_numpy)(
+        (kernel or _assign_in_numpy)(
             *(self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before),
             *(offsets[:-1][target], order, items),
         )
@@ -103,3 +103,53 @@ class PackRuns:
             return Packing(offsets, items)
         del offsets, order  # freed before the buckets are made, which need as much memory
         return Packing(reorder_packs(sizes, places, items), items)
+
+
+def assign_runs(
+    first_pack: Int64Array,
+    packs_in_run: Int64Array,
+    copies_per_pack: Int64Array,
+    items_before: Int64Array,
+    begins: AnyIntArray,
+    order: AnyIntArray,
+    items: AnyIntArray,
+) -> None:
+    """Write the items of each run to the places of its packs; to be compiled.
+
+    Args:
+        first_pack, packs_in_run, copies_per_pack, items_before: columns of ``PackRuns``.
+        begins: first item of each pack, in the order of opening.
+        order: see ``PackRuns.assign``.
+        items: ``int[num_items]``, the output.
+    """
+    # Indices are unsigned: a signed index is checked at every use for a negative value, which takes
+    # as long as the copying.
+    next_item = np.uint64(0)
+    for run in range(len(first_pack)):
+        copies = np.uint64(copies_per_pack[run])
+        first = np.uint64(first_pack[run])
+        for pack in range(first, first + np.uint64(packs_in_run[run])):
+            begin = np.uint64(begins[pack] + items_before[run])
+            for copy in range(copies):
+                items[begin + copy] = order[next_item]
+                next_item += np.uint64(1)
+
+
+def _assign_in_numpy(
+    first_pack: Int64Array,
+    packs_in_run: Int64Array,
+    copies_per_pack: Int64Array,
+    items_before: Int64Array,
+    begins: AnyIntArray,
+    order: AnyIntArray,
+    items: AnyIntArray,
+) -> None:
+    """Do the same in NumPy, some runs at a time."""
+    begin = 0
+    for runs in np.array_split(np.arange(len(first_pack)), 1 + (len(order) >> 19)):
+        packs, copies = packs_in_run[runs], copies_per_pack[runs]
+        places = begins[ranges(first_pack[runs], packs)] + np.repeat(items_before[runs], packs)
+        # Copies in one pack are contiguous: the place of the first, plus the number of the copy.
+        places = ranges(places, np.repeat(copies, packs))
+        items[places] = order[begin : begin + len(places)]
+        begin += len(places)

@@ -191,10 +191,6 @@ def _worst_fit(lengths: Sequence[int], capacity: int, pack_of: MutableSequence[i
     return len(heap) - 1
 
 
-_CHUNK_ITEMS = 1 << 20
-"""Items that NumPy processes together."""
-
-
 def next_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     """Keep one pack open; close it when the next item does not fit. The order of the items is kept.
 
@@ -220,46 +216,30 @@ def next_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     >>> next_fit(np.array([3, 3, 5, 6, 1, 1]), capacity=7).as_lists()
     [[0, 1], [2], [3, 4], [5]]
     """
+    begins = np.empty(next_fit_upper_bound(lengths, capacity=capacity) + 1, dtype=np.int64)
+    kernel = compiled(_next_fit, len(lengths), sum_calls=True)
     items = as_int32(lengths)
-    kernel = compiled(_next_fit, len(items), sum_calls=True) or _jump_from_pack_to_pack
-    return Packing(kernel(items, capacity), np.arange(len(items), dtype=positions_type(len(items))))
+    if kernel is None:
+        num_packs = _next_fit(items.tolist(), capacity, begins)
+    else:
+        num_packs = kernel(items, capacity, begins)
+    begins[num_packs] = len(items)
+    return Packing(
+        begins[: num_packs + 1].copy(), np.arange(len(items), dtype=positions_type(len(items)))
+    )
 
 
-def _next_fit(lengths: Lengths, capacity: int) -> Offsets:
-    """Return the offsets of the packs; to be compiled."""
-    offsets = np.zeros(1, dtype=np.int64)
-    for is_counted in (False, True):  # first count the packs, then write their offsets
-        num_packs = 0
-        load = capacity
-        for item in range(len(lengths)):
-            load += lengths[item]
-            if load > capacity:
-                load = lengths[item]
-                if is_counted:
-                    offsets[num_packs] = item
-                num_packs += 1
-        if not is_counted:
-            offsets = np.full(num_packs + 1, len(lengths), dtype=np.int64)
-    return offsets
-
-
-def _jump_from_pack_to_pack(lengths: Lengths, capacity: int) -> Offsets:
-    """Return the offsets of the packs, in NumPy."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    begins = []
-    item = 0
-    while item < len(lengths):
-        # For each item of a chunk, the begin of the next pack if a pack began with this item.
-        first = item
-        chunk = slice(first, first + _CHUNK_ITEMS)
-        next_begins = np.searchsorted(
-            ends, ends[chunk] - lengths[chunk] + capacity, side="right"
-        ).tolist()
-        while item - first < len(next_begins):
-            begins.append(item)
-            item = next_begins[item - first]
-    begins.append(len(lengths))
-    return np.array(begins, dtype=np.int64)
+def _next_fit(lengths: Sequence[int], capacity: int, begins: Offsets) -> int:
+    """Write the first item of each pack and return the number of packs."""
+    num_packs = 0
+    load = capacity
+    for item in range(len(lengths)):
+        load += lengths[item]
+        if load > capacity:
+            load = lengths[item]
+            begins[num_packs] = item
+            num_packs += 1
+    return num_packs
 
 
 def concat_split(lengths: AnyIntArray, *, capacity: int) -> Packing:
