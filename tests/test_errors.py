@@ -10,7 +10,9 @@ import pytest
 
 from brimful import errors
 
-NAMES = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.BrimfulError)]
+NAMES = [
+    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.BrimfulError)
+]
 
 
 def _drawn() -> dict[str, tuple[str, str | None]]:
