@@ -89,8 +89,8 @@ class RowsContract(abc.ABC):
         rows, texts = self.make_rows(tmp_path, self.texts), list(self.texts)
         assert len(rows) == len(texts)
         for start, stop in combinations_with_replacement(range(len(rows) + 1), 2):
-            found = list(map(self.text_of, rows.read(start, stop)))
-            assert found == texts[start:stop], (start, stop)
+            run = list(map(self.text_of, rows.read(start, stop)))
+            assert run == texts[start:stop], (start, stop)
         assert [self.text_of(rows.get(index)) for index in range(len(rows))] == texts
         backwards = [*reversed(range(len(rows))), 0]
         assert list(map(self.text_of, rows.read_many(backwards))) == [*texts[::-1], texts[0]]
@@ -133,24 +133,24 @@ class RowsContract(abc.ABC):
         one, two = (self._in(tmp_path / name, self.texts) for name in ("one", "two"))
         assert one.fingerprint == two.fingerprint
         assert self._fingerprints(one) == self._fingerprints(two)
-        others = {
+        contents = {
             "changed": [*self.texts[:-1], "changed"],
             "swapped": [self.texts[1], self.texts[0], *self.texts[2:]],
             "shorter": self.texts[:-1],
         }
-        for name, texts in others.items():
-            other = self._in(tmp_path / name, texts)
-            assert other.fingerprint != one.fingerprint
-            assert self._fingerprints(other) != self._fingerprints(one)
+        for name, texts in contents.items():
+            rows = self._in(tmp_path / name, texts)
+            assert rows.fingerprint != one.fingerprint
+            assert self._fingerprints(rows) != self._fingerprints(one)
 
     def test_a_changed_row_changes_its_block_alone(self, tmp_path: Path) -> None:
         """Lengths are cached by block: one edited row must not cost the whole data set."""
         texts = [f"row {number}" for number in range(self.num_rows)]
-        *before, last = self._fingerprints(self._in(tmp_path / "before", texts))
+        *first_blocks, last_block = self._fingerprints(self._in(tmp_path / "before", texts))
         texts[-1] = "row edited"
-        *after, edited = self._fingerprints(self._in(tmp_path / "after", texts))
-        assert before == after
-        assert last != edited
+        *same_blocks, edited_block = self._fingerprints(self._in(tmp_path / "after", texts))
+        assert first_blocks == same_blocks
+        assert last_block != edited_block
 
     def test_appended_rows_are_seen_as_appended(self, tmp_path: Path) -> None:
         """Without it a data set that grows every night is measured from scratch every night."""
@@ -167,18 +167,18 @@ class RowsContract(abc.ABC):
         """A job reads for hours: new rows must not be trained under the old fingerprint."""
         rows = self.make_rows(tmp_path, self.texts)
         assert rows.fingerprint
-        pickled = pickle.dumps(rows)
+        pickle_of_rows = pickle.dumps(rows)
         reader = rows.read(0, len(rows))
-        found = [self.text_of(next(reader))]
+        first_texts = [self.text_of(next(reader))]
         self.make_rows(tmp_path, [text[::-1] + "!" for text in self.texts])
         readings: Sequence[Callable[[], list[str]]] = (
             lambda: list(map(self.text_of, reader)),
             lambda: self._read(rows, 1),
-            lambda: self._read(pickle.loads(pickled), 1),
+            lambda: self._read(pickle.loads(pickle_of_rows), 1),
         )
-        for read in readings:
+        for reading in readings:
             with contextlib.suppress(SourceError):
-                assert found + read() == list(self.texts), (
+                assert first_texts + reading() == list(self.texts), (
                     "rows of the new content under the old fingerprint"
                 )
 
@@ -189,11 +189,11 @@ class RowsContract(abc.ABC):
         rows = self.make_rows(tmp_path, self.texts)
         # The second time, a source that has been read from is pickled, with its files open.
         for _ in range(2):
-            reopened = pickle.loads(pickle.dumps(rows))
-            for each in (reopened, rows):
-                assert self._read(each) == list(self.texts)
+            copy = pickle.loads(pickle.dumps(rows))
+            for source in (copy, rows):
+                assert self._read(source) == list(self.texts)
             for name in ("fingerprint", "title"):
-                assert getattr(reopened, name) == getattr(rows, name)
+                assert getattr(copy, name) == getattr(rows, name)
 
 
 class BlobStoreContract:
@@ -370,28 +370,28 @@ class DialectContract(abc.ABC):
         """Each sample is present with its tokens and without padding; targets equal the samples'
         one by one.
         """
-        made = [
+        toys = [
             toy_pack(lengths, first_sample=10 * number, seed=number)
             for number, lengths in enumerate(packs)
         ]
-        batch = self.collate(made, Padding(to=160 if is_fixed else None, segment_multiple_of=unit))
+        batch = self.collate(toys, Padding(to=160 if is_fixed else None, segment_multiple_of=unit))
         samples = [
-            pack.segment(place).tolist() for pack in made for place in range(pack.num_segments)
+            pack.segment(place).tolist() for pack in toys for place in range(pack.num_segments)
         ]
         # The padding at the end of each row is a segment without a sample. Tokens of samples are
         # never 0, padding is, and where the dialect cannot say otherwise, it belongs to the
         # segment before it.
-        found = [segment for segment in self.segments(batch) if any(segment)]
+        segments = [segment for segment in self.segments(batch) if any(segment)]
         gaps = [0 if self.knows_gaps else -len(sample) % unit for sample in samples]
-        assert list(map(len, found)) == [
+        assert list(map(len, segments)) == [
             len(sample) + gap for sample, gap in zip(samples, gaps, strict=True)
         ]
-        assert [each[: len(sample)] for each, sample in zip(found, samples, strict=True)] == samples
-        expected = [pair for sample in samples for pair in pairwise(sample)]
-        assert (
-            self.loss_tokens(batch) == len(expected) == sum(pack.num_loss_tokens for pack in made)
-        )
-        assert self.targets(batch) == expected
+        assert [
+            segment[: len(sample)] for segment, sample in zip(segments, samples, strict=True)
+        ] == samples
+        pairs = [pair for sample in samples for pair in pairwise(sample)]
+        assert self.loss_tokens(batch) == len(pairs) == sum(pack.num_loss_tokens for pack in toys)
+        assert self.targets(batch) == pairs
 
     def test_the_first_label_of_a_segment_is_never_a_target(self) -> None:
         """Not even if a sample labels it: no token before it may predict it."""

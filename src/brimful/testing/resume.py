@@ -176,20 +176,20 @@ def check_resume(
     """
     setting_number("num_steps", num_steps, minimum=2)
     table = ResumeTable(title)
-    whole: dict[tuple[int, int], list[Counter[Hashable]]] = {}
+    steps_without_stops: dict[tuple[int, int], list[Counter[Hashable]]] = {}
     for case in resume_cases() if cases is None else cases:
         table.rows.append(row := ResumeRow(case))
         first = case.runs[0]
         serve = partial(_serve, make_loader, samples_of, first[0] * micro_batches, case.is_late)
-        if first not in whole:
-            whole[first] = serve([first], [num_steps])
-        assert any(whole[first]), "a loader without samples shows nothing"
+        if first not in steps_without_stops:
+            steps_without_stops[first] = serve([first], [num_steps])
+        assert any(steps_without_stops[first]), "a loader without samples shows nothing"
         for stop in range(num_steps) if stops is None else stops:
             # Each further run but the last serves one step.
             last = stop + len(case.runs) - 1
             try:
-                served = serve(case.runs, [*range(stop, last), max(num_steps, last)])
-                row.verdict = _verdict(whole[first], served[:num_steps])
+                steps = serve(case.runs, [*range(stop, last), max(num_steps, last)])
+                row.verdict = _verdict(steps_without_stops[first], steps[:num_steps])
             except _NotServed as error:
                 row.verdict, row.reason = error.verdict, str(error)
             if not row.is_exact:
@@ -227,8 +227,8 @@ def _serve(
     steps: list[Counter[Hashable]] = []
     states: list[Any] = []
     for (world_size, num_workers), end in zip(runs, ends, strict=True):
-        own_batches, rest = divmod(batches_per_step, world_size)
-        if rest:
+        own_batches, remainder = divmod(batches_per_step, world_size)
+        if remainder:
             raise SettingsError(
                 f"{counted(world_size, 'rank')} cannot share {batches_per_step} batches of a "
                 "step: give micro_batches as a multiple"
@@ -237,8 +237,8 @@ def _serve(
         for rank in range(world_size):
             loaders.append(loader := make_loader(Place(rank, world_size, own_batches, num_workers)))
             if states:
-                begun = iter(loader) if is_late else iter(())
-                next(begun, None)
+                iterator = iter(loader) if is_late else iter(())
+                next(iterator, None)
                 with _named("refused"):
                     # Ranks may have saved different states: take the nearest.
                     loader.load_state_dict(copy.deepcopy(states[rank * len(states) // world_size]))
@@ -248,9 +248,14 @@ def _serve(
                 stack.callback(batches.close)
             while len(steps) < end:
                 with _named("fails"):
-                    served = [list(islice(batches, own_batches)) for batches in ranks]
-                    names = [name for own in served for batch in own for name in samples_of(batch)]
-                num_batches = list(map(len, served))
+                    batches_of_ranks = [list(islice(batches, own_batches)) for batches in ranks]
+                    names = [
+                        name
+                        for batches_of_rank in batches_of_ranks
+                        for batch in batches_of_rank
+                        for name in samples_of(batch)
+                    ]
+                num_batches = list(map(len, batches_of_ranks))
                 if len(set(num_batches)) > 1:
                     raise _NotServed("unequal ranks", f"{num_batches} batches in one step")
                 if not num_batches[0]:

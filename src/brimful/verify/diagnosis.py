@@ -287,11 +287,11 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
     """
     may_round = setup.tolerance is None and setup.dtype in LOW_PRECISIONS
 
-    def unexplained(checked: Iterable[Finding]) -> list[Finding]:
+    def unexplained(candidates: Iterable[Finding]) -> list[Finding]:
         # The cause of a failure of weights may still be rounding.
         return [
             item
-            for item in checked
+            for item in candidates
             if item.failed and (not item.cause or (may_round and item.check == "weights"))
         ]
 

@@ -82,7 +82,7 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
     """
-    few = []
+    small_packs = []
     for pack in islice(packs, 2):
         room = max_tokens // 2
         ids, masks = [], []
@@ -94,8 +94,8 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
             masks.append(pack.loss_mask[start : start + length])
             room -= length
         if ids:
-            few.append(assemble_pack(ids, masks, pack.sample_ids[: len(ids)]))
-    return _at_least_two(few)
+            small_packs.append(assemble_pack(ids, masks, pack.sample_ids[: len(ids)]))
+    return _at_least_two(small_packs)
 
 
 def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
@@ -117,23 +117,25 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
         (number, item.segment) for number, pack in enumerate(first_packs) for item in pack.media
     }
     with_media = sorted(item for item in segments if item[1:] in places_with_media)
-    without = sorted(item for item in segments if item[1:] not in places_with_media)
+    without_media = sorted(item for item in segments if item[1:] not in places_with_media)
     # Alternately one with media and one without, starting with media, which are under test.
-    candidates = [item for pair in zip_longest(with_media, without) for item in pair if item]
+    candidates = [item for pair in zip_longest(with_media, without_media) for item in pair if item]
     choice = with_media[:2] if len(with_media) > 1 else candidates[:2]
     room = max_tokens - sum(length for length, _, _ in choice)
     for item in candidates:
         if item not in choice and item[0] <= room and len(choice) < _MAX_SAMPLES:
             choice.append(item)
             room -= item[0]
-    chosen: dict[int, list[int]] = {}
+    segments_of_packs: dict[int, list[int]] = {}
     for _, number, segment in choice:
-        chosen.setdefault(number, []).append(segment)
-    few = _at_least_two([first_packs[number].take(chosen[number]) for number in chosen])
-    if len(few) > 1:
-        return few
+        segments_of_packs.setdefault(number, []).append(segment)
+    small_packs = _at_least_two(
+        [first_packs[number].take(segments_of_packs[number]) for number in segments_of_packs]
+    )
+    if len(small_packs) > 1:
+        return small_packs
     # Two packs, for two micro-batches.
-    return [few[0].take([0]), few[0].take(range(1, few[0].num_segments))]
+    return [small_packs[0].take([0]), small_packs[0].take(range(1, small_packs[0].num_segments))]
 
 
 def _at_least_two(packs: list[Pack]) -> list[Pack]:

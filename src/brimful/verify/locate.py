@@ -98,11 +98,11 @@ def lay_out_markers(
     places: list[Place | None] = []
     repeats = []
     for index, ids in enumerate(marked_ids):
-        found = _occurrences(rows, ids)
-        places.append(found[0] if found else None)
-        if found:
-            fragments[found[0].index] = False
-        if len(found) > 1:
+        occurrences = _occurrences(rows, ids)
+        places.append(occurrences[0] if occurrences else None)
+        if occurrences:
+            fragments[occurrences[0].index] = False
+        if len(occurrences) > 1:
             repeats.append(index)
     return SampleLayout(tuple(places), tuple(repeats), fragments, True)
 

@@ -204,7 +204,9 @@ class PackingSetup:
         kwargs, segments = dict(batch.kwargs), self.samples.segments
         for name in MEDIA_VALUES:
             start = 0
-            for _, _, index in sorted((at.row, at.start, index) for index, at in batch.located):
+            for _, _, index in sorted(
+                (place.row, place.start, index) for index, place in batch.located
+            ):
                 count = len(segments[index].features.get(name, ()))
                 if index == change.segment and count and isinstance(kwargs.get(name), torch.Tensor):
                     kwargs[name] = kwargs[name].clone()

@@ -58,12 +58,12 @@ def check_boundaries(setup: PackingSetup) -> Finding:
         values = as_integers(kwargs[key]).reshape(-1)
         if problem := _boundary_problem(values, starts, stops, batch.ids.size):
             detail, cause = problem
-            some = np.array2string(values, threshold=8)
+            text = np.array2string(values, threshold=8)
             way_out = (
                 "align before packing, so that the aligned length is the planned one; pass the "
                 "padded boundaries under their own key"
             )
-            return failed("boundaries", f"{key} = {some}; {detail}", cause, way_out)
+            return failed("boundaries", f"{key} = {text}; {detail}", cause, way_out)
         if (dtype := getattr(kwargs[key], "dtype", None)) not in (torch.int32, np.int32):
             cause = "flash attention reads 32-bit boundaries"
             way_out = f"make {key} torch.int32"
@@ -145,7 +145,10 @@ def _boundary_cause(values: Int64Array, starts: Int64Array, stops: Int64Array) -
         for multiple in _MULTIPLES:
             rounded_down = lengths // multiple * multiple
             rounded_up = -(-lengths // multiple) * multiple
-            if any(np.array_equal(kernel_lengths, each) for each in (rounded_down, rounded_up)):
+            if any(
+                np.array_equal(kernel_lengths, rounded_lengths)
+                for rounded_lengths in (rounded_down, rounded_up)
+            ):
                 first = int(np.flatnonzero(deficits)[0])
                 return (
                     f"context-parallel rounding: {lengths[first]} tokens are given to the kernel "

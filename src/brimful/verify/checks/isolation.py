@@ -115,11 +115,11 @@ def measure_movement(
                 return measure(), measure_in_rows()
 
         remark = f"rounding in {setup.dtype_name} moves {size:.1e}, and {noise:.1e} with a row for each sample"
-        if (both := experiment(measure_both)) is None:
+        if (precise_sizes := experiment(measure_both)) is None:
             # Kernels of low precision only, or no room for the weights.
             remark = f"float32 cannot run here; {remark}"
             return Movement(size, _NOISE_FACTOR * noise, remark=remark)
-        size, noise = both
+        size, noise = precise_sizes
         limit, precise, remark = parity_limit_of(torch.float32), True, f"told in float32; {remark}"
     if noise <= _MAX_NOISE:
         limit = max(limit, _NOISE_FACTOR * noise)
@@ -173,14 +173,14 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
     kind = "media" if worst.change.ids is None else "tokens"
     finding = Finding("isolation", Status.FAIL, "", movement.size, movement.limit)
     if not movement.passed:
-        changed, moved = (
+        changed_segment, moved_segment = (
             setup.samples.segments[index] for index in (worst.change.segment, worst.moved)
         )
         side = "earlier" if worst.change.segment < worst.moved else "later"
         num_leaking = sum(leak.size > movement.limit for leak in leaks)
         detail = (
-            f"other {kind} in {changed.name} move {worst.tokens} of {len(moved.ids)} tokens of "
-            f"{moved.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} samples leak"
+            f"other {kind} in {changed_segment.name} move {worst.tokens} of {len(moved_segment.ids)} tokens of "
+            f"{moved_segment.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} samples leak"
         )
         finding = replace(finding, detail=joined(detail, movement.remark))
         if movement.noise > _MAX_NOISE:  # samples also move each other with a row for each
@@ -305,10 +305,11 @@ def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:
     ids = torch.from_numpy(other_ids).to(original).reshape(original.shape)
 
     def measure() -> float:
-        before = setup.logits(batch.kwargs)
-        after = setup.logits({**batch.kwargs, "input_ids": ids})
+        own_logits = setup.logits(batch.kwargs)
+        other_logits = setup.logits({**batch.kwargs, "input_ids": ids})
         return max(
-            difference(before[place.index], after[place.index]) for _, place in batch.located
+            difference(own_logits[place.index], other_logits[place.index])
+            for _, place in batch.located
         )
 
     movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))

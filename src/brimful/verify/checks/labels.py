@@ -53,16 +53,16 @@ def _diagnose(
     next_ids[:, :-1] = batch.ids[:, 1:]
     # Shifts move all targets, so they are looked for first: they also leave marks at ends and in
     # prompts.
-    moved = is_target & wrong & ~is_ignored
-    if 2 * int((is_target & wrong).sum()) >= int(is_target.sum()) and moved.any():
+    is_moved = is_target & wrong & ~is_ignored
+    if 2 * int((is_target & wrong).sum()) >= int(is_target.sum()) and is_moved.any():
         ids_after_next = np.roll(next_ids, -1, axis=1)
-        if (targets == ids_after_next)[moved].mean() > _PATTERN_SHARE:
+        if (targets == ids_after_next)[is_moved].mean() > _PATTERN_SHARE:
             return (
                 "double shift: the labels are shifted already, and the model shifts them again, so "
                 "every token is trained to predict the one after the next",
                 "emit unshifted labels, or pass them as shift_labels",
             )
-        if (targets == batch.ids)[moved].mean() > _PATTERN_SHARE:
+        if (targets == batch.ids)[is_moved].mean() > _PATTERN_SHARE:
             key = "shift_labels" if batch.shifted else "labels"
             return (
                 f"not shifted: under {key} every token is trained to predict itself",
@@ -87,15 +87,15 @@ def _diagnose(
             "set the first label of every sample to -100",
         )
     way_out = "carry the labels over as they are"
-    lost = sample_targets[is_target & is_ignored]
-    if len(np.unique(lost)) == 1:
+    lost_tokens = sample_targets[is_target & is_ignored]
+    if len(np.unique(lost_tokens)) == 1:
         return (
-            f"{len(lost)} targets are lost, all of them token {lost[0]}: padding is recognized by "
+            f"{len(lost_tokens)} targets are lost, all of them token {lost_tokens[0]}: padding is recognized by "
             "its token, and this token also occurs in samples (pad id = EOS)",
             "recognize padding by lengths, never by the token",
         )
-    if len(lost):
-        return f"{len(lost)} targets of the samples have no label in the batch", way_out
+    if len(lost_tokens):
+        return f"{len(lost_tokens)} targets of the samples have no label in the batch", way_out
     if num_extra := int((~is_target & ~is_ignored & ~batch.free).sum()):
         return (
             f"{num_extra} tokens without a label in their sample are trained on in the batch "
@@ -119,14 +119,16 @@ def check_inputs_unmodified(setup: PackingSetup) -> Finding:
     epoch.
     """
     features = setup.samples.copies()
-    before = list(map(_pickled_fields, features))
+    fields_before = list(map(_pickled_fields, features))
     setup.collator(list(features))
     # A key on one side only was added or removed, and counts as modified like a changed value.
     modifications = [
         (index, key)
-        for index, (old, new) in enumerate(zip(before, map(_pickled_fields, features), strict=True))
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
+        for index, (old_fields, new_fields) in enumerate(
+            zip(fields_before, map(_pickled_fields, features), strict=True)
+        )
+        for key in sorted({*old_fields, *new_fields})
+        if old_fields.get(key) != new_fields.get(key)
     ]
     if not modifications:
         return passed("untouched")

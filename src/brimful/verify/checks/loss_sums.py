@@ -119,8 +119,11 @@ def check_loss(
     # A sample alone has no other targets to weigh against: an uneven weight of it means an addition
     # that uses labels.
     for index in uneven_weights:
-        alone = setup.alone(index)
-        if abs(_weight(setup, alone, setup.logits(alone.kwargs), index) - 1) > _TOLERANCE:
+        batch_alone = setup.alone(index)
+        if (
+            abs(_weight(setup, batch_alone, setup.logits(batch_alone.kwargs), index) - 1)
+            > _TOLERANCE
+        ):
             text += f" ({names or 'of labels, such as multi-token prediction'}); as it depends on labels, weights of targets in it are not shown"
             break
     else:
@@ -185,11 +188,11 @@ def _other_means(
         mean = float((group_sums[has_target] / group_counts[has_target]).mean())
         yield mean, f"a mean of per-{noun} means: each {noun} weighs the same"
     size, num_real = batch.ids.size, int((~batch.free).sum())
-    padded = f"divided by all {size} tokens of the batch, padding and prompts included"
+    padded_text = f"divided by all {size} tokens of the batch, padding and prompts included"
     for divisor, words in (
         (1, "the sum over all targets"),
-        (size, padded),
-        (size - len(batch.ids), padded),  # the last of a row predicts nothing
+        (size, padded_text),
+        (size - len(batch.ids), padded_text),  # the last of a row predicts nothing
         (num_real, f"divided by the {num_real} tokens of the samples, prompts included"),
     ):
         yield sum(sums) / max(1, divisor), words

@@ -60,7 +60,7 @@ def check_positions(setup: PackingSetup) -> Finding:
             "no position_ids: the model numbers the whole row, and nothing says where samples begin"
         )
     elif len(rows) >= 3 and all(
-        (each == each.max()).all() and each.min() > 0 for each in surpluses
+        (surplus == surplus.max()).all() and surplus.min() > 0 for surplus in surpluses
     ):
         cause = f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through the samples"
     # Positions that run on through a row are off by the column at which their sample begins.

@@ -174,14 +174,14 @@ def check_restoring(
     batches = [
         replace(batch, sample_ids=ids) for batch, ids in zip(batches, numbers_of_packs, strict=True)
     ]
-    sent = [
+    sent_values = [
         values
         for pack, extras in features
         for item in extras.columns
         if item.name == column
         for values in np.split(item.values, pack.cu_seqlens[1:-1])
     ]
-    expected = [sent[place] for place in np.argsort(numbers)]
+    expected = [sent_values[place] for place in np.argsort(numbers)]
     restored_values = restore(batches, outputs)
     rows = [np.asarray(restored_values[index]) for index in range(len(restored_values))]
     if restored_values.sample_ids.tolist() == sorted(numbers) and _all_same(rows, expected):
@@ -220,54 +220,57 @@ def check_split(
     row = replace(batch, input_ids=marks, labels=labels, loss_weights=weights)
     shards = [split(row, cp_rank=rank, cp_size=cp_size, layout=layout) for rank in range(cp_size)]
     right = _reference_places(batch.cu_seqlens, cp_size, layout)
-    held = [np.asarray(shard.input_ids).tolist() for shard in shards]
-    for rank, (places, due) in enumerate(zip(held, right, strict=True)):
+    places_of_ranks = [np.asarray(shard.input_ids).tolist() for shard in shards]
+    for rank, (places, due) in enumerate(zip(places_of_ranks, right, strict=True)):
         if places != due:
             detail = f"rank {rank} of {cp_size} holds places {places[:8]}… of the row and {due[:8]}… are due"
-            cause = _name_split(held, batch.cu_seqlens, layout)
+            cause = _name_split(places_of_ranks, batch.cu_seqlens, layout)
             return failed("split", detail, cause, _WAY_OUT_OF_SPLIT)
     # Values of the row, and the same as ranks hold them: shifted if they belong to targets.
-    whole: dict[str, tuple[AnyArray, AnyArray]] = {
+    fields_of_row: dict[str, tuple[AnyArray, AnyArray]] = {
         name: (getattr(row, name),) * 2
         for name in ("position_ids", "segment_index", "padding_mask")
     }
-    whole["targets"] = row.labels, _shifted(row.labels, IGNORE_INDEX, row)
-    whole["target_weights"] = row.target_weights, _shifted(row.target_weights, 0, row)
+    fields_of_row["targets"] = row.labels, _shifted(row.labels, IGNORE_INDEX, row)
+    fields_of_row["target_weights"] = row.target_weights, _shifted(row.target_weights, 0, row)
     for column in row.columns:
         values = column.values
         is_target = column.place is ColumnPlace.TARGET
-        whole[column.name] = values, _shifted(values, column.fill, row) if is_target else values
+        fields_of_row[column.name] = (
+            values,
+            _shifted(values, column.fill, row) if is_target else values,
+        )
     for rank, (shard, due) in enumerate(zip(shards, right, strict=True)):
         columns = {column.name: column.values for column in shard.columns}
-        for name, (unshifted, truth) in whole.items():
+        for name, (unshifted_values, truth) in fields_of_row.items():
             field = np.asarray(getattr(shard, name, columns.get(name, ())))
             if not _same(field, truth[due]):
                 detail = f"rank {rank} of {cp_size}: {name} do not belong to its tokens"
-                return failed("split", detail, *_misheld(name, field, truth, unshifted[due]))
+                return failed("split", detail, *_misheld(name, field, truth, unshifted_values[due]))
     return passed("split", f"{cp_size} ranks of {len(right[0])} tokens")
 
 
-def _misheld(name: str, result: AnyArray, truth: AnyArray, unshifted: AnyArray) -> Diagnosis:
+def _misheld(name: str, result: AnyArray, truth: AnyArray, unshifted_values: AnyArray) -> Diagnosis:
     """Name the mistake in one array of a rank.
 
     Args:
         name: of the array.
         result: as the rank has it.
         truth: of the whole row.
-        unshifted: values of the rank's tokens, before values of targets were shifted.
+        unshifted_values: of the rank's tokens, before values of targets were shifted.
     """
     way_out = "split columns as tokens are split"
     if _same(result, truth):
         return Diagnosis(f"{name}: not split: every rank has the whole row's", way_out)
-    if _same(result, truth[: len(unshifted)]):
+    if _same(result, truth[: len(unshifted_values)]):
         return Diagnosis(f"{name}: every rank has the first part of the row", way_out)
     if name == "position_ids":
         cause = "position_ids start again on each rank, or are places in the row"
         return Diagnosis(cause, "split the positions of the row; a rank counts nothing")
-    if _same(result, unshifted):
+    if _same(result, unshifted_values):
         cause = f"{name}: at the predicted tokens: nothing was shifted"
         return Diagnosis(cause, "shift over the whole row, before the split")
-    if _agrees(result[:-1], unshifted[1:]):
+    if _agrees(result[:-1], unshifted_values[1:]):
         return Diagnosis(
             f"{name}: shifted after the split: the last token of a slice has the first of another "
             "slice for its target",
@@ -278,9 +281,11 @@ def _misheld(name: str, result: AnyArray, truth: AnyArray, unshifted: AnyArray) 
     return Diagnosis(f"{name}: lost, or other values than its tokens have", way_out)
 
 
-def _name_split(held: list[list[int]], cu_seqlens: CuSeqlens, layout: ContextParallelLayout) -> str:
+def _name_split(
+    places_of_ranks: list[list[int]], cu_seqlens: CuSeqlens, layout: ContextParallelLayout
+) -> str:
     """Name the split that was made instead, from the places that each rank holds."""
-    cp_size = len(held)
+    cp_size = len(places_of_ranks)
     segments, row = cu_seqlens.tolist(), [0, int(cu_seqlens[-1])]
     bounds = segments if layout is ContextParallelLayout.ZIGZAG_SEGMENTS else row
     zigzag = _zigzag(cp_size)
@@ -297,9 +302,9 @@ def _name_split(held: list[list[int]], cu_seqlens: CuSeqlens, layout: ContextPar
         "ranks are numbered backwards": _reference_places(cu_seqlens, cp_size, layout)[::-1],
     }
     for name, places in mistakes.items():
-        if held == places:
+        if places_of_ranks == places:
             return f"the split is another one: {name}"
-    num_holders = np.bincount(np.concatenate(held).astype(np.int64), minlength=row[1])
+    num_holders = np.bincount(np.concatenate(places_of_ranks).astype(np.int64), minlength=row[1])
     if (num_holders != 1).any():
         return f"{int((num_holders == 0).sum())} tokens are on no rank and {int((num_holders > 1).sum())} on several"
     return f"every token is on one rank, but not as {layout.value} has it"
