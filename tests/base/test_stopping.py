@@ -30,13 +30,26 @@ def test_a_signal_ends_the_program_whatever_it_does_and_what_was_registered_come
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (code, "others ended", STOPPED + "\n")
 
 
-def test_other_signals_are_taken_for_none():
-    """Without it a child that ends would end the program."""
+@pytest.mark.parametrize("signum", ["SIGINT", "SIGTERM"])
+def test_a_program_that_keeps_the_interpreter_is_killed(signum):
+    """Without it Ctrl-C waits for a tokenizer that loads, half a minute on a busy machine: no thread of Python hears it."""
+    outcome = run(
+        "import os, signal, subprocess; from brimful.base.stopping import end_at_signals\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "end_at_signals()\n"
+        f"subprocess.Popen(['sh', '-c', 'sleep 0.2; kill -{signum[3:]} $PPID'])\n"
+        "sum(range(1 << 45))"
+    )
+    assert (outcome.returncode, outcome.stderr) == (-signal.SIGKILL, STOPPED + "\n")
+
+
+def test_what_watches_a_program_ends_with_it_and_takes_other_signals_for_none():
+    """Without it a pipe that reads the program's output waits for ever, or a child that ends would end the program."""
     outcome = run(
         "import os, signal, time; from brimful.base.stopping import end, end_at_signals\n"
         "signal.signal(signal.SIGCHLD, lambda *_: None)\n"
         "end_at_signals(); os.kill(os.getpid(), signal.SIGCHLD)\n"
-        "time.sleep(0.3); print('goes on')\n"
+        "sum(range(1 << 26)); print('goes on')\n"
         "end()"
     )
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "goes on\n", "")

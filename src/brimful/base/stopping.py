@@ -1,9 +1,11 @@
 """One way to stop: a program that gets a signal ends its workers and then itself, at once.
 
 A Python signal handler runs when the main thread returns to Python, which a solver, a tokenizer or
-an import delays for seconds or minutes. So a thread waits for the signal. Nothing is unwound:
-brimful's files appear complete or not at all, so this end is no different from SIGKILL, and the
-same command continues from there.
+an import delays for seconds or minutes. So a thread waits for the signal. A C call that holds the
+interpreter holds up that thread too: on a busy machine, half a second of loading becomes many. So a
+separate process checks whether the thread has reacted, and kills the program if it has not. Nothing
+is unwound: brimful's files appear complete or not at all, so this end is no different from SIGKILL,
+and the same command continues from there.
 
 Only the command line stops like this. In a caller's process, ``KeyboardInterrupt`` is raised as
 usual.
@@ -32,6 +34,11 @@ _MAX_END_SECONDS = 1.0
 _MAX_KEEPING_SECONDS = 20.0
 """Seconds that a block of ``keeping`` may go on after a signal; Slurm and Kubernetes kill after
 30.
+"""
+
+_PATIENCE_SECONDS = 1.5
+"""Seconds from a signal until this process is killed, if C code holds the interpreter for that
+long.
 """
 
 _end_actions: list[Callable[[], None]] = []
@@ -73,6 +80,11 @@ class _MainThread:
                 self._ask = None
                 if self._is_stopped:
                     self.stop()
+
+    @property
+    def is_keeping(self) -> bool:
+        """True in a block that can be asked to finish."""
+        return self._ask is not None
 
     def let_finish(self) -> None:
         """Ask the block to finish, if it can be asked, and wait for its end. Called from another
@@ -130,7 +142,8 @@ def end_at_signals() -> None:
     # Signal numbers go through sockets: the interpreter writes them even while C code holds the
     # main thread.
     read_end, write_end = socket.socketpair()
-    threading.Thread(target=_end_at_signal, args=(read_end, write_end), daemon=True).start()
+    watch = _start_watch(read_end, write_end) if os.name == "posix" else None
+    threading.Thread(target=_end_at_signal, args=(read_end, write_end, watch), daemon=True).start()
 
     def forward(signum: int, _frame: FrameType | None) -> None:
         # Needed if a library has taken over the wake-up descriptor.
@@ -187,20 +200,53 @@ def _restore_signals() -> None:
     _handle(signal.SIG_DFL)
 
 
-def _end_at_signal(read_end: socket.socket, _write_end: socket.socket) -> None:
-    """Wait for a signal and end; the argument keeps the write end of the socket open."""
-    # Other signals arrive too, such as SIGCHLD with a handler of the caller: they are dropped.
-    signum = 0
-    while signum not in _SIGNALS:
-        signum = read_end.recv(1)[0]
-    _main_thread.let_finish()
-    thread = threading.Thread(target=_run_end_actions, daemon=True)
-    thread.start()
-    thread.join(_MAX_END_SECONDS)
+def _start_watch(read_end: socket.socket, write_end: socket.socket) -> int:
+    """Start the process that kills this program if it does not end after a signal; return its
+    process id.
+    """
+    program = os.getpid()
+    watch = os.fork()
+    if watch:
+        return watch
+    try:
+        os.setsid()  # the terminal's signals are for the program, not for this process
+        os.closerange(0, 2)
+        write_end.close()
+        while os.getppid() == program and (unread := read_end.recv(1024, socket.MSG_PEEK)):
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while time.monotonic() < deadline and os.getppid() == program:
+                time.sleep(0.05)
+            if not _SIGNALS.isdisjoint(unread) and os.getppid() == program:
+                _say_stopped()
+                os.kill(program, signal.SIGKILL)
+    finally:
+        os._exit(0)
+
+
+def _say_stopped() -> None:
     with contextlib.suppress(OSError):
         # Not through sys.stderr, which the main thread may have locked. A bar on a terminal keeps
         # its line.
         os.write(2, f"{os.linesep if os.isatty(2) else ''}{STOPPED}{os.linesep}".encode())
+
+
+def _end_at_signal(read_end: socket.socket, _write_end: socket.socket, watch: int | None) -> None:
+    """Wait for a signal and end; the argument keeps the write end of the socket open."""
+    # Other signals arrive too, such as SIGCHLD with a handler of the caller: they are read and
+    # dropped.
+    signum = 0
+    while signum not in _SIGNALS:
+        # The signal is left in the socket, for the process that watches.
+        signum = read_end.recv(1, socket.MSG_PEEK)[0]
+        if signum not in _SIGNALS:
+            read_end.recv(1)
+    if watch is not None and _main_thread.is_keeping:
+        os.kill(watch, signal.SIGKILL)  # the block may take longer than that process waits
+    _main_thread.let_finish()
+    thread = threading.Thread(target=_run_end_actions, daemon=True)
+    thread.start()
+    thread.join(_MAX_END_SECONDS)
+    _say_stopped()
     os._exit(128 + signum)
 
 
