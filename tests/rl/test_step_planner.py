@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from brimful import CostModel, LengthTable
 from brimful.base import compiling
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.plan.fit import decreasing_kernel as module
+from brimful.plan.fit.best_fit_decreasing import place_decreasing
 from brimful.plan.schedule import imbalance
 from brimful.rl import fill_bins as fill
 from brimful.rl import plan_step, warm_up
@@ -197,9 +197,9 @@ def test_small_calls_are_compiled_from_then_on(monkeypatch):
     pytest.importorskip("numba")
     monkeypatch.setattr(compiling, "_loaded", set())
     monkeypatch.setattr(compiling, "_work_done", {})
-    assert compiling.compiled(module.place_decreasing, 20) is None
+    assert compiling.compiled(place_decreasing, 20) is None
     assert warm_up()
-    for function in (module.place_decreasing, fill._fill):
+    for function in (place_decreasing, fill._fill):
         assert compiling.compiled(function, 20) is not None
 
 
@@ -227,7 +227,7 @@ def test_every_loop_of_steps_is_asked_for(monkeypatch):
         *("_count", "exchange_between_ranks"),
         *("_exchange_within_ranks", "_fill", "fill_common_levels", "fill_levels", "_fill_micro_batches"),
         *("_compute_places", "_permute_in_blocks", "_place_least_loaded", "_scan_bins", "_search", "_sort"),
-        *("assign_runs", "_write", "_read"),
+        *("assign_runs", "write_buckets", "read_buckets"),
         "place_decreasing",
     }
     assert {function.__name__ for function in compiling._loaded} == asked

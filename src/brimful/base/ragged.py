@@ -24,7 +24,9 @@ def offsets_of(sizes: npt.ArrayLike) -> Offsets:
     """
     sizes = np.asarray(sizes)
     offsets: Int64Array = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, dtype=np.int64, out=offsets[1:])
+    # In place: NumPy would first make a copy of other types.
+    offsets[1:] = sizes
+    np.cumsum(offsets, out=offsets)
     return offsets
 
 

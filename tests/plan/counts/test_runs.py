@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled, compiled_forms
-from brimful.plan.counts import bucketing
+from brimful.plan.counts import runs as runs_module
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import runs_of
@@ -54,7 +54,7 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
     lengths = np.random.default_rng(seed).integers(1, longest + 1, size).astype(np.int32)
     items = Histogram.of(lengths)
     with pytest.MonkeyPatch.context() as patch, compiled_forms(use):
-        patch.setattr(bucketing, "BUCKET_WORDS", chunk)
+        patch.setattr(runs_module, "BUCKET_ITEMS", chunk)
         runs = best_fit_decreasing(items, capacity=capacity, max_items=max_items)
         order = decreasing_order(lengths, items)
         packing = runs.assign(order)

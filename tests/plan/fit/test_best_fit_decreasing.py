@@ -44,8 +44,8 @@ def test_long_lists_of_runs_grow():
 
 
 @pytest.mark.parametrize("capacity", [63, 64, 65, 4095, 4096, 4097, 8192])
-def test_rooms_on_both_sides_of_a_word(capacity):
-    """Rooms are bits of words of 64, in levels: a wrong carry takes a pack that is not the fullest."""
+def test_rooms_on_both_sides_of_a_power_of_two(capacity):
+    """Rooms are leaves of a binary tree: a wrong turn takes a pack that is not the fullest."""
     lengths = np.random.default_rng(capacity).integers(1, capacity + 1, 3000)
     compiled, plain = both_forms(Histogram.of(lengths), capacity)
     assert compiled == plain

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.compiling import compiled
-from brimful.base.ragged import ranges
+from brimful.base.ragged import offsets_of, ranges
 from brimful.base.typing import AnyIntArray, Int64Array
-from brimful.plan.counts.bucketing import reorder_packs
+from brimful.plan.counts.bucketing import BUCKET_ITEMS, read_buckets, write_buckets
 from brimful.plan.packing import Packing
 
 
@@ -83,7 +83,7 @@ class PackRuns:
         """Assign the items of ``order``, longest first, to the runs one after the other.
 
         Args:
-            order: ``int[num_items]``, from ``decreasing_order``.
+            order: ``int[num_items]``, from ``decreasing_order``; overwritten if there are places.
             places: ``int[num_packs]``, the place of each pack in the packing; None for the order of
                 opening.
         """
@@ -101,8 +101,18 @@ class PackRuns:
         )
         if places is None or kernel is None or len(sizes) == 0:
             return Packing(offsets, items)
-        del offsets, order  # freed before the buckets are made, which need as much memory
-        return Packing(reorder_packs(sizes, places, items), items)
+        writer, reader = (compiled(form, 0, worth=0) for form in (write_buckets, read_buckets))
+        assert writer is not None
+        assert reader is not None
+        # The memory of the order becomes the buckets; what is not needed any more is freed.
+        del offsets
+        shift = max(0, (BUCKET_ITEMS * len(sizes) // len(items)).bit_length() - 1)
+        bucket_places, sizes_of_places = np.empty_like(places), np.empty_like(sizes)
+        writer(sizes, places, shift, items, order, bucket_places, sizes_of_places)
+        del places, sizes
+        offsets = offsets_of(sizes_of_places)
+        reader(order, bucket_places, offsets, items)
+        return Packing(offsets, items)
 
 
 def assign_runs(

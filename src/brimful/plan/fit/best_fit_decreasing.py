@@ -3,10 +3,12 @@
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
 
+import numpy as np
+
 from brimful.base.compiling import compiled
+from brimful.base.typing import Int64Array
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
-from brimful.plan.fit.decreasing_kernel import place_decreasing
 
 _MAX_COMPILED_CAPACITY = 1 << 24
 """Capacity up to which the compiled form runs: it keeps a table with an entry for each room."""
@@ -59,18 +61,13 @@ def best_fit_decreasing(
     >>> best_fit_decreasing(items, capacity=7, max_items=2).num_packs
     3
     """
-    kernel = None
     if max_items is None and capacity <= _MAX_COMPILED_CAPACITY:
         kernel = compiled(place_decreasing, int(items.counts.sum()), sum_calls=True)
-    if kernel is not None:
-        table, num_packs = kernel(items.lengths, items.counts, capacity)
-        return PackRuns.of_table(table, int(num_packs))
+        if kernel is not None:
+            rows, num_packs = kernel(items.lengths, items.counts, capacity)
+            return PackRuns.of_table(rows, int(num_packs))
     # A pack never holds more items than tokens, so a limit of ``capacity`` items has no effect.
-    return _run_by_run(items, capacity, capacity if max_items is None else max_items)
-
-
-def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
-    """Place run after run, in plain Python."""
+    max_items = capacity if max_items is None else max_items
     table: list[tuple[int, int, int, int, int]] = []
     num_packs = 0
     # Open packs by their room: heaps of runs (first_pack, num_packs, items_before), the one opened
@@ -118,3 +115,108 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
             if num_full < packs:
                 leave_open(room, first_pack + num_full, packs - num_full, items_before)
     return PackRuns.of_table(table, num_packs)
+
+
+def place_decreasing(
+    lengths: Int64Array, counts: Int64Array, capacity: int
+) -> tuple[Int64Array, int]:
+    """Return the rows of ``PackRuns.of_table`` and the number of packs, without a limit of items; to
+    be compiled.
+
+    Runs of packs with the same room form a linked list in order of opening. A binary tree over the
+    rooms, whose nodes are set if any room below them has a run, finds the least sufficient room.
+    """
+    num_leaves = 1
+    while num_leaves <= capacity:
+        num_leaves *= 2
+    has_run = np.zeros(2 * num_leaves, dtype=np.bool_)
+    first_run = np.full(capacity + 1, -1, dtype=np.int64)  # of each room
+    # Enough rows for most data sets: a table that grows is copied, and all its memory pages are
+    # new.
+    num_rows_expected = 64 + 2 * len(lengths)
+    runs = np.empty(
+        (num_rows_expected, 4), dtype=np.int64
+    )  # rows: first_pack, packs, items_before, next run of the room
+    num_runs = 0
+    table = np.empty((num_rows_expected, 5), dtype=np.int64)
+    num_rows = 0
+    num_packs = 0
+    for number in range(len(lengths) - 1, -1, -1):
+        length = lengths[number]
+        num_left = counts[number]
+        while num_left > 0:
+            # Find the least room of at least ``length``: go up until the right neighbor is set, then
+            # down.
+            node = num_leaves + length
+            if not has_run[node]:
+                while node > 1 and (node & 1 or not has_run[node + 1]):
+                    node //= 2
+                node += 1
+            # Take the run that was opened first, or open packs for all remaining items.
+            if node == 2:
+                room = np.int64(capacity)
+                copies = room // length
+                first_pack, packs, items_before = num_packs, (num_left + copies - 1) // copies, 0
+                num_packs += packs
+            else:
+                while node < num_leaves:
+                    node = 2 * node if has_run[2 * node] else 2 * node + 1
+                room = node - num_leaves
+                run = first_run[room]
+                first_pack, packs, items_before = runs[run, 0], runs[run, 1], runs[run, 2]
+                first_run[room] = runs[run, 3]
+                if first_run[room] < 0:
+                    has_run[node] = False
+                    while node > 1 and not has_run[node ^ 1]:
+                        node //= 2
+                        has_run[node] = False
+            if num_rows + 2 > len(table):
+                table = np.concatenate((table, np.empty_like(table)))
+            if num_runs + 3 > len(runs):
+                runs = np.concatenate((runs, np.empty_like(runs)))
+            copies = room // length
+            num_full = min(packs, num_left // copies)
+            num_left -= num_full * copies
+            num_partial = 1 if num_full < packs and num_left > 0 else 0
+            for part in range(3):
+                # The run is divided: packs that take all copies, one that takes the remaining
+                # items, untouched packs.
+                if part == 0:
+                    first, count, placed_items = first_pack, num_full, copies
+                elif part == 1:
+                    first, count, placed_items = first_pack + num_full, num_partial, num_left
+                else:
+                    first = first_pack + num_full + num_partial
+                    count, placed_items = packs - num_full - num_partial, np.int64(0)
+                if count == 0:
+                    continue
+                if placed_items > 0:
+                    table[num_rows, 0] = length
+                    table[num_rows, 1], table[num_rows, 2] = first, count
+                    table[num_rows, 3], table[num_rows, 4] = placed_items, items_before
+                    num_rows += 1
+                new_room = room - placed_items * length
+                if new_room == 0:
+                    continue
+                # Insert the part among the runs of its room, in order of opening, and set the nodes
+                # above it.
+                runs[num_runs, 0], runs[num_runs, 1] = first, count
+                runs[num_runs, 2] = items_before + placed_items
+                previous = -1
+                following = first_run[new_room]
+                while following >= 0 and runs[following, 0] < first:
+                    previous = following
+                    following = runs[following, 3]
+                runs[num_runs, 3] = following
+                if previous < 0:
+                    first_run[new_room] = num_runs
+                else:
+                    runs[previous, 3] = num_runs
+                num_runs += 1
+                node = num_leaves + new_room
+                while node > 0 and not has_run[node]:
+                    has_run[node] = True
+                    node //= 2
+            if num_partial:
+                num_left = np.int64(0)
+    return table[:num_rows], num_packs
