@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +12,7 @@ from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
 from brimful.encode import TextEncoder
 from brimful.lengths.targets import Targets, joined_rows, runs_of_masks
-from brimful.measure import LengthTable, block, measure_lengths
+from brimful.measure import LengthTable, measure_lengths
 from brimful.sources import line_index, open_source
 from brimful.testing.toys import toy_chat_encoder
 from tests.measure.encoders import Letters
@@ -86,8 +85,15 @@ def test_appended_rows_keep_the_targets_of_those_before(put, tmp_path, monkeypat
 def test_documents_are_not_encoded_for_their_targets(small_tokenizer, monkeypatch):
     """Without it a corpus would be measured at a fraction of its speed for something that its lengths say."""
     encoder = TextEncoder(small_tokenizer)
-    monkeypatch.setattr(block._Rows, "encode", lambda *_: pytest.fail("encoded"))
+    real, asked = TextEncoder.begin_encoding, []
+
+    def recorded(self, samples, *, targets=True):
+        asked.append(targets)
+        return real(self, samples, targets=targets)
+
+    monkeypatch.setattr(TextEncoder, "begin_encoding", recorded)
     table = measure_lengths(open_source([{"text": "a b c"}]), encoder)
+    assert set(asked) == {False}
     assert table.targets.counts.tolist() == [len(table) and int(table.tokens[0]) - 1]
 
 
