@@ -194,15 +194,12 @@ def _fill(
             threshold = -np.inf
             if step == 0:
                 # Picked candidates are replaced from the stream.
-                count = min(pool_limit - in_pool, num_items - position)
-                if count > 0:
-                    end = in_pool + count
-                    pool[in_pool:end] = np.arange(position, position + count)
-                    pool_sizes[:, in_pool:end] = stream[:, position : position + count]
-                    pool_worth[in_pool:end] = 0.0
+                while in_pool < pool_limit and position < num_items:
+                    pool[in_pool], pool_worth[in_pool] = position, 0.0
                     for d in range(num_budgets):
-                        pool_worth[in_pool:end] += worth[d] * pool_sizes[d, in_pool:end]
-                    in_pool, position = end, position + count
+                        pool_sizes[d, in_pool] = stream[d, position]
+                        pool_worth[in_pool] += worth[d] * stream[d, position]
+                    in_pool, position = in_pool + 1, position + 1
                 # score = sum of progress[d] · open room[d] · size[d], minus the deviation from the
                 # path to zero room.
                 open_room = 1.0 - (capacities - room) * scale
@@ -232,9 +229,9 @@ def _fill(
                     continue
                 # The pick leaves the pack; if no candidate is worth more, it comes back.
                 pick = items[next_exchange]
-                room += stream[:, pick]
                 pick_worth = 0.0
                 for d in range(num_budgets):
+                    room[d] += stream[d, pick]
                     pick_worth += worth[d] * stream[d, pick]
                 threshold = pick_worth
             # The best candidate that fits; the first of equal ones.
@@ -249,18 +246,20 @@ def _fill(
                                 break
                         if fits:
                             threshold, best = values[k], k
-            else:
-                better = np.flatnonzero(values > threshold)
+            elif in_pool:
+                is_excluded = values <= threshold
                 for d in range(num_budgets):
-                    better = better[pool_sizes[d, better] <= room[d]]
-                if len(better):
-                    best = int(better[np.argmax(values[better])])
+                    is_excluded |= pool_sizes[d, :in_pool] > room[d]
+                place = int(np.argmax(np.where(is_excluded, -np.inf, values)))
+                best = -1 if is_excluded[place] else place
             if step == 1:
                 if best >= 0:
                     items[next_exchange] = pool[best]
                     pool[best], pool_worth[best] = pick, pick_worth
-                    pool_sizes[:, best] = stream[:, pick]
-                room -= stream[:, items[next_exchange]]
+                    for d in range(num_budgets):
+                        pool_sizes[d, best] = stream[d, pick]
+                for d in range(num_budgets):
+                    room[d] -= stream[d, items[next_exchange]]
                 next_exchange += 1
             elif best < 0:
                 step += 1
@@ -269,9 +268,10 @@ def _fill(
                 items[num_packed] = pool[best]
                 num_packed += 1
                 in_pool -= 1
-                room -= pool_sizes[:, best]
                 pool[best], pool_worth[best] = pool[in_pool], pool_worth[in_pool]
-                pool_sizes[:, best] = pool_sizes[:, in_pool]
+                for d in range(num_budgets):
+                    room[d] -= pool_sizes[d, best]
+                    pool_sizes[d, best] = pool_sizes[d, in_pool]
         ends[num_packs] = num_packed
         num_packs += 1
     return position, in_pool, num_packed, num_packs
