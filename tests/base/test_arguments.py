@@ -109,7 +109,10 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
         lambda m: plan_packs([1], capacity=8, algorithm="phased", phases=["half"]),
         "phases must be a Recipe, or its text such as 'half; finish' and is a list of 1",
     ),
-    "min_fill None": (lambda m: plan_packs([1], capacity=8, min_fill=None), "min_fill must be a number and is None"),
+    "min_fill None": (
+        lambda m: plan_packs([1], capacity=8, min_fill=None),
+        "min_fill must be a number from 0 to 1, a share of the capacity, and is None",
+    ),
     "a number for a tokenizer": (
         lambda m: ChatEncoder(42),
         "tokenizer must be a directory, a hub id, or a tokenizer of Transformers and is 42",

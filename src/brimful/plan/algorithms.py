@@ -40,7 +40,7 @@ class CountOptions:
     """
 
     capacity: int
-    recipe: Recipe | None = None
+    recipe: Recipe | str | None = None
     time_limit: float | None = None
     num_packs: int | None = None
 
@@ -131,8 +131,8 @@ def _pack_automatically(
 
 
 def _pack_in_phases(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
-    recipe = options.recipe or Recipe.default()
-    phased = recipe.run(items, capacity=options.capacity)
+    assert isinstance(options.recipe, Recipe), "settings make a recipe of phases"
+    phased = options.recipe.run(items, capacity=options.capacity)
     return PackResult(phased.runs, bound, PlanOutcome(phase_reports=tuple(phased.describe())))
 
 

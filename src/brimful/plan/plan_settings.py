@@ -11,7 +11,7 @@ from brimful.base.checks import check_type, choice_of, is_number, setting_number
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME, Algorithm
+from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME
 from brimful.plan.phased import Recipe
 from brimful.plan.policies.budgets import UNALIGNED, Alignment, Budgets
 from brimful.plan.policies.mixture_request import MixOrder, Mixture, Weighting
@@ -21,12 +21,11 @@ _MAX_CAPACITY = 2**31 - 1
 """Maximum tokens of a pack: positions in it are int32."""
 
 
-def _algorithms_in_help() -> str:
-    """Return the names of the algorithms, each with its aliases."""
-    return ", ".join(
-        f"{entry.name} ({', '.join(entry.aliases)})" if entry.aliases else entry.name
-        for entry in ALGORITHMS.values()
-    )
+_ALGORITHMS_IN_HELP = ", ".join(
+    f"{entry.name} ({', '.join(entry.aliases)})" if entry.aliases else entry.name
+    for entry in ALGORITHMS.values()
+)
+"""The names of the algorithms, each with its aliases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +40,9 @@ class PlanSettings:
     PlanSettings(capacity 4,096, algorithm best_fit_decreasing, overflow drop, seed 0, epoch 1)
 
     Attributes:
-        rule: the algorithm of that name.
         overflow_policy: ``overflow`` as a policy.
         no_target_policy: ``no_target`` as a policy.
         row_alignment: ``alignment`` as an object.
-        recipe: ``phases`` as a recipe; None for every algorithm but ``phased``.
         usable: maximum aligned tokens of a pack.
         longest_segment: maximum tokens that the overflow policy leaves of a sample.
 
@@ -64,7 +61,7 @@ class PlanSettings:
         NoTarget.ERROR,
         "What to do with samples without a target of the loss, before or after truncation.",
     )
-    algorithm: str = option("auto", f"How to pack: {_algorithms_in_help()}.", "NAME")
+    algorithm: str = option("auto", f"How to pack: {_ALGORITHMS_IN_HELP}.", "NAME")
     phases: Recipe | str | None = option(
         None, "Recipe of phased, such as 'powers_of_two; half(min_fill=0.96); finish'.", "TEXT"
     )
@@ -85,11 +82,9 @@ class PlanSettings:
     epoch: int = option(0, "Pass over the data; each pass combines samples differently.")
     mixture: Mixture | None = None
 
-    rule: Algorithm = field(init=False, repr=False, compare=False)
     overflow_policy: Overflow = field(init=False, repr=False, compare=False)
     no_target_policy: NoTarget = field(init=False, repr=False, compare=False)
     row_alignment: Alignment = field(init=False, repr=False, compare=False)
-    recipe: Recipe | None = field(init=False, repr=False, compare=False)
     usable: int = field(init=False, repr=False, compare=False)
     longest_segment: int = field(init=False, repr=False, compare=False)
 
@@ -103,22 +98,17 @@ class PlanSettings:
             if getattr(self, name) is not None:
                 check_type(name, getattr(self, name), kinds, expected_type)
         capacity = setting_number("capacity", self.capacity, minimum=1, maximum=_MAX_CAPACITY)
-        if self.num_packs is not None:
-            self.__dict__["num_packs"] = setting_number("num_packs", self.num_packs, minimum=1)
+        num_packs = self.num_packs
+        if num_packs is not None:
+            num_packs = setting_number("num_packs", num_packs, minimum=1)
         seed = None if self.seed is None else setting_number("seed", self.seed)
         epoch = setting_number("epoch", self.epoch, minimum=0)
-        for name, value in (("min_fill", self.min_fill), ("time_limit", self.time_limit)):
-            if not is_number(value) and (value is not None or name == "min_fill"):
-                raise SettingsError(f"{setting(name)} must be a number and is {value!r}")
-        if self.time_limit is not None and not self.time_limit >= 0:
-            raise SettingsError(
-                f"{setting('time_limit')} must be at least 0 seconds and is {self.time_limit}"
-            )
-        if not 0 <= self.min_fill <= 1:
-            raise SettingsError(
-                f"{setting('min_fill')} is a share of the capacity, from 0 to 1, and is "
-                f"{self.min_fill}"
-            )
+        for name, value, most, bounds in (
+            ("min_fill", self.min_fill, 1.0, "from 0 to 1, a share of the capacity"),
+            ("time_limit", self.time_limit or 0, float("inf"), "of at least 0, in seconds"),
+        ):
+            if not is_number(value) or not 0 <= value <= most:
+                raise SettingsError(f"{setting(name)} must be a number {bounds}, and is {value!r}")
         overflow = choice_of(Overflow, self.overflow, argument="overflow")
         no_target = choice_of(NoTarget, self.no_target, argument="no_target")
         alignment = (
@@ -151,6 +141,7 @@ class PlanSettings:
             )
         self.__dict__.update(
             capacity=capacity,
+            num_packs=num_packs,
             seed=seed,
             epoch=epoch,
             min_fill=float(self.min_fill),
@@ -159,21 +150,17 @@ class PlanSettings:
             no_target=no_target,
             alignment=alignment,
             phases=recipe,
-            rule=rule,
             overflow_policy=overflow,
             no_target_policy=no_target,
             row_alignment=alignment,
-            recipe=recipe,
             usable=usable,
             longest_segment=capacity if rule.name == "concat_split" else usable,
         )
-        if rule.contradicts or self.num_packs is not None or self.mixture is not None:
-            self._check_contradictions()
-
-    def _check_contradictions(self) -> None:
-        algorithm, contradicts = setting("algorithm", self.algorithm), self.rule.contradicts
+        if not rule.contradicts and num_packs is None and self.mixture is None:
+            return
+        algorithm, contradicts = setting("algorithm", self.algorithm), rule.contradicts
         budget = next(iter(self.budgets or ()), None)
-        number = self.num_packs is not None and setting("num_packs", self.num_packs)
+        number = num_packs and setting("num_packs", num_packs)
         mixture = (
             self.mixture if self.mixture and self.mixture.weighting is Weighting.DRAWS else None
         )
@@ -243,7 +230,7 @@ class PlanSettings:
             "budgets": {name: int(limit) for name, limit in (self.budgets or {}).items()},
             "alignment": {} if self.row_alignment.is_none else asdict(self.row_alignment),
             "min_fill": self.min_fill,
-            "phases": str(self.recipe or ""),
+            "phases": str(self.phases or ""),
             "epoch": self.epoch,
             "num_packs": self.num_packs,
             "mixture": None if self.mixture is None else self.mixture.as_dict(),

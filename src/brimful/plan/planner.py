@@ -14,7 +14,7 @@ from brimful.base.typing import AnyIntArray, BoolArray, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable
-from brimful.plan.algorithms import CountOptions
+from brimful.plan.algorithms import ALGORITHMS, CountOptions
 from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.items import Items, prepare_items
@@ -209,16 +209,17 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     capacity, seed, epoch = settings.usable, settings.seed, settings.epoch
     counts = Histogram.of(lengths, at_most=capacity)
     bound = lower_bound(counts, capacity=capacity)
-    if settings.rule.in_order is not None:
-        return PackResult(settings.rule.in_order(lengths, capacity=capacity), bound)
-    assert settings.rule.on_counts is not None
+    algorithm = ALGORITHMS[settings.algorithm]
+    if algorithm.in_order is not None:
+        return PackResult(algorithm.in_order(lengths, capacity=capacity), bound)
+    assert algorithm.on_counts is not None
     options = CountOptions(
         capacity,
-        recipe=settings.recipe,
+        recipe=settings.phases,
         time_limit=settings.time_limit,
         num_packs=settings.num_packs,
     )
-    result = settings.rule.on_counts(counts, options, bound)
+    result = algorithm.on_counts(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
     orders: list[Any] = list(
         seeded_orders(lengths, counts, result.packs.num_packs, seed=seed, epoch=epoch)

@@ -56,7 +56,7 @@ def test_a_renamed_field_that_no_row_has_is_named(chats: Path, tokenizer: Path) 
         (["--max-length", "64", "--align", "4", "--cp", "2"], "--align and --cp both say what to align to"),
         (["--max-length", "64", "--fp8", "magic"], "--fp8 'magic' is unknown"),
         (["--max-length", "64", "--cp", "64"], "no row fits"),
-        (["--max-length", "64", "--min-fill", "2"], "--min-fill is a share of the capacity"),
+        (["--max-length", "64", "--min-fill", "2"], "--min-fill must be a number from 0 to 1"),
         (["--max-length", "64", "--phases", "finish"], "--phases is for --algorithm phased"),
         (["--max-length", "64", "--algorithm", "phased", "--phases", "magic"], "magic"),
         (["--max-length", "64", "--epoch", "-1"], "--epoch must be at least 0"),
