@@ -137,7 +137,6 @@ def ledger_of(
     segments: Segments,
     settings: PlanSettings,
     *,
-    tokens_packed: int | None = None,
     times: Int64Array | None = None,
 ) -> Ledger:
     """Account for every sample, token and target of a plan.
@@ -146,7 +145,6 @@ def ledger_of(
         table: all input samples.
         segments: the segments that could be packed, and the samples that were left out.
         settings: the policies that left them out.
-        tokens_packed: sum of the segments' lengths; computed if None.
         times: ``int64[num_segments]``, how often a mixture packs each segment, equal for all
             segments of a sample; None if each is packed once.
 
@@ -158,8 +156,7 @@ def ledger_of(
     if (
         lengths is tokens and times is None
     ):  # nothing dropped, cut or rejected: no need to look at every sample again
-        if tokens_packed is None:
-            tokens_packed = int(lengths.sum(dtype=np.int64))
+        tokens_packed = int(lengths.sum(dtype=np.int64))
         account = {}
         if targets is not None:
             account = {"samples_without_target": int(np.count_nonzero(targets.counts == 0))}

@@ -129,13 +129,11 @@ class PackResult(Generic[Packs]):
         packs: a ``Packing`` of items, or ``PackRuns`` of counts.
         bound: no packing of the items has fewer packs.
         outcome: what the algorithm reports.
-        total: sum of the sizes of all items, if they were counted.
     """
 
     packs: Packs
     bound: int
     outcome: PlanOutcome = field(default_factory=PlanOutcome)
-    total: int | None = None
 
 
 def loads_of(packing: Packing, sizes: AnyIntArray) -> Int64Array:

@@ -226,9 +226,7 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     )
     # Popped, so that their memory is freed as soon as it is not needed.
     packing = result.packs.assign(places=orders.pop(), order=orders.pop())
-    return PackResult(
-        packing, result.bound, result.outcome, total=int(counts.lengths @ counts.counts)
-    )
+    return PackResult(packing, result.bound, result.outcome)
 
 
 def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:
@@ -261,8 +259,7 @@ def _make_plan(
     sample_ids = rows
     if segments.sample_ids is not None:
         sample_ids = segments.sample_ids[rows].astype(positions_type(len(table)), copy=False)
-    tokens_packed = result.total if items.sizes is segments.lengths else None
-    ledger = ledger or ledger_of(table, segments, settings, tokens_packed=tokens_packed)
+    ledger = ledger or ledger_of(table, segments, settings)
     truncated = _NONE_TRUNCATED
     # A sample that lost its beginning ends where its segment ends: its length follows from the
     # packs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -71,17 +71,11 @@ def pack_squares(
     """
     check_tiling(tile, window)
     _check_plan(plan_offsets, plan_lengths)
-    return sums_of(_areas(plan_lengths.astype(np.int64), tile, window), plan_offsets)
-
-
-def _areas(lengths: Int64Array, tile: int, window: int | None) -> Int64Array:
-    """Return the attention area of each segment, which ``pack_squares`` sums:
-    ``int64[num_segments]``, tokens².
-    """
-    areas: Int64Array = lengths * lengths if tile == 1 else -(-lengths // tile) * tile * lengths
+    lengths = plan_lengths.astype(np.int64)
+    areas = -(-lengths // tile) * tile * lengths
     if window is not None:
         areas -= np.maximum(lengths - window, 0) ** 2
-    return areas
+    return sums_of(areas, plan_offsets)
 
 
 def pack_costs(
@@ -156,8 +150,7 @@ def sample_costs(lengths: AnyIntArray, model: CostModel) -> Float64Array:
     >>> sample_costs(np.array([3, 4]), CostModel(linear=2, quadratic=1, tile=1)).tolist()  # 2·3 + 9, and 2·4 + 16
     [15.0, 24.0]
     """
-    tokens = np.asarray(lengths, dtype=np.int64)
-    return _combined(model, tokens, lambda window: _areas(tokens, model.tile, window))
+    return _language_costs(np.arange(len(lengths) + 1), np.asarray(lengths), model)
 
 
 def pack_part_costs(
@@ -199,26 +192,12 @@ def pack_part_costs(
 def _language_costs(
     plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel
 ) -> Float64Array:
-    _check_plan(plan_offsets, plan_lengths)
-    tokens = sums_of(plan_lengths, plan_offsets)
-    return _combined(
-        model,
-        tokens,
-        lambda window: pack_squares(plan_offsets, plan_lengths, tile=model.tile, window=window),
-    )
-
-
-def _combined(
-    model: CostModel, tokens: AnyIntArray, squares_of: Callable[[int | None], Int64Array]
-) -> Float64Array:
-    """Apply the coefficients to tokens, and to their squares without a window (None) and with the
-    model's window.
-    """
-    squares = squares_of(None).astype(np.float64)
+    squares = pack_squares(plan_offsets, plan_lengths, tile=model.tile).astype(np.float64)
     if model.window is not None and model.windowed_share:
-        squares = (1.0 - model.windowed_share) * squares + model.windowed_share * squares_of(
-            model.window
+        squares = (1.0 - model.windowed_share) * squares + model.windowed_share * pack_squares(
+            plan_offsets, plan_lengths, tile=model.tile, window=model.window
         )
+    tokens = sums_of(plan_lengths, plan_offsets)
     costs: Float64Array = model.linear * tokens + model.quadratic * squares
     return costs
 

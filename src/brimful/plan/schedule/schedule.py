@@ -220,8 +220,11 @@ def resized_schedule(
             unserved = schedule[num_steps:].reshape(-1)
             unserved = unserved[unserved >= 0]
         else:
-            # Without the packs that were repeated to complete the last step.
-            unserved = _first_of_each(order[num_served:], order[:num_served])
+            # Each pack once, without the packs that were repeated to complete the last step.
+            packs = order[num_served:]
+            unique, first_rows = np.unique(packs, return_index=True)
+            is_new = (unique >= 0) & ~np.isin(unique, order[:num_served])
+            unserved = packs[np.sort(first_rows[is_new])]
         num_tail = len(unserved) % new.step_size
         num_together = len(unserved) - num_tail
         if tail is Tail.DROP:
@@ -240,13 +243,6 @@ def resized_schedule(
         )
         order = _with_dropped(np.concatenate([order[:num_served], schedule.reshape(-1)]), num_packs)
     return schedule
-
-
-def _first_of_each(packs: Int64Array, served: Int64Array) -> Int64Array:
-    """Return packs in their order, each once, without served packs and empty places."""
-    unique, first_rows = np.unique(packs, return_index=True)
-    is_new = (unique >= 0) & ~np.isin(unique, served)
-    return packs[np.sort(first_rows[is_new])]
 
 
 def _with_dropped(order: Int64Array, num_packs: int) -> Int64Array:
