@@ -15,13 +15,13 @@ TOWERS_MODULE = "brimful.media.towers"
 (``plan.schedule.cost_model``).
 """
 
-READER_MODULES = (
-    "brimful.integrations.packed_layouts",
-    "brimful.media.sources.paired_files",
-    "brimful.media.sources.tars",
-)
-"""Modules with ``open_rows(path, settings, cache)``: the rows of a path in a layout of their own, or
-None.
+READER_MODULES = {
+    "directory": ("brimful.integrations.packed_layouts", "brimful.media.sources.paired_files"),
+    "tar": ("brimful.integrations.packed_layouts", "brimful.media.sources.tars"),
+    "lines": ("brimful.integrations.packed_layouts",),
+}
+"""Modules with ``open_rows(path, settings, cache)``, by the kind of the path: its rows in a layout
+of their own, or None.
 """
 
 ATTACHMENT_JOBS = "brimful.media.job"

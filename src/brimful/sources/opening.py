@@ -224,7 +224,7 @@ class _Opening:
         if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
             return HuggingFaceRows.from_directory(path, split=split)
         if os.path.isdir(path):
-            rows = self._in_layout(path)
+            rows = self._in_layout(path, "directory")
             if rows is not None:
                 return rows
             return self._from_files(data_files(path, kind_of, split=split, config=config), path)
@@ -248,13 +248,11 @@ class _Opening:
         )
         raise SourceNotFoundError(f"{path}: no such file or directory{hint}")
 
-    def _in_layout(self, path: str) -> Rows | None:
-        """Return the rows of a path in the layout of its own; None if it is in none of
-        them.
-        """
+    def _in_layout(self, path: str, kind: str | None) -> Rows | None:
+        """Return the rows of a path of this kind in a layout of its own; None if it has none."""
         readers = (
             import_module(module).open_rows(path, self.settings, self.cache)
-            for module in READER_MODULES
+            for module in READER_MODULES.get(kind or "", ())
         )
         return next((rows for rows in readers if rows is not None), None)
 
@@ -288,7 +286,7 @@ class _Opening:
             )
         if kind == "parquet":
             return ParquetRows(path)
-        rows = None if is_remote(path) else self._in_layout(path)
+        rows = None if is_remote(path) else self._in_layout(path, kind)
         if rows is not None:
             return rows
         if kind == "text" and self.settings.text_unit == "file":
