@@ -60,7 +60,8 @@ def output_directory(path: str | None, why: str) -> str:
     other_names = sorted(name for name in names - _BEFORE_PACKS if not name.startswith("."))
     if other_names and names.isdisjoint(("stream.json", ".brimful")):
         raise SettingsError(
-            f"-o {directory} holds other files ({first_few(other_names, len(other_names))}), and nothing is "
+            f"-o {directory} holds other files ({first_few(other_names, len(other_names))}), and "
+            "nothing is "
             "written next to them: name a new directory, such as "
             f"{os.path.join(directory, 'packs')}"
         )

@@ -101,7 +101,10 @@ class Column:
         return replace(self, values=np.ascontiguousarray(np.moveaxis(moved, -1, 0)))
 
     def __repr__(self) -> str:
-        return f"Column({self.name!r}, {_title(self.values)}, fill {self.fill:g}, of the {ColumnPlace(self.place).value})"
+        return (
+            f"Column({self.name!r}, {_title(self.values)}, fill {self.fill:g}, of the "
+            f"{ColumnPlace(self.place).value})"
+        )
 
 
 def check_column_name(name: str) -> None:
@@ -194,7 +197,10 @@ def join_columns(
 def _described(column: Column) -> str:
     """Describe what columns of one name must have in common; the fill with all digits."""
     shape = "".join(f", {size}" for size in column.values.shape[1:])
-    return f"{column.values.dtype}[tokens{shape}] with fill {float(column.fill):.17g} of the {ColumnPlace(column.place).value}"
+    return (
+        f"{column.values.dtype}[tokens{shape}] with fill {float(column.fill):.17g} of the "
+        f"{ColumnPlace(column.place).value}"
+    )
 
 
 def _title(values: Any) -> str:

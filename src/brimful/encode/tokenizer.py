@@ -305,7 +305,10 @@ class Tokenizer:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            reason = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is not a character"
+            reason = (
+                f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is "
+                "not a character"
+            )
             raise BadSampleError(reason, sample_id=sample.sample_id) from error
 
     @staticmethod

@@ -186,7 +186,8 @@ def open_earlier(
         return table, ""
     return (
         None,
-        f"was measured with other settings or data; these parts differ: {', '.join(dict.fromkeys(differences))}",
+        "was measured with other settings or data; these parts differ: "
+        f"{', '.join(dict.fromkeys(differences))}",
     )
 
 

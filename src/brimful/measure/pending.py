@@ -95,7 +95,10 @@ def unfinished_shares(target: AnyPath) -> str | None:
         if missing
         else "its shares are done and were not joined"
     )
-    return f"{os.fspath(target)} is not there yet, {which}: {command} {share}measures what is missing and joins them"
+    return (
+        f"{os.fspath(target)} is not there yet, {which}: {command} {share}measures what is "
+        "missing and joins them"
+    )
 
 
 def measure_command(sources: Sequence[str], output: str, flags: Sequence[str] = ()) -> str:

@@ -110,7 +110,10 @@ class ContextParallelShard:
         raise CollateError(f"the shard of rank {self.cp_rank} has no column {name!r}")
 
     def __repr__(self) -> str:
-        return f"ContextParallelShard(rank {self.cp_rank} of {self.cp_size}, {len(self.places):,} tokens, {self.layout.value})"
+        return (
+            f"ContextParallelShard(rank {self.cp_rank} of {self.cp_size}, "
+            f"{len(self.places):,} tokens, {self.layout.value})"
+        )
 
 
 def context_parallel_places(

@@ -43,7 +43,10 @@ class SampleColumn:
         object.__setattr__(self, "place", choice_of(ColumnPlace, self.place, argument="place"))
 
     def __repr__(self) -> str:
-        return f"SampleColumn({self.name!r}, {len(self.values):,} samples, of the {ColumnPlace(self.place).value})"
+        return (
+            f"SampleColumn({self.name!r}, {len(self.values):,} samples, of the "
+            f"{ColumnPlace(self.place).value})"
+        )
 
     def of(self, samples: Sequence[int], lengths: Sequence[int]) -> Column:
         """Return the column for a pack of these samples.

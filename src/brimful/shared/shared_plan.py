@@ -385,4 +385,7 @@ class SharedPackedDataset(IndexedPacks):
         return state
 
     def __repr__(self) -> str:
-        return f"SharedPackedDataset({counted(len(self), 'pack')}, {short(self._packs_now().fingerprint)})"
+        return (
+            f"SharedPackedDataset({counted(len(self), 'pack')}, "
+            f"{short(self._packs_now().fingerprint)})"
+        )

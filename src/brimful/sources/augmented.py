@@ -85,7 +85,10 @@ class Augmentation:
             except AugmentationError:
                 raise
             except Exception as error:  # transforms are user code
-                reason = f"cannot be augmented by {names_of(self.transforms)} ({type(error).__name__}: {error})"
+                reason = (
+                    f"cannot be augmented by {names_of(self.transforms)} "
+                    f"({type(error).__name__}: {error})"
+                )
                 return BadSampleError(
                     reason, sample_id=sample.sample_id, where=where(sample.sample_id)
                 )

@@ -242,7 +242,10 @@ def refusal(columns: Sequence[str]) -> str | None:
     for column in columns:
         if column in MEDIA_COLUMNS:
             words = _MEDIA_WORDS[MEDIA_COLUMNS[column]]
-            return f"column {column!r} holds {words}, {_NEEDS_MEDIA}, or leave it out with {setting('ignore', [column])}"
+            return (
+                f"column {column!r} holds {words}, {_NEEDS_MEDIA}, or leave it out with "
+                f"{setting('ignore', [column])}"
+            )
         if column in REFUSED_COLUMNS:
             reason = REFUSED_COLUMNS[column].refusal
             return f"column {column!r} {reason}, or leave it out with {setting('ignore', [column])}"

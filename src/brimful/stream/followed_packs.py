@@ -106,7 +106,10 @@ class FollowedLog:
 
     def _waiting(self, action: str) -> str:
         seen_items = counted(len(self.shards), "shard")
-        return f"{self._log.store.url}: waiting for {action}, so for log/{len(self.shards):012d}.json ({seen_items} so far)"
+        return (
+            f"{self._log.store.url}: waiting for {action}, so for "
+            f"log/{len(self.shards):012d}.json ({seen_items} so far)"
+        )
 
 
 _ACK_VERSION = 1

@@ -189,7 +189,8 @@ class LazyShardedDataset:
                 number %= end
             elif not end or self._beyond == "error":
                 raise IndexError(
-                    f"{self.directory} ended with {end:,} packs, and pack {number} was requested: declare num_packs={end}, "
+                    f"{self.directory} ended with {end:,} packs, and pack {number} was "
+                    f"requested: declare num_packs={end}, "
                     f'or let beyond="repeat" begin again'
                 )
         # For a place without a pack it makes a pack without loss.
@@ -242,4 +243,7 @@ class LazyShardedDataset:
         end = self.end
         length = "growing" if end is None else f"finished with {end:,}"
         declared_length = "" if self._num_packs is None else f", {self._num_packs:,} declared"
-        return f"LazyShardedDataset({self.directory!r}, {length}{declared_length}, lanes {self.lanes}, {short(self.fingerprint)})"
+        return (
+            f"LazyShardedDataset({self.directory!r}, {length}{declared_length}, lanes "
+            f"{self.lanes}, {short(self.fingerprint)})"
+        )

@@ -99,7 +99,10 @@ class FollowedOrder(Order):
 
     def __repr__(self) -> str:
         packs = self._packs
-        return f"{packs!r}, dp_rank {self.dp_rank} of {self.dp_world_size}, step {self._position // packs.lanes:,}"
+        return (
+            f"{packs!r}, dp_rank {self.dp_rank} of {self.dp_world_size}, step "
+            f"{self._position // packs.lanes:,}"
+        )
 
 
 class StreamLoader(RankLoader[FollowedOrder]):

@@ -213,7 +213,10 @@ def _run_checks(setup: PackingSetup, related_findings: list[Finding]) -> Iterato
             if not is_random(setup):
                 parity = _check_parity(setup, [*findings, finding])
             elif finding.passed:
-                reason = "the model is random in training mode, with every rate of dropout at 0; parity was measured in eval()"
+                reason = (
+                    "the model is random in training mode, with every rate of dropout at 0; "
+                    "parity was measured in eval()"
+                )
                 finding = replace(finding, detail=joined(finding.detail, reason))
     except NotSupported as error:
         # The refusal may come from parity, after the isolation check has already failed.

@@ -335,10 +335,16 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
         size = finding.measured or 0.0
         if finding in failures and (rounds_by_groups or size <= _ROUNDING_FACTOR * rounding):
             finding = precise[finding.check]
-            remark = f"told in float32; rounding in {setup.dtype_name} makes {size:.1e}, and {rounding:.1e} with a row for each"
+            remark = (
+                f"told in float32; rounding in {setup.dtype_name} makes {size:.1e}, and "
+                f"{rounding:.1e} with a row for each"
+            )
             finding = replace(finding, detail=joined(finding.detail, remark))
         elif finding in failures:
-            cause = f"a kernel in {setup.dtype_name}: float32 is right, and a row for each sample differs by {rounding:.1e} only"
+            cause = (
+                f"a kernel in {setup.dtype_name}: float32 is right, and a row for each "
+                f"sample differs by {rounding:.1e} only"
+            )
             way_out = "another attention implementation, or float32"
             finding = replace(finding, cause=cause, way_out=way_out)
         results.append(finding)

@@ -244,7 +244,8 @@ def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any
         model = auto_class.from_pretrained(path, dtype=dtype_named(dtype))
     except (OSError, ValueError) as error:
         raise SettingsError(
-            f"{setting('model', path)}: no causal language model could be loaded: {first_sentence(error)}"
+            f"{setting('model', path)}: no causal language model could be loaded: "
+            f"{first_sentence(error)}"
         ) from error
     return model.to(torch_device).eval()
 
@@ -290,7 +291,8 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
             model_type.lower().replace("-", "_"), list(mapping.keys()), n=4, cutoff=0.5
         )
         raise SettingsError(
-            f"{setting('model_type', model_type)} is not in Transformers {transformers.__version__}: "
+            f"{setting('model_type', model_type)} is not in Transformers "
+            f"{transformers.__version__}: "
             f"did you mean {', '.join(similar) or 'the model_type of its config.json'}?"
         )
     if model_type in WITHOUT_SMALL_FORM:

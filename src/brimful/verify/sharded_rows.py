@@ -141,7 +141,10 @@ def verify_context_parallel(
         outputs = [batch.column(_TOKEN_MARKER).values for batch in batches]
         findings.append(check_restoring(batches, features, restore, outputs, _TOKEN_MARKER))
     name = "arrays alone" if model is None else type(model).__name__
-    subject = f"{name}; {len(batches)} micro-batches, {sum(len(pack) for pack, _ in features):,} tokens; {layout.value}"
+    subject = (
+        f"{name}; {len(batches)} micro-batches, {sum(len(pack) for pack, _ in features):,} "
+        f"tokens; {layout.value}"
+    )
     return ContextParallelReport(subject, tuple(findings))
 
 

@@ -161,7 +161,8 @@ def run_demo(
         "\nWhat to do next:",
         "  pack your data     brimful pack chats.jsonl -o packs --tokenizer DIR|ID --max-length "
         "8192 --overflow drop",
-        '  train with it      Trainer(model, train_dataset=PackedDataset("packs"), data_collator=collator_for(model))',
+        '  train with it      Trainer(model, train_dataset=PackedDataset("packs"), '
+        "data_collator=collator_for(model))",
         "  prove it           brimful verify --model model packs",
         "  see every option   brimful pack --help",
     ):

@@ -58,7 +58,10 @@ class EnergonLayout(Layout):
     """Tars with keys, offsets and metadata for Megatron-Energon."""
 
     name = "energon"
-    summary = "Megatron-Energon 5 to 7: tars with index and metadata, tokens and media, with a task encoder"
+    summary = (
+        "Megatron-Energon 5 to 7: tars with index and metadata, tokens and media, with a "
+        "task encoder"
+    )
     takes_media = True
     reader = ("megatron.energon", "megatron-energon")
 
@@ -122,7 +125,8 @@ def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset
         ".info.json": json.dumps({"shard_counts": shard_counts}, indent=2) + "\n",
         ".info.yaml": "shard_counts:\n"
         + "".join(f"  {name}: {count}\n" for name, count in shard_counts.items()),
-        "split.yaml": f'split_parts:\n  train:\n  - "{prefix}-{numbers}.tar"\n  val: []\n  test: []\nexclude: []\n',
+        "split.yaml": f'split_parts:\n  train:\n  - "{prefix}-{numbers}.tar"\n  val: []\n  test: '
+        "[]\nexclude: []\n",
         "dataset.yaml": dataset,
     }
     index = write_index(names, store, f"{META}/index.sqlite")

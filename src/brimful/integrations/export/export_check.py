@@ -42,7 +42,10 @@ class ExportCheck:
     reader: str
 
     def __str__(self) -> str:
-        return f"{self.packs:,} packs read by {self.reader} equal the store's: {', '.join(self.fields)}"
+        return (
+            f"{self.packs:,} packs read by {self.reader} equal the store's: "
+            f"{', '.join(self.fields)}"
+        )
 
 
 def check_export(
@@ -78,7 +81,8 @@ def check_export(
     is_finished = records.is_finished()
     if not is_finished or len(records.outcomes(trusts_records=layout.joins_shards)) != num_shards:
         raise UnfinishedStoreError(
-            f"{records.store.url} is not a finished export: run the command that writes it again to "
+            f"{records.store.url} is not a finished export: run the command that writes it "
+            "again to "
             "resume"
         )
     module, package = layout.reader

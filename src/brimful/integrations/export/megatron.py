@@ -86,7 +86,10 @@ class MegatronLayout(Layout):
                 store.delete(key)
 
     def advice(self, directory: str) -> str:
-        return f"IndexedDataset({directory + '/packs'!r}): get_document_idx() are packs, sequence_lengths segments"
+        return (
+            f"IndexedDataset({directory + '/packs'!r}): get_document_idx() are packs, "
+            "sequence_lengths segments"
+        )
 
     def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         from megatron.core.datasets.indexed_dataset import IndexedDataset

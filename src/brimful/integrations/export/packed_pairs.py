@@ -150,7 +150,10 @@ class PackedCaptionsLayout(PackedChatsLayout):
     """Packs of captions, or of one question and answer on each image: flat lists."""
 
     name = "packed-captions"
-    summary = "LLaVA-OneVision-1.5: packs ps_00000000 of captions, or single questions and answers on images"
+    summary = (
+        "LLaVA-OneVision-1.5: packs ps_00000000 of captions, or single questions and "
+        "answers on images"
+    )
     is_flat = True
 
 

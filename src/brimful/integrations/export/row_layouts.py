@@ -205,7 +205,10 @@ class BridgeLayout(Layout):
         return [METADATA]
 
     def advice(self, directory: str) -> str:
-        return f"packed_train_data_path={directory + '/*.idx.parquet'!r}, packed_metadata_path={f'{directory}/{METADATA}'!r}"
+        return (
+            f"packed_train_data_path={directory + '/*.idx.parquet'!r}, "
+            f"packed_metadata_path={f'{directory}/{METADATA}'!r}"
+        )
 
     def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         import pyarrow.parquet as pq
@@ -258,7 +261,10 @@ class JsonLinesLayout(Layout):
         return shard.outcome({key: write_blob(shard.store, key, lines)})
 
     def advice(self, directory: str) -> str:
-        return f"dataset {directory}, sharded_lazy and sharded_lazy_pre_packed, of ms-swift's sharded loader"
+        return (
+            f"dataset {directory}, sharded_lazy and sharded_lazy_pre_packed, of ms-swift's "
+            "sharded loader"
+        )
 
     def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         for shard in range(num_shards):

@@ -35,7 +35,10 @@ class WebDatasetLayout(Layout):
         return write_pack_tar(shard, kinds_as_endings=False)
 
     def advice(self, directory: str) -> str:
-        return f"webdataset.WebDataset(sorted(glob({directory + '/packs-*.tar'!r})), shardshuffle=False)"
+        return (
+            f"webdataset.WebDataset(sorted(glob({directory + '/packs-*.tar'!r})), "
+            "shardshuffle=False)"
+        )
 
     def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         from webdataset.autodecode import npy_loads

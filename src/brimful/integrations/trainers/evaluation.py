@@ -91,7 +91,10 @@ class SampleLosses(NamedTuple):
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     def __repr__(self) -> str:
-        return f"SampleLosses({len(self.sample_ids):,} segments, loss {self.loss:.4f}, token_acc {self.token_acc:.4f})"
+        return (
+            f"SampleLosses({len(self.sample_ids):,} segments, loss {self.loss:.4f}, token_acc "
+            f"{self.token_acc:.4f})"
+        )
 
 
 def evaluate_samples(

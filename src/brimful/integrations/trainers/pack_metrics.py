@@ -125,7 +125,8 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         log_probs = getattr(outputs, "log_probs", None)
         if log_probs is None or log_probs.shape != labels[..., 1:].shape:
             raise SettingsError(
-                f"{setting('by_source')} needs the loss of each token, and the model gives no logits "
+                f"{setting('by_source')} needs the loss of each token, and the model gives no "
+                "logits "
                 "for each of its tokens: leave it out, and call evaluate_samples(…).by_source for "
                 "the losses of sources"
             )

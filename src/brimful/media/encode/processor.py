@@ -113,10 +113,16 @@ class ProcessorReference:
         except MissingExtraError:
             return ""
         except BadMediumError as error:
-            reason = f"one of its media cannot be decoded, though its header can be read ({error}): training fails on it"
+            reason = (
+                "one of its media cannot be decoded, though its header can be read "
+                f"({error}): training fails on it"
+            )
             raise BadSampleError(reason, sample_id=sample.sample_id) from error
         except Exception as error:  # processors raise exceptions of any class
-            return f"{self.name} refuses it ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+            return (
+                f"{self.name} refuses it ({type(error).__name__}: "
+                f"{' '.join(str(error).split())[:300]})"
+            )
         if len(encoded) != length:
             return f"it was measured with {length:,} tokens and is encoded to {len(encoded):,}"
         if output is None:

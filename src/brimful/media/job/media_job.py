@@ -164,7 +164,10 @@ bring it back, or run the job again, with another directory if this one holds pa
         try:
             yield
         except BadSampleError as error:
-            reason = f"{error.reason}; it could be read when it was measured: bring it back, or {way_out}"
+            reason = (
+                f"{error.reason}; it could be read when it was measured: bring it back, or "
+                f"{way_out}"
+            )
             raise BadSampleError(reason, sample_id=error.sample_id, where=error.where) from error
         except LengthChangedError as error:
             raise LengthChangedError(

@@ -228,7 +228,8 @@ def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[st
     crowded_names = next((names for names in columns.values() if len(names) > 1), None)
     if crowded_names is not None:
         raise MalformedRowError(
-            f"several media have its name ({', '.join(map(shown, crowded_names))}): name its own in the "
+            f"several media have its name ({', '.join(map(shown, crowded_names))}): name its own "
+            "in the "
             f'row, as in "images": [{json.dumps(crowded_names[0], ensure_ascii=False)}]'
         )
     return {**row, **columns}

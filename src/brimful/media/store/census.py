@@ -194,7 +194,11 @@ class MediaCensus:
         """Return descriptions of the places of the bytes."""
         places = []
         if self.num_stored:
-            stored_text = f"{self.num_stored:,} distinct {'as features ' if self.holds_features else ''}in {counted(self.containers, 'file')} of {self.directory}/media"
+            stored_text = (
+                f"{self.num_stored:,} distinct "
+                f"{'as features ' if self.holds_features else ''}in "
+                f"{counted(self.containers, 'file')} of {self.directory}/media"
+            )
             places.append(f"{stored_text} ({size_of(self.stored_bytes)})")
         if self.root:
             places.append(f"files in {self.root}")

@@ -145,7 +145,10 @@ def describe_mixture(mixed: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     repeats = sum(source.draws - source.distinct for source in sources)
     num_left = sum(source.left for source in sources)
     if spec.get("weighting") == "loss":
-        return f"{counted(len(sources), 'source')}, weighted by loss: every sample once, and its targets weigh"
+        return (
+            f"{counted(len(sources), 'source')}, weighted by loss: every sample once, and its "
+            "targets weigh"
+        )
     worst = max((abs(source.realised - source.requested) for source in sources), default=0.0)
     order = str(spec.get("order", "mix_then_pack")).replace("_", " ")
     end = "; all sources ran out before the target" if mixed.get("short") else ""

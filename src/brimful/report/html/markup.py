@@ -60,7 +60,10 @@ def _cell(cell: Cell) -> str:
     if cell.color:
         # A bar never leaves its cell, even after rounding.
         width = 100 * min(max(cell.ratio, 0), 1)
-        return f'{text}<span class="share"><i class="{cell.color}" style="width:{width:.2f}%"></i></span>'
+        return (
+            f'{text}<span class="share"><i class="{cell.color}" '
+            f'style="width:{width:.2f}%"></i></span>'
+        )
     return f'<span class="lost">{text}</span>' if cell.is_lost else text
 
 

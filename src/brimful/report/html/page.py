@@ -56,7 +56,8 @@ def render_page(facts: Facts) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'"
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src '
+        "'unsafe-inline'"
         f'{images}">'
         f"<title>{title} – brimful report</title>\n<style>\n{style}</style></head>\n<body><main>"
         f"<header><h1>{title}</h1><p>{escape(_subtitle(facts))}</p></header>\n"
@@ -154,7 +155,10 @@ def advice_section(advice: Advice, model: str) -> str:
         "average. The batch size that counts samples without packing counts packs with it."
     )
     rate = "factors of the learning rate" if advice.learning_rate is None else "learning rates"
-    rules = f"SGD and Adam: {rate} by linear scaling and by square root scaling. At a ratio near 1 keep the old one."
+    rules = (
+        f"SGD and Adam: {rate} by linear scaling and by square root scaling. At a ratio near "
+        "1 keep the old one."
+    )
     notes = "".join(
         f"<div><dt>{escape(note.topic)}</dt><dd>{escape(note.text)}<cite>{escape(note.source)}</cite></dd></div>"
         for note in advice.notes
@@ -190,7 +194,10 @@ def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
     verb = "holds" if lengths.number == 1 else "hold"
     words = f"{counted(lengths.number, lengths.of[:-1])} {verb} {counted(lengths.tokens, 'token')}."
     if lengths.of == "segments":
-        words += " The length table is missing, so these are the segments of the plan, after dropping and cutting."
+        words += (
+            " The length table is missing, so these are the segments of the plan, after "
+            "dropping and cutting."
+        )
     parts = pair(lengths_chart(lengths, capacity), table(Table(rows)))
     return section("lengths", "Lengths", paragraph(words), parts)
 
@@ -208,7 +215,10 @@ def capacity_section(facts: Facts) -> str:
     """Return fill, steps and losses at other capacities."""
     points = facts.sweep
     capacity = None if facts.plan is None else facts.plan.capacity
-    words = "The same lengths planned again, best fit decreasing, without samples longer than the capacity."
+    words = (
+        "The same lengths planned again, best fit decreasing, without samples longer than "
+        "the capacity."
+    )
     return section(
         "capacities",
         "Other capacities",
@@ -372,7 +382,10 @@ def _segment(facts: Segment, parts: Sequence[ShownText | ShownMedium]) -> str:
         f"· {counted(facts.loss_tokens, 'target')}"
     )
     body = "".join(_text(part) if isinstance(part, ShownText) else _medium(part) for part in parts)
-    return f'<div class="segment"><p class="fine">{escape(head)}</p><div class="words">{body}</div></div>'
+    return (
+        f'<div class="segment"><p class="fine">{escape(head)}</p><div '
+        f'class="words">{body}</div></div>'
+    )
 
 
 def _text(part: ShownText) -> str:
@@ -395,7 +408,8 @@ def _medium(part: ShownMedium) -> str:
         content = f'<img src="data:image/jpeg;base64,{data}" alt="{title}" title="{title}">'
     elif part.peaks:
         bars = "".join(
-            f'<rect x="{number}" y="{20 - 19 * peak:.1f}" width="0.7" height="{max(0.6, 38 * peak):.1f}"/>'
+            f'<rect x="{number}" y="{20 - 19 * peak:.1f}" width="0.7" '
+            f'height="{max(0.6, 38 * peak):.1f}"/>'
             for number, peak in enumerate(part.peaks)
         )
         content = (
@@ -406,4 +420,7 @@ def _medium(part: ShownMedium) -> str:
     name = repr(facts.name)[1:-1] or facts.kind
     name = name if len(name) <= 48 else f"…{name[-40:]}"
     words = escape(f"{size}{counted(facts.length, 'token')}")
-    return f'<span class="medium {facts.kind}">{content}<small><b>{escape(name)}</b><br>{words}</small>{note}</span>'
+    return (
+        '<span class="medium '
+        f'{facts.kind}">{content}<small><b>{escape(name)}</b><br>{words}</small>{note}</span>'
+    )

@@ -156,7 +156,8 @@ class Chart:
             ("end", -5) if x > _WIDTH / 2 else ("start", 5)
         )  # the word points to the middle
         self._marks.append(
-            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 24}" y2="{_HEIGHT - _BOTTOM}"/>'
+            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 24}" '
+            f'y2="{_HEIGHT - _BOTTOM}"/>'
             f'<text class="note" x="{x + shift:.1f}" y="{_TOP - 18}" text-anchor="{anchor}" '
             f'dominant-baseline="central">{escape(name)} {value:,}</text>'
         )
@@ -164,7 +165,8 @@ class Chart:
     def svg(self, name: str) -> str:
         """Return the chart; ``name`` is unique in its page."""
         return (
-            f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="{name}-title {name}-description">'
+            f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="{name}-title '
+            f'{name}-description">'
             f'<title id="{name}-title">{escape(self.title)}</title>'
             f'<desc id="{name}-description">{escape(self.description)}</desc>'
             f"{self._axes()}{''.join(self._marks)}</svg>"
@@ -190,7 +192,8 @@ class Chart:
             x = self._x(tick)
             parts.append(
                 f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
-                f'<text x="{x:.1f}" y="{bottom + 19}" text-anchor="middle">{escape(self.x.show(tick))}</text>'
+                f'<text x="{x:.1f}" y="{bottom + 19}" '
+                f'text-anchor="middle">{escape(self.x.show(tick))}</text>'
             )
         # The vertical label is above its axis: letters are larger on a narrow screen, and nothing
         # overlaps there.

@@ -89,7 +89,8 @@ def describe_plan(plan: Plan) -> list[str]:
         after_segments, at_row_ends = plan.padding
         share = (after_segments + at_row_ends) / (plan.num_packs * plan.capacity)
         lines.append(
-            f"padding        {100 * share:.2f} %: {counted(after_segments, 'token')} after segments, "
+            f"padding        {100 * share:.2f} %: {counted(after_segments, 'token')} after "
+            "segments, "
             f"{at_row_ends:,} at the ends of rows, as aligned"
         )
     if plan.num_packs:

@@ -89,7 +89,10 @@ def describe_advice(advice: Advice) -> list[str]:
     samples = (
         f"samples/step   {packed_step.samples:,.0f}, was {unpacked_step.samples:,.0f} unpacked"
     )
-    steps = f"steps/epoch    {packed_step.steps_per_epoch:,}, was {unpacked_step.steps_per_epoch:,} unpacked"
+    steps = (
+        f"steps/epoch    {packed_step.steps_per_epoch:,}, was "
+        f"{unpacked_step.steps_per_epoch:,} unpacked"
+    )
     if not advice.nothing_to_set:
         samples += f" -> {_changes(advice)} gives {best_step.samples:,.0f}"
         steps += f" -> {advice.best_setting} gives {best_step.steps_per_epoch:,}"

@@ -55,7 +55,10 @@ def stream_line(stream: StreamStatus) -> str:
             f"{counted(producer.samples_read, 'sample')}{' (closed)' * producer.is_closed}"
         )
     for training in stream.trainings:
-        text = f"{training.group} step {training.step:,} of {training.steps_there_are:,}{_speed(training)}"
+        text = (
+            f"{training.group} step {training.step:,} of "
+            f"{training.steps_there_are:,}{_speed(training)}"
+        )
         late = max((rank.steps_behind for rank in training.ranks), default=0)
         parts.append(text + (f", a rank {counted(late, 'step')} behind" if late else ""))
     return "; ".join(parts)
@@ -66,7 +69,10 @@ def _growth(stream: StreamStatus) -> str:
         return ""
     text = ""
     if stream.packs_per_second is not None:
-        text = f"; {_rate(stream.packs_per_second)} packs/s, {stream.tokens_per_second or 0:,.0f} tokens/s"
+        text = (
+            f"; {_rate(stream.packs_per_second)} packs/s, "
+            f"{stream.tokens_per_second or 0:,.0f} tokens/s"
+        )
     if stream.seconds_without_shard is not None:
         text += f"; last shard {clock(stream.seconds_without_shard)} ago"
     return text

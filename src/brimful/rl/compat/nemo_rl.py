@@ -68,7 +68,10 @@ class SequencePacker:
         ]
 
     def __repr__(self) -> str:
-        return f"SequencePacker(capacity {self.bin_capacity:,}, a multiple of {self.bin_count_multiple} bins)"
+        return (
+            f"SequencePacker(capacity {self.bin_capacity:,}, a multiple of "
+            f"{self.bin_count_multiple} bins)"
+        )
 
 
 def get_packer(

@@ -100,7 +100,8 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
         except InvalidLengthsError:
             # Too few samples is the only possible cause: all lengths are within the budget.
             warnings.warn(
-                f"{num_beyond} rollouts are too few for {self.num_processes:,} rows and are dropped",
+                f"{num_beyond} rollouts are too few for {self.num_processes:,} rows and are "
+                "dropped",
                 stacklevel=2,
             )
             samples = samples[: len(samples) - num_beyond]
@@ -123,7 +124,10 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
             ]
 
     def __repr__(self) -> str:
-        return f"TokenBudgetBatcher({self.num_processes} rows of {self.token_budget:,} tokens, {self.window:,} samples at a time)"
+        return (
+            f"TokenBudgetBatcher({self.num_processes} rows of {self.token_budget:,} tokens, "
+            f"{self.window:,} samples at a time)"
+        )
 
 
 def _row(samples: list[dict[str, Any]]) -> Any:

@@ -155,7 +155,10 @@ class Pack(_NoDictionary):
 
     def __repr__(self) -> str:
         media = f", media: {len(self.attachments)}" if self.attachments else ""
-        return f"Pack({len(self):,} tokens, {self.num_segments} segments, {self.num_loss_tokens:,} loss tokens{media})"
+        return (
+            f"Pack({len(self):,} tokens, {self.num_segments} segments, "
+            f"{self.num_loss_tokens:,} loss tokens{media})"
+        )
 
 
 class PackSequence(Protocol):

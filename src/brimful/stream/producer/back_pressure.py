@@ -104,7 +104,10 @@ class BackPressure:
         self._is_full = level >= limit
         if not self._is_full:
             return ""
-        return f"{level:,} shards are ahead of training, and {setting('high_water', self._high_water)} are allowed"
+        return (
+            f"{level:,} shards are ahead of training, and "
+            f"{setting('high_water', self._high_water)} are allowed"
+        )
 
     def _frontier(self, group: str) -> int:
         """Return the first shard that a resume from the last acknowledgement of a group needs."""

@@ -112,7 +112,10 @@ def _boundary_problem(
     for start, stop in zip(starts, stops, strict=True):
         inside = values[(start < values) & (values < stop)]
         if len(inside):
-            fault = f"a boundary at {inside[0]} cuts the sample in [{start}, {stop}) of {stop - start} tokens"
+            fault = (
+                f"a boundary at {inside[0]} cuts the sample in [{start}, {stop}) of "
+                f"{stop - start} tokens"
+            )
             return fault, _boundary_cause(values, starts, stops)
         if start not in values:
             fault = f"the sample in [{start}, {stop}) does not begin at a boundary"
@@ -132,7 +135,10 @@ def _boundary_cause(values: Int64Array, starts: Int64Array, stops: Int64Array) -
     count, lengths = len(starts), stops - starts
     kernel_lengths = np.diff(values)[:count]
     if len(values) >= count and (offset := _common_offset(values[1:count] - starts[1:])):
-        return f"boundaries off by {_size(offset)}: every one lies {_away(offset)} the beginning of its sample"
+        return (
+            f"boundaries off by {_size(offset)}: every one lies {_away(offset)} the beginning "
+            "of its sample"
+        )
     if len(kernel_lengths) == count:
         deficits = lengths - kernel_lengths
         # With one boundary for each sample, the last segment also holds the remainder of the row.
@@ -154,7 +160,10 @@ def _boundary_cause(values: Int64Array, starts: Int64Array, stops: Int64Array) -
                     f"context-parallel rounding: {lengths[first]} tokens are given to the kernel "
                     f"as {kernel_lengths[first]}, a multiple of {multiple}"
                 )
-    return "the boundaries come from other lengths than the samples' (another batch, the whole row, or another order)"
+    return (
+        "the boundaries come from other lengths than the samples' (another batch, the whole "
+        "row, or another order)"
+    )
 
 
 def _common_offset(offsets: Int64Array) -> int:

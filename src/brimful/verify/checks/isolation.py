@@ -114,7 +114,10 @@ def measure_movement(
             with in_float32(setup.model):
                 return measure(), measure_in_rows()
 
-        remark = f"rounding in {setup.dtype_name} moves {size:.1e}, and {noise:.1e} with a row for each sample"
+        remark = (
+            f"rounding in {setup.dtype_name} moves {size:.1e}, and {noise:.1e} with a row "
+            "for each sample"
+        )
         if (precise_sizes := experiment(measure_both)) is None:
             # Kernels of low precision only, or no room for the weights.
             remark = f"float32 cannot run here; {remark}"
@@ -179,8 +182,10 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
         side = "earlier" if worst.change.segment < worst.moved else "later"
         num_leaking = sum(leak.size > movement.limit for leak in leaks)
         detail = (
-            f"other {kind} in {changed_segment.name} move {worst.tokens} of {len(moved_segment.ids)} tokens of "
-            f"{moved_segment.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} samples leak"
+            f"other {kind} in {changed_segment.name} move {worst.tokens} of "
+            f"{len(moved_segment.ids)} tokens of "
+            f"{moved_segment.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} "
+            "samples leak"
         )
         finding = replace(finding, detail=joined(detail, movement.remark))
         if movement.noise > _MAX_NOISE:  # samples also move each other with a row for each
@@ -191,7 +196,10 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
     with_tokens = [leak for leak in leaks if leak.change.ids is not None]
     for kind, several in (("tokens", with_tokens), ("media", with_media)):
         if several and max(leak.own for leak in several) <= movement.limit:
-            detail = f"other {kind} in a sample do not even move its own logits, so nothing can be shown of them"
+            detail = (
+                f"other {kind} in a sample do not even move its own logits, so nothing can "
+                "be shown of them"
+            )
             way_out = f"verify with a model that looks at its {kind}"
             return not_supported("isolation", detail, way_out), None
     detail = joined(

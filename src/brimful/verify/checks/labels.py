@@ -28,7 +28,10 @@ def check_labels(setup: PackingSetup) -> Finding:
         way_out = "let the collator emit labels, -100 on the first token of every sample"
         if setup.samples.has_labels:
             detail = "the samples have labels, and the batch has neither labels nor shift_labels"
-            cause = "the collator drops the labels, so nothing is trained, or another loss than the samples'"
+            cause = (
+                "the collator drops the labels, so nothing is trained, or another loss than "
+                "the samples'"
+            )
             return failed("labels", detail, cause, way_out)
         return not_supported("labels", "neither the samples nor the batch have labels", way_out)
     sample_targets = np.full(batch.ids.shape, IGNORE_INDEX, dtype=np.int64)
@@ -39,7 +42,10 @@ def check_labels(setup: PackingSetup) -> Finding:
     num_expected = int((sample_targets != IGNORE_INDEX).sum())
     if not wrong.any():
         return passed("labels", f"{num_expected} targets, as one by one")
-    detail = f"{int(wrong.sum())} differ; {batch.num_targets} targets in the batch, {num_expected} one by one"
+    detail = (
+        f"{int(wrong.sum())} differ; {batch.num_targets} targets in the batch, "
+        f"{num_expected} one by one"
+    )
     return failed("labels", detail, *_diagnose(batch, batch.targets, sample_targets, wrong))
 
 
@@ -90,7 +96,8 @@ def _diagnose(
     lost_tokens = sample_targets[is_target & is_ignored]
     if len(np.unique(lost_tokens)) == 1:
         return (
-            f"{len(lost_tokens)} targets are lost, all of them token {lost_tokens[0]}: padding is recognized by "
+            f"{len(lost_tokens)} targets are lost, all of them token {lost_tokens[0]}: padding "
+            "is recognized by "
             "its token, and this token also occurs in samples (pad id = EOS)",
             "recognize padding by lengths, never by the token",
         )

@@ -84,7 +84,10 @@ def check_loss(
     model_loss = language if output.loss is None else float(output.loss.detach())
 
     def failed(cause: str = "", way_out: str = "") -> Finding:
-        detail = f"{model_loss:.6f} in the batch, {expected_loss:.6f} as the mean over the {count} targets of the samples"
+        detail = (
+            f"{model_loss:.6f} in the batch, {expected_loss:.6f} as the mean over the "
+            f"{count} targets of the samples"
+        )
         size = loss_difference(expected_loss, model_loss)
         return Finding("loss", Status.FAIL, "", size, limit, detail, cause, way_out)
 
@@ -106,7 +109,10 @@ def check_loss(
             key=itemgetter(0),
         )
         if distance <= max(1e-5 * abs(model_loss), _TOLERANCE * abs(model_loss - language)):
-            way_out = "sum the loss of each next token over all targets of the step, over all ranks, and divide by their number"
+            way_out = (
+                "sum the loss of each next token over all targets of the step, over all "
+                "ranks, and divide by their number"
+            )
             return failed(f"the loss is {words}", way_out), None
     # What remains is an unknown weighing, or an addition.
     uneven_weights = {
@@ -114,7 +120,10 @@ def check_loss(
         for index in range(len(setup.samples.segments))
         if abs((weight := _weight(setup, batch, logits, index)) - 1) > _TOLERANCE
     }
-    text = f"language-model loss of the logits; the model adds an auxiliary loss of {model_loss - language:.2g}"
+    text = (
+        "language-model loss of the logits; the model adds an auxiliary loss of "
+        f"{model_loss - language:.2g}"
+    )
     names = ", ".join(output.other_losses)
     # A sample alone has no other targets to weigh against: an uneven weight of it means an addition
     # that uses labels.
@@ -124,14 +133,23 @@ def check_loss(
             abs(_weight(setup, batch_alone, setup.logits(batch_alone.kwargs), index) - 1)
             > _TOLERANCE
         ):
-            text += f" ({names or 'of labels, such as multi-token prediction'}); as it depends on labels, weights of targets in it are not shown"
+            text += (
+                f" ({names or 'of labels, such as multi-token prediction'}); as it depends "
+                "on labels, weights of targets in it are not shown"
+            )
             break
     else:
         if uneven_weights:
             index, weight = max(uneven_weights.items(), key=lambda item: abs(item[1] - 1))
             name = setup.samples.segments[index].name
-            cause = f"with an auxiliary loss, targets of {name} weigh {weight:.2f} times what they weigh in the mean over all targets"
-            way_out = "divide the language-model loss by the targets of the step before anything is added to it"
+            cause = (
+                f"with an auxiliary loss, targets of {name} weigh {weight:.2f} times what "
+                "they weigh in the mean over all targets"
+            )
+            way_out = (
+                "divide the language-model loss by the targets of the step before anything "
+                "is added to it"
+            )
             return failed(cause, way_out), AuxiliaryLoss(text, False)
         text += f" ({names or 'no name'})"
     auxiliary = AuxiliaryLoss(text, bool(uneven_weights))

@@ -133,7 +133,8 @@ def _fault(kind: _Kind, items: Sequence[_Item], values: Any, sizes: Any) -> tupl
                     return detail, f"{noun}s of {item.name} in another order"
                 return (
                     detail,
-                    f"{noun}s of two samples exchanged: {other.name} has its own at the tokens of {item.name}",
+                    f"{noun}s of two samples exchanged: {other.name} has its own at the tokens "
+                    f"of {item.name}",
                 )
         # Sums of rows are equal for the same rows in any order.
         actual_sums, sums = (
@@ -143,11 +144,13 @@ def _fault(kind: _Kind, items: Sequence[_Item], values: Any, sizes: Any) -> tupl
         if _is_same(actual_sums, item._replace(values=sums, size=None)):
             return (
                 detail,
-                f"patches in another order: {item.name} has its own, and not in the order of its tokens",
+                f"patches in another order: {item.name} has its own, and not in the order of its "
+                "tokens",
             )
         return (
             detail,
-            f"another {noun}, or another processor: the features of {item.name} belong to no sample",
+            f"another {noun}, or another processor: the features of {item.name} belong to no "
+            "sample",
         )
     for number, item in enumerate(items):
         if item.size is None or _has_size(batch_sizes[number], item):

@@ -128,7 +128,8 @@ def check_weights(setup: PackingSetup, auxiliary: AuxiliaryLoss | None) -> Findi
         loss_difference(expected_change, change),
         setup.parity_limit,
         passed=f"2 micro-batches, {count} targets",
-        failed=f"with other labels the losses of two micro-batches change by {change:.6f}, the mean over all {count} targets by {expected_change:.6f}",
+        failed=f"with other labels the losses of two micro-batches change by {change:.6f}, the "
+        f"mean over all {count} targets by {expected_change:.6f}",
         diagnosis=_PER_PACK_MEAN,
     )
 

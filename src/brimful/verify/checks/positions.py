@@ -51,7 +51,10 @@ def check_positions(setup: PackingSetup) -> Finding:
     )
     way_out = f"number every sample from {start}"
     if len(rows) > 1:
-        way_out = "compute the rows of every sample alone, join them, and put a row of text positions first: [4, B, T]"
+        way_out = (
+            "compute the rows of every sample alone, join them, and put a row of text "
+            "positions first: [4, B, T]"
+        )
     # A medium moves positions by less than its tokens, so time, height and width of a sample are
     # off by one number, which is another one in each sample.
     surpluses = [actual[-3:] - expected[-3:] for _, _, actual, expected in mismatches]
@@ -62,7 +65,10 @@ def check_positions(setup: PackingSetup) -> Finding:
     elif len(rows) >= 3 and all(
         (surplus == surplus.max()).all() and surplus.min() > 0 for surplus in surpluses
     ):
-        cause = f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through the samples"
+        cause = (
+            f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through "
+            "the samples"
+        )
     # Positions that run on through a row are off by the column at which their sample begins.
     elif all(
         (actual.min(axis=1) - expected.min(axis=1) == column).all()

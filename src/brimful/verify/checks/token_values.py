@@ -189,7 +189,10 @@ def check_restoring(
     if _all_same(rows, [expected[number] for number in numbers]):
         cause = "samples are in the order of micro-batches, not of arrival: they were not restored"
     elif sorted(map(bytes, rows)) == sorted(map(bytes, expected)):
-        cause = "samples come back whole and in a wrong order: the permutation was applied instead of undone"
+        cause = (
+            "samples come back whole and in a wrong order: the permutation was applied "
+            "instead of undone"
+        )
     elif list(map(len, rows)) == list(map(len, expected)):
         cause = "values come back to the right samples and to other tokens of them"
     else:
@@ -223,7 +226,10 @@ def check_split(
     places_of_ranks = [np.asarray(shard.input_ids).tolist() for shard in shards]
     for rank, (places, due) in enumerate(zip(places_of_ranks, right, strict=True)):
         if places != due:
-            detail = f"rank {rank} of {cp_size} holds places {places[:8]}… of the row and {due[:8]}… are due"
+            detail = (
+                f"rank {rank} of {cp_size} holds places {places[:8]}… of the row and "
+                f"{due[:8]}… are due"
+            )
             cause = _name_split(places_of_ranks, batch.cu_seqlens, layout)
             return failed("split", detail, cause, _WAY_OUT_OF_SPLIT)
     # Values of the row, and the same as ranks hold them: shifted if they belong to targets.
@@ -296,9 +302,8 @@ def _name_split(
         "the halves of the zigzag are swapped: the late slice comes before the early one": _dealt(
             bounds, [pair[::-1] for pair in zigzag]
         ),
-        "the second half is not a mirror: slices r and cp + r instead of r and 2·cp − 1 − r": _dealt(
-            bounds, [(rank, cp_size + rank) for rank in range(cp_size)]
-        ),
+        "the second half is not a mirror: slices r and cp + r instead of r and 2·cp − "
+        "1 − r": _dealt(bounds, [(rank, cp_size + rank) for rank in range(cp_size)]),
         "ranks are numbered backwards": _reference_places(cu_seqlens, cp_size, layout)[::-1],
     }
     for name, places in mistakes.items():
@@ -306,7 +311,10 @@ def _name_split(
             return f"the split is another one: {name}"
     num_holders = np.bincount(np.concatenate(places_of_ranks).astype(np.int64), minlength=row[1])
     if (num_holders != 1).any():
-        return f"{int((num_holders == 0).sum())} tokens are on no rank and {int((num_holders > 1).sum())} on several"
+        return (
+            f"{int((num_holders == 0).sum())} tokens are on no rank and "
+            f"{int((num_holders > 1).sum())} on several"
+        )
     return f"every token is on one rank, but not as {layout.value} has it"
 
 
@@ -357,7 +365,10 @@ def check_gathering(
             "parts of the ranks are concatenated as they are: the order of the row is not restored"
         )
     elif _same(np.sort(result, axis=0), np.sort(row, axis=0)):
-        cause = "all tokens are there in a wrong order: the places of another layout, or the permutation instead of its inverse"
+        cause = (
+            "all tokens are there in a wrong order: the places of another layout, or the "
+            "permutation instead of its inverse"
+        )
     else:
         cause = "tokens are lost or repeated"
     way_out = "gather with gather_from_context_parallel, in the layout of the split"
@@ -424,7 +435,8 @@ def check_simulated(
             loss_difference(due, loss),
             limit,
             passed=f"the losses of {cp_size} ranks add up to the row's loss",
-            failed=f"the losses of {cp_size} ranks add up to {loss:.6g} and the row's loss is {due:.6g}",
+            failed=f"the losses of {cp_size} ranks add up to {loss:.6g} and the row's loss is "
+            f"{due:.6g}",
             diagnosis=(
                 "targets do not lie at the tokens that predict them",
                 "shift labels over the whole row, before the split",
