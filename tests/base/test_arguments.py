@@ -23,6 +23,7 @@ from brimful import (
     PackLoader,
     Plan,
     TextEncoder,
+    TokenBudgetBatches,
     measure_lengths,
     open_packs,
     open_source,
@@ -33,6 +34,7 @@ from brimful import (
 from brimful.base.arguments import as_settings, option, settings_from
 from brimful.errors import BrimfulError, SettingsError, WrongTypeError
 from brimful.plan import Lookahead
+from brimful.serve import TokenBudget
 from brimful.store import check_store
 from brimful.testing.toys import toy_chat_encoder, toy_pack
 
@@ -153,9 +155,18 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
         lambda m: measure_lengths(m.source, 42),
         "tokenizer must be a directory, a hub id, or a tokenizer of Transformers and is 42",
     ),
+    "a sample by name": (lambda m: m.source["a"], "a sample must be named by its number and is 'a'"),
     "workers as text": (
         lambda m: write_packs(m.plan, m.source, m.encoder, m.folder + "/w", num_proc="4"),
         "num_proc must be a whole number and is '4'",
+    ),
+    "a path for a plan": (
+        lambda m: write_packs(m.packs + "/plan.arrow", m.source, m.encoder, m.folder + "/w"),
+        "plan must be a Plan and is '",
+    ),
+    "plan and source swapped": (
+        lambda m: write_packs(m.source, m.plan, m.encoder, m.folder + "/w"),
+        "plan must be a Plan and is a Source: the call is write_packs(plan, source, encoder, directory)",
     ),
     "no directory": (
         lambda m: pack_dataset(m.source, m.encoder, None, capacity=64),
@@ -172,12 +183,29 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
     "a number for a store": (lambda m: PackedDataset(42), "directory must be the path of a pack store and is 42"),
     "a plan for a store": (
         lambda m: PackedDataset(m.plan),
-        "directory must be the path of a pack store and is a Plan",
+        "directory must be the path of a pack store and is a Plan: use from_plan for a plan",
     ),
     "nothing to check": (lambda m: check_store(None), "directory must be a path or a URL and is None"),
+    "from_plan with a file": (
+        lambda m: PackedDataset.from_plan(m.source, m.encoder, "plan.arrow"),
+        "plan must be a Plan and is 'plan.arrow': open a file by Plan.open",
+    ),
     "from_plan swapped": (
         lambda m: PackedDataset.from_plan(m.encoder, m.source, m.plan),
         "a source is a path, a list of rows, a DataFrame or a data set of datasets, not",
+    ),
+    "a pack by name": (
+        lambda m: PackedDataset(m.packs)["a"],  # type: ignore[call-overload]
+        "a pack must be named by its number and is 'a'",
+    ),
+    "a loader of a path": (lambda m: PackLoader(m.packs), "dataset must be a PackedDataset or a PackStore and is '"),
+    "a loader of a number": (
+        lambda m: PackLoader(42),
+        "dataset must be a PackedDataset or a PackStore and is 42: open a directory by PackedDataset",
+    ),
+    "a collator by name": (
+        lambda m: PackLoader(PackedDataset(m.packs), "trl"),
+        "collate_fn must be a function of a list of packs, such as PackCollator() and is 'trl'",
     ),
     "a rank as text": (
         lambda m: PackLoader(PackedDataset(m.packs), dp_rank="0"),
@@ -186,6 +214,22 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
     "batch_size for a loader": (
         lambda m: PackLoader(PackedDataset(m.packs), batch_size=2),
         "PackLoader got an unexpected keyword argument 'batch_size'",
+    ),
+    "no state": (
+        lambda m: PackLoader(PackedDataset(m.packs)).load_state_dict(None),
+        "state must be what state_dict returned and is None",
+    ),
+    "an epoch as text": (
+        lambda m: PackLoader(PackedDataset(m.packs)).set_epoch("1"),
+        "epoch must be a whole number and is '1'",
+    ),
+    "a number for a budget": (
+        lambda m: TokenBudgetBatches([toy_pack([3])], 8),
+        "batching must be a TokenBudget, a SampleCount or a Window and is 8",
+    ),
+    "a number for samples": (
+        lambda m: TokenBudgetBatches(42, TokenBudget(8)),
+        "source must be samples by index or as a stream and is 42",
     ),
     "a name for a config": (
         lambda m: CostModel.of_model("qwen"),

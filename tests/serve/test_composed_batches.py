@@ -598,6 +598,12 @@ def test_lengths_that_cannot_be(changes, message):
         TokenBudgetBatches(Samples([3]), TokenBudget(8, count="loss_tokens"), lengths=[3])
 
 
+def test_a_source_is_no_path():
+    for source in ("samples.jsonl", 3):
+        with pytest.raises(SettingsError, match="source must be samples by index or as a stream"):
+            TokenBudgetBatches(source, SampleCount(1))
+
+
 def test_workers_of_ranks_that_agree_are_refused():
     with pytest.raises(SettingsError, match="agree asks the other ranks in each step, and workers cannot"):
         from_stream([3], agree=bool).fork()

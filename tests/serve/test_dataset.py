@@ -42,10 +42,17 @@ def test_packs_of_a_plan_are_those_of_its_store(store, tmp_path):
 
 
 def test_what_is_no_directory(store, tmp_path):
-    with pytest.raises(WrongTypeError, match="directory must be the path of a pack store and is a list of 2"):
+    source, encoder, plan = store
+    with pytest.raises(WrongTypeError, match="use from_plan for a plan"):
+        PackedDataset(plan)
+    with pytest.raises(
+        WrongTypeError, match=r"PackedDataset.wrap\(dataset, packing_length=…\) for a data set that encodes"
+    ):
         PackedDataset([1, 2])  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="media_root belongs to a directory: give it to open_packs"):
         PackedDataset(open_packs(tmp_path), media_root=tmp_path)
+    with pytest.raises(WrongTypeError, match=r"plan must be a Plan.*Plan\.open"):
+        PackedDataset.from_plan(source, encoder, "plan.arrow")  # type: ignore[arg-type]
 
 
 def test_a_plan_of_other_samples_is_refused(store):
@@ -86,6 +93,8 @@ def test_rows_that_are_wrapped_are_packed_whole():
     assert [pack.sample_ids for pack in PackedDataset.wrap(rows, 4, overflow="drop", seed=None)] == [[0], [2]]
     with pytest.raises(SettingsError, match=r"2 lengths are given for 3 rows of .*: measure again"):
         PackedDataset.wrap(rows, 5, lengths=[3, 5])
+    with pytest.raises(WrongTypeError, match="a stream goes to WindowBatches, which packs it"):
+        PackedDataset.wrap(iter(rows), 5)
     packs = PackedDataset.wrap(rows, 5, seed=None)
     assert packs.facts["packs"] == len(packs) == 2
     assert packs.__getitems__([1, 0]) == [packs[1], packs[0]]

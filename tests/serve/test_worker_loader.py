@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from brimful import PackLoader  # noqa: E402
-from brimful.errors import SettingsError  # noqa: E402
+from brimful.errors import SettingsError, WrongTypeError  # noqa: E402
 from brimful.serve.worker_loader import LoaderDataset, WorkerLoader  # noqa: E402
 from brimful.testing.toys import toy_packs  # noqa: E402
 
@@ -92,3 +92,10 @@ def test_options_of_the_loader_of_pytorch():
     assert list(loader) == [1] * 5
     with pytest.raises(SettingsError, match="num_workers must be a whole number of at least 0"):
         WorkerLoader(loader_of(), num_workers=-1)
+
+
+def test_a_collator_is_a_function():
+    with pytest.raises(WrongTypeError, match="collate_fn must be a function of a list of packs"):
+        PackLoader(toy_packs(2), "collate")  # type: ignore[arg-type]
+    with pytest.raises(WrongTypeError, match="dataset must be a PackedDataset or a PackStore"):
+        PackLoader(iter(toy_packs(2)))  # type: ignore[arg-type]

@@ -127,10 +127,13 @@ def test_a_template_encodes_rows():
 def test_what_cannot_be_wrapped_names_the_way():
     for call in (
         lambda: PackedDataset(dataset=Encoding(), template=None, packing_length=8),  # type: ignore[call-arg]
+        lambda: PackedDataset(Encoding()),
         lambda: PackedDataset(Encoding(), packing_length=8),  # type: ignore[call-arg]
     ):
         with pytest.raises(WrongTypeError, match=r"PackedDataset\.wrap\(dataset, packing_length=…\)"):
             call()
+    with pytest.raises(WrongTypeError, match="a stream goes to WindowBatches"):
+        PackedDataset.wrap(iter([]), 8)
     with pytest.raises(SettingsError, match="rows that a data set encodes are packed whole"):
         PackedDataset.wrap(Encoding(), 4, overflow="split")
     with pytest.raises(SettingsError, match="2 lengths are given for 12 rows"):

@@ -110,6 +110,8 @@ def test_settings_are_objects_or_keywords(tmp_path):
     encoder = toy_chat_encoder()
     with pytest.raises(TypeError, match=r"give capacity, or settings=PlanSettings\(capacity=…\)"):
         pack_dataset(texts(3), encoder, "nowhere")
+    with pytest.raises(TypeError, match="settings must be a PlanSettings and is 8: or give its fields as keywords"):
+        pack_dataset(texts(3), encoder, "nowhere", 8)  # type: ignore[arg-type]
     objects = PlanSettings(capacity=8, overflow="drop"), JobSettings(num_proc=1)
     of_objects = pack_dataset(texts(3, 9), encoder, tmp_path / "a", objects[0], job=objects[1])
     of_keywords = pack_dataset(texts(3, 9), encoder, tmp_path / "b", capacity=8, overflow="drop", num_proc=1)

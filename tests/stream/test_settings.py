@@ -41,6 +41,7 @@ def test_each_value_has_one_form():
         ({"timeout": -1}, "timeout must be a number of seconds"),
         ({"assign": "rank"}, "assign 'rank' is unknown"),
         ({"group": "run 1"}, "must be a name of letters, digits"),
+        ({"group": 1}, "group must be the name of a training"),
     ],
 )
 def test_impossible_values_are_refused_before_anything_is_opened(values, message):

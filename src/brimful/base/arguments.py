@@ -20,6 +20,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
+from brimful.base.checks import check_type
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, WrongTypeError
 
@@ -205,11 +206,14 @@ def as_settings(
         options: the keywords of the call; names that are not fields of ``kind`` are left out.
 
     Raises:
-        WrongTypeError: no object, and a required setting is missing.
+        WrongTypeError: an object of another class; or no object, and a required setting is missing.
     """
     own_fields = [item for item in fields(kind) if item.init]  # type: ignore[arg-type]
     values = {item.name: options[item.name] for item in own_fields if item.name in options}
     if settings is not None:
+        check_type(
+            "settings", settings, kind, f"a {kind.__name__}", "or give its fields as keywords"
+        )
         return replace(settings, **values)  # type: ignore[type-var]
     for item in own_fields:
         if item.default is MISSING and item.default_factory is MISSING and item.name not in values:

@@ -193,7 +193,27 @@ def path_of(argument: str, value: Any, expected_type: str = "a path") -> str:
     brimful.errors.WrongTypeError: directory must be the path of a pack store and is None
     """
     check_type(argument, value, (str, os.PathLike), expected_type)
-    return os.fsdecode(value)
+    path = os.fspath(value)
+    check_type(argument, path, str, f"{expected_type}, as text")
+    return str(path)
+
+
+def index_of(noun: str, value: Any) -> int:
+    """Return an index as Python's integer; NumPy's and torch's are taken too.
+
+    Raises:
+        WrongTypeError: the value is not a whole number but, for example, a slice or a text.
+
+    >>> index_of("pack", slice(0, 2))
+    Traceback (most recent call last):
+        ...
+    brimful.errors.WrongTypeError: pack must be named by its number and is slice(0, 2, None)
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        text = repr(value) if isinstance(value, slice) else describe(value)
+        raise WrongTypeError(f"{noun} must be named by its number and is {text}") from None
 
 
 def describe(value: Any) -> str:
@@ -224,7 +244,7 @@ def position(index: Any, size: int, noun: str) -> int:
 
     Raises:
         IndexError: the sequence has no such position.
-        TypeError: the index is not a whole number.
+        WrongTypeError: the index is not a whole number.
 
     >>> position(-1, 5, "pack")
     4
@@ -232,7 +252,7 @@ def position(index: Any, size: int, noun: str) -> int:
     # The fast path: every pack that is read comes through here.
     if type(index) is int and 0 <= index < size:
         return index
-    number = operator.index(index)
+    number = index_of(f"a {noun}", index)
     if -size <= number < size:
         return number % size
     raise IndexError(

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
 from brimful.base.arguments import as_settings, understands
-from brimful.base.checks import setting_number
+from brimful.base.checks import check_type, setting_number
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import IntArrayLike
 from brimful.base.wording import counted
@@ -353,6 +353,12 @@ class ComposedBatches(RankLoader[ComposedOrder]):
         agree: Callable[[bool], bool] | None = None,
         **options: Any,
     ) -> None:
+        kinds = (TokenBudget, SampleCount, Window)
+        check_type("batching", batching, kinds, "a TokenBudget, a SampleCount or a Window")
+        if isinstance(source, (str, bytes)) or not (
+            hasattr(source, "__iter__") or hasattr(source, "__getitem__")
+        ):
+            check_type("source", source, (), "samples by index or as a stream")
         settings = as_settings(RankSettings, None, options)
         if agree is not None and settings.dp_world_size > 1:
             raise SettingsError(

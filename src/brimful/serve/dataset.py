@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
+from brimful.base.checks import check_type
 from brimful.base.fingerprint import short
 from brimful.base.typing import AnyPath, IntArrayLike
 from brimful.base.wording import counted, setting
@@ -152,6 +153,13 @@ class PackedDataset(IndexedPacks):
         cache_bytes: int | None = None,
     ) -> None:
         if not isinstance(directory, PackStore):
+            way_out = (
+                "use from_plan for a plan, and PackedDataset.wrap(dataset, packing_length=…) for "
+                "a data set that encodes its rows"
+            )
+            check_type(
+                "directory", directory, (str, os.PathLike), "the path of a pack store", way_out
+            )
             directory = open_packs(
                 directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes
             )
@@ -199,6 +207,7 @@ class PackedDataset(IndexedPacks):
             PlanMismatchError: the plan is for another number of samples.
             CorruptFileError: the plan was damaged since it was saved.
         """
+        check_type("plan", plan, Plan, "a Plan", "open a file by Plan.open")
         samples = EncodedSamples(source, encoder, transforms=transforms)
         return cls.__new__(cls)._serve(_PlannedPacks(samples, plan))
 
@@ -251,6 +260,14 @@ class PackedDataset(IndexedPacks):
         >>> [pack.sample_ids for pack in packs]
         [[0, 2], [1]]
         """
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            check_type(
+                "dataset",
+                dataset,
+                (),
+                "a data set with an index",
+                "a stream goes to WindowBatches, which packs it",
+            )
         rows = EncodedRows(dataset, encode)
         if lengths is None:
             lengths = rows.offered_lengths()

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from brimful.base.arguments import as_settings, understands
+from brimful.base.checks import check_type
 from brimful.serve.order import Order, Request
 from brimful.serve.schedule_order import ScheduleOrder, ScheduleSettings
 from brimful.store.shards import FingerprintedPacks, Pack
@@ -35,6 +38,13 @@ class RankLoader(Generic[AnyOrder]):
     def __init__(
         self, dataset: Any, order: AnyOrder, collate_fn: Callable[[list[Pack]], Any] | None = None
     ) -> None:
+        if collate_fn is not None and not callable(collate_fn):
+            check_type(
+                "collate_fn",
+                collate_fn,
+                (),
+                "a function of a list of packs, such as PackCollator()",
+            )
         self.dataset, self.order = dataset, order
         self.collate_fn = collate_fn if collate_fn is not None else list
 
@@ -53,6 +63,7 @@ class RankLoader(Generic[AnyOrder]):
         So training loops that call it before every epoch may also call it after
         ``load_state_dict``, and continue from the state.
         """
+        check_type("epoch", epoch, (int, np.integer), "a whole number")
         if epoch != self.epoch:
             self.begin_epoch(epoch)
 
@@ -155,6 +166,14 @@ class PackLoader(RankLoader[ScheduleOrder]):
         collate_fn: Callable[[list[Pack]], Any] | None = None,
         **options: Any,
     ) -> None:
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "fingerprint")):
+            check_type(
+                "dataset",
+                dataset,
+                (),
+                "a PackedDataset or a PackStore",
+                "open a directory by PackedDataset",
+            )
         super().__init__(
             dataset,
             ScheduleOrder(dataset, as_settings(ScheduleSettings, None, options)),

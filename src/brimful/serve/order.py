@@ -24,7 +24,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from brimful.base.checks import check_rank
+from brimful.base.checks import check_rank, check_type
 from brimful.base.fingerprint import fingerprint_of, short
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import differences
@@ -172,8 +172,8 @@ def signed(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checksum(state: Mapping[str, Any]) -> Fingerprint:
     # The state of a user's stream may hold values that JSON cannot.
-    names = set(state) - {"checksum", "source_state"}
-    return fingerprint_of({name: state[name] for name in names})
+    others = ("checksum", "source_state")
+    return fingerprint_of({name: state[name] for name in state if name not in others})
 
 
 def facts_of_store(directory: str, identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,6 +201,7 @@ def check_state(state: Any, own_state: Mapping[str, Any], keys: Iterable[str]) -
         StateError: names each key whose values differ, with both values, and describes the other
             packs or samples; or the state is damaged.
     """
+    check_type("state", state, Mapping, "what state_dict returned")
     # A state of another version or kind differs everywhere: one reason is enough.
     for names in (["version"], ["kind"], keys):
         if names is keys and state.get("checksum") != _checksum(state):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.utils.data
 
-from brimful.base.checks import whole_number
+from brimful.base.checks import check_type, whole_number
 from brimful.errors import SettingsError
 from brimful.serve.loader import RankLoader
 from brimful.serve.order import Order
@@ -25,6 +25,13 @@ class FollowedLoader:
     """
 
     def __init__(self, loader: RankLoader[Any]) -> None:
+        check_type(
+            "loader",
+            loader,
+            RankLoader,
+            "a loader of brimful",
+            "packs by index go to DataLoader themselves",
+        )
         self._loader = loader.fork()
         self._begin = self._loader.state_dict()
 

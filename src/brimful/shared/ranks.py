@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from brimful.base.atomic_file import atomic_file
-from brimful.base.checks import is_number, setting_number
+from brimful.base.checks import check_type, is_number, setting_number
 from brimful.base.fingerprint import canonical_json, differing_keys, fingerprint_of, short
 from brimful.base.locks import cache_dir, exclusive
 from brimful.base.optional import optional
@@ -264,6 +264,7 @@ def broadcast_plan(
             torch.tensor([num_bytes, len(document)], dtype=torch.int64)
         ).tolist()
         if num_bytes < 0:
+            check_type("plan", plan, (Plan, type(None)), "a Plan")
             raise SettingsError(f"rank {src} has no {setting('plan')} to send")
         letters = torch.frombuffer(
             bytearray(document if is_source else document_bytes), dtype=torch.uint8

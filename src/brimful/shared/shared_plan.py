@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.arguments import as_settings, understands
-from brimful.base.checks import setting_number
+from brimful.base.checks import check_type, setting_number
 from brimful.base.fingerprint import short
 from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.progress import Progress, make_progress
@@ -127,6 +127,7 @@ def shared_plan(
     ...     plan.epoch, plan.plan.num_packs, sorted(plan.metadata.indices.row(0).tolist())
     (0, 1, [0, 1])
     """
+    check_type("settings", settings, PlanSettings, "a PlanSettings")
     if settings.epoch:
         raise SettingsError(
             f"{setting('epoch', settings.epoch)} of the settings is set for each epoch: leave it "
@@ -311,6 +312,7 @@ class SharedPackedDataset(IndexedPacks):
     def __init__(
         self, source: Any, encoder: Any, shared: SharedPlan, *, transforms: Sequence[Transform] = ()
     ) -> None:
+        check_type("shared", shared, SharedPlan, "what shared_plan returns")
         self._packs_of = partial(
             PackedDataset.from_plan, source, encoder, transforms=tuple(transforms)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
@@ -12,7 +11,7 @@ from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from typing import Any
 
-from brimful.base.checks import setting_number
+from brimful.base.checks import index_of, setting_number
 from brimful.base.fingerprint import fingerprint_of, short
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import counted, setting
@@ -211,7 +210,7 @@ class Source:
         """Yield samples in the order of their ids, as ``read`` does; the rows of each file are read
         in one go.
         """
-        sample_ids = list(map(operator.index, sample_ids))
+        sample_ids = [index_of("a sample", sample_id) for sample_id in sample_ids]
         outside = next(
             (sample_id for sample_id in sample_ids if not 0 <= sample_id < len(self)), None
         )

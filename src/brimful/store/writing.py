@@ -11,6 +11,7 @@ import numpy as np
 from brimful.base.arguments import as_settings, understands
 from brimful.base.attachment import attachment_jobs
 from brimful.base.blobs import BlobGroup, BlobStore, LocalBlobStore, crash_points, open_blob_store
+from brimful.base.checks import check_type
 from brimful.base.execute import run_tasks
 from brimful.base.fingerprint import short
 from brimful.base.typing import AnyPath, Fingerprint
@@ -249,6 +250,9 @@ def write_packs(
         StoreFullError: no space left, or less than the media need; the same call resumes once space
             is free.
     """
+    check_type(
+        "plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)"
+    )
     settings = as_settings(JobSettings, job, options)
     pack_job = PackJob.open(source, encoder, directory, settings, plan.settings.overflow_policy)
     if plan.num_packs == 0:

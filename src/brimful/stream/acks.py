@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.base.blobs import BlobStore, open_blob_store
-from brimful.base.checks import setting_number
+from brimful.base.checks import check_type, setting_number
 from brimful.base.typing import AnyPath
 from brimful.base.wording import differences, setting
 from brimful.errors import CorruptFileError, SettingsError, StateError
@@ -38,6 +38,7 @@ def check_group(group: str) -> None:
     Raises:
         SettingsError: the name has characters that are not allowed in file names on every system.
     """
+    check_type("group", group, str, "the name of a training")
     if not _GROUP.fullmatch(group):
         raise SettingsError(
             f"{setting('group', group)} must be a name of letters, digits, dots, dashes and "

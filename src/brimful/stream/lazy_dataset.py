@@ -5,13 +5,12 @@ for new packs.
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
 from brimful.base.arguments import understands
-from brimful.base.checks import setting_number, whole_number
+from brimful.base.checks import index_of, setting_number, whole_number
 from brimful.base.fingerprint import short
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.base.wording import counted, setting
@@ -177,7 +176,7 @@ class LazyShardedDataset:
             CorruptFileError: its shard is damaged.
             ShardExpiredError: its shard was removed after later checkpoints.
         """
-        number = operator.index(index)
+        number = index_of("a pack", index)
         if number < 0:
             number += len(self)
         if number < 0:
