@@ -10,10 +10,6 @@ import pytest
 
 from brimful import errors
 
-NAMES = [
-    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.BrimfulError)
-]
-
 
 def _drawn() -> dict[str, tuple[str, str | None]]:
     """Class -> (parent, built-in base), read from the drawing."""
@@ -31,7 +27,7 @@ def _drawn() -> dict[str, tuple[str, str | None]]:
 
 def _real() -> dict[str, tuple[str, str | None]]:
     found = {}
-    for name in NAMES:
+    for name in errors.__all__:
         value = getattr(errors, name)
         if isinstance(value, type) and value is not errors.BrimfulError:
             names = [base.__name__ for base in value.__bases__]
@@ -44,6 +40,16 @@ def test_the_docstring_draws_every_class_with_its_parent_and_its_builtin():
     """Without it the tree that readers catch by would drift from the classes."""
     assert len(_drawn()) == 35
     assert _drawn() == _real()
+
+
+def test_every_error_class_of_the_module_is_public():
+    """Without it a new class could be raised that nobody can import by the documented way."""
+    defined = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception) and value.__module__ == errors.__name__
+    }
+    assert defined == {name for name in errors.__all__ if name != "missing_extra"}
 
 
 @pytest.mark.parametrize("where", ["", "data.jsonl:17"])
@@ -69,7 +75,7 @@ def test_a_bad_sample_names_file_line_sample_and_reason():
 
 def test_every_error_pickles():
     """Without it a worker's error would break the pool instead of reaching the user."""
-    classes = [getattr(errors, name) for name in NAMES if name != "BadSampleError"]
+    classes = [getattr(errors, name) for name in errors.__all__ if name not in ("missing_extra", "BadSampleError")]
     for error_class in classes:
         again = pickle.loads(pickle.dumps(error_class("what is wrong")))
         assert (type(again), str(again)) == (error_class, "what is wrong")

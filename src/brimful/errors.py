@@ -60,6 +60,46 @@ from functools import partial
 
 from brimful.base.wording import in_python
 
+__all__ = [
+    "BrimfulError",
+    "SettingsError",
+    "WrongTypeError",
+    "MissingExtraError",
+    "SourceError",
+    "SourceNotFoundError",
+    "UnknownFormatError",
+    "BadSampleError",
+    "EncodeError",
+    "TokenizerNotFoundError",
+    "AssistantTurnsError",
+    "AugmentationError",
+    "EncodersDifferError",
+    "ProcessorDiffersError",
+    "MeasureError",
+    "CacheMismatchError",
+    "PlanError",
+    "InvalidLengthsError",
+    "OversizedSampleError",
+    "NoTargetError",
+    "PlanMismatchError",
+    "BuildFailedError",
+    "StoreError",
+    "NotAPackStoreError",
+    "StoreMismatchError",
+    "StoreFullError",
+    "CorruptFileError",
+    "ShardExpiredError",
+    "StreamTimeoutError",
+    "UnfinishedStoreError",
+    "LengthChangedError",
+    "CollateError",
+    "StateError",
+    "RankFailedError",
+    "UnfinishedSharesError",
+    "TaskFailedError",
+    "missing_extra",
+]
+
 
 class BrimfulError(Exception):
     """Base of every error that brimful raises on purpose.

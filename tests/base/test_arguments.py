@@ -68,27 +68,24 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
     "a source for lengths": (lambda m: plan_packs(m.source, capacity=8), "and is a Source: open a file of lengths"),
     "token ids for lengths": (
         lambda m: plan_packs([[1, 2, 3], [4, 5]], capacity=8),
-        "lengths must be whole numbers, one for each sample, and are object",
+        "and the one of sample 0 is a list of 3: give the number of its tokens",
     ),
     "equally long token ids": (
         lambda m: plan_packs([[1, 2], [4, 5]], capacity=8),
-        "lengths must be whole numbers, one for each sample, and are int64 of shape (2, 2)",
+        "and the one of sample 0 is a list of 2",
     ),
-    "a missing length": (
-        lambda m: plan_packs([1, None], capacity=8),
-        "lengths must be whole numbers, one for each sample, and are object",
-    ),
+    "a missing length": (lambda m: plan_packs([1, None], capacity=8), "the one of sample 1 is None"),
     "lengths of a table": (
         lambda m: LengthTable.from_lengths([[1], [2, 3]]),
-        "tokens must be whole numbers, one for each sample, and are object",
+        "tokens must be whole numbers, one for each sample, and the one of sample 0 is a list of 1",
     ),
     "capacity by place": (
         lambda m: plan_packs([1, 2], 8),
-        "plan_packs: too many positional arguments",
+        "plan_packs: too many positional arguments: it is called as plan_packs(lengths, *, capacity)",
     ),
     "no capacity": (
         lambda m: plan_packs([1, 2]),
-        "missing a required argument: 'capacity'",
+        "missing a required argument: 'capacity': it is called as plan_packs(lengths, *, capacity)",
     ),
     "a name nearly right": (
         lambda m: plan_packs([1, 2], max_len=8),
@@ -255,7 +252,7 @@ def test_careless_calls_of_torch(made: Made) -> None:
     from brimful.integrations.trainers import choose_attention, evaluate_samples, one_by_one
 
     calls: dict[str, Callable[[], Any]] = {
-        "PackCollator: too many positional arguments": lambda: PackCollator("trl"),
+        "PackCollator: too many positional arguments: it is called as PackCollator()": lambda: PackCollator("trl"),
         "dialect must be a name and is 5": lambda: PackCollator(dialect=5),
         "a batch must be a list of packs or samples and is 42": lambda: PackCollator()(42),
         "a batch must be a list of packs or samples and is a Pack: one": lambda: PackCollator()(toy_pack([3])),

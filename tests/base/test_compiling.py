@@ -1,12 +1,14 @@
 """Compiled where it pays, and wherever the package is installed."""
 
 import sys
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
 from brimful.base import compiling
+from brimful.base.locks import locked
 
 
 def double(number):
@@ -73,6 +75,21 @@ def test_without_a_folder_to_keep_code_in(monkeypatch):
     with pytest.raises(RuntimeError, match="no locator available"):
         caching.FunctionCache(triple)
     assert compiling.compiled_form(triple)(7) == 21
+
+
+def test_one_process_compiles_for_all():
+    """Eight ranks of a machine start together: without it each compiles for half a minute, and keeps over the others."""
+    pytest.importorskip("numba")
+    form = compiling.compiled_form(quadruple)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(form(21)))
+    with locked(__file__):  # another process compiles a function of this file
+        thread.start()
+        thread.join(0.2)
+        assert form.signatures == []
+    thread.join()
+    assert results == [84]
+    assert len(form.signatures) == 1
 
 
 def test_a_numba_that_cannot_be_imported(monkeypatch, recwarn):

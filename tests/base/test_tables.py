@@ -135,6 +135,19 @@ def test_an_arrow_file_of_somebody_else_is_refused(tmp_path):
     assert str(caught.value) == f"{path} is an Arrow file that brimful did not write"
 
 
+def test_a_table_in_several_batches_is_refused(tmp_path):
+    """Without it only the first batch would be read and rows would be lost silently."""
+    path = str(tmp_path / "two.arrow")
+    schema = pa.schema([("size", pa.int64())], metadata={b"brimful": b"{}"})
+    batch = pa.record_batch([pa.array([1])], schema=schema)
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(batch)
+        writer.write_batch(batch)
+    with pytest.raises(CorruptFileError) as caught:
+        open_table(path)
+    assert str(caught.value) == f"{path} holds 2 record batches where one is due"
+
+
 def test_a_text_file_is_refused(tmp_path):
     """Without it --lengths data.jsonl would end in an error of Arrow."""
     path = tmp_path / "data.jsonl"

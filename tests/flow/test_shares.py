@@ -167,5 +167,5 @@ def test_the_program_ends_well_when_a_share_is_done(data, tmp_path):
     code, _, err = outcome(*command, "--task-index", "2")
     assert (code, err) == (
         2,
-        "error: --task-index must be from 0 to 1 and is 2\n",
+        "error: --task-index must be 0 to 1 and is 2 (a Slurm array counts from 0 with array=0-1)\n",
     )

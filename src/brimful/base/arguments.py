@@ -40,7 +40,7 @@ def understands(
     not fit.
 
     The other names are for users who know them from another library; documentation and type
-    checkers know one name.
+    checkers know one name. The error for a call that does not fit shows how the function is called.
 
     Args:
         elsewhere: by keyword argument that the function does not have: what to pass or call
@@ -65,7 +65,7 @@ def understands(
     >>> plan([1], 8)
     Traceback (most recent call last):
         ...
-    brimful.errors.WrongTypeError: plan: too many positional arguments
+    brimful.errors.WrongTypeError: plan: too many positional arguments: it is called as plan(lengths, *, capacity)
     """
 
     def decorate(function: Function) -> Function:
@@ -151,7 +151,19 @@ def _misfit(
         matches = get_close_matches(stray, names, n=1, cutoff=0.5)
         hint = f": did you mean {matches[0]}?" if matches else f"; it has {', '.join(names)}"
         return WrongTypeError(f"{title} got an unexpected keyword argument {stray!r}{hint}")
-    return WrongTypeError(f"{title}: {error}")
+    # The call is shown like a signature, with required arguments only, and a star before
+    # keyword-only ones.
+    texts: list[str] = []
+    for parameter in parameters.values():
+        is_required = (
+            parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY
+        )
+        if parameter.name == "self" or not is_required:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in texts:
+            texts.append("*")
+        texts.append(parameter.name)
+    return WrongTypeError(f"{title}: {error}: it is called as {title}({', '.join(texts)})")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Compiling a function never changes its result: the same function runs as plain Python, or has a
 NumPy form with the same result, and the tests compare both. The first use compiles for some seconds
 and keeps the result next to the package, or in the user's cache folder if the package is not
-writable.
+writable. If several processes of a machine start together, such as the ranks of a training run, one
+compiles a function and the others load it.
 """
 
 import contextlib
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
+
+from brimful.base.locks import locked
 
 WORTH_COMPILING = 200_000
 """Number of items from which loading compiled code is faster than running plain Python or NumPy."""
@@ -111,7 +114,7 @@ def compiled_form(function: Callable[..., Any]) -> Callable[..., Any] | None:
         return None
     form: Callable[..., Any]
     try:
-        form = numba.njit(cache=True, nogil=True)(function)
+        form = _compiled_by_one(numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:
         # Neither the package nor the user's cache folder is writable, as in many containers, so
         # numba refuses to cache. The function is compiled in each process.
@@ -137,6 +140,23 @@ def form_for(
         form.compile(tuple(map(_numba().typeof, arguments)))
         form.disable_compile()
     return form  # type: ignore[no-any-return]
+
+
+def _compiled_by_one(form: Any) -> Any:
+    """Let one process compile a cached form while the others wait and then find its code.
+
+    Numba looks up cached code, compiles and caches it in one call without a lock: processes that
+    start together would all compile, and one that saves its code may drop the code for other types
+    from the index.
+    """
+    look_up_or_compile, path = form.compile, form.py_func.__code__.co_filename
+
+    def compile_alone(signature: Any) -> Any:
+        with locked(path):
+            return look_up_or_compile(signature)
+
+    form.compile = compile_alone
+    return form
 
 
 @cache

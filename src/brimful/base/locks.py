@@ -20,6 +20,21 @@ def lock(file: Any, *, shared: bool = False) -> bool:
     return _flock(file, "LOCK_SH" if shared else "LOCK_EX")
 
 
+@contextlib.contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the lock of a file while a block runs.
+
+    It is unlocked explicitly: closing alone would leave the lock with a process that was forked
+    inside the block.
+    """
+    with open(path, "rb") as file:
+        lock(file)
+        try:
+            yield
+        finally:
+            _flock(file, "LOCK_UN")
+
+
 def try_lock(file: Any) -> bool:
     """Take the exclusive lock of an open file without waiting; return false if another holder has
     it, shared or not.

@@ -263,6 +263,10 @@ def open_table(path: AnyPath) -> Table:
         metadata = reader.schema.metadata or {}
         if _DESCRIPTION_KEY not in metadata:
             raise CorruptFileError(f"{name} is an Arrow file that brimful did not write")
+        if reader.num_record_batches != 1:
+            raise CorruptFileError(
+                f"{name} holds {reader.num_record_batches} record batches where one is due"
+            )
         # Column names are compared too: the checksum of a renamed column would never be looked up.
         checksums: dict[str, Fingerprint] = json.loads(metadata.get(_CHECKSUMS_KEY, b"{}"))
         is_same = checksums.pop(_DESCRIPTION, None) == fingerprint_bytes(metadata[_DESCRIPTION_KEY])

@@ -45,20 +45,37 @@ def as_lengths(lengths: IntArrayLike, name: str = "lengths") -> Lengths:
     if array.size == 0:
         array = array.astype(np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidLengthsError(
-            f"{name} must be whole numbers, one for each sample, and are {array.dtype} of shape "
-            f"{array.shape}"
-        )
-    if array.dtype == np.int32:
-        return array
-    # The conversion would wrap around numbers of wider types.
-    outside = np.flatnonzero((array > _MAX_LENGTH) | (array < -_MAX_LENGTH))
-    if len(outside):
-        raise InvalidLengthsError(
-            f"{name}: sample {outside[0]} has {int(array[outside[0]]):,}, and the maximum is "
-            f"{_MAX_LENGTH:,}"
-        )
-    return array.astype(np.int32)
+        raise InvalidLengthsError(f"{name} must be {_expectation(lengths, array)}")
+    if array.dtype != np.int32:
+        if int(array.max()) > _MAX_LENGTH:
+            longest = int(np.argmax(array))
+            raise InvalidLengthsError(
+                f"{name}: sample {longest} has {int(array[longest]):,}, above the maximum, "
+                f"{_MAX_LENGTH:,}"
+            )
+        # The conversion would wrap around numbers of wider types.
+        if int(array.min()) < -_MAX_LENGTH:
+            raise InvalidLengthsError(
+                f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}"
+            )
+        array = array.astype(np.int32)
+    return array
+
+
+def _expectation(lengths: Any, array: np.ndarray[Any, Any]) -> str:
+    """Return the end of the message ``… must be …``: expected numbers, and the first thing that
+    differs.
+    """
+    items = lengths if isinstance(lengths, Sequence) else ()
+    for index, item in enumerate(items):
+        if not isinstance(item, (int, float, np.number)):
+            return (
+                f"whole numbers, one for each sample, and the one of sample {index} is "
+                f"{describe(item)}: give the number of its tokens"
+            )
+    if array.ndim != 1:
+        return f"one row of numbers and has shape {array.shape}"
+    return f"whole numbers and are {array.dtype}"
 
 
 _ROWS_AT_ONCE = 1 << 16

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.base.execute import LOCAL, Engine, Execution, Resources, as_execution, run_tasks
-from brimful.errors import MissingExtraError, SettingsError, UnfinishedSharesError
+from brimful.errors import MissingExtraError, SettingsError, UnfinishedSharesError, WrongTypeError
 
 
 def test_a_share_is_every_so_many_th_task():
@@ -26,11 +26,11 @@ def test_every_task_is_in_one_share(num_items, num_tasks):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"task_index": 2, "num_tasks": 2}, "task_index must be from 0 to 1 and is 2"),
-        ({"task_index": -1, "num_tasks": 2}, "task_index must be from 0 to 1 and is -1"),
+        ({"task_index": 2, "num_tasks": 2}, "task_index must be 0 to 1 and is 2 (a Slurm array counts from 0 with"),
+        ({"task_index": -1, "num_tasks": 2}, "task_index must be 0 to 1 and is -1"),
         ({"task_index": 0, "num_tasks": 0}, "num_tasks must be at least 1 and is 0"),
-        ({"task_index": 0}, "task_index and num_tasks go together: give both"),
-        ({"num_tasks": 4}, "task_index and num_tasks go together: give both"),
+        ({"task_index": 0}, "task_index goes with num_tasks: give both"),
+        ({"num_tasks": 4}, "num_tasks goes with task_index: give both"),
         ({"engine": "dask"}, "engine 'dask' is unknown: use one of local, ray"),
         ({"engine": "ray", "task_index": 0, "num_tasks": 2}, 'engine="ray" distributes tasks itself: leave one out'),
     ],
@@ -43,14 +43,14 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 
 def test_a_share_is_a_whole_number():
-    with pytest.raises(SettingsError, match="task_index must be a whole number"):
+    with pytest.raises(WrongTypeError, match="task_index must be a whole number"):
         Execution(task_index="0", num_tasks=2)  # type: ignore[arg-type]
 
 
 def test_an_engine_is_known_by_its_name():
     assert as_execution("ray") == as_execution(Engine.RAY) == Execution(Engine.RAY)
     assert as_execution(LOCAL) is LOCAL
-    with pytest.raises(SettingsError, match="engine 4 is unknown: use one of local, ray"):
+    with pytest.raises(WrongTypeError, match="an Execution, or the name of an engine: local or ray"):
         as_execution(4)  # type: ignore[arg-type]
 
 

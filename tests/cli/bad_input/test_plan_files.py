@@ -15,13 +15,13 @@ WHOLE_NPY = io.BytesIO()
 np.save(WHOLE_NPY, np.arange(1, 1000))
 
 ARRAYS: dict[str, tuple[Any, str]] = {
-    "floats.npy": (np.array([1.5, 2.0]), "must be whole numbers, one for each sample, and are float64"),
-    "flags.npy": (np.array([True]), "must be whole numbers, one for each sample, and are bool"),
+    "floats.npy": (np.array([1.5, 2.0]), "must be whole numbers and are float64"),
+    "flags.npy": (np.array([True]), "must be whole numbers and are bool"),
     "texts.npy": (np.array(["a"]), "must be whole numbers"),
     "negative.npy": (np.array([5, -3]), "sample 1 has length -3"),
     "zero.npy": (np.array([5, 0]), "sample 1 has length 0"),
     "none.npy": (np.array([], dtype=np.int64), "holds no lengths"),
-    "square.npy": (np.ones((2, 2), dtype=int), "of shape (2, 2)"),
+    "square.npy": (np.ones((2, 2), dtype=int), "has shape (2, 2)"),
     "huge.npy": (np.array([1, 2**40]), "sample 1 has 1,099,511,627,776"),
     "objects.npy": (np.array([{}], dtype=object), "objects.npy"),
     "text.npy": (b"1 2 3\n", "text.npy"),

@@ -15,6 +15,7 @@ pytest.importorskip("accelerate")
 
 from brimful import PackCollator, PackLoader, PlanSettings, open_packs, open_source, pack_dataset  # noqa: E402
 from brimful.collate import Padding  # noqa: E402
+from brimful.integrations.trainers import attention  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -94,6 +95,7 @@ def test_the_page_runs_as_shown(page, made, monkeypatch, capsys):
             pytest.skip(f"{page} needs {NEEDS[page]}: {error}")
     monkeypatch.chdir(made)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    attention._tell.cache_clear()
     names = {}
     for code in blocks(page):
         if "# goes on from" not in code:

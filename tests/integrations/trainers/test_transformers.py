@@ -198,6 +198,12 @@ def test_losses_by_source_are_refused_where_there_are_no_logits(tmp_path):
             return (loss, {"loss": loss}) if return_outputs else loss
 
     trainer = make_trainer(tmp_path)
+    trainer.args.use_liger_kernel = True
+    with pytest.raises(
+        SettingsError, match=r"by_source needs the loss of each token, and use_liger_kernel=True makes no"
+    ):
+        log_packing(trainer, by_source=SOURCES)
+    trainer.args.use_liger_kernel = False
     trainer.__class__ = NoLogits
     log_packing(trainer, by_source=SOURCES)
     with pytest.raises(

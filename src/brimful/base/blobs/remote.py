@@ -14,7 +14,7 @@ from typing import Any
 
 from brimful.base.blobs.interface import Blob, BlobStore
 from brimful.base.blobs.local import LocalBlobStore
-from brimful.base.blobs.retries import ShortReadError, is_passing, repeated
+from brimful.base.blobs.retries import Retries, ShortReadError, is_passing
 from brimful.base.checks import path_of
 from brimful.errors import (
     BrimfulError,
@@ -113,16 +113,20 @@ class FsspecBlobStore(BlobStore):
 
     Reading takes any file system. ``put_if_absent`` takes file systems that create a name for only
     one writer (``CONDITIONAL``), and probes once that the server obeys. Requests that fail for a
-    transient reason are repeated (``repeated``), and the rest of a short answer is requested.
+    transient reason are repeated (``Retries``), and the rest of a short answer is requested.
 
     Args:
         url: of the prefix.
         filesystem, root: an open file system of fsspec and the prefix in it; opened from the URL if
             None.
+
+    Attributes:
+        retries: repeater of failed requests.
     """
 
     def __init__(self, url: str, *, filesystem: Any = None, root: str = "") -> None:
         self.url = url.rstrip("/")
+        self.retries = Retries(self.url)
         self._given = filesystem
         self._opened: tuple[int, Any] | None = None
         self._root = self._open()[1] if filesystem is None else root
@@ -156,10 +160,17 @@ class FsspecBlobStore(BlobStore):
     def blob(self, title: str) -> Iterator[Blob]:
         yield _MemoryBlob(self)
 
+    @contextlib.contextmanager
+    def used(self, *job_folders: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.retries.log_total()
+
     def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
         """Put all bytes of a blob with one request, which replaces an older blob."""
         body = bytes(data)
-        repeated(self.url, f"write {key}", lambda: self._fs.pipe_file(self._path(key), body))
+        self.retries.call(f"write {key}", lambda: self._fs.pipe_file(self._path(key), body))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         # Not when the store is opened: reading must not require write permission.
@@ -181,15 +192,24 @@ class FsspecBlobStore(BlobStore):
                     self._fs.pipe_file(self._path(key), data, mode="create")
             except Exception as error:
                 # Servers may also report an existing name by errors of other classes.
-                if isinstance(error, OSError) or is_passing(error):
-                    with contextlib.suppress(FileNotFoundError):
-                        return self.get(key) == data
+                content = (
+                    self._found(key) if isinstance(error, OSError) or is_passing(error) else None
+                )
+                if content is not None:
+                    return content == data
                 if isinstance(error, FileExistsError):
                     raise ShortReadError(f"{key} exists and cannot be read yet") from error
                 raise
             return True
 
-        return repeated(self.url, f"create {key}", create)
+        return self.retries.call(f"create {key}", create)
+
+    def _found(self, key: str) -> bytes | None:
+        """Return the bytes of a blob, or None if it is absent."""
+        try:
+            return self.get(key)
+        except FileNotFoundError:
+            return None
 
     def _probe(self) -> None:
         """Refuse a file system on which a second creation of the same name succeeds too."""
@@ -220,7 +240,7 @@ class FsspecBlobStore(BlobStore):
     def get_range(self, key: str, start: int, stop: int) -> bytes:
         data = bytearray()
         while (begin := start + len(data)) < stop:
-            data += repeated(self.url, f"read {key}", partial(self._piece, key, begin, stop))
+            data += self.retries.call(f"read {key}", partial(self._piece, key, begin, stop))
         return bytes(data)
 
     def _piece(self, key: str, begin: int, stop: int) -> bytes:
@@ -237,14 +257,14 @@ class FsspecBlobStore(BlobStore):
         return piece
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
-        with ThreadPoolExecutor(_THREADS) as threads:
+        if len(keys) < 2:
+            return [self.get(key) for key in keys]
+        with ThreadPoolExecutor(min(_THREADS, len(keys))) as threads:
             return list(threads.map(self.get, keys))
 
     def size(self, key: str) -> int | None:
         try:
-            return int(
-                repeated(self.url, f"look for {key}", lambda: self._fs.size(self._path(key)))
-            )
+            return int(self.retries.call(f"look for {key}", lambda: self._fs.size(self._path(key))))
         except FileNotFoundError:
             return None
 
@@ -260,7 +280,7 @@ class FsspecBlobStore(BlobStore):
             return self._fs.ls(self._path(folder), detail=True)
 
         try:
-            listing = repeated(self.url, f"list {prefix}", entries)
+            listing = self.retries.call(f"list {prefix}", entries)
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(
@@ -274,7 +294,7 @@ class FsspecBlobStore(BlobStore):
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            repeated(self.url, f"delete {key}", lambda: self._fs.rm_file(self._path(key)))
+            self.retries.call(f"delete {key}", lambda: self._fs.rm_file(self._path(key)))
 
 
 class _MemoryBlob(Blob):

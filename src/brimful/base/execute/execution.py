@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TypeAlias, TypeVar
 
 from brimful.base.arguments import option
-from brimful.base.checks import choice_of, setting_number
+from brimful.base.checks import check_type, choice_of
 from brimful.base.progress import Progress
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, UnfinishedSharesError
@@ -62,14 +62,26 @@ class Execution:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", choice_of(Engine, self.engine, argument="engine"))
+        for name in ("task_index", "num_tasks"):
+            check_type(name, getattr(self, name), (int, type(None)), "a whole number")
         if (self.task_index is None) != (self.num_tasks is None):
-            raise SettingsError(
-                f"{setting('task_index')} and {setting('num_tasks')} go together: give both"
+            absent, present = (
+                ("task_index", "num_tasks")
+                if self.task_index is None
+                else ("num_tasks", "task_index")
             )
-        if self.num_tasks is None:
+            raise SettingsError(f"{setting(present)} goes with {setting(absent)}: give both")
+        if self.task_index is None or self.num_tasks is None:
             return
-        setting_number("num_tasks", self.num_tasks, minimum=1)
-        setting_number("task_index", self.task_index, minimum=0, maximum=self.num_tasks - 1)
+        if self.num_tasks < 1:
+            raise SettingsError(
+                f"{setting('num_tasks')} must be at least 1 and is {self.num_tasks}"
+            )
+        if not 0 <= self.task_index < self.num_tasks:
+            raise SettingsError(
+                f"{setting('task_index')} must be 0 to {self.num_tasks - 1} and is "
+                f"{self.task_index} (a Slurm array counts from 0 with array=0-{self.num_tasks - 1})"
+            )
         if self.engine is not Engine.LOCAL:
             raise SettingsError(
                 f"{setting('task_index')} is a share of a job for processes of this machine, and "
@@ -120,6 +132,12 @@ def as_execution(execution: ExecutionLike) -> Execution:
     >>> as_execution("ray").engine.value
     'ray'
     """
+    check_type(
+        "execution",
+        execution,
+        (Execution, str),
+        "an Execution, or the name of an engine: local or ray",
+    )
     return execution if isinstance(execution, Execution) else Execution(engine=execution)  # type: ignore[arg-type]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -137,7 +138,7 @@ def choose_attention(
     >>> from transformers import LlamaConfig
     >>> choice = choose_attention(LlamaConfig(), machine=Machine("cuda", (7, 0)))
     >>> print(choice)
-    attention sdpa, batches as transformers: flash attention needs CUDA 8.0 and this is CUDA 7.0; flex attention trains on CUDA 8.0 and this is CUDA 7.0; the mask takes T² bytes
+    attention sdpa, batches as transformers: flash and flex attention need CUDA 8.0 and this is CUDA 7.0; the mask takes T² bytes
     """
     facts = facts_of(model)
     if machine is None:
@@ -163,9 +164,12 @@ def choose_attention(
                 name, facts, "no mask is needed" if name.startswith("flash") else "a block mask"
             )
         obstacles[name] = obstacle
-    # Only the obstacle of flash attention 2 is reported: flash attention 3 is only for Hopper.
-    del obstacles["flash_attention_3"]
-    reason = "; ".join(dict.fromkeys(obstacles.values()))
+    if machine.modern or machine.device == "npu":
+        # Only the obstacle of flash attention 2 is reported: flash attention 3 is only for Hopper.
+        del obstacles["flash_attention_3"]
+        reason = "; ".join(dict.fromkeys(obstacles.values()))
+    else:
+        reason = f"flash and flex attention need CUDA 8.0 and this is {machine.title}"
     # Every model has eager attention. Its mask is float32; the mask of SDPA is boolean.
     name, size = ("eager", "4 T²") if _obstacle("sdpa", facts, machine) else ("sdpa", "T²")
     return _choice(name, facts, f"{reason}; the mask takes {size} bytes")
@@ -185,7 +189,7 @@ def collator_for(
     the sum over targets divided by this number. A batch without targets then gives 0 instead of
     NaN.
 
-    It prints the choice and its reason in one line on stderr, on the first rank.
+    It prints the choice and its reason in one line on stderr, once, on the first rank.
 
     Args:
         model: a model of Transformers.
@@ -206,7 +210,7 @@ def collator_for(
     ):
         model.register_forward_hook(_loss_as_asked, with_kwargs=True)
     if not quiet and os.environ.get("RANK", "0") == "0":
-        print(f"brimful: {choice}", file=sys.stderr, flush=True)
+        _tell(f"brimful: {choice}")
     return PackCollator(
         dialect=choice.dialect,
         vocab_size=getattr(model.config.get_text_config(), "vocab_size", None),
@@ -330,3 +334,9 @@ def _accelerator_of(model: Any) -> torch.device | None:
     return (
         None if parameter is None or parameter.device.type in ("cpu", "meta") else parameter.device
     )
+
+
+@cache
+def _tell(line: str) -> None:
+    """Print a line once per process."""
+    print(line, file=sys.stderr, flush=True)

@@ -64,6 +64,8 @@ def log_packing(
     check_arguments(trainer.args, collator)
     parts = by_source if by_source is not None else {_ALL: 2**62} if token_acc else None
     losses = None if parts is None else SourceLosses(parts)
+    if losses is not None:
+        _check_has_losses(trainer)
     metrics = PackMetrics(
         trainer.accelerator, losses, labels_shifted=collator.dialect.labels_shifted
     )
@@ -72,6 +74,25 @@ def log_packing(
     # It comes first, so that the callbacks that report have the numbers.
     trainer.callback_handler.callbacks.insert(0, metrics)
     return metrics
+
+
+def _check_has_losses(trainer: Any) -> None:
+    """Refuse trainers that do not compute the loss of each token of whole rows."""
+    if getattr(trainer.args, "use_liger_kernel", False):
+        raise _no_losses("use_liger_kernel=True makes no logits")
+    parallelism = getattr(trainer.accelerator, "parallelism_config", None)
+    for name in ("cp_size", "sp_size"):
+        if int(getattr(parallelism, name, 1) or 1) > 1:
+            raise _no_losses(
+                f"{name}={getattr(parallelism, name)} gives each rank a part of the row"
+            )
+
+
+def _no_losses(reason: str) -> SettingsError:
+    return SettingsError(
+        f"{setting('by_source')} needs the loss of each token, and {reason}: leave it out, and "
+        "call evaluate_samples(…).by_source for the losses of sources"
+    )
 
 
 class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
@@ -124,12 +145,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         # the row.
         log_probs = getattr(outputs, "log_probs", None)
         if log_probs is None or log_probs.shape != labels[..., 1:].shape:
-            raise SettingsError(
-                f"{setting('by_source')} needs the loss of each token, and the model gives no "
-                "logits "
-                "for each of its tokens: leave it out, and call evaluate_samples(…).by_source for "
-                "the losses of sources"
-            )
+            raise _no_losses("the model gives no logits for each of its tokens")
         losses.add_tokens(
             -log_probs.detach(), outputs.label_mask, outputs.is_top1, source_ids[..., 1:]
         )
