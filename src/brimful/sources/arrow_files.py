@@ -10,9 +10,11 @@ their offsets when they are read.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -163,12 +165,29 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"
 class HuggingFaceRows(UniformBlockRows):
     """Rows of a ``datasets.Dataset``."""
 
-    def __init__(self, dataset: Any, title: str = "datasets.Dataset") -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        title: str | None = None,
+        *,
+        files: Sequence[tuple[str, int]] | None = None,
+    ) -> None:
+        """``files``: Arrow files of the rows in order, with the number of rows in each; None if
+        unknown.
+        """
+        if files is not None and getattr(dataset, "_indices", None) is None:
+            ends = list(itertools.accumulate(num_rows for _, num_rows in files))
+            paths = [path for path, _ in files]
+        else:
+            ends, paths = (
+                None,
+                list(dict.fromkeys(file["filename"] for file in dataset.cache_files)),
+            )
         # Set before the data set: pickled attributes are restored in this order, and the data set
         # maps the files.
-        self._files = _Files(file["filename"] for file in dataset.cache_files)
+        self._files = _Files([(path, Stamp.of(path)) for path in paths], ends)
         self._dataset = dataset
-        self.title = title
+        self.title = title or "datasets.Dataset"
 
     @classmethod
     def from_directory(cls, path: AnyPath, *, split: str | None = None) -> HuggingFaceRows:
@@ -181,21 +200,18 @@ class HuggingFaceRows(UniformBlockRows):
         """
         name = os.fspath(path)
         datasets = _library(f"reading {name}")
-        index = os.path.join(name, "dataset_dict.json")
-        if os.path.exists(index):
-            splits = _json(index).get("splits")
-            if not isinstance(splits, list):
-                raise SourceError(f"{index} is damaged: it does not name the splits")
-            name = os.path.join(name, require_split(map(str, splits), split, title=name))
+        splits = _saved_splits(name)
+        if splits:
+            name = os.path.join(name, require_split(splits, split, title=name))
         # Checked before datasets maps the files: a damaged one could kill the process.
-        _check_saved_files(name)
+        files = _saved_files(name)
         try:
             dataset = datasets.load_from_disk(name)
         except Exception as error:  # datasets raises many kinds of errors for damaged files
             raise SourceError(
                 f"{name} cannot be opened by datasets: {str(error).split(chr(10), 1)[0]}"
             ) from error
-        rows = cls(dataset, name)
+        rows = cls(dataset, title=name, files=files)
         rows.lies_in_files = True
         return rows
 
@@ -219,7 +235,7 @@ class HuggingFaceRows(UniformBlockRows):
                 raise SourceNotFoundError(
                     f"{name} (split {split}): no such file or directory here, and {reason}"
                 ) from error
-        return cls(dataset, f"{name} ({split})")
+        return cls(dataset, title=f"{name} ({split})")
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -229,7 +245,7 @@ class HuggingFaceRows(UniformBlockRows):
             # As they are stored: media as bytes or a path. ``datasets`` would decode an image at
             # each read.
             rows = self._checked(begin, end).to_pylist()
-            self._files.check()
+            self._files.check(begin, end)
             yield from rows
 
     def _checked(self, start: int, stop: int) -> Any:
@@ -240,7 +256,7 @@ class HuggingFaceRows(UniformBlockRows):
         """
         import pyarrow as pa
 
-        self._files.check()
+        self._files.check(start, stop)
         try:
             table = self._dataset.with_format("arrow")[start:stop]
             table.validate(full=True)
@@ -253,7 +269,7 @@ class HuggingFaceRows(UniformBlockRows):
 
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
         fingerprint = table_fingerprint(self._checked(start, stop))
-        self._files.check()
+        self._files.check(start, stop)
         return fingerprint
 
 
@@ -264,24 +280,31 @@ def _library(purpose: str) -> Any:
 
 
 class _Files:
-    """The files of a data set."""
+    """The files of a data set, and for each the row after its last one, if it is known."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._stamps = {path: Stamp.of(path) for path in paths}
+    def __init__(self, stamps: list[tuple[str, Stamp]], ends: list[int] | None) -> None:
+        self._stamps, self._ends = stamps, ends
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Refuse, in a worker process, files that have changed since."""
         self.__dict__.update(state)
-        self.check()
+        for path, stamp in self._stamps:
+            stamp.check(path)
 
-    def check(self) -> None:
-        """Refuse files that have changed."""
-        for path, stamp in self._stamps.items():
+    def check(self, start: int, stop: int) -> None:
+        """Refuse rows whose files have changed."""
+        first, last = 0, len(self._stamps)
+        if self._ends is not None:
+            first, last = (
+                bisect.bisect_right(self._ends, start),
+                bisect.bisect_left(self._ends, stop) + 1,
+            )
+        for path, stamp in self._stamps[first:last]:
             stamp.check(path)
 
 
-def _check_saved_files(path: str) -> None:
-    """Check the Arrow files of a saved data set.
+def _saved_files(path: str) -> list[tuple[str, int]]:
+    """Return the Arrow files of a saved data set in order, each with its number of rows.
 
     Raises:
         SourceError: one of its files is missing, cut short or damaged.
@@ -294,8 +317,17 @@ def _check_saved_files(path: str) -> None:
         raise SourceError(
             f"{path}/state.json is damaged: it does not name the data files"
         ) from error
-    for name in names:
-        _check_file(os.path.join(path, name), info)
+    return [(file := os.path.join(path, name), _checked_rows(file, info)) for name in names]
+
+
+def _saved_splits(path: str) -> list[str]:
+    """Return the names of the splits in a saved ``DatasetDict``; none in a saved ``Dataset``."""
+    if not os.path.exists(name := os.path.join(path, "dataset_dict.json")):
+        return []
+    splits = _json(name).get("splits")
+    if not isinstance(splits, list) or not splits:
+        raise SourceError(f"{name} is damaged: it does not name the splits")
+    return [str(split) for split in splits]
 
 
 def _json(path: str) -> dict[str, Any]:
@@ -312,8 +344,8 @@ def _json(path: str) -> dict[str, Any]:
     return value
 
 
-def _check_file(path: str, info: dict[str, Any]) -> None:
-    """Check the frames and columns of an Arrow file."""
+def _checked_rows(path: str, info: dict[str, Any]) -> int:
+    """Return the number of rows in an Arrow file after checking its frames and columns."""
     import pyarrow as pa
 
     try:
@@ -323,16 +355,19 @@ def _check_file(path: str, info: dict[str, Any]) -> None:
             file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
             if file.read() != _END:
                 raise SourceError(f"{path} is cut short: save the data set again")
+        num_rows = 0
         with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
             # datasets converts all values of columns whose saved type differs when it opens them:
             # check them first.
             must_check_values = not _has_saved_types(stream.schema, info)
             for batch in stream:
                 batch.validate(full=must_check_values)
+                num_rows += batch.num_rows
     except FileNotFoundError as error:
         raise SourceError(f"{path} is missing: save the data set again") from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise SourceError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+    return num_rows
 
 
 def _has_saved_types(schema: Any, info: dict[str, Any]) -> bool:

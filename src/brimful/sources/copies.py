@@ -24,7 +24,7 @@ from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir, exclusive
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.json_rows import array_elements
-from brimful.sources.lines import JsonLines
+from brimful.sources.lines import JsonArray, JsonLines
 from brimful.sources.rows import MAX_ROW_BYTES, Rows
 from brimful.sources.stamp import changed
 
@@ -151,9 +151,12 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def rows_of_pipe(pipe: IO[bytes], cache: Path | None) -> Rows:
-    """Copy JSON lines from standard input."""
+    """Copy JSON lines, or one JSON array, from standard input."""
     path = _spool(iter(partial(pipe.read, _PIECE), b""), cache)
-    return JsonLines(path, cache=cache, title="standard input")
+    kind: type[JsonLines] = JsonLines
+    if begins_like_array(path):
+        path, kind = unpacked(path, cache, is_array=True), JsonArray
+    return kind(path, cache=cache, title="standard input")
 
 
 def rows_of_iterable(rows: Iterable[Any], title: str, cache: Path | None) -> Rows:

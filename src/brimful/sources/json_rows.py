@@ -65,9 +65,11 @@ def row_of_line(line: bytes, parse: Callable[[bytes], Any] = json.loads) -> Any:
     try:
         value = parse(line)
     except (ValueError, RecursionError) as error:
-        return unreadable(error)
+        return MalformedRowError(f"{unreadable(error)}{_kind_of_whole(line)}")
     if not isinstance(value, (dict, str)):
-        return MalformedRowError(f"a row must be an object and is {type(value).__name__}")
+        return MalformedRowError(
+            f"a row must be an object and is {type(value).__name__}{_kind_of_whole(line)}"
+        )
     if isinstance(value, dict):
         # A parser keeps the last of two equal keys.
         names = [name for name, mark in _COLUMNS.items() if name in value and line.count(mark) > 1]
@@ -88,6 +90,20 @@ def unreadable(error: Exception) -> MalformedRowError:
     # A number of thousands of digits is a ``ValueError``.
     reason = "nested too deeply" if isinstance(error, RecursionError) else error
     return MalformedRowError(f"not readable as JSON: {reason}")
+
+
+def _kind_of_whole(line: bytes) -> str:
+    """Say what other JSON the file seems to be, judged by a line that is not a row; empty if
+    unknown.
+    """
+    text = line.strip()
+    if text.startswith(b"[") and text[1:].lstrip()[:1] in (b"", b"{"):
+        return ": it looks like a JSON array: give the file a name that ends in .json"
+    return (
+        ": it looks like one JSON object on several lines: each row must be one line"
+        if text == b"{"
+        else ""
+    )
 
 
 def object_of(data: bytes) -> dict[str, Any]:

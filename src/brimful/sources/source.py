@@ -268,8 +268,18 @@ class Source:
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """Blocks of rows with fingerprints of their content and of how it is read."""
+        """Blocks of rows with fingerprints of their content and of how it is read.
+
+        Raises:
+            SourceError: the blocks leave rows out, which would then be in no table and no pack.
+        """
         blocks = self.rows.blocks
+        edges = [0, *(block.stop for block in blocks)]
+        if edges[-1] != len(self) or edges[:-1] != [block.start for block in blocks]:
+            raise SourceError(
+                f"{self.title}: its blocks do not cover its {len(self):,} rows, each once and in "
+                "order"
+            )
         result: list[Block] = []
         file_edges = set(
             [*accumulate((num_rows for num_rows, _ in self._sized_readings), initial=0)][FEW_FILES:]

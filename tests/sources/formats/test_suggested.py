@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brimful.base.wording import in_python
-from brimful.errors import SourceError
+from brimful.errors import SourceError, UnknownFormatError
 from brimful.sources import open_source
 from brimful.sources.formats import suggested
 from tests.sources.tools import Put
@@ -54,8 +54,16 @@ def test_rows_of_kto_are_told_their_own_format() -> None:
     assert open_source(rows, format="messages_kto")[0].completion is not None
 
 
-def test_a_file_of_utf16_is_told_by_its_look(put: Put) -> None:
+def test_files_of_other_json_are_told_by_their_look(put: Put) -> None:
     """Without it the reader is told of a column, and has to find out what kind of file it is."""
     row = '{"text": "a"}'
+    path = put("a.jsonl", f'{{"data": [{row}, {row}]}}\n')
+    with pytest.raises(UnknownFormatError, match="Rows seem to be under 'data': write that list to a"):
+        open_source(path)
+    for content in (f"[{row}]", f"[\n{row},\n{row}\n]"):
+        (bad, *_) = open_source(put("a.jsonl", content), format="text").read(0, 1)
+        assert str(bad).endswith("it looks like a JSON array: give the file a name that ends in .json")
+    (bad, *_) = open_source(put("a.json", '{\n"text":\n"a"}\n'), format="text").read(0, 1)
+    assert str(bad).endswith("it looks like one JSON object on several lines: each row must be one line")
     with pytest.raises(SourceError, match=r"looks like UTF-16: write it as UTF-8 first \(iconv"):
         open_source(put("b.jsonl", f"{row}\n{row}\n".encode("utf-16")))

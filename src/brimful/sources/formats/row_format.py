@@ -248,10 +248,13 @@ def detect(
     summary = (
         f"has keys {sorted(keys)}" if keys else f"is {type(rows[0]).__name__ if rows else 'none'}"
     )
-    example = suggested(row) or _named("messages", {"messages": "dialogue"})
+    example, hint = suggested(row), ""
+    if not example:
+        example = _named("messages", {"messages": "dialogue"})
+        hint = _rows_under_a_key(row)
     raise UnknownFormatError(
         f"the rows have no format that brimful knows; the first {summary}. "
-        f"Name the format and its fields, for example {example} "
+        f"{hint}Name the format and its fields, for example {example} "
         f"(formats: {', '.join(FORMATS)})"
     )
 
@@ -291,3 +294,21 @@ def _named(name: str, fields: Mapping[str, str]) -> str:
         if new_keys
         else setting("format", name)
     )
+
+
+_MOST_KEYS_AROUND_ROWS = 4
+"""Maximum keys of an object that wraps rows, such as ``{"data": [ … ], "version": 1}``; other JSON
+files have more.
+"""
+
+
+def _rows_under_a_key(row: Mapping[str, Any]) -> str:
+    """Return a sentence about an object that wraps the rows; empty for other rows."""
+    keys = [
+        key
+        for key, value in row.items()
+        if isinstance(value, list) and value and suggested(value[0])
+    ]
+    if not keys or len(row) > _MOST_KEYS_AROUND_ROWS:
+        return ""
+    return f"Rows seem to be under {keys[0]!r}: write that list to a separate .json file. "
