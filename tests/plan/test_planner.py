@@ -88,9 +88,9 @@ def test_pack_order_has_nothing_to_do_with_length():
         ([3, 0], "sample 1 has length 0"),
         ([3, -2], "sample 1 has length -2"),
         ([3, -1], "sample 1 has length -1"),
-        ([1.5, 2.0], "must be whole numbers, one for each sample, and are float64"),
-        ([[1, 2]], "and are int64 of shape"),
-        ([2**31], "and the maximum is"),
+        ([1.5, 2.0], "must be whole numbers and are float64"),
+        ([[1, 2]], "the one of sample 0 is a list of 2"),
+        ([2**31], "above the maximum"),
         (np.array(["a"]), "must be whole numbers"),
     ],
 )
