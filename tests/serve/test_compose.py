@@ -203,6 +203,15 @@ def test_samples_above_the_capacity(overflow, pieces, dropped, truncated):
     assert composer.ledger.samples_packed + composer.ledger.samples_dropped == 2
 
 
+def test_the_ledger_cannot_lie():
+    """A sample that vanished is found at the next look."""
+    composer = MicroBatchComposer(TokenBudget(4))
+    composer.add(0, 3, 3)
+    composer._waiting.clear()
+    with pytest.raises(AssertionError, match="0 samples accounted for, 1 came in"):
+        composer.ledger  # noqa: B018
+
+
 @given(lengths=st.lists(st.integers(1, 20), max_size=30), overflow=st.sampled_from(["drop", "truncate", "split"]))
 def test_the_ledger_adds_up_at_every_moment(lengths, overflow):
     """A sample that vanished would be missing in no other number."""

@@ -33,7 +33,8 @@ class BatchLedger:
     """Ledger of samples and tokens.
 
     ``samples_in = samples_packed + samples_dropped + samples_carried + samples_rejected`` and
-    ``tokens_in = tokens_packed + tokens_dropped + tokens_carried + tokens_truncated``.
+    ``tokens_in = tokens_packed + tokens_dropped + tokens_carried + tokens_truncated``; checked at
+    every access.
     """
 
     samples_in: int = 0
@@ -48,6 +49,23 @@ class BatchLedger:
     tokens_carried: int = 0
     samples_rejected: int = 0
     micro_batches: int = 0
+
+    def check(self) -> BatchLedger:
+        """Return the ledger itself; assert that its sums are consistent."""
+        samples = (
+            self.samples_packed
+            + self.samples_dropped
+            + self.samples_carried
+            + self.samples_rejected
+        )
+        tokens = (
+            self.tokens_packed + self.tokens_dropped + self.tokens_carried + self.tokens_truncated
+        )
+        assert samples == self.samples_in, (
+            f"{samples} samples accounted for, {self.samples_in} came in"
+        )
+        assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
+        return self
 
     def as_dict(self) -> dict[str, int]:
         """Return the counts for JSON."""
@@ -104,9 +122,11 @@ class MicroBatchComposer:
 
     @property
     def ledger(self) -> BatchLedger:
-        """Copy of the ledger."""
+        """Copy of the ledger; asserts that its sums are consistent."""
         num_carried = sum(segment.samples for segment in self.waiting)
-        return replace(self._ledger, samples_carried=num_carried, tokens_carried=self._length)
+        return replace(
+            self._ledger, samples_carried=num_carried, tokens_carried=self._length
+        ).check()
 
     def mark(self) -> ComposerMark:
         """Return a snapshot for ``go_to``."""

@@ -4,8 +4,9 @@ samples.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.checks import check_share, setting_number
 from brimful.base.ragged import offsets_of
-from brimful.base.typing import AnyIntArray, Int64Array, Lengths, Offsets, SampleIds
+from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets, SampleIds
 from brimful.base.wording import differences
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
 from brimful.lengths.table import REJECTED
@@ -59,18 +60,60 @@ class StreamPacks:
     @classmethod
     def of_parts(cls, parts: list[StreamPacks]) -> StreamPacks:
         """Concatenate the packs of several parts."""
-        no_ids, no_tokens = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
-        parts = [cls(np.zeros(1, dtype=np.int64), no_ids, no_tokens, no_tokens), *parts]
-        sizes = np.concatenate([np.diff(part.offsets) for part in parts])
-        names = ("sample_ids", "starts", "lengths")
-        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-        return cls(offsets_of(sizes), *columns)
+        return cls(
+            offsets_of(
+                np.concatenate(
+                    [np.empty(0, dtype=np.int64), *(np.diff(part.offsets) for part in parts)]
+                )
+            ),
+            np.concatenate([np.empty(0, dtype=np.int64), *(part.sample_ids for part in parts)]),
+            np.concatenate([np.empty(0, dtype=np.int32), *(part.starts for part in parts)]),
+            np.concatenate([np.empty(0, dtype=np.int32), *(part.lengths for part in parts)]),
+        )
+
+
+@dataclass(frozen=True)
+class StreamLedger:
+    """Account of a stream so far: in = emitted + waiting + losses to the overflow policy.
+
+    Segments are samples, or the pieces of a sample that was split.
+    """
+
+    samples_in: int = 0
+    tokens_in: int = 0
+    samples_rejected: int = 0
+    samples_dropped: int = 0
+    tokens_dropped: int = 0
+    samples_truncated: int = 0
+    tokens_truncated: int = 0
+    samples_split: int = 0
+    segments: int = 0
+    packs_emitted: int = 0
+    segments_emitted: int = 0
+    tokens_emitted: int = 0
+    segments_waiting: int = 0
+    tokens_waiting: int = 0
+
+    def __post_init__(self) -> None:
+        tokens = (
+            self.tokens_emitted + self.tokens_waiting + self.tokens_dropped + self.tokens_truncated
+        )
+        assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
+        segments = self.segments_emitted + self.segments_waiting
+        assert segments == self.segments, (
+            f"{segments} segments accounted for, {self.segments} came in"
+        )
+        samples = self.samples_rejected + self.samples_dropped + self.segments
+        assert self.samples_split or samples == self.samples_in, (
+            f"{samples} samples of {self.samples_in}"
+        )
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the account for JSON."""
+        return asdict(self)
 
 
 _VERSION = 1
-
-_COUNTS = ("packs_emitted", "samples_dropped")
-"""Attributes of a planner that its state holds."""
 
 _WAITING = np.dtype(
     [("id", np.int64), ("start", np.int32), ("length", np.int32), ("deadline", np.int64)]
@@ -186,10 +229,7 @@ class Lookahead:
             "overflow": self._overflow.value,
         }
         self._full_load = ceil(tokens_of(min_fill, self._capacity))
-        self.packs_emitted = 0
-        """Number of packs so far."""
-        self.samples_dropped = 0
-        """Number of samples so far that the overflow policy left out."""
+        self._counts = Counter(StreamLedger().as_dict())
         self._window = np.empty(self._size, dtype=_WAITING)  # in order of arrival
         self._num_waiting = 0
 
@@ -219,7 +259,7 @@ class Lookahead:
         while row < len(segments):
             # Add segments while the window has room; a full window is planned, and half of it
             # leaves.
-            num_before, num_emitted = self._num_waiting, self.packs_emitted
+            num_before, num_emitted = self._num_waiting, self._counts["packs_emitted"]
             count = min(self._size - num_before, len(segments) - row)
             rows = slice(row, row + count)
             arrivals[rows] = num_emitted
@@ -239,16 +279,29 @@ class Lookahead:
         """End the stream and return the packs of all waiting samples, however full."""
         return self._plan(is_last=True) if self._num_waiting else StreamPacks.of_parts([])
 
+    @property
+    def _waiting(self) -> npt.NDArray[np.void]:
+        return self._window[: self._num_waiting]
+
+    @property
+    def ledger(self) -> StreamLedger:
+        """Account of every sample and token so far."""
+        waiting = {
+            "segments_waiting": self._num_waiting,
+            "tokens_waiting": int(self._waiting["length"].sum(dtype=np.int64)),
+        }
+        return StreamLedger(**{**self._counts, **waiting})
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next packs depend on, as plain numbers for JSON: settings,
         counts and window.
         """
-        waiting = self._window[: self._num_waiting]
+        waiting = self._waiting
         deadlines, times = np.unique(waiting["deadline"], return_counts=True)
         return {
             "version": _VERSION,
             **self._settings,
-            "counts": {name: getattr(self, name) for name in _COUNTS},
+            "counts": dict(self._counts),
             "sample_ids": waiting["id"].tolist(),
             "starts": waiting["start"].tolist() if waiting["start"].any() else None,
             "lengths": waiting["length"].tolist(),
@@ -266,33 +319,21 @@ class Lookahead:
         mismatch = differences(state, own_state, own_state)
         if mismatch:
             raise StateError(f"the lookahead state does not fit: {mismatch}")
-        try:
-            counts = {name: int(state["counts"][name]) for name in _COUNTS}
-            waiting = np.zeros(len(state["sample_ids"]), dtype=_WAITING)
-            waiting["id"], waiting["length"] = state["sample_ids"], state["lengths"]
-            waiting["start"] = state["starts"] or 0
-            waiting["deadline"] = np.repeat(*state["deadlines"])
-            lengths = waiting["length"]
-            if ((lengths < 1) | (lengths > self._capacity)).any() or len(waiting) >= self._size:
-                raise ValueError(
-                    f"lengths are not fewer than {self._size:,}, from 1 to {self._capacity:,}"
-                )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise StateError(
-                f"the lookahead state is damaged: {type(error).__name__} {error}"
-            ) from error
-        self.__dict__.update(counts)
-        self._num_waiting = len(waiting)
-        self._window[: len(waiting)] = waiting
+        self._counts, waiting = _read_state(
+            state, size=self._size, capacity=self._capacity, max_wait=self._max_wait
+        )
+        self._num_waiting = len(waiting["id"])
+        for name, column in waiting.items():
+            self._window[name][: self._num_waiting] = column
 
     def __repr__(self) -> str:
         waiting = f"{self._num_waiting:,} of {self._size:,} samples waiting"
-        return f"Lookahead({self._algorithm}, {waiting}, {self.packs_emitted:,} packs emitted)"
+        return f"Lookahead({self._algorithm}, {waiting}, {self._counts['packs_emitted']:,} packs emitted)"
 
     def _segments(
         self, ids: SampleIds, lengths: Lengths
     ) -> tuple[npt.NDArray[np.void], Int64Array]:
-        """Apply the overflow policy.
+        """Apply the overflow policy and count its cost.
 
         Returns:
             The segments, without deadlines; and for each segment the row of its sample's first
@@ -318,7 +359,27 @@ class Lookahead:
             )
         segments = apply_overflow(lengths, capacity=self._capacity, policy=self._overflow)
         rows = segments.ids()
-        self.samples_dropped += len(segments.dropped_ids)
+        num_rejected = int(np.count_nonzero(lengths == REJECTED))
+        oversized_tokens, num_oversized = (
+            int(lengths[oversized].sum(dtype=np.int64)),
+            int(np.count_nonzero(oversized)),
+        )
+        cut_tokens = oversized_tokens - num_oversized * self._capacity
+        truncated = {"samples_truncated": num_oversized, "tokens_truncated": cut_tokens}
+        costs = {
+            Overflow.ERROR: {},
+            Overflow.DROP: {"samples_dropped": num_oversized, "tokens_dropped": oversized_tokens},
+            Overflow.TRUNCATE: truncated,
+            Overflow.TRUNCATE_LEFT: truncated,
+            Overflow.SPLIT: {"samples_split": num_oversized},
+        }
+        arrived = {
+            "samples_in": len(ids),
+            "tokens_in": int(lengths.sum(dtype=np.int64)) - REJECTED * num_rejected,
+            "samples_rejected": num_rejected,
+            "segments": len(rows),
+        }
+        self._counts.update(arrived | costs[self._overflow])
         waiting = np.zeros(len(rows), dtype=_WAITING)
         waiting["id"], waiting["length"] = ids[rows], segments.lengths
         if segments.starts is not None:
@@ -327,10 +388,10 @@ class Lookahead:
 
     def _plan(self, *, is_last: bool) -> StreamPacks:
         """Pack the window, remove the packs that leave, and close the gaps."""
-        waiting = self._window[: self._num_waiting]
+        waiting = self._waiting
         lengths = np.ascontiguousarray(waiting["length"])
         # Packs that each segment may wait for, beyond the packs of earlier positions in the window.
-        slack = waiting["deadline"] - self.packs_emitted - np.arange(len(waiting))
+        slack = waiting["deadline"] - self._counts["packs_emitted"] - np.arange(len(waiting))
         packing = _pack_window(lengths, slack, algorithm=self._algorithm, capacity=self._capacity)
         num_packs = len(packing)
         oldest = np.minimum.reduceat(packing.items, packing.offsets[:-1])
@@ -339,23 +400,17 @@ class Lookahead:
         elif self._algorithm == "next_fit":
             leaves = np.arange(num_packs) < max(1, num_packs - 1)
         else:
-            # Full packs, the fullest until half of the segments have left, and due packs.
-            loads = loads_of(packing, lengths)
-            fullest_first = np.lexsort((oldest, -loads))
-            num_segments = np.cumsum(packing.sizes[fullest_first])
-            num_fullest = int(np.searchsorted(num_segments, -(-len(lengths) // 2))) + 1
-            leaves = loads >= self._full_load
-            leaves[fullest_first[:num_fullest]] = True
-            leaves |= np.logical_or.reduceat(
-                (slack < num_packs)[packing.items], packing.offsets[:-1]
-            )
+            leaves = _choose_packs(lengths, slack, packing, oldest, full_load=self._full_load)
         packs = np.flatnonzero(leaves)
         packing = packing.take(packs[np.argsort(oldest[packs])])
         rows = packing.items
         emitted = StreamPacks(
             packing.offsets, waiting["id"][rows], waiting["start"][rows], lengths[rows]
         )
-        self.packs_emitted += len(emitted)
+        num_tokens = int(emitted.lengths.sum(dtype=np.int64))
+        self._counts.update(
+            packs_emitted=len(emitted), segments_emitted=len(rows), tokens_emitted=num_tokens
+        )
         # The other segments move up in the window, in order of arrival.
         others = np.delete(waiting, rows)
         self._num_waiting = len(others)
@@ -379,3 +434,59 @@ def _pack_window(lengths: Lengths, slack: Int64Array, *, algorithm: str, capacit
         order = np.concatenate([order[due_rows], order[~due_rows]])
     packing = pack(lengths[order], capacity=capacity)
     return Packing(packing.offsets, order[packing.items])
+
+
+def _choose_packs(
+    lengths: Lengths, slack: Int64Array, packing: Packing, oldest: AnyIntArray, *, full_load: int
+) -> BoolArray:
+    """Choose the packs that leave: full packs, the fullest until half of the segments have left,
+    and due packs.
+    """
+    loads = loads_of(packing, lengths)
+    fullest_first = np.lexsort((oldest, -loads))
+    num_segments = np.cumsum(packing.sizes[fullest_first])
+    leaves: BoolArray = loads >= full_load
+    leaves[fullest_first[: int(np.searchsorted(num_segments, -(-len(lengths) // 2))) + 1]] = True
+    leaves |= np.logical_or.reduceat((slack < len(packing))[packing.items], packing.offsets[:-1])
+    return leaves
+
+
+def _read_state(
+    state: Mapping[str, Any], *, size: int, capacity: int, max_wait: int
+) -> tuple[Counter[str], dict[str, AnyIntArray]]:
+    """Read counts and window from a state, and check that they agree: a state may come from
+    anywhere.
+    """
+    try:
+        counts = Counter({key: int(state["counts"][key]) for key in StreamLedger().as_dict()})
+        ids = np.array(state["sample_ids"], dtype=np.int64)
+        lengths = np.array(state["lengths"], dtype=np.int32)
+        starts = np.array(state["starts"] or [0] * len(ids), dtype=np.int32)
+        deadlines = np.repeat(*(np.array(part, dtype=np.int64) for part in state["deadlines"]))
+        StreamLedger(
+            **{
+                **counts,
+                "segments_waiting": len(ids),
+                "tokens_waiting": int(lengths.sum(dtype=np.int64)),
+            }
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
+        raise StateError(
+            f"the lookahead state is damaged: {type(error).__name__} {error}"
+        ) from error
+    emitted = counts["packs_emitted"]
+    ranks = np.arange(len(deadlines))
+    if not len(ids) == len(lengths) == len(starts) == len(deadlines) < size:
+        shown = f"{len(ids)} sample ids, {len(lengths)} lengths, {len(deadlines)} deadlines"
+        raise StateError(
+            f"the lookahead state is damaged: {shown}, and fewer than {size:,} can wait"
+        )
+    if len(ids) and not (lengths.min() >= 1 and lengths.max() <= capacity and starts.min() >= 0):
+        raise StateError(f"the lookahead state is damaged: lengths are not from 1 to {capacity:,}")
+    if (
+        (np.diff(deadlines) < 0).any()
+        or (deadlines < emitted + ranks).any()
+        or (deadlines > emitted + max_wait).any()
+    ):
+        raise StateError("the lookahead state is damaged: a sample would wait too long")
+    return counts, {"id": ids, "start": starts, "length": lengths, "deadline": deadlines}

@@ -183,12 +183,13 @@ class PackingWindow:
     @property
     def statistics(self) -> ProducerStatistics:
         """Account so far."""
+        ledger = self._planner.ledger
         # A split sample waits while one of its segments waits.
         waiting_items = set(self._waiting).union(*(pack.sample_ids.tolist() for pack in self.ready))
         num_dropped = {
             "malformed": self.counts["malformed"],
             "without_target": self.counts["without_target"],
-            "oversized": self._planner.samples_dropped,
+            "oversized": ledger.samples_dropped,
         }
         num_read = self.counts["samples_read"]
         return ProducerStatistics(
