@@ -278,7 +278,10 @@ def test_a_pack_has_the_positions_of_its_samples(family):
             "has the grid .1, 4, 5., which tokens of 2 · 2 do not",
         ),
         (RopeMedium(MediaKind.IMAGE, [0], (1, 4, 0)), QWEN2_VL, "has the grid .1, 4, 0."),
-        (RopeMedium(MediaKind.IMAGE, [0], (2, 2, 2)), QWEN2_VL, "several grids in time and not a video"),
+        (RopeMedium(MediaKind.IMAGE, [0], (2, 2, 2)), QWEN2_VL, "only videos have several grids"),
+        (RopeMedium(MediaKind.AUDIO, [0], (1, 2, 2)), QWEN2_5_OMNI, "is audio, which has no grid"),
+        (RopeMedium(MediaKind.VIDEO, [0], (2, 2, 2)), QWEN3_VL, "has 1 runs of tokens, and 2 are expected"),
+        (RopeMedium(MediaKind.VIDEO, [0, 3], (2, 2, 2)), QWEN2_VL, "has 2 runs of tokens, and 1 are expected"),
         (RopeMedium(MediaKind.VIDEO, [4, 0], (2, 2, 2)), QWEN3_VL, "has 1 tokens at token 0, where tokens 5 … 8"),
     ],
 )

@@ -158,14 +158,26 @@ def _token_grid(medium: RopeMedium, rule: RopeRule) -> tuple[Int64Array, int, in
     """
     grids, *patches = medium.grid
     height, width = (count // rule.merge_size for count in patches)
-    is_video = medium.kind is MediaKind.VIDEO
-    is_whole = min(height, width) >= 1 and not any(count % rule.merge_size for count in patches)
-    if not is_whole or grids < 1 or (grids != 1 and not is_video):
+    if grids < 1 or min(height, width) < 1 or any(count % rule.merge_size for count in patches):
         raise BadMediumError(
             f"has the grid {medium.grid}, which tokens of {rule.merge_size} · {rule.merge_size} do "
-            "not fill, or which is several grids in time and not a video's"
+            "not fill"
         )
-    if is_video and rule.has_frames_apart:
+    if medium.kind is MediaKind.AUDIO:
+        raise BadMediumError(
+            "is audio, which has no grid: leave it out, because its tokens count like text"
+        )
+    is_video = medium.kind is MediaKind.VIDEO
+    if grids != 1 and not is_video:
+        raise BadMediumError(f"has the grid {medium.grid}: only videos have several grids in time")
+    is_apart = is_video and rule.has_frames_apart
+    num_runs = grids if is_apart else 1
+    if len(medium.starts) != num_runs:
+        raise BadMediumError(
+            f"has {len(medium.starts)} runs of tokens, and {num_runs} are expected for the grid "
+            f"{medium.grid}"
+        )
+    if is_apart:
         grids = 1
     if rule.tokens_per_second is None or not is_video:
         return np.arange(grids, dtype=np.int64), height, width

@@ -238,7 +238,9 @@ def packed_preference_loss(
     batch: dict[str, Any],
     *,
     reference_model: Any = None,
-    **settings: Any,
+    beta: float = 0.1,
+    loss_type: str = "sigmoid",
+    label_smoothing: float = 0.0,
 ) -> PreferenceLosses:
     """Run a model on a batch of ``PreferenceCollator`` and return the loss of each pair.
 
@@ -246,16 +248,30 @@ def packed_preference_loss(
         model: of Transformers; called without labels.
         batch: of ``PreferenceCollator``, on the device of the model. It is not changed.
         reference_model: runs without gradients, if the batch has no reference log probabilities.
-        settings: ``beta``, ``loss_type`` and ``label_smoothing`` of ``preference_loss``.
+        beta, loss_type, label_smoothing: see ``preference_loss``.
 
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both.
     """
     losses, reference_logps = policy_and_reference(model, reference_model, batch, _PAIRS, "pairs")
-    return preference_loss(losses, batch[_PAIRS]["pairs"], reference_logps, **settings)
+    return preference_loss(
+        losses,
+        batch[_PAIRS]["pairs"],
+        reference_logps,
+        beta=beta,
+        loss_type=loss_type,
+        label_smoothing=label_smoothing,
+    )
 
 
-def train_on_preferences(trainer: Any, *, reference_model: Any = None, **settings: Any) -> None:
+def train_on_preferences(
+    trainer: Any,
+    *,
+    reference_model: Any = None,
+    beta: float = 0.1,
+    loss_type: str = "sigmoid",
+    label_smoothing: float = 0.0,
+) -> None:
     """Let a ``Trainer`` of Transformers train on packed pairs, with equal weight for each pair of a
     step.
 
@@ -265,7 +281,7 @@ def train_on_preferences(trainer: Any, *, reference_model: Any = None, **setting
 
     Args:
         trainer: with a ``PreferenceCollator`` and packs of preferences.
-        reference_model, settings: see ``packed_preference_loss``.
+        reference_model, beta, loss_type, label_smoothing: see ``packed_preference_loss``.
 
     Raises:
         SettingsError: another collator.
@@ -277,7 +293,14 @@ def train_on_preferences(trainer: Any, *, reference_model: Any = None, **setting
         return trainer.accelerator.reduce(count, reduction="sum")  # type: ignore[no-any-return]
 
     def losses_of(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        result = packed_preference_loss(model, inputs, reference_model=reference_model, **settings)
+        result = packed_preference_loss(
+            model,
+            inputs,
+            reference_model=reference_model,
+            beta=beta,
+            loss_type=loss_type,
+            label_smoothing=label_smoothing,
+        )
         trainer.preference_metrics = {
             "rewards/chosen": float(result.chosen_rewards.mean()),
             "rewards/rejected": float(result.rejected_rewards.mean()),

@@ -248,7 +248,10 @@ def packed_kto_loss(
     *,
     kl: Any = None,
     reference_model: Any = None,
-    **settings: Any,
+    beta: float = 0.1,
+    loss_type: str = "kto",
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
 ) -> KtoLosses:
     """Run a model on a batch of ``KtoCollator`` and return the loss of each row.
 
@@ -257,8 +260,7 @@ def packed_kto_loss(
         batch: of ``KtoCollator``, on the device of the model. It is not changed.
         kl: KL term of the step, from ``kl_sums``; None for ``apo_zero_unpaired``.
         reference_model: runs without gradients, if the batch has no reference log probabilities.
-        settings: ``beta``, ``loss_type``, ``desirable_weight`` and ``undesirable_weight`` of
-            ``kto_loss``.
+        beta, loss_type, desirable_weight, undesirable_weight: see ``kto_loss``.
 
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both; see also
@@ -278,12 +280,26 @@ def packed_kto_loss(
     losses, reference_logps = policy_and_reference(model, reference_model, batch, _KTO, "segments")
     facts = batch[_KTO]
     return kto_loss(
-        losses, facts["segments"], facts["is_desirable"], reference_logps, kl=kl, **settings
+        losses,
+        facts["segments"],
+        facts["is_desirable"],
+        reference_logps,
+        kl=kl,
+        beta=beta,
+        loss_type=loss_type,
+        desirable_weight=desirable_weight,
+        undesirable_weight=undesirable_weight,
     )
 
 
 def train_on_kto(
-    trainer: Any, *, reference_model: Any = None, loss_type: str = "kto", **settings: Any
+    trainer: Any,
+    *,
+    reference_model: Any = None,
+    beta: float = 0.1,
+    loss_type: str = "kto",
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
 ) -> None:
     """Let a ``Trainer`` of Transformers train on packed KTO rows, with equal weight for each row of
     a step.
@@ -296,11 +312,11 @@ def train_on_kto(
 
     Args:
         trainer: with a ``KtoCollator`` and KTO packs.
-        reference_model, loss_type, settings: see ``packed_kto_loss``.
+        reference_model, beta, loss_type, desirable_weight, undesirable_weight: see
+            ``packed_kto_loss``.
 
     Raises:
-        SettingsError: another collator; and in the first step, one without the mismatches that the
-            loss needs.
+        SettingsError: another collator, or a collator without the mismatches that the loss needs.
 
     >>> from types import SimpleNamespace
     >>> from brimful.collate.torch import PackCollator
@@ -310,6 +326,10 @@ def train_on_kto(
     'compute_loss'
     """
     check_collator(trainer, KtoCollator)
+    if loss_type == "kto" and not trainer.data_collator.needs_kl:
+        raise SettingsError(
+            "loss_type 'kto' needs the mismatches: leave needs_kl=False of KtoCollator out"
+        )
     kl: torch.Tensor | None = None
     of_step: list[tuple[torch.Tensor, torch.Tensor]] = []
     """Rewards and labels of each micro-batch of the step."""
@@ -337,8 +357,10 @@ def train_on_kto(
             inputs,
             kl=kl,
             reference_model=reference_model,
+            beta=beta,
             loss_type=loss_type,
-            **settings,
+            desirable_weight=desirable_weight,
+            undesirable_weight=undesirable_weight,
         )
         of_step.append((result.rewards, inputs[_KTO]["is_desirable"]))
         rewards, is_desirable = map(torch.cat, zip(*of_step, strict=True))
