@@ -54,3 +54,8 @@ def test_without_the_library(monkeypatch):
     """It is an extra."""
     monkeypatch.setattr(json_rows, "fast_json_library", lambda: None)
     assert _row(b'{"value": 1}') == {"value": 1}
+
+
+def test_what_is_missing_at_the_end_of_a_line_is_missing_there():
+    """Not at the beginning of the next line, which is another row."""
+    assert str(_row(b'{"a": \n')) == "not JSON: Expecting value at column 6"

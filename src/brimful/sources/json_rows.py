@@ -56,7 +56,12 @@ def rows_of_lines(lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
     return map(row_of_line, lines) if rows is None else rows
 
 
-def row_of_line(line: bytes, parse: Callable[[bytes], Any] = json.loads) -> Any:
+def _loads(line: bytes) -> Any:
+    # With its line end, what is missing at the end of a line would be missing in the next one.
+    return json.loads(line.rstrip())
+
+
+def row_of_line(line: bytes, parse: Callable[[bytes], Any] = _loads) -> Any:
     """Return the object or text of a line, or the error that says why it cannot be read."""
     if len(line) > MAX_ROW_BYTES:
         line = line[: line.find(b"\n") + 1]
