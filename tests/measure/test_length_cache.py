@@ -199,7 +199,7 @@ def swap(sample):
 
 
 def test_several_files_and_transforms(small_qwen, tmp_path, monkeypatch):
-    """A title such as 'several files' is no path."""
+    """A title such as 'several files' is not a path."""
     (tmp_path / "swapping.py").write_text(SWAP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -133,7 +133,7 @@ def test_a_frozen_model_has_no_gradients_and_passes():
 
 
 class _FreesItsBuffers(torch.autograd.Function):  # type: ignore[name-defined]
-    """Identity whose backward runs once, as that of compiled attention on a GPU."""
+    """Identity whose backward runs once, as in compiled attention on a GPU."""
 
     @staticmethod
     def forward(ctx, values):

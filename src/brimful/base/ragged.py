@@ -95,7 +95,7 @@ def mask_of_ranges(begins: Int64Array, ends: Int64Array, count: int) -> BoolArra
     [False, True, False, True, True, False]
     """
     ends = np.maximum(begins, ends)
-    # Ranges that begin at each element, less those that have ended there.
+    # Ranges that begin at each element, less the ranges that have ended there.
     changes = np.bincount(begins, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
     depths = np.cumsum(changes[:count])
     return depths > 0

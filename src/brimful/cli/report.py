@@ -115,7 +115,7 @@ def report(
 
 
 def _open(path: str) -> tuple[LengthTable | None, Plan | None, PackStore | None]:
-    """Open the table, the plan and the packs at a path or in it: those of one job, otherwise their
+    """Open the table, the plan and the packs at a path or in it, all of one job: otherwise their
     numbers would not add up.
     """
     if not os.path.exists(path):

@@ -36,7 +36,7 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
     Raises:
         CacheMismatchError: tables with different settings or columns, or two with the same data;
             names them and the command that measures them.
-        SettingsError: no tables, or lengths that depend on the other parts, as those of KTO do.
+        SettingsError: no tables, or lengths that depend on the other parts, as for KTO.
 
     >>> parts = [LengthTable.from_lengths([3, 5]), LengthTable.from_lengths([4])]
     >>> join_tables(parts).tokens.tolist()

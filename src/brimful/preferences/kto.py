@@ -81,7 +81,7 @@ def split_kl_completions(pack: Pack) -> AnswersAndKlCompletions:
 
 def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array, LossMask]:
     """Return the segments of the answers and of the KL completions, the number of targets of all
-    segments, and the targets of the pack with those of its KL completions.
+    segments, and the targets of the pack and of its KL completions.
     """
     pairs = pair_segments(pack.sample_ids)
     targets = np.add.reduceat(pack.loss_mask.astype(np.int64), pack.cu_seqlens[:-1])

@@ -157,7 +157,7 @@ if hasattr(os, "register_at_fork"):
 
 
 _EPOCHS_TOLD = 4
-"""Latest epochs that are kept, and in the document: followers are at most one behind."""
+"""Latest epochs that are kept, and in the document: followers are at most one epoch late."""
 
 _LINGER_SECONDS = 3.0
 """Seconds that a failed builder stays alive for ranks that have not read its document yet."""

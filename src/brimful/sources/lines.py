@@ -24,7 +24,7 @@ from brimful.sources.stamp import Stamp, changed
 
 _BOM = b"\xef\xbb\xbf"
 _SMALL_BYTES = _PIECE_BYTES = 1 << 18
-"""Bytes of one read, at most. A file that is no larger is scanned where it is opened: its index is
+"""Bytes of one read, at most. A file of this size or less is scanned where it is opened: its index is
 not stored.
 """
 
@@ -56,7 +56,7 @@ class Lines(Rows):
         if self._stamp.size <= _SMALL_BYTES:
             self._index = index_of_lines(self._path)
         else:
-            # The index of a copy belongs to its original: that of the next copy replaces it.
+            # The index of a copy belongs to its original: the next copy replaces it.
             name = fingerprint_of(original or self._path)[:16]
             folder = (cache or cache_dir()) / "indexes"
             is_copy = original not in (None, self._path)

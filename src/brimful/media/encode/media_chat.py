@@ -138,8 +138,8 @@ class MediaChatEncoder(ChatEncoder):
         try:
             text = render(marked_items, tools)
             placeholder_texts = [
-                text.partition(before)[2].partition(behind)[0]
-                for before, behind in zip(marks[::2], marks[1::2], strict=True)
+                text.partition(before)[2].partition(end)[0]
+                for before, end in zip(marks[::2], marks[1::2], strict=True)
             ]
             texts = iter(placeholder_texts)
             is_same = render([_as_text(message, texts) for message in messages], tools) == render(
