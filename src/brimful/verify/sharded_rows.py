@@ -23,16 +23,14 @@ from brimful.rl.context_parallel_split import (
 )
 from brimful.rl.step_packs import RestoredTokens, restore_tokens
 from brimful.store.shards import Pack
-from brimful.verify.checks.token_values import (
+from brimful.verify.checks.sequence_shards import (
     Gather,
-    PackWithExtras,
     Split,
-    check_columns,
     check_gathering,
-    check_restoring,
     check_simulated,
     check_split,
 )
+from brimful.verify.checks.token_values import PackWithExtras, check_columns, check_restoring
 from brimful.verify.modes import evaluating, preserved
 from brimful.verify.setup import parity_limit_of
 from brimful.verify.verify_report import Finding, VerifyReport
