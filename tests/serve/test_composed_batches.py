@@ -598,6 +598,20 @@ def test_lengths_that_cannot_be(changes, message):
         TokenBudgetBatches(Samples([3]), TokenBudget(8, count="loss_tokens"), lengths=[3])
 
 
+def test_a_data_set_that_answers_any_index_ends_with_its_length():
+    """Data sets of torch have no iterator of their own; some compute a row for any number."""
+
+    class Endless:
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return {"input_ids": [5, 6, index + 7]}
+
+    batches = TokenBudgetBatches(Endless(), SampleCount(1), tail="drop")
+    assert [pack.input_ids.tolist() for (pack,) in batches] == [[5, 6, 7], [5, 6, 8], [5, 6, 9]]
+
+
 def test_a_source_is_no_path():
     for source in ("samples.jsonl", 3):
         with pytest.raises(SettingsError, match="source must be samples by index or as a stream"):

@@ -198,7 +198,16 @@ class StreamSampleFeed:
         if self._again:
             item = self._again.pop(0)
         else:
-            self._upcoming = iter(self._source) if self._upcoming is None else self._upcoming
+            if self._upcoming is None:
+                # Without its length, a data set that answers any index would never end.
+                is_by_index = hasattr(self._source, "__len__") and not hasattr(
+                    self._source, "__iter__"
+                )
+                self._upcoming = (
+                    map(self._source.__getitem__, range(len(self._source)))
+                    if is_by_index
+                    else iter(self._source)
+                )
             taken = next(self._upcoming, None)
             if taken is None:
                 return False
