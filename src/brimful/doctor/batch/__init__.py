@@ -1,0 +1,1 @@
+"""Batches of any loader: what is in them, and what contradicts itself."""

@@ -1,0 +1,1 @@
+"""Probe: the forward of a running job, with other tokens in one segment."""
