@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from brimful.base.optional import optional
 from brimful.errors import SettingsError, SourceNotFoundError
 
 _MAX_BYTES = 1 << 20
@@ -184,8 +183,8 @@ def file_entries(path: str, flag: str) -> list[FileEntry]:
         SourceNotFoundError: no such file.
         SettingsError: not YAML, not a mapping, or a repeated key.
     """
-    with optional("yaml", "text", flag):
-        import yaml
+    import yaml
+
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)

@@ -1,0 +1,122 @@
+"""Settings of a run as its user wrote them: flat, each with the place of its line."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+__all__ = ["Given", "GivenSettings", "flat", "overlaid", "same_key"]
+
+_EXACT_BLOCKS = ("accelerate.", "calls.", "env.")
+"""Blocks that are no part of the trainer's own settings: their keys are found by the full name
+only.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One setting as the user wrote it.
+
+    Attributes:
+        value: bool, int, float, str, None or a list; a dict only if it is empty.
+        where: ``run.yaml:12``, ``line 3 of run.sh``, ``command line`` or ``train.py:40``.
+    """
+
+    value: Any
+    where: str
+
+
+@dataclass(frozen=True)
+class GivenSettings:
+    """All settings of one file or command line.
+
+    Attributes:
+        title: name of the file, or the command.
+        values: settings by dotted key; blocks are flattened. Keys of ``env.`` are variables of the
+            environment, of ``accelerate.`` options of that launcher, of ``calls.`` functions that a
+            Python file calls.
+        command: words of the program, such as ``trl sft`` or ``python -m verl.trainer.main``;
+            ``import trl`` for Python files; empty for other files.
+        ranks: processes that the launcher starts; None if nothing says it.
+    """
+
+    title: str
+    values: Mapping[str, Given]
+    command: str = ""
+    ranks: int | None = None
+
+    def get(self, key: str) -> Given | None:
+        """Return the setting of a key, or of the only key in nested blocks that ends with it.
+
+        Args:
+            key: dotted; ``-`` and ``_`` are equal.
+
+        Returns:
+            None if the key is not given, or several blocks have it.
+
+        >>> run = GivenSettings("run.yaml", {"trainer.max-length": Given(8, "run.yaml:2")})
+        >>> run.get("max_length")
+        Given(value=8, where='run.yaml:2')
+        """
+        name = same_key(key)
+        return self._exact.get(name) or self._nested.get(name)
+
+    @cached_property
+    def _exact(self) -> dict[str, Given]:
+        return {same_key(key): given for key, given in self.values.items()}
+
+    @cached_property
+    def _nested(self) -> dict[str, Given | None]:
+        """Settings by each end of their dotted key; None where two keys share the end."""
+        nested: dict[str, Given | None] = {}
+        for key, given in self._exact.items():
+            if not key.startswith(_EXACT_BLOCKS):
+                for position, letter in enumerate(key):
+                    if letter == ".":
+                        end = key[position + 1 :]
+                        nested[end] = None if end in nested else given
+        return nested
+
+
+def same_key(key: str) -> str:
+    """Return the one spelling of a key in which ``-`` and ``_`` are equal."""
+    return key.replace("-", "_")
+
+
+def flat(key: str, value: Any, where: str) -> Iterator[tuple[str, Given]]:
+    """Yield a value with its key, or each value of a mapping with its dotted key.
+
+    >>> [(key, given.value) for key, given in flat("a", {"b": 1, "c": {"d": []}}, "run.yaml:1")]
+    [('a.b', 1), ('a.c.d', [])]
+    """
+    if not isinstance(value, dict) or not value:
+        yield key, Given(value, where)
+        return
+    for name, item in value.items():
+        yield from flat(f"{key}.{name}" if key else str(name), item, where)
+
+
+def overlaid(
+    below: Mapping[str, Given], above: Mapping[str, Given], removals: Collection[str] = ()
+) -> dict[str, Given]:
+    """Return the settings of a file with arguments on top, flattened.
+
+    An argument takes the place of its key, and a mapping takes the place of its block.
+
+    Args:
+        below: settings of the file, flat.
+        above: arguments, whose mappings are whole.
+        removals: keys and blocks of the file that do not count.
+    """
+    names = {same_key(key) for key in (*above, *removals)}
+    values = {key: given for key, given in below.items() if names.isdisjoint(_heads(same_key(key)))}
+    for key, given in above.items():
+        values.update(flat(key, given.value, given.where))
+    return values
+
+
+def _heads(key: str) -> Iterator[str]:
+    """Yield the key and the key of each block around it."""
+    while key:
+        yield key
+        key = key.rpartition(".")[0]
