@@ -32,6 +32,7 @@ COMMANDS = {
     "produce": "append packs to a stream while the data still arrives",
     "export": "write packs in the layout of another project: energon, webdataset, megatron, …",
     "verify": "check that packing is right: isolation and parity, on your model",
+    "doctor": "say what any run does to packed samples: by its configuration, by a batch",
     "inspect": "show a length table, a plan, a pack store, a stream, one pack with its text, or "
     "where one sample is",
     "report": "report lengths, fill and the effect of other capacities",

@@ -1,0 +1,260 @@
+"""``examine``: a configuration, its trainer and version, and what the facts say about it."""
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from math import prod
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from brimful.base.wording import setting, whole
+from brimful.doctor.config.facts import (
+    Fact,
+    TrainerFacts,
+    facts_of_trainer,
+    in_range,
+    product,
+    trainer_ids,
+    version_from,
+)
+from brimful.doctor.config.reading import read_command, read_settings
+from brimful.doctor.config.run_settings import RunSettings
+from brimful.doctor.config.settings import Given, GivenSettings, flat
+from brimful.doctor.report import DoctorReport, Evidence, Finding, Judgment, Line
+from brimful.errors import SettingsError
+
+CONFIG_TOPICS = (
+    *("packing", "isolation", "attention", "positions", "divisor", "long", "tokens", "tail"),
+    *("steps", "alignment", "step"),
+)
+"""Topics that a configuration may decide."""
+
+
+def examine(
+    config: str | PathLike[str] | Sequence[str] | Mapping[str, Any] | Any,
+    *,
+    trainer: str | None = None,
+    version: str | None = None,
+    ranks: int | None = None,
+) -> DoctorReport:
+    """Say what a configuration does to packed samples, by the facts known about its trainer.
+
+    Args:
+        config: path of a file (YAML, JSON, TOML, shell, Python, notebook), the words of a command
+            line, a mapping of settings, or an object that holds them, such as an ``SFTConfig``.
+        trainer: name of a file of facts, such as ``trl``; found by the command or by keys that only
+            one trainer has if None.
+        version: of the trainer; the installed one if None.
+        ranks: number of processes; as the command line says if None.
+
+    Raises:
+        SettingsError: the trainer cannot be told, or the configuration cannot be read.
+
+    >>> report = examine({"packing": True, "per_device_train_batch_size": 4}, trainer="trl", version="1.16.0")
+    >>> [line.evidence.value for line in report.lines if line.topic == "packing"]
+    ['known']
+    """
+    given = given_settings(config)
+    facts = facts_of_trainer(_trainer_id(trainer) if trainer else told_trainer(given))
+    version_text, origin = _version(facts, version)
+    run = RunSettings(
+        given, facts, version_from(version_text), ranks if ranks is not None else given.ranks
+    )
+    return judge(run, f"{facts.name} {version_text} ({origin}), {given.title}")
+
+
+def judge(run: RunSettings, subject: str) -> DoctorReport:
+    """Return a line for each topic and a finding for each fact with a judgment that holds."""
+    holding = facts_that_hold(run)
+    findings = [_finding(fact, run, certain=certain) for fact, certain in holding if fact.judgment]
+    return DoctorReport(
+        subject,
+        tuple(_line(topic, holding, run) for topic in CONFIG_TOPICS),
+        tuple(dict.fromkeys([*findings, *_misaligned(holding, run)])),
+    )
+
+
+def facts_that_hold(run: RunSettings) -> list[tuple[Fact, bool]]:
+    """Return the facts whose condition the run meets; true if its version is in their range, false
+    if the version is unknown.
+    """
+    return [
+        (fact, certain is True)
+        for fact in run.facts.facts
+        if (certain := in_range(fact.versions, run.version)) is not False and run.meets(fact.when)
+    ]
+
+
+def told_trainer(given: GivenSettings) -> str:
+    """Return the trainer that a command line names, or the one with keys that no other has.
+
+    Raises:
+        SettingsError: none, or more than one.
+    """
+    matches: dict[str, tuple[int, int]] = {}
+    for trainer_id in trainer_ids():
+        facts = facts_of_trainer(trainer_id)
+        words = max((len(text) for text in facts.commands if text in given.command), default=0)
+        keys = sum(1 for key in facts.keys if given.get(key) is not None)
+        if words or keys:
+            matches[trainer_id] = (words, keys)
+    # A trainer that builds on another has the other's words too.
+    base = {name for trainer_id in matches for name in facts_of_trainer(trainer_id).builds_on}
+    matches = {name: score for name, score in matches.items() if name not in base}
+    best = [name for name, score in matches.items() if score == max(matches.values())]
+    if len(best) != 1:
+        reason = (
+            f"it may be one of {', '.join(best)}" if best else "no trainer is known by its keys"
+        )
+        raise SettingsError(
+            f"{given.title}: {reason}; name it with {setting('trainer')}: one of "
+            f"{', '.join(trainer_ids())}"
+        )
+    return best[0]
+
+
+def _trainer_id(name: str) -> str:
+    trainer_id = name.lower().replace("-", "_").replace(" ", "_")
+    if trainer_id not in trainer_ids():
+        raise SettingsError(
+            f"no facts about {name!r}: {setting('trainer')} must be one of "
+            f"{', '.join(trainer_ids())}"
+        )
+    return trainer_id
+
+
+def given_settings(config: Any) -> GivenSettings:
+    """Return the settings that a file, a command line, a mapping or an object holds."""
+    if isinstance(config, GivenSettings):
+        return config
+    if isinstance(config, (str, PathLike)):
+        return read_settings(Path(config))
+    if isinstance(config, Sequence):
+        return read_command([str(word) for word in config])
+    title = type(config).__name__
+    if is_dataclass(config):
+        config = {field.name: getattr(config, field.name) for field in fields(config)}
+    elif not isinstance(config, Mapping):
+        config = vars(config)
+    entries = flat("", dict(config), title)
+    # A member of an enum, such as Transformers' strategies, stands for its value.
+    return GivenSettings(
+        title,
+        {key: Given(getattr(entry.value, "value", entry.value), title) for key, entry in entries},
+    )
+
+
+def _version(facts: TrainerFacts, version: str | None) -> tuple[str, str]:
+    """Return the version that counts, and how it is known."""
+    if version is not None:
+        if version_from(version) is None:
+            raise SettingsError(f"{setting('version', version)} must be a number such as 1.16.0")
+        return version, "as named"
+    try:
+        return importlib.metadata.version(facts.package), "installed"
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return (
+            "of unknown version",
+            f"not installed here; facts up to {facts.newest or 'its source'}",
+        )
+
+
+def _line(topic: str, holding: list[tuple[Fact, bool]], run: RunSettings) -> Line:
+    """Return the line of a topic: what the first fact says, and what is computed."""
+    fact = next(
+        (
+            fact
+            for fact, certain in holding
+            if fact.topic == topic and not fact.judgment and certain
+        ),
+        None,
+    )
+    texts = [] if fact is None else [run.filled(fact.says)]
+    if topic == "alignment" and (multiples := _multiples(holding, run)):
+        texts.append(
+            f"a segment is a multiple of {multiples[0] or 1}, the row of {multiples[1] or 1}"
+        )
+    if topic == "step" and (rows := _rows_a_step(run)):
+        texts.append(rows)
+    if not texts:
+        return Line(topic, "no fact says it; a batch may show it")
+    source = "" if fact is None else f"{fact.source}, read {fact.read}"
+    return Line(topic, "; ".join(texts), Evidence.KNOWN, source)
+
+
+def _finding(fact: Fact, run: RunSettings, *, certain: bool) -> Finding:
+    judgment = Judgment(fact.judgment) if certain else Judgment.SUSPECT
+    remark = "" if certain else f" (in {run.facts.name} {fact.versions}; name yours with --version)"
+    places = run.places(fact.when)
+    return Finding(
+        fact.topic,
+        judgment,
+        f"{run.filled(fact.says)}{remark}" + (f": {places}" if places else ""),
+        Evidence.KNOWN,
+        fact.problem,
+        run.filled(fact.change),
+        fact.thread,
+    )
+
+
+def _multiples(holding: list[tuple[Fact, bool]], run: RunSettings) -> tuple[int, int] | None:
+    """Return what a segment and a row must be a multiple of; None if no fact says it."""
+    facts = [fact for fact, _ in holding if fact.segment_multiple or fact.row_multiple]
+    if not facts:
+        return None
+    fact = facts[0]
+    return product(fact.segment_multiple, run) or 1, product(fact.row_multiple, run) or 1
+
+
+def _misaligned(holding: list[tuple[Fact, bool]], run: RunSettings) -> list[Finding]:
+    """Return a finding if rows of the greatest length are not a multiple of what they must be."""
+    multiples, length = _multiples(holding, run), run["max_length"]
+    if multiples is None or not isinstance(length, int) or isinstance(length, bool):
+        return []
+    needed = max(multiples)
+    if length % needed == 0:
+        return []
+    key = run.keys_of("max_length")[0]
+    return [
+        Finding(
+            "alignment",
+            Judgment.SUSPECT,
+            f"{run.places({'max_length': None})} is not a multiple of {needed}",
+            Evidence.KNOWN,
+            "alignment",
+            f"{key}: {length // needed * needed or needed}",
+        )
+    ]
+
+
+def _rows_a_step(run: RunSettings) -> str:
+    """Return rows and tokens of a step, as far as they are known."""
+    total, rows = run["global_batch"], run["batch_size"]
+    if _is_count(total):
+        return f"{whole(total)} rows a step ({run.keys_of('global_batch')[0]})"
+    if not _is_count(rows):
+        return ""
+    factors = [(rows, "rows")]
+    if _is_count(run["accumulation"]):
+        factors.append((run["accumulation"], "micro-batches"))
+    if (replicas := _data_parallel(run)) is not None:
+        factors.append((replicas, "data-parallel ranks"))
+    text = " × ".join(f"{number} {name}" for number, name in factors)
+    if replicas is None:
+        return f"{text} × data-parallel ranks, whose number is unknown"
+    number = prod(number for number, _ in factors)
+    length = run["max_length"]
+    tokens = f", at most {whole(number * length)} tokens" if _is_count(length) else ""
+    return f"{text} = {whole(number)} rows a step{tokens}"
+
+
+def _data_parallel(run: RunSettings) -> int | None:
+    if run.ranks is None:
+        return None
+    roles = ("tensor_parallel", "pipeline_parallel", "context_parallel", "sequence_parallel")
+    return run.ranks // prod(run[role] for role in roles if _is_count(run[role])) or None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -1,0 +1,169 @@
+"""Settings of a run: what the user gave, completed with the defaults of the trainer's version."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from brimful.doctor.config.facts import TrainerFacts, Version, in_range, product
+from brimful.doctor.config.settings import Given, GivenSettings
+
+
+class RunSettings(Mapping[str, Any]):
+    """Values of roles and keys of one run.
+
+    A role has the value of the first of its keys that the user gave, or else the first default that
+    is not None.
+
+    Args:
+        given: settings that the user wrote.
+        facts: roles and defaults of the trainer.
+        version: of the trainer; None if unknown, which means the newest that was read.
+        ranks: number of processes; None if unknown.
+    """
+
+    def __init__(
+        self,
+        given: GivenSettings,
+        facts: TrainerFacts,
+        version: Version | None,
+        ranks: int | None = None,
+    ) -> None:
+        self.given = given
+        self.facts = facts
+        self.version = version
+        self.ranks = ranks
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of this version by key."""
+        changed = {
+            entry["key"]: entry.get("value")
+            for entry in self.facts.changed_defaults
+            if self.version is not None and in_range(entry["versions"], self.version)
+        }
+        return {**self.facts.defaults, **changed}
+
+    def keys_of(self, name: str) -> tuple[str, ...]:
+        """Return the trainer's keys of a role, or the key itself."""
+        return self.facts.roles.get(name, (name,))
+
+    def given_as(self, name: str) -> tuple[str, Given] | None:
+        """Return key and setting that the user gave for a role or key; None if none."""
+        for key in self.keys_of(name):
+            if (setting := self.given.get(key)) is not None:
+                return key, setting
+        return None
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "ranks":
+            return self.ranks
+        if (entry := self.given_as(name)) is not None:
+            return entry[1].value
+        values = (self.defaults.get(key) for key in self.keys_of(name))
+        return next((value for value in values if value is not None), None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({*self.facts.roles, *self.defaults, *self.given.values, "ranks"})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @cached_property
+    def model_texts(self) -> list[str]:
+        """Names that tell the model: as configured, and the type in its ``config.json``."""
+        name = self["model"]
+        texts = [str(name)] if name else []
+        try:
+            config = json.loads((Path(str(name)) / "config.json").read_text(encoding="utf-8"))
+            texts += [str(config["model_type"]), *map(str, config.get("architectures") or ())]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # a name of the hub
+        return texts
+
+    def meets(self, condition: Mapping[str, Any]) -> bool:
+        """Return true if every entry of a fact's ``when`` holds."""
+        return all(self._matches(name, pattern) for name, pattern in condition.items())
+
+    def _matches(self, name: str, pattern: Any) -> bool:
+        if isinstance(pattern, list):
+            return any(self._matches(name, one) for one in pattern)
+        if not isinstance(pattern, dict):
+            if name == "model":
+                return any(_equal(text, pattern) for text in self.model_texts)
+            return _equal(self[name], pattern)
+        value = self[name]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        for operator, operand in pattern.items():
+            if operator == "not":
+                holds = not self._matches(name, operand)
+            elif operator == "set":
+                holds = (value is not None) == operand
+            elif operator == "given":
+                holds = (self.given_as(name) is not None) == operand
+            elif operator == "above":
+                holds = is_number and value > operand
+            elif operator == "below":
+                holds = is_number and value < operand
+            elif operator in ("multiple_of", "not_multiple_of"):
+                multiple = product(operand, self)
+                holds = is_number and bool(multiple)
+                holds = holds and (value % (multiple or 1) == 0) == (operator == "multiple_of")
+            else:
+                raise AssertionError(f"{self.facts.id}: operator {operator}")
+            if not holds:
+                return False
+        return True
+
+    def filled(self, text: str) -> str:
+        """Return a text of a fact with the values of ``{names}``."""
+        return re.sub(r"\{([\w.]+)\}", lambda match: shown(self[match.group(1)]), text)
+
+    def places(self, names: Mapping[str, Any]) -> str:
+        """Return the settings that a condition looks at, and where they were given."""
+        texts = []
+        for name in names:
+            if (entry := self.given_as(name)) is not None:
+                key, setting = entry
+                texts.append(f"{key}: {shown(setting.value)} ({setting.where})")
+            elif name in self.facts.roles or name in self.defaults:
+                texts.append(f"{self.keys_of(name)[0]}: {shown(self[name])} (default)")
+        return ", ".join(texts)
+
+
+def shown(value: Any) -> str:
+    """Return a value as a file of settings has it.
+
+    >>> shown(True), shown(None), shown("sdpa")
+    ('true', 'unset', 'sdpa')
+    """
+    if value is None:
+        return "unset"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _equal(value: Any, pattern: Any) -> bool:
+    """Return true if a value is equal to a pattern; texts regardless of case, ``-`` and ``_``."""
+    if isinstance(pattern, bool):
+        # Some files write booleans as texts, or as 0 and 1.
+        return _as_bool(value) is pattern
+    if isinstance(pattern, str):
+        plain = [str(text).lower().replace("-", "_") for text in (value, pattern)]
+        return value is not None and fnmatchcase(*plain)
+    return bool(value == pattern) and not isinstance(value, bool)
+
+
+def _as_bool(value: Any) -> bool | None:
+    if isinstance(value, str):
+        return {
+            "true": True,
+            "yes": True,
+            "on": True,
+            "false": False,
+            "no": False,
+            "off": False,
+        }.get(value.lower())
+    return bool(value) if value in (0, 1) else None

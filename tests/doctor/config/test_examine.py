@@ -1,0 +1,164 @@
+"""The engine of facts, on a trainer of three settings: matching, versions, multiples, steps."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.doctor.config.examine import examine, given_settings, judge
+from brimful.doctor.config.facts import facts_from, in_range, product, version_from
+from brimful.doctor.config.run_settings import RunSettings
+from brimful.doctor.report import Evidence, Judgment
+from brimful.errors import SettingsError
+
+DATA = {
+    "name": "Toy",
+    "package": "toy-trainer",
+    "read": "2026-11-26",
+    "newest": "2.0",
+    "roles": {
+        "packing": "pack",
+        "attention": ["model.attn", "attn"],
+        "batch_size": "micro",
+        "accumulation": "accumulate",
+        "tensor_parallel": "tp",
+        "context_parallel": "cp",
+        "max_length": "length",
+        "model": "model.name",
+    },
+    "defaults": {"pack": False, "micro": 2, "accumulate": 4, "length": 4096, "tp": 1, "cp": 1},
+    "default": [{"key": "pack", "value": True, "versions": "<1.0"}],
+    "fact": [
+        {"topic": "packing", "when": {"packing": True}, "says": "on, rows of {max_length}", "source": "toy.py"},
+        {"topic": "packing", "says": "off", "source": "toy.py"},
+        {
+            "topic": "isolation",
+            "when": {"packing": True, "attention": ["sdpa", "eager"]},
+            "source": "toy.py",
+            "says": "{attention} sees neighbors",
+            "judgment": "wrong",
+            "problem": "neighbors_seen",
+            "versions": "<1.5",
+            "change": "attn: flash_attention_2",
+        },
+        {
+            "topic": "alignment",
+            "when": {"cp": {"above": 1}},
+            "says": "rings",
+            "source": "toy.py",
+            "segment_multiple": [2, "context_parallel"],
+            "row_multiple": [16, "context_parallel"],
+        },
+    ],
+}
+TOY = facts_from("toy", DATA)
+
+
+def report_of(settings, version="1.2", ranks=None):
+    return judge(RunSettings(given_settings(settings), TOY, version_from(version), ranks), "toy")
+
+
+def texts(report):
+    return {line.topic: line.text for line in report.lines}
+
+
+def test_the_first_fact_that_matches_speaks_for_its_topic():
+    assert texts(report_of({"pack": True}))["packing"] == "on, rows of 4096"
+    assert texts(report_of({}))["packing"] == "off"
+
+
+def test_a_topic_without_a_fact_is_unknown():
+    """Silence must not read as consent."""
+    (line,) = [line for line in report_of({}).lines if line.topic == "positions"]
+    assert line.evidence is Evidence.UNKNOWN
+
+
+def test_a_finding_names_the_settings_and_where_they_were_given():
+    (finding,) = report_of({"pack": True, "model": {"attn": "SDPA"}}).findings
+    assert finding.judgment is Judgment.WRONG
+    assert finding.detail == "SDPA sees neighbors: pack: true (dict), model.attn: SDPA (dict)"
+    assert finding.change == "attn: flash_attention_2"
+
+
+def test_a_fact_of_other_versions_finds_nothing():
+    assert report_of({"pack": True, "attn": "sdpa"}, version="1.5.0").ok
+    assert not report_of({"pack": True, "attn": "sdpa"}, version="1.4.9").ok
+
+
+def test_of_an_unknown_version_a_fact_is_a_suspicion():
+    """Half of the users would be told something untrue otherwise."""
+    (finding,) = report_of({"pack": True, "attn": "sdpa"}, version="main").findings
+    assert finding.judgment is Judgment.SUSPECT
+    assert "Toy <1.5" in finding.detail
+
+
+def test_defaults_are_the_versions_own():
+    assert texts(report_of({}, version="0.9"))["packing"].startswith("on")
+
+
+def test_multiples_of_segment_and_row():
+    report = report_of({"cp": 4, "length": 4128})
+    assert texts(report)["alignment"] == "rings; a segment is a multiple of 8, the row of 64"
+    (finding,) = report.findings
+    assert (finding.problem, finding.change) == ("alignment", "length: 4096")
+    assert report_of({"cp": 4}).ok
+
+
+def test_rows_a_step():
+    assert texts(report_of({}))["step"] == "2 rows × 4 micro-batches × data-parallel ranks, whose number is unknown"
+    assert texts(report_of({"tp": 2}, ranks=16))["step"].startswith(
+        "2 rows × 4 micro-batches × 8 data-parallel ranks = 64 rows a step, at most 262,144 tokens"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "matches"),
+    [
+        ("flash_attention*", "flash-attention-3", True),
+        ({"not": ["sdpa", "eager"]}, "sdpa", False),
+        ({"not": ["sdpa", "eager"]}, "flex", True),
+        ({"set": False}, None, True),
+        ({"above": 1}, "2", False),
+        ({"above": 1, "below": 3}, 2, True),
+        ({"not_multiple_of": ["tp", 32]}, 48, True),
+        ({"multiple_of": ["tp", 16]}, 48, True),
+        (True, "true", True),
+        (True, 1, True),
+        (False, None, False),
+        (1, True, False),
+    ],
+)
+def test_patterns(pattern, value, matches):
+    run = RunSettings(given_settings({"x": value, "tp": 1}), TOY, None)
+    assert run.meets({"x": pattern}) is matches
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=3), st.lists(st.integers(0, 30), min_size=1, max_size=3))
+def test_versions_are_ordered(left, right):
+    """Exactly one of <, == and > holds, and 1.2 equals 1.2.0."""
+    text = ".".join(map(str, right))
+    held = [in_range(f"{operator}{text}", tuple(left)) for operator in ("<", "==", ">")]
+    assert held.count(True) == 1
+    assert in_range(f"=={text}.0", tuple(right))
+    assert in_range(f">={text}", tuple(left)) is (held[1] or held[2])
+
+
+def test_products_need_numbers():
+    assert product([2, "cp"], {"cp": None}) is None
+    assert product([2, "cp"], {"cp": True}) is None
+
+
+def test_a_model_is_told_by_its_own_configuration(tmp_path):
+    """A folder has any name; its type is in its ``config.json``."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}')
+    run = RunSettings(given_settings({"model": {"name": str(tmp_path)}}), TOY, None)
+    assert run.meets({"model": "*qwen3-next*"})
+    assert not run.meets({"model": "*mamba*"})
+
+
+def test_a_trainer_that_is_not_told_is_asked_for():
+    with pytest.raises(SettingsError, match="name it with"):
+        examine({"nothing": 1})
+    with pytest.raises(SettingsError, match="no facts about 'keras'"):
+        examine({}, trainer="keras")
+    with pytest.raises(SettingsError, match="must be a number"):
+        examine({}, trainer="trl", version="newest")

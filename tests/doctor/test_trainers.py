@@ -1,0 +1,136 @@
+"""Facts about trainers: each file is whole, each of its cases is judged as it says, and its sources still say it."""
+
+import ast
+import importlib.metadata
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from brimful.doctor.config.examine import examine, facts_that_hold, given_settings, told_trainer
+from brimful.doctor.config.facts import facts_of_trainer, in_range, trainer_ids, version_from
+from brimful.doctor.config.reading import read_command, read_settings
+from brimful.doctor.config.run_settings import RunSettings
+from brimful.doctor.fact_files import toml_values
+from brimful.doctor.problems import problems
+from brimful.doctor.report import TOPICS
+
+HERE = Path(__file__).parent
+SUFFIXES = {"yaml": ".yaml", "python": ".py", "json": ".json", "toml": ".toml", "shell": ".sh"}
+
+
+def cases():
+    for path in sorted((HERE / "configs").glob("*.toml")):
+        for case in toml_values(path.read_text(encoding="utf-8"))["case"]:
+            yield pytest.param(path.stem, case, id=f"{path.stem}-{case['name']}".replace(" ", "_"))
+
+
+CASES = list(cases())
+
+
+def given(case, folder):
+    if case["form"] == "command":
+        return read_command(shlex.split(case["config"]))
+    path = folder / f"run{SUFFIXES[case['form']]}"
+    path.write_text(case["config"], encoding="utf-8")
+    return read_settings(path)
+
+
+@pytest.mark.parametrize(("trainer", "case"), CASES)
+def test_a_configuration_is_judged(trainer, case, tmp_path):
+    """What the lines say, which problems are named, and which of the known faults are found: no other."""
+    settings = given(case, tmp_path)
+    report = examine(settings, trainer=trainer, version=case["version"])
+    texts = {line.topic: line.text for line in report.lines}
+    assert {topic: texts[topic] for topic, part in case.get("lines", {}).items() if part not in texts[topic]} == {}
+    assert {item.problem for item in report.findings} == set(case["problems"]), str(report)
+    run = RunSettings(given_settings(settings), facts_of_trainer(trainer), version_from(case["version"]))
+    faults = {fact.fault for fact, _ in facts_that_hold(run) if fact.judgment and fact.fault}
+    assert faults == set(case.get("faults", []))
+
+
+@pytest.mark.parametrize(("trainer", "case"), CASES)
+def test_a_trainer_is_told_by_its_own_words(trainer, case, tmp_path):
+    """A file that another trainer's facts would judge says nothing true."""
+    if not case.get("told", True):
+        pytest.skip("the case has no key of its own")
+    assert told_trainer(given(case, tmp_path)) == trainer
+
+
+@pytest.mark.parametrize("trainer", trainer_ids())
+def test_every_fact_is_whole(trainer):
+    """A topic, a problem that has a sentence, a source, and code to look for."""
+    facts = facts_of_trainer(trainer)
+    assert facts.facts
+    assert version_from(facts.newest) or not facts.newest
+    known = {"ranks", "version", *facts.roles, *facts.defaults}
+    for fact in facts.facts:
+        where = f"{trainer}: {fact.says}"
+        assert fact.topic in TOPICS, where
+        assert fact.judgment in ("", "wrong", "suspect"), where
+        assert not fact.judgment or fact.problem in problems(), where
+        assert fact.source, where
+        assert fact.quote or fact.source.startswith("https://"), where
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", fact.read), where
+        in_range(fact.versions, (1,))
+        for name in re.findall(r"\{([\w.]+)\}", fact.says + fact.change):
+            assert name in known, where
+
+
+@pytest.mark.parametrize("trainer", trainer_ids())
+def test_sources_still_say_it(trainer):
+    """A fact whose code is gone from the installed trainer has gone stale."""
+    facts = facts_of_trainer(trainer)
+    try:
+        distribution = importlib.metadata.distribution(facts.package or "none")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{facts.package or facts.name} is not installed")
+    version = version_from(distribution.version)
+    stale = []
+    for fact in facts.facts:
+        path = Path(str(distribution.locate_file(fact.source)))
+        if fact.quote and in_range(fact.versions, version):
+            text = path.read_text(encoding="utf-8") if path.is_file() else ""
+            if fact.quote not in text:
+                stale.append(f"{fact.source}: {fact.quote!r}: {fact.says}")
+    assert not stale, "\n".join(stale)
+
+
+@pytest.mark.parametrize("trainer", trainer_ids())
+def test_defaults_are_the_trainers(trainer):
+    """Read from the dataclass that holds them, where the trainer is installed."""
+    facts = facts_of_trainer(trainer)
+    try:
+        distribution = importlib.metadata.distribution(facts.package or "none")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{facts.package or facts.name} is not installed")
+    found = {}
+    for entry in facts.default_sources:
+        path = Path(str(distribution.locate_file(entry["source"])))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name == entry.get("class"):
+                for statement in node.body:
+                    if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                        found.setdefault(statement.target.id, default_of(statement.value))
+    own = RunSettings(given_settings({}), facts, version_from(distribution.version)).defaults
+    wrong = {
+        key: (value, found[key])
+        for key, value in own.items()
+        if key in found and found[key] is not ... and found[key] != value
+    }
+    assert wrong == {}, "ours, the trainer's"
+
+
+def default_of(node):
+    """The literal default of a field; ``...`` if it is computed."""
+    if isinstance(node, ast.Call):
+        for keyword in node.keywords:
+            if keyword.arg == "default":
+                return default_of(keyword.value)
+        return ...
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ...
