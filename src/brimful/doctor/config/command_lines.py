@@ -36,6 +36,7 @@ _PYTHON = re.compile(r"python[\d.]*(?:\.exe)?")
 _WRAPPERS = {
     *("env", "exec", "nohup", "time", "nice", "sudo", "stdbuf", "numactl", "timeout", "srun"),
     *("mpirun", "mpiexec", "uv", "poetry", "pdm", "pixi", "conda", "mamba", "ray", "nsys"),
+    "coverage",
 }
 """Programs that run the command after their own options."""
 
@@ -54,6 +55,13 @@ _PROGRAMS = {
     *("automodel", "nemo", "tune", "unsloth", "autotrain", "oumi", "composer", *_LAUNCHERS),
 }
 """Words at which the command after a wrapper begins."""
+
+_OTHER_WORK = {
+    *("infer", "inference", "eval", "evaluate", "export", "merge", "merge-lora", "deploy", "serve"),
+    *("rollout", "preprocess", "chat", "api", "app", "webchat", "webui", "web-ui", "sample", "env"),
+    *("estimate-memory", "config", "fetch", "version", "quantize", "vllm-serve", "merge-sharded"),
+}
+"""Subcommands that do not train."""
 
 _FLAGS = {
     *("standalone", "no_python", "run_path", "multi_gpu", "cpu", "tpu", "use_deepspeed", "quiet"),
@@ -79,6 +87,9 @@ class CommandLine:
         options: settings by key, mappings whole; ``_`` for each ``-``.
         removals: keys that ``~key`` removes.
         positions: words that belong to no option.
+        folders: where a relative path may begin.
+        is_file_needed: false if the file of settings may be missing here.
+        cut: place of the words at which bash ends the command too early; empty if it does not.
     """
 
     environment: dict[str, Word] = field(default_factory=dict)
@@ -89,6 +100,9 @@ class CommandLine:
     options: dict[str, Given] = field(default_factory=dict)
     removals: set[str] = field(default_factory=set)
     positions: list[Word] = field(default_factory=list)
+    folders: tuple[Path, ...] = (Path(),)
+    is_file_needed: bool = True
+    cut: str = ""
 
     @classmethod
     def of(
@@ -123,6 +137,8 @@ class CommandLine:
 
     def _read_program(self, words: list[Word]) -> None:
         """Split launcher, program and arguments."""
+        if words[0].text == "-m":  # of a launcher that is unknown
+            words = [Word("python", ""), *words]
         name = _name(words[0])
         if name == "python":
             words = [words[0], *_without_flags_of_python(words[1:])]
@@ -138,6 +154,12 @@ class CommandLine:
             return
         self.program = [name or _name(words[0])]
         rest = words[1:]
+        if name in ("bash", "sh"):
+            self.words = rest
+            return
+        if name.endswith(".py"):  # ./train.py
+            name, rest = "python", words
+            self.program = [name]
         if name == "python":
             size = 2 if rest and rest[0].text == "-m" else 1
             self.program += [word.text for word in rest[:size]]
@@ -204,9 +226,14 @@ class CommandLine:
         self.options[key] = Given(values if len(values) > 1 else values[0], where)
 
     @property
-    def num_settings(self) -> int:
-        """Arguments of the program that are settings."""
-        return len(self.options) + len(self.positions)
+    def is_known(self) -> bool:
+        """True if the program is Python, or a trainer's own."""
+        return bool(self.launcher) or self.program[0] in _PROGRAMS
+
+    @property
+    def is_training(self) -> bool:
+        """True unless a subcommand says that it does something else."""
+        return _OTHER_WORK.isdisjoint(self.program)
 
     @property
     def ranks(self) -> int | None:
@@ -228,49 +255,45 @@ class CommandLine:
         return _count(_given(variable("WORLD_SIZE")))
 
 
-def command_settings(
-    line: CommandLine, title: str, folders: Iterable[Path] = (Path(),)
-) -> GivenSettings:
+def command_settings(line: CommandLine, title: str) -> GivenSettings:
     """Return the settings of a command line, and of the file that it names.
 
     Args:
         line: its parts.
         title: what the report is called.
-        folders: where a relative path of that file may begin.
 
     Raises:
         SourceNotFoundError: the command names a file that is not there.
         SettingsError: the file is not a configuration.
     """
-    folders = list(folders)
-    values: dict[str, Given] = {}
-    if path := _file_of(line, folders):
-        values = file_settings(path)
-    values = overlaid(values, line.options, line.removals)
+    path = _file_of(line)
+    values = overlaid(file_settings(path) if path else {}, line.options, line.removals)
     for name, word in line.environment.items():
-        values[f"env.{name}"] = Given(scalar(word.text), word.where)
+        values[f"environ.{name}"] = Given(scalar(word.text), word.where)
     ranks = line.ranks
     if line.launcher == "accelerate":
-        settings = _accelerate_settings(line, folders)
+        settings = _accelerate_settings(line)
         values |= {f"accelerate.{key}": given for key, given in settings.items()}
         ranks = _count(settings.get("num_processes"))
+    if line.cut:
+        title = f"{title}, whose command ends before {line.cut}: bash passes nothing from there on"
     return GivenSettings(title, values, " ".join(line.program), ranks)
 
 
-def _accelerate_settings(line: CommandLine, folders: Sequence[Path]) -> dict[str, Given]:
+def _accelerate_settings(line: CommandLine) -> dict[str, Given]:
     """Return the options of ``accelerate launch`` and of its file, if that is here."""
     option = line.launch_options.get("config_file")
-    path = _existing(str(option.value), folders) if option else None
+    path = _existing(str(option.value), line.folders) if option else None
     return overlaid(file_settings(path) if path else {}, line.launch_options)
 
 
-def _file_of(line: CommandLine, folders: Sequence[Path]) -> Path | None:
+def _file_of(line: CommandLine) -> Path | None:
     """Return the file of settings that the arguments name; None without one."""
     # Hydra: a folder and a name. Its folder may be in an installed package, out of sight.
     option = line.options.get
     folder, name = option("config_path") or option("cp"), option("config_name") or option("cn")
     if name and not str(name.value).endswith(SUFFIXES):
-        return _existing(f"{folder.value if folder else '.'}/{name.value}.yaml", folders)
+        return _existing(f"{folder.value if folder else '.'}/{name.value}.yaml", line.folders)
     words = [
         Word(given.value, given.where)
         for key, given in line.options.items()
@@ -281,8 +304,8 @@ def _file_of(line: CommandLine, folders: Sequence[Path]) -> Path | None:
         words.append(line.environment["CONFIG_FILE"])
     for word in words:
         if word.text.lower().endswith(SUFFIXES):
-            path = _existing(word.text, folders)
-            if path is None:
+            path = _existing(word.text, line.folders)
+            if path is None and line.is_file_needed and "$" not in word.text:
                 raise SourceNotFoundError(f"{word.where}: {word.text}: no such file")
             return path
     return None
@@ -307,13 +330,16 @@ def _start(words: Sequence[Word]) -> int:
     """Return the position of the command that a wrapper starts; 0 if the first word is the program
     itself.
     """
-    is_wrapper = _name(words[0]) in _WRAPPERS
+    is_unknown = words[0].text.startswith("$")
+    is_wrapper = is_unknown or _name(words[0]) in _WRAPPERS
     positions = [place + 1 for place, word in enumerate(words[:-1]) if word.text == "--"][:1]
     positions += range(1, len(words)) if is_wrapper else ()
     for position in positions:
         if _is_script(words[position]) or _name(words[position]) in _PROGRAMS:
             return position
-    for position in positions if is_wrapper else ():
+        if is_unknown and words[position].text == "-m":
+            return position
+    for position in positions if is_wrapper and not is_unknown else ():
         text = words[position].text
         if not _is_option(text) and not _ASSIGNMENT.fullmatch(text):
             return position

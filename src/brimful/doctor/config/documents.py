@@ -19,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["SUFFIXES", "file_settings", "scalar", "text_of"]
+__all__ = ["SUFFIXES", "document_settings", "file_settings", "scalar", "text_of"]
 
 MAX_BYTES = 1 << 20
 """Maximum bytes of a configuration: a larger file is data, named by mistake."""
@@ -104,21 +104,29 @@ def _flow_value(text: str) -> Any:
         return text
 
 
-def file_settings(path: Path, suffix: str = "") -> dict[str, Given]:
-    """Return the settings of a YAML, JSON or TOML file.
-
-    Args:
-        path: the file.
-        suffix: one of ``SUFFIXES``; that of the file if empty.
+def file_settings(path: Path) -> dict[str, Given]:
+    """Return the settings of a YAML, JSON or TOML file, by the end of its name.
 
     Raises:
         SourceNotFoundError: no such file.
         SettingsError: it is something else; the message says the line.
     """
-    read = _READERS[suffix or path.suffix.lower()]
-    text = text_of(path)
+    return document_settings(str(path), text_of(path), path.suffix.lower())
+
+
+def document_settings(path: str, text: str, suffix: str) -> dict[str, Given]:
+    """Return the settings of a text in YAML, JSON or TOML.
+
+    Args:
+        path: what places and messages call it.
+        text: all of it.
+        suffix: one of ``SUFFIXES``.
+
+    Raises:
+        SettingsError: it is something else, or has no settings; the message says the line.
+    """
     try:
-        values = read(str(path), text)
+        values = _READERS[suffix](path, text)
     except RecursionError as error:
         raise SettingsError(f"{path}: its blocks are nested too deep") from error
     if not values:

@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["Given", "GivenSettings", "flat", "overlaid", "same_key"]
 
-_EXACT_BLOCKS = ("accelerate.", "calls.", "env.")
+_EXACT_BLOCKS = ("accelerate.", "calls.", "environ.")
 """Blocks that are no part of the trainer's own settings: their keys are found by the full name
 only.
 """
@@ -32,7 +32,7 @@ class GivenSettings:
 
     Attributes:
         title: name of the file, or the command.
-        values: settings by dotted key; blocks are flattened. Keys of ``env.`` are variables of the
+        values: settings by dotted key; blocks are flattened. Keys of ``environ.`` are variables of the
             environment, of ``accelerate.`` options of that launcher, of ``calls.`` functions that a
             Python file calls.
         command: words of the program, such as ``trl sft`` or ``python -m verl.trainer.main``;

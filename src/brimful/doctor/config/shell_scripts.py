@@ -1,0 +1,535 @@
+"""Shell scripts: the command lines in them, with known variables and arrays written out. Nothing is
+executed.
+
+::
+
+    ARGS=(--packing true)                       ARGS is two words
+    torchrun train.py "${ARGS[@]}" \\            one command of six words, with x kept as it is:
+        --epochs ${EPOCHS:-3} --name $x         --packing true --epochs 3 --name $x
+"""
+
+import ast
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from brimful.doctor.config.command_lines import CommandLine, Word, command_settings
+from brimful.doctor.config.documents import text_of
+from brimful.doctor.config.literals import literal
+from brimful.doctor.config.settings import GivenSettings
+from brimful.errors import BrimfulError, SettingsError
+
+__all__ = ["chosen_line", "script_settings", "words_settings"]
+
+_Value: TypeAlias = str | list[Word] | None
+"""A variable: text, the words of an array, or None where branches of the script differ."""
+
+_GAP = re.compile(r"(?:[ \t]|\\\n)+|#[^\n]*")
+_END = re.compile(r"\n|;+|&&|\|\|?|&(?!>)|[()]")
+_HERE = re.compile(r"<<(-?)[ \t]*\\?(['\"]?)([\w.]+)\2")
+_REDIRECTION = re.compile(r"(?:\d|&)?(?:<<<|>>|>\||<>|<|>)(?:&\d?-?)?")
+_ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=")
+_PLAIN = re.compile(r"[^ \t\n\\'\"`$;&|()<>]+")
+_PLAIN_IN_QUOTES = re.compile(r'[^"\\$]+')
+_PARAMETER = re.compile(r"(\w+|[@*])(?:\[([@*]|\d+)\])?(?:(:?[-=?+])(.*))?", re.DOTALL)
+
+_OWN_FOLDER = re.compile(
+    r"dirname\s+(?:--\s+)?\"?\$\{?(?:0|BASH_SOURCE)[^)\s]*\s*\)?\"?((?:/\.\.)*)"
+)
+"""``dirname "$0"``, alone or in ``cd "$(dirname "$0")/.." && pwd``."""
+
+_OPENERS = {"if", "while", "until", "for", "select", "case"}
+_CLOSERS = {"fi", "done", "esac"}
+_FILLERS = {"then", "do", "else", "elif", "{", "}", "!"}
+_DECLARATIONS = {"export", "declare", "local", "readonly", "typeset"}
+
+_MAX_DEPTH = 5
+"""Maximum scripts that start each other."""
+
+
+class _Fields:
+    """Words that grow: an unquoted variable may begin the next one."""
+
+    def __init__(self) -> None:
+        self.words: list[Word] = []
+        self.is_open = False
+
+    def add(self, text: str, where: str) -> None:
+        """Add text to the word that is open, or begin one."""
+        if self.is_open:
+            text, where = self.words[-1].text + text, self.words.pop().where
+        self.words.append(Word(text, where))
+        self.is_open = True
+
+    def add_words(self, words: Sequence[Word]) -> None:
+        """Add words, of which the first goes on with the open one."""
+        for position, word in enumerate(words):
+            self.is_open = self.is_open and position == 0
+            self.add(*word)
+
+    def add_split(self, text: str, where: str) -> None:
+        """Add the words of an unquoted variable."""
+        self.is_open = self.is_open and not text[:1].isspace()
+        self.add_words([Word(piece, where) for piece in text.split()])
+        self.is_open = self.is_open and not text[-1:].isspace()
+
+
+class _Script:
+    """A script that is read command by command, with its variables.
+
+    Attributes:
+        variables: known so far.
+        exports: names of variables that commands see.
+        parameters: words of the command that starts the script.
+        place: of all its words, if it is a part of a line.
+    """
+
+    def __init__(
+        self, text: str, path: str, parameters: Sequence[Word] = (), place: str = ""
+    ) -> None:
+        self.text, self.path, self.parameters, self.place = text, path, list(parameters), place
+        self.position = 0
+        self.ends = [match.start() for match in re.finditer("\n", text)]
+        self.variables: dict[str, _Value] = {}
+        self.exports: set[str] = set()
+        self.heres: list[tuple[str, str]] = []
+        self.depth = 0
+
+    @property
+    def where(self) -> str:
+        """The place of the next letter."""
+        return self.place or f"line {bisect_left(self.ends, self.position) + 1} of {self.path}"
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders in which relative paths of the script may begin."""
+        return (Path(), *Path(self.path).parents) if self.path else (Path(),)
+
+    @property
+    def environment(self) -> dict[str, Word]:
+        """Variables that commands see."""
+        values = {name: self.variables.get(name) for name in sorted(self.exports)}
+        return {
+            name: Word(value, self.where)
+            for name, value in values.items()
+            if isinstance(value, str)
+        }
+
+    def opened(self, name: str, parameters: Sequence[Word]) -> "_Script | None":
+        """Return another script, if it is here; only relative names are looked up."""
+        for folder in () if Path(name).is_absolute() and self.path else self.folders:
+            path = folder / name
+            if path.is_file():
+                return _Script(text_of(path), str(path), parameters)
+        return None
+
+    def commands(self) -> Iterator[list[Word]]:
+        """Yield the words of each command that is no assignment and no keyword."""
+        words: list[Word] = []
+        is_conditional = False
+        while self.position < len(self.text):
+            if match := _GAP.match(self.text, self.position):
+                self.position = match.end()
+            elif match := _HERE.match(self.text, self.position):
+                self.position = match.end()
+                self.heres.append((match.group(3), "\t" if match.group(1) else ""))
+            elif match := _REDIRECTION.match(self.text, self.position):
+                self._skip_target(match)
+            elif match := _END.match(self.text, self.position):
+                self.position = match.end()
+                yield from self._ended(words, is_conditional)
+                words, is_conditional = [], match.group() in ("&&", "||")
+                if match.group() == "\n":
+                    self._skip_here_documents()
+            elif match := _ARRAY.match(self.text, self.position):
+                self.position = match.end()
+                self._assign(match.group(1), self._array(), match.group(2), is_conditional)
+            else:
+                words += self._word(is_split=not _is_assigned(words, self.text, self.position))
+        yield from self._ended(words, is_conditional)
+
+    def _skip_target(self, match: re.Match[str]) -> None:
+        """Go on after a redirection and its file."""
+        self.position = match.end()
+        if match.group()[-1] in "<>|&":
+            if gap := _GAP.match(self.text, self.position):
+                self.position = gap.end()
+            if self.text.startswith("(", self.position):  # <(command)
+                self.position = self._closing(self.position) + 1
+            else:
+                self._word()
+
+    def _skip_here_documents(self) -> None:
+        for tag, indent in self.heres:
+            while self.position < len(self.text):
+                end = self.text.find("\n", self.position)
+                line = self.text[self.position : end if end >= 0 else None]
+                self.position += len(line) + 1
+                if line.lstrip(indent or "\n") == tag:
+                    break
+        self.heres.clear()
+
+    def _ended(self, words: list[Word], is_conditional: bool) -> Iterator[list[Word]]:
+        """Yield a command without keywords, or take note of what it assigns."""
+        while words and words[0].text in _OPENERS | _CLOSERS | _FILLERS:
+            keyword, words = words[0].text, words[1:]
+            self.depth += (keyword in _OPENERS) - (keyword in _CLOSERS)
+            if keyword in ("for", "select") and words:
+                items = words[2:]
+                self.variables[words[0].text] = items[0].text if len(items) == 1 else None
+            if keyword in ("for", "select", "case"):
+                return
+        if not words:
+            return
+        name = words[0].text
+        if name in _DECLARATIONS:
+            words = [word for word in words[1:] if not word.text.startswith("-")]
+            if name == "export":
+                self.exports |= {word.text.partition("=")[0].rstrip("+") for word in words}
+            words = [word for word in words if "=" in word.text]
+        if all(_ASSIGNMENT.fullmatch(word.text) for word in words):
+            for word in words:
+                match = _ASSIGNMENT.fullmatch(word.text)
+                assert match is not None
+                self._assign(match.group(1), match.group(3), match.group(2), is_conditional)
+        elif name not in ("[", "[[", "function", "echo", "printf"):
+            yield words
+
+    def _assign(self, name: str, value: str | list[Word], plus: str, is_conditional: bool) -> None:
+        """Set a variable; one that a branch may change is unknown from there on."""
+        is_known, former = name in self.variables, self.variables.get(name)
+        is_conditional = is_conditional or self.depth > 0
+        if plus:
+            if is_known and is_conditional:
+                return  # what a branch adds is uncertain, and what was there stays
+            if isinstance(value, list):
+                value = [*(former if isinstance(former, list) else []), *value]
+            else:
+                value = (former if isinstance(former, str) else "") + value
+        is_certain = not is_conditional or not is_known or former == value
+        self.variables[name] = value if is_certain else None
+
+    def _array(self) -> list[Word]:
+        """Return the words of an array, up to its bracket."""
+        words: list[Word] = []
+        while self.position < len(self.text) and self.text[self.position] != ")":
+            gap = _GAP.match(self.text, self.position)
+            if gap or self.text[self.position] in "\n;&|(<>":
+                self.position = gap.end() if gap else self.position + 1
+            else:
+                words += self._word()
+        self.position += 1
+        return words
+
+    def _word(self, is_split: bool = True) -> list[Word]:
+        """Return the next word, as the words that its variables make of it."""
+        fields = _Fields()
+        while self.position < len(self.text):
+            start, where = self.position, self.where
+            letter = self.text[start]
+            if match := _PLAIN.match(self.text, start):
+                self.position = match.end()
+                fields.add(match.group(), where)
+            elif letter == "\\":
+                self.position += 2
+                if self.text[start + 1 : start + 2] != "\n":
+                    fields.add(self.text[start + 1 : start + 2], where)
+            elif letter == "'":
+                self.position = self._find("'", start + 1) + 1
+                fields.add(self.text[start + 1 : self.position - 1], where)
+            elif letter == '"':
+                fields.add_words(self._quoted())
+            elif letter == "`":
+                self.position = self._find("`", start + 1) + 1
+                fields.add(self.text[start : self.position], where)
+            elif letter == "$":
+                value = self._variable()
+                if value is None:
+                    fields.add(self.text[start : self.position], where)
+                elif isinstance(value, list):
+                    fields.add_words(value)
+                elif is_split:
+                    fields.add_split(value, where)
+                else:
+                    fields.add(value, where)
+            else:
+                break
+        return fields.words
+
+    def _quoted(self) -> list[Word]:
+        """Return the text in double quotes: one word, or the words of an array in it."""
+        fields = _Fields()
+        where, has_array = self.where, False
+        self.position += 1
+        while (letter := self.text[self.position : self.position + 1]) != '"':
+            start = self.position
+            if not letter:
+                raise SettingsError(f"{where}: a quote is not closed")
+            if letter == "\\":
+                following = self.text[start + 1 : start + 2]
+                self.position += 2
+                # Only these lose their backslash in double quotes.
+                fields.add(
+                    {"\n": ""}.get(following, following)
+                    if following in '\n"\\$`'
+                    else f"\\{following}",
+                    where,
+                )
+            elif letter == "$":
+                value = self._variable()
+                if isinstance(value, list):
+                    has_array = True
+                    fields.add_words(value)
+                else:
+                    fields.add(self.text[start : self.position] if value is None else value, where)
+            else:
+                match = _PLAIN_IN_QUOTES.match(self.text, start)
+                assert match is not None
+                self.position = match.end()
+                fields.add(match.group(), where)
+        self.position += 1
+        return fields.words or ([] if has_array else [Word("", where)])
+
+    def _variable(self) -> _Value:
+        """Return the value of the variable that begins here, and go on after it; None if it is
+        unknown.
+        """
+        start = self.position
+        following = self.text[start + 1 : start + 2]
+        if self.text.startswith("$((", start):
+            self.position = self._closing(start + 1) + 1
+            return self._sum(self.text[start + 3 : self.position - 2])
+        if following == "(":
+            self.position = self._closing(start + 1) + 1
+            command = self.text[start + 2 : self.position - 1].strip()
+            if command.startswith("expr "):
+                return self._sum(command[5:].replace("\\*", "*"))
+            return self._folder(command)
+        if following == "{":
+            self.position = self._closing(start + 1) + 1
+            return self._parameter(self.text[start + 2 : self.position - 1])
+        if following == "'":
+            self.position = self._find("'", start + 2) + 1
+            return self.text[start + 2 : self.position - 1]
+        match = re.compile(r"\$(\w+|[@*#?$!-])").match(self.text, start)
+        self.position = match.end() if match else start + 1
+        return self._parameter(match.group(1)) if match else "$"
+
+    def _parameter(self, body: str) -> _Value:
+        """Return the value of ``NAME``, ``NAME:-default``, ``NAME[@]`` and the like."""
+        match = _PARAMETER.fullmatch(body)
+        if match is None:
+            return None
+        name, index, operator, default = match.groups()
+        value = self._value(name, index)
+        if not operator:
+            return value
+        is_unset = name not in self.variables and value is None
+        is_empty = operator[0] == ":" and value == ""
+        if operator[-1] == "+":
+            return "" if is_unset or is_empty else self._expanded(default)
+        if is_unset or is_empty:
+            value = self._expanded(default) if operator[-1] in "-=" else None
+            if operator[-1] == "=" and isinstance(value, str):
+                self.variables[name] = value
+        return value
+
+    def _value(self, name: str, index: str | None) -> _Value:
+        """Return the value of a variable, of one item of an array, or of all."""
+        if name in "@*":
+            return self.parameters
+        if name.isdigit():
+            number = int(name)
+            is_given = 0 < number <= len(self.parameters)
+            return self.parameters[number - 1].text if is_given else None
+        value = self.variables.get(name)
+        if index in ("@", "*"):
+            # An array that nothing fills adds no words.
+            return [Word(value, self.where)] if isinstance(value, str) else value or []
+        if isinstance(value, list):
+            number = int(index or 0)
+            return value[number].text if number < len(value) else ""
+        return value
+
+    def _expanded(self, text: str) -> str:
+        """Return a default with its own variables written out."""
+        if text[:1] == text[-1:] and text[:1] in ("'", '"'):
+            text = text[1:-1]
+        inner = _Script(
+            '"' + re.sub(r'(?<!\\)"', r'\\"', text) + '"', self.path, self.parameters, self.where
+        )
+        inner.variables = self.variables
+        return " ".join(word.text for word in inner._quoted())
+
+    def _sum(self, text: str) -> str | None:
+        """Return the result of ``$((...))``; None if a variable is unknown."""
+        names = {
+            name: int(value)
+            for name, value in self.variables.items()
+            if isinstance(value, str) and value.isdigit()
+        }
+        expression = re.sub(r"\$\{?(\w+)\}?", r"\1", text).replace("/", "//").strip()
+        try:
+            return str(literal(ast.parse(expression, mode="eval").body, names))
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+
+    def _folder(self, command: str) -> str | None:
+        """Return the folder of the script, or one above, if a command asks for it; None for other
+        commands.
+        """
+        match = _OWN_FOLDER.search(command)
+        if match is None or command.count("dirname") > 1:
+            return None
+        return str(Path(self.path).parent) + match.group(1)
+
+    def _closing(self, start: int) -> int:
+        """Return the position of the bracket that closes the one at ``start``."""
+        opening = self.text[start]
+        closing = {"(": ")", "{": "}"}[opening]
+        depth = 0
+        skipped = re.compile(r"\\.|'[^']*'" if opening == "(" else r"\\.", re.DOTALL)
+        position = start
+        while position < len(self.text):
+            if match := skipped.match(self.text, position):
+                position = match.end()
+                continue
+            depth += (self.text[position] == opening) - (self.text[position] == closing)
+            if depth == 0:
+                return position
+            position += 1
+        raise SettingsError(f"{self.where}: a bracket is not closed")
+
+    def _find(self, quote: str, start: int) -> int:
+        position = self.text.find(quote, start)
+        if position < 0:
+            raise SettingsError(f"{self.where}: a quote is not closed")
+        return position
+
+
+def _is_assigned(words: Sequence[Word], text: str, position: int) -> bool:
+    """Return true if the next word assigns a variable, whose value is not split."""
+    is_first = all(word.text in _DECLARATIONS or _ASSIGNMENT.fullmatch(word.text) for word in words)
+    return is_first and _ASSIGNED.match(text, position) is not None
+
+
+def script_settings(path: str, text: str) -> GivenSettings:
+    """Return the settings of the training that a script starts: of its command lines, the one with
+    the most settings.
+
+    Raises:
+        SettingsError: the script starts no training.
+        SourceNotFoundError: the training names a file that is not there.
+    """
+    lines = _lines(_Script(text, path), 0)
+    if not lines:
+        raise SettingsError(
+            f"{path} starts no training: name the script whose command line has the settings"
+        )
+    return command_settings(max(lines, key=_weight), path)
+
+
+def words_settings(words: Sequence[str]) -> GivenSettings:
+    """Return the settings of a command line, and of the file or script that it names.
+
+    Raises:
+        SettingsError: no program.
+        SourceNotFoundError: the command names a file that is not there.
+    """
+    place = "command line"
+    given = [Word(word, place) for word in words]
+    lines = _lines_of(_Script("", "", place=place), given, 0)
+    line = max(lines, key=_weight) if lines else CommandLine.of(given)
+    if not line.program:
+        raise SettingsError("the command line has no program, such as `trl sft --packing true`")
+    return command_settings(line, " ".join(line.program))
+
+
+def chosen_line(scripts: Iterable[tuple[str, str]]) -> CommandLine | None:
+    """Return the training with the most settings in the commands of a notebook; None without one.
+
+    Args:
+        scripts: pairs of commands and their place.
+    """
+    whole = _Script("", "")
+    lines: list[CommandLine] = []
+    for text, place in scripts:
+        cell = _Script(text, "", place=place)
+        cell.variables, cell.exports = whole.variables, whole.exports
+        lines += _lines(cell, 0)
+    trainings = [line for line in lines if line.is_training and line.words]
+    for line in trainings:
+        line.is_file_needed = False
+    return max(trainings, key=_weight, default=None)
+
+
+def _weight(line: CommandLine) -> tuple[bool, int]:
+    """Return a key by which the command line of a training is the largest: a launcher counts as
+    several settings.
+    """
+    try:
+        num_settings = len(command_settings(line, "").values)
+    except BrimfulError:  # a file that is not there is told if this line is chosen
+        num_settings = len(line.options)
+    return line.is_training, num_settings + 5 * bool(line.launcher)
+
+
+def _lines(script: _Script, depth: int) -> list[CommandLine]:
+    """Return the command lines of Python programs in a script."""
+    lines: list[CommandLine] = []
+    latest: list[CommandLine] = []
+    for words in script.commands():
+        if words[0].text.startswith("--") and latest:
+            # A comment, or a backslash that is missing or has a blank after it.
+            latest[-1].cut = words[0].where
+        latest = _lines_of(script, words, depth)
+        lines += latest
+    return lines
+
+
+def _lines_of(script: _Script, words: list[Word], depth: int) -> list[CommandLine]:
+    """Return the command line of one command, or those of the script that it runs."""
+    if depth > _MAX_DEPTH:
+        return []
+    name = words[0].text if words else ""
+    if name == "eval":
+        inner = _Script(
+            " ".join(word.text for word in words[1:]), script.path, place=words[0].where
+        )
+        inner.variables, inner.exports = script.variables, script.exports
+        return _lines(inner, depth + 1)
+    if name in ("source", ".") and len(words) > 1:
+        if opened := script.opened(words[1].text, words[2:]):
+            opened.variables, opened.exports = script.variables, script.exports
+            return _lines(opened, depth + 1)
+        return []
+    line = CommandLine.of(words, script.environment)
+    line.folders = script.folders
+    if not line.program:
+        return []
+    if line.program[0] in ("bash", "sh"):
+        rest = line.words
+        while rest and _is_flag(rest[0].text):
+            option, rest = rest[0].text, rest[1:]
+            if "c" in option and not option.startswith("--") and rest:
+                inner = _Script(rest[0].text, script.path, rest[2:], place=rest[0].where)
+                inner.variables = {**script.variables}
+                return _lines(inner, depth + 1)
+        words = rest
+    elif line.program[0].endswith(".sh"):
+        words = [Word(line.program[0], ""), *line.words]
+    else:
+        return [line] if line.is_known else []
+    if words and (opened := script.opened(words[0].text, words[1:])):
+        opened.variables = {key: word.text for key, word in line.environment.items()}
+        opened.exports = set(opened.variables)
+        return _lines(opened, depth + 1)
+    return [line] if line.program[0].endswith(".sh") else []
+
+
+def _is_flag(text: str) -> bool:
+    return text[:1] in ("-", "+") and len(text) > 1
