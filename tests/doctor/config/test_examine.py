@@ -97,7 +97,7 @@ def test_defaults_are_the_versions_own():
 
 def test_multiples_of_segment_and_row():
     report = report_of({"cp": 4, "length": 4128})
-    assert texts(report)["alignment"] == "rings; a segment is a multiple of 8, the row of 64"
+    assert texts(report)["alignment"] == "rings; each sample to a multiple of 8, the row to one of 64"
     (finding,) = report.findings
     assert (finding.problem, finding.change) == ("alignment", "length: 4096")
     assert report_of({"cp": 4}).ok

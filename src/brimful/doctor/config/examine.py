@@ -172,9 +172,8 @@ def _line(topic: str, holding: list[tuple[Fact, bool]], run: RunSettings) -> Lin
     )
     texts = [] if fact is None else [run.filled(fact.says)]
     if topic == "alignment" and (multiples := _multiples(holding, run)):
-        texts.append(
-            f"a segment is a multiple of {multiples[0] or 1}, the row of {multiples[1] or 1}"
-        )
+        of_segment, of_row = multiples
+        texts.append(f"each sample to a multiple of {of_segment}, the row to one of {of_row}")
     if topic == "step" and (rows := _rows_a_step(run)):
         texts.append(rows)
     if not texts:
@@ -200,11 +199,11 @@ def _finding(fact: Fact, run: RunSettings, *, certain: bool) -> Finding:
 
 def _multiples(holding: list[tuple[Fact, bool]], run: RunSettings) -> tuple[int, int] | None:
     """Return what a segment and a row must be a multiple of; None if no fact says it."""
-    facts = [fact for fact, _ in holding if fact.segment_multiple or fact.row_multiple]
-    if not facts:
+    fact = next((fact for fact, _ in holding if fact.segment_multiple or fact.row_multiple), None)
+    if fact is None:
         return None
-    fact = facts[0]
-    return product(fact.segment_multiple, run) or 1, product(fact.row_multiple, run) or 1
+    multiples = product(fact.segment_multiple, run) or 1, product(fact.row_multiple, run) or 1
+    return multiples if max(multiples) > 1 else None
 
 
 def _misaligned(holding: list[tuple[Fact, bool]], run: RunSettings) -> list[Finding]:

@@ -129,8 +129,9 @@ class RunSettings(Mapping[str, Any]):
             if (entry := self.given_as(name)) is not None:
                 key, setting = entry
                 texts.append(f"{key}: {shown(setting.value)} ({setting.where})")
-            elif name in self.facts.roles or name in self.defaults:
-                texts.append(f"{self.keys_of(name)[0]}: {shown(self[name])} (default)")
+            elif self[name] is not None:
+                key = next((key for key in self.keys_of(name) if key in self.defaults), name)
+                texts.append(f"{key}: {shown(self[name])} (default)")
         return ", ".join(texts)
 
 
