@@ -56,6 +56,9 @@ _PROGRAMS = {
 }
 """Words at which the command after a wrapper begins."""
 
+_NAMING_OPTIONS = {"--with", "--extra", "--group", "--package", "--python", "-p", "-n", "--name"}
+"""Options of wrappers whose value may have the name of a program."""
+
 _OTHER_WORK = {
     *("infer", "inference", "eval", "evaluate", "export", "merge", "merge-lora", "deploy", "serve"),
     *("rollout", "preprocess", "chat", "api", "app", "webchat", "webui", "web-ui", "sample", "env"),
@@ -292,8 +295,10 @@ def _file_of(line: CommandLine) -> Path | None:
     # Hydra: a folder and a name. Its folder may be in an installed package, out of sight.
     option = line.options.get
     folder, name = option("config_path") or option("cp"), option("config_name") or option("cn")
-    if name and not str(name.value).endswith(SUFFIXES):
-        return _existing(f"{folder.value if folder else '.'}/{name.value}.yaml", line.folders)
+    if name:
+        suffix = "" if str(name.value).endswith(SUFFIXES) else ".yaml"
+        where = str(folder.value) if folder else "."
+        return _existing(f"{where}/{name.value}{suffix}", line.folders)
     words = [
         Word(given.value, given.where)
         for key, given in line.options.items()
@@ -335,6 +340,8 @@ def _start(words: Sequence[Word]) -> int:
     positions = [place + 1 for place, word in enumerate(words[:-1]) if word.text == "--"][:1]
     positions += range(1, len(words)) if is_wrapper else ()
     for position in positions:
+        if words[position - 1].text in _NAMING_OPTIONS:
+            continue
         if _is_script(words[position]) or _name(words[position]) in _PROGRAMS:
             return position
         if is_unknown and words[position].text == "-m":

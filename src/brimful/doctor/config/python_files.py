@@ -88,7 +88,7 @@ def notebook_settings(path: str, text: str) -> GivenSettings:
 
     def where(line: int) -> str:
         start, number = max(pair for pair in starts if pair[0] < line)
-        return f"cell {number} of {path}, line {line - start}"
+        return f"line {line - start} in cell {number} of {path}"
 
     program = _Program(ast.Module(body, []), where)
     for values in files:
@@ -225,7 +225,7 @@ class _Program:
             for node in self.nodes
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
             for target in _targets(node)
-            if isinstance(target, ast.Name) and times[target.id] == 1
+            if isinstance(target, ast.Name) and times[target.id] == 1 and id(target) not in fields
         }
 
     def _read(self) -> None:

@@ -26,6 +26,12 @@ _READERS: Mapping[str, Callable[[str, str], GivenSettings]] = {
 """Readers of path and text, by the end of the name; ``documents`` has those of YAML, JSON and TOML.
 """
 
+_NO_CONFIGURATIONS = {
+    *("pyproject.toml", "setup.py", "package.json", "config.json", "generation_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "trainer_state.json"),
+}
+"""Files of a model, a checkpoint or a package that lie in the same folder."""
+
 _MAX_NAMES = 8
 """Maximum files of a folder that an error names."""
 
@@ -93,7 +99,11 @@ def _only_configuration(folder: Path) -> Path:
         SourceNotFoundError: it has none.
         SettingsError: it has several; the message names them.
     """
-    paths = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    paths = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name not in _NO_CONFIGURATIONS and path.name[0] != "."
+    ]
     for suffixes in ((".yaml", ".yml", ".toml"), tuple(_READERS), (".json",)):
         names = [path.name for path in paths if path.suffix.lower() in suffixes]
         if len(names) == 1:
