@@ -649,8 +649,26 @@ def test_scripts_that_start_and_source_others() -> None:
     run = command("bash lib/train.sh --packing true")
     assert run.get("packing").value is True
     assert run.get("model").where == "line 1 of lib/train.sh"
-    Path("loop.sh").write_text("bash loop.sh\n")
-    assert refusal("bash loop.sh\n", "loop.sh").startswith("loop.sh starts no training")
+    assert command("NPROC_PER_NODE=3 bash -c 'swift sft --x $NPROC_PER_NODE'").ranks == 3
+    with pytest.raises(SettingsError, match=r"bash gone.sh starts no training that can be read from here"):
+        command("bash gone.sh --packing true")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bash loop.sh\n" * 30,
+        "A='" + "eval $A;" * 30 + "'\n$A",
+        "A=x\n" + "A=$A$A\n" * 80 + "echo $A",
+        "A=(x)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 80,
+    ],
+    ids=["script", "eval", "text", "array"],
+)
+def test_scripts_that_multiply_end(text: str) -> None:
+    """A script that starts itself thirty times is 30**5 scripts in five steps."""
+    start = time.perf_counter()
+    assert refusal(text, "loop.sh").startswith("loop.sh starts no training")
+    assert time.perf_counter() - start < 20
 
 
 def test_files_of_a_script_are_looked_for_from_its_folder_up(tmp_path: Path) -> None:
@@ -781,9 +799,16 @@ cfg.dataset = DatasetConfig(seed=3)
     assert run.get("seq_length").where == "train.py:3"
 
 
-def test_a_name_that_refers_to_itself_ends() -> None:
+def test_names_that_refer_to_names_end() -> None:
+    """Values of names are put into each other, and doubling eighty times is 10**24."""
     run = python("a = dict(b=a, x=1)\nAConfig(y=1, **a)\n")
     assert run.get("x").value == 1
+    for first, double in (("'x'", "a{0} + a{0}"), ("'x'", "f'{{a{0}}}{{a{0}}}'"), ("['x']", "[a{0}, a{0}]")):
+        lines = [f"a{n + 1} = {double.format(n)}" for n in range(80)]
+        run = python(f"a0 = {first}\n" + "\n".join(lines) + "\nAConfig(x=a2, y=a80)\n")
+        assert (run.get("x").value in ("xxxx", [[["x"], ["x"]], [["x"], ["x"]]]), run.get("y")) == (True, None)
+    blocks = "\n".join(f"a{n + 1} = dict({', '.join(f'k{i}=a{n}' for i in range(9))})" for n in range(10))
+    assert "more than 100,000 settings" in refusal(f"a0 = dict(x=1)\n{blocks}\nAConfig(x=a10)\n", "train.py")
 
 
 def notebook(*cells: str) -> GivenSettings:
@@ -796,9 +821,11 @@ def test_cells_of_a_notebook() -> None:
     run = notebook(
         "%pip install trl\n!nvidia-smi\nfrom trl import SFTConfig\nrows = 64",
         "this is no Python",
+        "!echo it's",
+        "%%writefile data.json\n[1]\n",
         "args = SFTConfig(\n    packing=True,\n    max_length=rows)",
     )
-    assert run.get("packing") == Given(True, "line 2 in cell 4 of run.ipynb")
+    assert run.get("packing") == Given(True, "line 2 in cell 6 of run.ipynb")
     assert run.get("max_length").value == 64
     assert run.command == "import trl"
 

@@ -118,16 +118,16 @@ class CommandLine:
             environment: variables that earlier commands of a script have exported.
         """
         line = cls(dict(environment or {}))
-        rest = line._unwrapped(list(words))
-        if rest:
-            line._read_program(rest)
+        remainder = line._unwrapped(list(words))
+        if remainder:
+            line._read_program(remainder)
             line._read_arguments(line.words)
         return line
 
     def _unwrapped(self, words: list[Word]) -> list[Word]:
         """Return the words from the launcher or program on; note variables on the way."""
         while words:
-            # A variable in front of the command, or the start of another command.
+            # A variable ahead of the command, or the start of another command.
             is_variable = _ASSIGNMENT.fullmatch(words[0].text) is not None
             start = 1 if is_variable else _start(words)
             if start == 0:
@@ -149,29 +149,29 @@ class CommandLine:
                 name, words = words[2].text, words[2:]
         if name in _LAUNCHERS:
             self.launcher = _LAUNCHERS[name]
-            rest = words[2:] if [word.text for word in words[1:2]] == ["launch"] else words[1:]
-            words = self._read_launch_options(rest)
+            remainder = words[2:] if [word.text for word in words[1:2]] == ["launch"] else words[1:]
+            words = self._read_launch_options(remainder)
             name = "python" if words and words[0].text.endswith((".py", "-m")) else ""
             words = [Word("python", ""), *words] if name else words
         if not words:
             return
         self.program = [name or _name(words[0])]
-        rest = words[1:]
+        remainder = words[1:]
         if name in ("bash", "sh"):
-            self.words = rest
+            self.words = remainder
             return
         if name.endswith(".py"):  # ./train.py
-            name, rest = "python", words
+            name, remainder = "python", words
             self.program = [name]
         if name == "python":
-            size = 2 if rest and rest[0].text == "-m" else 1
-            self.program += [word.text for word in rest[:size]]
-            rest = rest[size:]
+            size = 2 if remainder and remainder[0].text == "-m" else 1
+            self.program += [word.text for word in remainder[:size]]
+            remainder = remainder[size:]
         # Subcommands, such as `sft` of `trl sft`, are words without a point.
-        while rest and _SUBCOMMAND.fullmatch(rest[0].text):
-            self.program.append(rest[0].text)
-            rest = rest[1:]
-        self.words = rest
+        while remainder and _SUBCOMMAND.fullmatch(remainder[0].text):
+            self.program.append(remainder[0].text)
+            remainder = remainder[1:]
+        self.words = remainder
 
     def _read_launch_options(self, words: list[Word]) -> list[Word]:
         """Note the options of a launcher, and return the words after them."""
@@ -235,7 +235,7 @@ class CommandLine:
 
     @property
     def is_training(self) -> bool:
-        """True unless a subcommand says that it does something else."""
+        """True unless a subcommand says that it does other work."""
         return _OTHER_WORK.isdisjoint(self.program)
 
     @property
@@ -276,7 +276,7 @@ def command_settings(line: CommandLine, title: str) -> GivenSettings:
     ranks = line.ranks
     if line.launcher == "accelerate":
         settings = _accelerate_settings(line)
-        values |= {f"accelerate.{key}": given for key, given in settings.items()}
+        values |= {f"accelerate.{key}": setting for key, setting in settings.items()}
         ranks = _count(settings.get("num_processes"))
     if line.cut:
         title = f"{title}, whose command ends before {line.cut}: bash passes nothing from there on"
@@ -300,9 +300,9 @@ def _file_of(line: CommandLine) -> Path | None:
         where = str(folder.value) if folder else "."
         return _existing(f"{where}/{name.value}{suffix}", line.folders)
     words = [
-        Word(given.value, given.where)
-        for key, given in line.options.items()
-        if key.rpartition(".")[2] in _FILE_KEYS and isinstance(given.value, str)
+        Word(setting.value, setting.where)
+        for key, setting in line.options.items()
+        if key.rpartition(".")[2] in _FILE_KEYS and isinstance(setting.value, str)
     ]
     words += line.positions[:1]
     if "CONFIG_FILE" in line.environment:  # of torchtitan's run_train.sh
@@ -379,12 +379,12 @@ def _given(word: Word | None) -> Given | None:
     return None if word is None else Given(scalar(word.text), word.where)
 
 
-def _count(given: Given | None) -> int | None:
-    is_number = given is not None and type(given.value) is int and given.value > 0
-    return int(given.value) if given is not None and is_number else None
+def _count(setting: Given | None) -> int | None:
+    is_number = setting is not None and type(setting.value) is int and setting.value > 0
+    return int(setting.value) if setting is not None and is_number else None
 
 
 def _product(per_node: Given | None, nodes: Given | None) -> int | None:
     """Return processes of all nodes, of which one is the default; None if one is not a number."""
-    counts = [1 if given is None else _count(given) for given in (per_node, nodes)]
+    counts = [1 if setting is None else _count(setting) for setting in (per_node, nodes)]
     return None if None in counts else int(counts[0] or 0) * int(counts[1] or 0)

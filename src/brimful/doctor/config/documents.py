@@ -83,7 +83,7 @@ def scalar(text: str) -> Any:
 
 
 def _number(text: str) -> Any:
-    """Return a number, or the text where it is none."""
+    """Return the number that a text is, or the text itself."""
     for pattern, kind in ((_INTEGER, int), (_FLOAT, float)):
         if pattern.fullmatch(text):
             try:
@@ -109,7 +109,7 @@ def file_settings(path: Path) -> dict[str, Given]:
 
     Raises:
         SourceNotFoundError: no such file.
-        SettingsError: it is something else; the message says the line.
+        SettingsError: another format; the message says the line.
     """
     return document_settings(str(path), text_of(path), path.suffix.lower())
 
@@ -123,7 +123,7 @@ def document_settings(path: str, text: str, suffix: str) -> dict[str, Given]:
         suffix: one of ``SUFFIXES``.
 
     Raises:
-        SettingsError: it is something else, or has no settings; the message says the line.
+        SettingsError: another format, or no settings; the message says the line.
     """
     try:
         values = _READERS[suffix](path, text)
@@ -135,7 +135,7 @@ def document_settings(path: str, text: str, suffix: str) -> dict[str, Given]:
 
 
 def _loader() -> Any:
-    """Return PyYAML's safe loader, in C where it is built: ten times as fast."""
+    """Return PyYAML's safe loader, in C if that is built: ten times as fast."""
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -182,10 +182,10 @@ class _YamlReader:
         self.constructor = yaml.constructor.SafeConstructor()
         self.num_nodes = 0
         self.repeats: dict[int, str] = {}
-        """What is said of the line of a repeated key, by the identity of its node."""
+        """Remark on the line of a repeated key, by the identity of its node."""
 
     def settings(self, node: Any, block: str = "") -> Iterator[tuple[str, Given]]:
-        """Yield the settings of a mapping, those of inner mappings by dotted keys."""
+        """Yield the settings of a mapping; inner mappings have dotted keys."""
         for name, value in self._entries(node):
             key = f"{block}.{name.value}" if block else name.value
             if value.id == "mapping" and value.value:
@@ -312,8 +312,8 @@ def _toml_settings(path: str, text: str) -> dict[str, Given]:
         elif match := _TOML_KEY.match(content):
             lines.setdefault(".".join(filter(None, (table, _toml_name(match.group(1))))), number)
     return {
-        key: Given(_without_dates(given.value), f"{path}:{_toml_line(lines, key)}")
-        for key, given in flat("", root, path)
+        key: Given(_without_dates(setting.value), f"{path}:{_toml_line(lines, key)}")
+        for key, setting in flat("", root, path)
         if key
     }
 

@@ -18,6 +18,9 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.LShift: operator.lshift,
 }
 
+_MAX_TEXT = 10_000
+"""Maximum letters of a text that is put together."""
+
 _MAX_OPERAND = 1 << 48
 """Maximum of a number in arithmetic: settings are smaller, and larger powers take for ever."""
 
@@ -45,7 +48,7 @@ def literal(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Dict):
         return _mapping(zip(node.keys, node.values, strict=True), names)
     if isinstance(node, ast.JoinedStr):
-        return "".join(str(literal(part, names)) for part in node.values)
+        return _text("".join(str(literal(part, names)) for part in node.values))
     if isinstance(node, ast.FormattedValue) and node.format_spec is None:
         return literal(node.value, names)
     if isinstance(node, ast.UnaryOp):
@@ -53,6 +56,13 @@ def literal(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.BinOp):
         return _computed(node, names)
     raise ValueError
+
+
+def _text(text: str) -> str:
+    """Return a text unless it is longer than any setting: names that join may double."""
+    if len(text) > _MAX_TEXT:
+        raise ValueError
+    return text
 
 
 def _mapping(pairs: Any, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +92,7 @@ def _computed(node: ast.BinOp, names: Mapping[str, Any]) -> Any:
     """Return the result of arithmetic on small numbers, or of two texts joined."""
     left, right = literal(node.left, names), literal(node.right, names)
     if isinstance(left, str) and isinstance(right, str) and isinstance(node.op, ast.Add):
-        return left + right
+        return _text(left + right)
     compute = _OPERATORS.get(type(node.op))
     if compute is None or not all(type(value) in (int, float) for value in (left, right)):
         raise ValueError

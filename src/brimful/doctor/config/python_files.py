@@ -31,11 +31,18 @@ _MAX_DEPTH = 12
 """Maximum blocks in blocks that are followed through names."""
 
 
+_MAX_VALUE = 10_000
+"""Maximum letters of the value of a name: lists of lists of names multiply."""
+
+_MAX_SETTINGS = 100_000
+"""Maximum settings, with blocks that names repeat written out."""
+
+
 class _Candidate(NamedTuple):
-    """One value of a key; of several, those of the lowest rank count."""
+    """One value of a key; of several, the lowest rank counts."""
 
     rank: int
-    given: Given
+    setting: Given
 
 
 _ASSIGNMENT, _CONFIG, _TRAINER, _BLOCK, _DEFAULT = range(5)
@@ -70,8 +77,11 @@ def notebook_settings(path: str, text: str) -> GivenSettings:
         if match := re.match(r"%%writefile\s+(?:-a\s+)?(\S+)\n", source):
             suffix = Path(match.group(1)).suffix.lower()
             if suffix in SUFFIXES:
-                written = document_settings(match.group(1), source[match.end() :], suffix)
-                files.append({key: Given(given.value, place) for key, given in written.items()})
+                try:
+                    content = document_settings(match.group(1), source[match.end() :], suffix)
+                except SettingsError:
+                    continue  # data
+                files.append({key: Given(setting.value, place) for key, setting in content.items()})
             continue
         if re.match(r"%%(?:bash|sh|shell|script)\b", source):
             scripts.append((source.partition("\n")[2], place))
@@ -149,6 +159,7 @@ class _Program:
 
     def __init__(self, tree: ast.Module, where: Callable[[int], str]) -> None:
         self.where = where
+        self.num_settings = 0
         self.candidates: dict[str, list[_Candidate]] = {}
         self.nodes = sorted(ast.walk(tree), key=lambda node: getattr(node, "lineno", 0))
         self.packages: dict[str, None] = {}
@@ -158,12 +169,14 @@ class _Program:
         self.values: dict[str, Any] = {}
         for name, node in self.bindings.items():
             try:
-                self.values[name] = literal(node, self.values)
+                value = literal(node, self.values)
             except (ValueError, RecursionError):
                 continue
+            if len(repr(value)) <= _MAX_VALUE:
+                self.values[name] = value
 
     def settings(self, title: str, line: CommandLine | None = None) -> GivenSettings:
-        """Return all settings; those of a command line that the program starts override them."""
+        """Return all settings; a command line that the program starts overrides them."""
         try:
             self._read()
         except RecursionError as error:
@@ -171,9 +184,9 @@ class _Program:
         values = {}
         for key, candidates in self.candidates.items():
             rank = min(item.rank for item in candidates)
-            best = [item.given for item in candidates if item.rank == rank]
+            best = [item.setting for item in candidates if item.rank == rank]
             # A key with two values, in two objects, has none of its own.
-            if all(given.value == best[0].value for given in best):
+            if all(setting.value == best[0].value for setting in best):
                 values[key] = best[0]
         command = f"import {' '.join(self.packages)}" if self.packages else ""
         ranks = None
@@ -186,8 +199,8 @@ class _Program:
 
     def add_file(self, values: Mapping[str, Given]) -> None:
         """Add the settings of a file that the program writes."""
-        for key, given in values.items():
-            self.candidates.setdefault(key, []).append(_Candidate(_CONFIG, given))
+        for key, setting in values.items():
+            self.candidates.setdefault(key, []).append(_Candidate(_CONFIG, setting))
 
     def _note_imports(self) -> None:
         """Note which packages are imported, and under which names."""
@@ -241,27 +254,27 @@ class _Program:
     def _add(self, rank: int, key: str, node: ast.expr | ast.keyword, block: str = "") -> None:
         """Add the settings of an expression under its key, and in its block."""
         value = node.value if isinstance(node, ast.keyword) else node
-        for name, given in self._flat(key, value, node.lineno):
-            self.candidates.setdefault(name, []).append(_Candidate(rank, given))
+        for name, setting in self._flat(key, value, node.lineno):
+            self.candidates.setdefault(name, []).append(_Candidate(rank, setting))
             if block:
                 full = f"{block}.{name}"
-                self.candidates.setdefault(full, []).append(_Candidate(rank, given))
+                self.candidates.setdefault(full, []).append(_Candidate(rank, setting))
 
     def _read_call(self, node: ast.Call) -> None:
         """Add a call, and its keywords: of a class as settings, of a function below ``calls``."""
         name = _called_name(node)
         if not name or name == "dict":
             return
-        called = Given(True, self.where(node.lineno))
-        self.candidates.setdefault(f"calls.{name}", []).append(_Candidate(_CONFIG, called))
+        call = Given(True, self.where(node.lineno))
+        self.candidates.setdefault(f"calls.{name}", []).append(_Candidate(_CONFIG, call))
         if name == "add_argument":
             self._read_argument(node)
         elif name[0].isupper():
             self._add(_rank_of_class(name), "", node, name)
         else:
-            for key, given in self._flat("", _as_dict(node), node.lineno):
+            for key, setting in self._flat("", _as_dict(node), node.lineno):
                 full = f"calls.{name}.{key}"
-                self.candidates.setdefault(full, []).append(_Candidate(_CONFIG, given))
+                self.candidates.setdefault(full, []).append(_Candidate(_CONFIG, setting))
 
     def _read_argument(self, node: ast.Call) -> None:
         """Add the default of an argument of ``argparse``."""
@@ -301,6 +314,9 @@ class _Program:
         """Yield the settings of an expression: of a mapping, or of the keywords of a class, each by
         its dotted key.
         """
+        self.num_settings += 1
+        if self.num_settings > _MAX_SETTINGS:
+            raise SettingsError(f"{self.where(line)}: more than {_MAX_SETTINGS:,} settings")
         if depth > _MAX_DEPTH:
             return
         if isinstance(node, ast.Name) and isinstance(
@@ -363,7 +379,7 @@ def _called_name(node: ast.Call) -> str:
 
 
 def _as_dict(node: ast.Call) -> ast.Dict:
-    """Return the keywords of a call as a mapping, with those of mappings that it is given."""
+    """Return the keywords of a call as a mapping, with the mappings that it takes."""
     keys: list[ast.expr | None] = []
     values: list[ast.expr] = []
     for position, argument in enumerate(node.args):

@@ -1,5 +1,5 @@
-"""Whatever a user calls the configuration of a run, as flat settings: a file, a folder, or the
-words of a command line. Nothing in it is executed.
+"""The configuration of a run as flat settings, in each form that users have: a file, a folder, or
+the words of a command line. Nothing in it is executed.
 """
 
 import re
@@ -23,7 +23,7 @@ _READERS: Mapping[str, Callable[[str, str], GivenSettings]] = {
     ".py": program_settings,
     ".ipynb": notebook_settings,
 }
-"""Readers of path and text, by the end of the name; ``documents`` has those of YAML, JSON and TOML.
+"""Readers of path and text, by the end of the name; ``documents`` reads YAML, JSON and TOML.
 """
 
 _NO_CONFIGURATIONS = {
@@ -45,7 +45,7 @@ def read_settings(path: str | Path) -> GivenSettings:
 
     Raises:
         SourceNotFoundError: no such file, or no configuration in the folder.
-        SettingsError: the file is something else, or several in the folder may be meant.
+        SettingsError: the file has another format, or several in the folder may be meant.
     """
     file = Path(path).expanduser()
     if file.is_dir():
@@ -110,9 +110,9 @@ def _only_configuration(folder: Path) -> Path:
             return folder / names[0]
         if names:
             more = len(names) - _MAX_NAMES
-            listed = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+            text = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
             raise SettingsError(
-                f"{folder} is a folder with {counted(len(names), 'configuration')}: {listed}: "
+                f"{folder} is a folder with {counted(len(names), 'configuration')}: {text}: "
                 "name one"
             )
     raise SourceNotFoundError(f"{folder} is a folder without a configuration")

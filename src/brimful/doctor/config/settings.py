@@ -63,18 +63,18 @@ class GivenSettings:
 
     @cached_property
     def _exact(self) -> dict[str, Given]:
-        return {same_key(key): given for key, given in self.values.items()}
+        return {same_key(key): setting for key, setting in self.values.items()}
 
     @cached_property
     def _nested(self) -> dict[str, Given | None]:
         """Settings by each end of their dotted key; None where two keys share the end."""
         nested: dict[str, Given | None] = {}
-        for key, given in self._exact.items():
+        for key, setting in self._exact.items():
             if not key.startswith(_EXACT_BLOCKS):
                 for position, letter in enumerate(key):
                     if letter == ".":
                         end = key[position + 1 :]
-                        nested[end] = None if end in nested else given
+                        nested[end] = None if end in nested else setting
         return nested
 
 
@@ -109,9 +109,11 @@ def overlaid(
         removals: keys and blocks of the file that do not count.
     """
     names = {same_key(key) for key in (*above, *removals)}
-    values = {key: given for key, given in below.items() if names.isdisjoint(_heads(same_key(key)))}
-    for key, given in above.items():
-        values.update(flat(key, given.value, given.where))
+    values = {
+        key: setting for key, setting in below.items() if names.isdisjoint(_heads(same_key(key)))
+    }
+    for key, setting in above.items():
+        values.update(flat(key, setting.value, setting.where))
     return values
 
 

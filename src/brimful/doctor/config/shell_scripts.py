@@ -9,9 +9,10 @@ executed.
 """
 
 import ast
+import contextlib
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -37,6 +38,8 @@ _PLAIN = re.compile(r"[^ \t\n\\'\"`$;&|()<>]+")
 _PLAIN_IN_QUOTES = re.compile(r'[^"\\$]+')
 _PARAMETER = re.compile(r"(\w+|[@*])(?:\[([@*]|\d+)\])?(?:(:?[-=?+])(.*))?", re.DOTALL)
 
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_QUOTES = re.compile(r"""\\.|"(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
 _OWN_FOLDER = re.compile(
     r"dirname\s+(?:--\s+)?\"?\$\{?(?:0|BASH_SOURCE)[^)\s]*\s*\)?\"?((?:/\.\.)*)"
 )
@@ -49,6 +52,13 @@ _DECLARATIONS = {"export", "declare", "local", "readonly", "typeset"}
 
 _MAX_DEPTH = 5
 """Maximum scripts that start each other."""
+
+_MAX_COMMANDS = 20_000
+"""Maximum commands of a script and all that it starts."""
+
+_MAX_SIZE = 100_000
+"""Maximum letters or words of a variable: one that doubles in each line is unknown from there on.
+"""
 
 
 class _Fields:
@@ -98,6 +108,7 @@ class _Script:
         self.exports: set[str] = set()
         self.heres: list[tuple[str, str]] = []
         self.depth = 0
+        self.budget = [_MAX_COMMANDS]
 
     @property
     def where(self) -> str:
@@ -124,11 +135,25 @@ class _Script:
         for folder in () if Path(name).is_absolute() and self.path else self.folders:
             path = folder / name
             if path.is_file():
-                return _Script(text_of(path), str(path), parameters)
+                script = _Script(text_of(path), str(path), parameters)
+                script.budget = self.budget
+                return script
         return None
 
+    def inner(self, text: str, parameters: Sequence[Word], place: str) -> "_Script":
+        """Return a part of a line, such as the text of ``eval``, as a script."""
+        script = _Script(text, self.path, parameters, place)
+        script.budget = self.budget
+        return script
+
+    def with_environment(self, environment: Mapping[str, Word]) -> "_Script":
+        """Return this script with the variables that its starter hands over."""
+        self.variables = {name: word.text for name, word in environment.items()}
+        self.exports = set(self.variables)
+        return self
+
     def commands(self) -> Iterator[list[Word]]:
-        """Yield the words of each command that is no assignment and no keyword."""
+        """Yield the words of each command but assignments and keywords."""
         words: list[Word] = []
         is_conditional = False
         while self.position < len(self.text):
@@ -211,7 +236,7 @@ class _Script:
             else:
                 value = (former if isinstance(former, str) else "") + value
         is_certain = not is_conditional or not is_known or former == value
-        self.variables[name] = value if is_certain else None
+        self.variables[name] = value if is_certain and len(value) < _MAX_SIZE else None
 
     def _array(self) -> list[Word]:
         """Return the words of an array, up to its bracket."""
@@ -392,7 +417,7 @@ class _Script:
         opening = self.text[start]
         closing = {"(": ")", "{": "}"}[opening]
         depth = 0
-        skipped = re.compile(r"\\.|'[^']*'" if opening == "(" else r"\\.", re.DOTALL)
+        skipped = _QUOTES if opening == "(" else _ESCAPE
         position = start
         while position < len(self.text):
             if match := skipped.match(self.text, position):
@@ -441,11 +466,13 @@ def words_settings(words: Sequence[str]) -> GivenSettings:
         SourceNotFoundError: the command names a file that is not there.
     """
     place = "command line"
-    given = [Word(word, place) for word in words]
-    lines = _lines_of(_Script("", "", place=place), given, 0)
-    line = max(lines, key=_weight) if lines else CommandLine.of(given)
+    setting = [Word(word, place) for word in words]
+    lines = _lines_of(_Script("", "", place=place), setting, 0)
+    line = max(lines, key=_weight) if lines else CommandLine.of(setting)
     if not line.program:
         raise SettingsError("the command line has no program, such as `trl sft --packing true`")
+    if line.program[0] in ("bash", "sh"):
+        raise SettingsError(f"{' '.join(words[:2])} starts no training that can be read from here")
     return command_settings(line, " ".join(line.program))
 
 
@@ -455,12 +482,13 @@ def chosen_line(scripts: Iterable[tuple[str, str]]) -> CommandLine | None:
     Args:
         scripts: pairs of commands and their place.
     """
-    whole = _Script("", "")
+    notebook = _Script("", "")
     lines: list[CommandLine] = []
     for text, place in scripts:
         cell = _Script(text, "", place=place)
-        cell.variables, cell.exports = whole.variables, whole.exports
-        lines += _lines(cell, 0)
+        cell.variables, cell.exports = notebook.variables, notebook.exports
+        with contextlib.suppress(SettingsError):  # a quote that is not closed spoils one cell
+            lines += _lines(cell, 0)
     trainings = [line for line in lines if line.is_training and line.words]
     for line in trainings:
         line.is_file_needed = False
@@ -492,14 +520,13 @@ def _lines(script: _Script, depth: int) -> list[CommandLine]:
 
 
 def _lines_of(script: _Script, words: list[Word], depth: int) -> list[CommandLine]:
-    """Return the command line of one command, or those of the script that it runs."""
-    if depth > _MAX_DEPTH:
+    """Return the command line of one command, or all of the script that it runs."""
+    script.budget[0] -= 1
+    if depth > _MAX_DEPTH or script.budget[0] < 0:
         return []
     name = words[0].text if words else ""
     if name == "eval":
-        inner = _Script(
-            " ".join(word.text for word in words[1:]), script.path, place=words[0].where
-        )
+        inner = script.inner(" ".join(word.text for word in words[1:]), (), words[0].where)
         inner.variables, inner.exports = script.variables, script.exports
         return _lines(inner, depth + 1)
     if name in ("source", ".") and len(words) > 1:
@@ -512,22 +539,19 @@ def _lines_of(script: _Script, words: list[Word], depth: int) -> list[CommandLin
     if not line.program:
         return []
     if line.program[0] in ("bash", "sh"):
-        rest = line.words
-        while rest and _is_flag(rest[0].text):
-            option, rest = rest[0].text, rest[1:]
-            if "c" in option and not option.startswith("--") and rest:
-                inner = _Script(rest[0].text, script.path, rest[2:], place=rest[0].where)
-                inner.variables = {**script.variables}
-                return _lines(inner, depth + 1)
-        words = rest
+        remainder = line.words
+        while remainder and _is_flag(remainder[0].text):
+            option, remainder = remainder[0].text, remainder[1:]
+            if "c" in option and not option.startswith("--") and remainder:
+                inner = script.inner(remainder[0].text, remainder[2:], remainder[0].where)
+                return _lines(inner.with_environment(line.environment), depth + 1)
+        words = remainder
     elif line.program[0].endswith(".sh"):
         words = [Word(line.program[0], ""), *line.words]
     else:
         return [line] if line.is_known else []
     if words and (opened := script.opened(words[0].text, words[1:])):
-        opened.variables = {key: word.text for key, word in line.environment.items()}
-        opened.exports = set(opened.variables)
-        return _lines(opened, depth + 1)
+        return _lines(opened.with_environment(line.environment), depth + 1)
     return [line] if line.program[0].endswith(".sh") else []
 
 
