@@ -40,6 +40,14 @@ _PARAMETER = re.compile(r"(\w+|[@*])(?:\[([@*]|\d+)\])?(?:(:?[-=?+])(.*))?", re.
 
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _QUOTES = re.compile(r"""\\.|"(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
+_CAT = re.compile(r"cat\s*<<-?\s*\\?(['\"]?)(\w+)\1[^\n]*\n(.*)\n[ \t]*\2", re.DOTALL)
+"""``cat <<'EOF'`` with its lines."""
+
+_ECHO = re.compile(r"echo ((?:\"[^\"]*\"|[^|;&<>`\"'])*)(?:\|\s*(?:tr|sed)\b.*)?", re.DOTALL)
+"""``echo "$OVERRIDES" | tr '\\n' ' '``, which keeps the words."""
+
+_PROGRAM_OF_USER = re.compile(r"\$\{?\w+\}?")
+
 _OWN_FOLDER = re.compile(
     r"dirname\s+(?:--\s+)?\"?\$\{?(?:0|BASH_SOURCE)[^)\s]*\s*\)?\"?((?:/\.\.)*)"
 )
@@ -109,6 +117,8 @@ class _Script:
         self.heres: list[tuple[str, str]] = []
         self.depth = 0
         self.budget = [_MAX_COMMANDS]
+        self.blocks: list[str] = []
+        self.reads_into = ""
 
     @property
     def where(self) -> str:
@@ -190,19 +200,27 @@ class _Script:
 
     def _skip_here_documents(self) -> None:
         for tag, indent in self.heres:
+            start = self.position
             while self.position < len(self.text):
                 end = self.text.find("\n", self.position)
                 line = self.text[self.position : end if end >= 0 else None]
                 self.position += len(line) + 1
                 if line.lstrip(indent or "\n") == tag:
                     break
+            if self.reads_into:
+                text = self.text[start : self.position].rstrip().removesuffix(tag)
+                self._assign(self.reads_into, text, "", is_conditional=False)
+                self.reads_into = ""
         self.heres.clear()
 
     def _ended(self, words: list[Word], is_conditional: bool) -> Iterator[list[Word]]:
         """Yield a command without keywords, or take note of what it assigns."""
         while words and words[0].text in _OPENERS | _CLOSERS | _FILLERS:
             keyword, words = words[0].text, words[1:]
-            self.depth += (keyword in _OPENERS) - (keyword in _CLOSERS)
+            if keyword in _OPENERS:
+                self.blocks.append(keyword)
+            elif keyword in _CLOSERS and self.blocks:
+                self.blocks.pop()
             if keyword in ("for", "select") and words:
                 items = words[2:]
                 self.variables[words[0].text] = items[0].text if len(items) == 1 else None
@@ -221,13 +239,16 @@ class _Script:
                 match = _ASSIGNMENT.fullmatch(word.text)
                 assert match is not None
                 self._assign(match.group(1), match.group(3), match.group(2), is_conditional)
+        elif name == "read" and self.heres:
+            self.reads_into = words[-1].text
         elif name not in ("[", "[[", "function", "echo", "printf"):
             yield words
 
     def _assign(self, name: str, value: str | list[Word], plus: str, is_conditional: bool) -> None:
         """Set a variable; one that a branch may change is unknown from there on."""
         is_known, former = name in self.variables, self.variables.get(name)
-        is_conditional = is_conditional or self.depth > 0
+        # The body of a ``for`` is read as its first round.
+        is_conditional = is_conditional or any(block != "for" for block in self.blocks)
         if plus:
             if is_known and is_conditional:
                 return  # what a branch adds is uncertain, and what was there stays
@@ -333,6 +354,10 @@ class _Script:
             command = self.text[start + 2 : self.position - 1].strip()
             if command.startswith("expr "):
                 return self._sum(command[5:].replace("\\*", "*"))
+            if match := _CAT.fullmatch(command):
+                return match.group(3)
+            if match := _ECHO.fullmatch(command):
+                return " ".join(self._expanded(match.group(1).replace('"', "")).split())
             return self._folder(command)
         if following == "{":
             self.position = self._closing(start + 1) + 1
@@ -549,10 +574,16 @@ def _lines_of(script: _Script, words: list[Word], depth: int) -> list[CommandLin
     elif line.program[0].endswith(".sh"):
         words = [Word(line.program[0], ""), *line.words]
     else:
-        return [line] if line.is_known else []
+        # A program in a variable of the environment, such as $COMMAND of verl.
+        return [line] if line.is_known or _is_of_user(line) else []
     if words and (opened := script.opened(words[0].text, words[1:])):
         return _lines(opened.with_environment(line.environment), depth + 1)
     return [line] if line.program[0].endswith(".sh") else []
+
+
+def _is_of_user(line: CommandLine) -> bool:
+    """Return true for settings of a program that only the environment names."""
+    return bool(line.options) and _PROGRAM_OF_USER.fullmatch(line.program[0]) is not None
 
 
 def _is_flag(text: str) -> bool:
