@@ -70,7 +70,7 @@ def test_echo_joins_lines(tmp_path: Path) -> None:
 def test_a_here_document_is_a_variable(start: str, tmp_path: Path) -> None:
     lines = [start, "torchrun --nproc_per_node=8 train.py --packing ${PACKING}", "EOF"]
     lines += [")"] if "cat" in start else []
-    lines += ["PACKING=true", 'srun bash -lc "${RUN}"']
+    lines += ["export PACKING=true", 'srun bash -lc "${RUN}"']
     assert read("\n".join(lines), tmp_path)["packing"] is True
 
 

@@ -496,7 +496,8 @@ def words_settings(words: Sequence[str]) -> GivenSettings:
     line = max(lines, key=_weight) if lines else CommandLine.of(setting)
     if not line.program:
         raise SettingsError("the command line has no program, such as `trl sft --packing true`")
-    if line.program[0] in ("bash", "sh"):
+    is_handed_on = any(word.text.endswith(".py") for word in line.words)  # train.sh of VeOmni
+    if line.program[0] in ("bash", "sh") and not is_handed_on:
         raise SettingsError(f"{' '.join(words[:2])} starts no training that can be read from here")
     return command_settings(line, " ".join(line.program))
 
