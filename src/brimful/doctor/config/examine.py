@@ -1,7 +1,7 @@
 """``examine``: a configuration, its trainer and version, and what the facts say about it."""
 
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from math import prod
 from os import PathLike
@@ -25,8 +25,8 @@ from brimful.doctor.report import DoctorReport, Evidence, Finding, Judgment, Lin
 from brimful.errors import SettingsError
 
 CONFIG_TOPICS = (
-    *("packing", "isolation", "attention", "positions", "divisor", "long", "tokens", "tail"),
-    *("steps", "alignment", "step"),
+    *("packing", "isolation", "attention", "positions", "targets", "divisor", "long", "tokens"),
+    *("tail", "steps", "alignment", "step"),
 )
 """Topics that a configuration may decide."""
 
@@ -67,23 +67,39 @@ def examine(
 def judge(run: RunSettings, subject: str) -> DoctorReport:
     """Return a line for each topic and a finding for each fact with a judgment that holds."""
     holding = facts_that_hold(run)
-    findings = [_finding(fact, run, certain=certain) for fact, certain in holding if fact.judgment]
+    findings = [_finding(fact, run) for fact in holding if fact.judgment]
     return DoctorReport(
         subject,
         tuple(_line(topic, holding, run) for topic in CONFIG_TOPICS),
         tuple(dict.fromkeys([*findings, *_misaligned(holding, run)])),
+        tuple(_notes_of_other_versions(run)),
     )
 
 
-def facts_that_hold(run: RunSettings) -> list[tuple[Fact, bool]]:
-    """Return the facts whose condition the run meets; true if its version is in their range, false
-    if the version is unknown.
+def facts_that_hold(run: RunSettings) -> list[Fact]:
+    """Return the facts of the run's version whose condition it meets.
+
+    An unknown version counts as the newest that was read.
     """
+    version = run.version or version_from(run.facts.newest)
     return [
-        (fact, certain is True)
+        fact
         for fact in run.facts.facts
-        if (certain := in_range(fact.versions, run.version)) is not False and run.meets(fact.when)
+        if in_range(fact.versions, version) is not False and run.meets(fact.when)
     ]
+
+
+def _notes_of_other_versions(run: RunSettings) -> Iterator[str]:
+    """Yield what would be wrong if the version, which is unknown, were an older one."""
+    if run.version is not None:
+        return
+    holding = facts_that_hold(run)
+    for fact in run.facts.facts:
+        if fact.judgment and fact not in holding and run.meets(fact.when):
+            text = (
+                f"{fact.judgment} if {run.facts.name} is {fact.versions}: {run.filled(fact.says)}"
+            )
+            yield f"{text} (name your version)"
 
 
 def told_trainer(given: GivenSettings) -> str:
@@ -160,16 +176,9 @@ def _version(facts: TrainerFacts, version: str | None) -> tuple[str, str]:
         )
 
 
-def _line(topic: str, holding: list[tuple[Fact, bool]], run: RunSettings) -> Line:
+def _line(topic: str, holding: list[Fact], run: RunSettings) -> Line:
     """Return the line of a topic: what the first fact says, and what is computed."""
-    fact = next(
-        (
-            fact
-            for fact, certain in holding
-            if fact.topic == topic and not fact.judgment and certain
-        ),
-        None,
-    )
+    fact = next((fact for fact in holding if fact.topic == topic and not fact.judgment), None)
     texts = [] if fact is None else [run.filled(fact.says)]
     if topic == "alignment" and (multiples := _multiples(holding, run)):
         of_segment, of_row = multiples
@@ -182,14 +191,12 @@ def _line(topic: str, holding: list[tuple[Fact, bool]], run: RunSettings) -> Lin
     return Line(topic, "; ".join(texts), Evidence.KNOWN, source)
 
 
-def _finding(fact: Fact, run: RunSettings, *, certain: bool) -> Finding:
-    judgment = Judgment(fact.judgment) if certain else Judgment.SUSPECT
-    remark = "" if certain else f" (in {run.facts.name} {fact.versions}; name yours with --version)"
+def _finding(fact: Fact, run: RunSettings) -> Finding:
     places = run.places(fact.when)
     return Finding(
         fact.topic,
-        judgment,
-        f"{run.filled(fact.says)}{remark}" + (f": {places}" if places else ""),
+        Judgment(fact.judgment),
+        run.filled(fact.says) + (f": {places}" if places else ""),
         Evidence.KNOWN,
         fact.problem,
         run.filled(fact.change),
@@ -197,16 +204,16 @@ def _finding(fact: Fact, run: RunSettings, *, certain: bool) -> Finding:
     )
 
 
-def _multiples(holding: list[tuple[Fact, bool]], run: RunSettings) -> tuple[int, int] | None:
+def _multiples(holding: list[Fact], run: RunSettings) -> tuple[int, int] | None:
     """Return what a segment and a row must be a multiple of; None if no fact says it."""
-    fact = next((fact for fact, _ in holding if fact.segment_multiple or fact.row_multiple), None)
+    fact = next((fact for fact in holding if fact.segment_multiple or fact.row_multiple), None)
     if fact is None:
         return None
     multiples = product(fact.segment_multiple, run) or 1, product(fact.row_multiple, run) or 1
     return multiples if max(multiples) > 1 else None
 
 
-def _misaligned(holding: list[tuple[Fact, bool]], run: RunSettings) -> list[Finding]:
+def _misaligned(holding: list[Fact], run: RunSettings) -> list[Finding]:
     """Return a finding if rows of the greatest length are not a multiple of what they must be."""
     multiples, length = _multiples(holding, run), run["max_length"]
     if multiples is None or not isinstance(length, int) or isinstance(length, bool):

@@ -139,10 +139,10 @@ def shown(value: Any) -> str:
     """Return a value as a file of settings has it.
 
     >>> shown(True), shown(None), shown("sdpa")
-    ('true', 'unset', 'sdpa')
+    ('true', '(unset)', 'sdpa')
     """
     if value is None:
-        return "unset"
+        return "(unset)"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
