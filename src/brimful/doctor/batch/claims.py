@@ -1,0 +1,470 @@
+"""Claims of a batch about where samples begin and end, each by one of its words.
+
+All claims have one form: the row of a batch, flattened to N = B·T tokens, cut into places::
+
+    tokens        a a a . | b b . . | . .        . is padding
+    starts        0         4         8          first token of each place
+    stops         3         6         8          end of its real tokens: the last place has none
+    ends          4         8         10
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from brimful.base.ragged import offsets_of, ranges
+from brimful.base.typing import AnyArray, BoolArray, Int64Array
+from brimful.doctor.batch.words import Role, Word
+
+Shape: TypeAlias = tuple[int, int]
+"""Rows B and tokens T of each."""
+
+_STRENGTH = (
+    Role.BOUNDARIES,
+    Role.MASK,
+    Role.NUMBERS,
+    Role.LENGTHS,
+    Role.POSITIONS,
+    Role.IDS,
+)
+"""Roles in the order in which attention obeys them: kernels read boundaries and masks first."""
+
+_PADDED = "_padded"
+_UNPADDED = "_unpadded"
+
+
+_ROWS_OF_POSITIONS = (1, 2, 3, 4)
+"""Rows of positions for each row of tokens: text, or time, height and width, or all four."""
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """Places of samples in a batch as one of its words tells them.
+
+    Attributes:
+        word: the word, such as ``cu_seq_lens_q``.
+        role: meaning of the word.
+        shape: rows and tokens of the batch.
+        starts: ``int64[n]``, rising: first token of each place in the flattened batch.
+        stops: ``int64[n]``: end of the real tokens of each place; equal to its start in padding.
+    """
+
+    word: str
+    role: Role
+    shape: Shape
+    starts: Int64Array
+    stops: Int64Array
+
+    @property
+    def ends(self) -> Int64Array:
+        """Ends of the places with their padding: ``int64[n]``."""
+        return np.append(self.starts[1:], self.shape[0] * self.shape[1])
+
+    @property
+    def real(self) -> BoolArray:
+        """Places that hold tokens of a sample: ``bool[n]``."""
+        return np.asarray(self.stops > self.starts)
+
+    @cached_property
+    def padding(self) -> BoolArray:
+        """``bool[N]``: tokens that the word itself leaves out."""
+        mask = np.zeros(self.shape[0] * self.shape[1], dtype=bool)
+        mask[ranges(self.stops, self.ends - self.stops)] = True
+        return mask
+
+    @property
+    def segments(self) -> list[list[tuple[int, int]]]:
+        """Start and stop of the real tokens of each segment, for each row."""
+        rows: list[list[tuple[int, int]]] = [[] for _ in range(self.shape[0])]
+        width = self.shape[1]
+        for start, stop in zip(
+            self.starts[self.real].tolist(), self.stops[self.real].tolist(), strict=True
+        ):
+            row = start // width
+            rows[row].append((start - row * width, stop - row * width))
+        return rows
+
+    @property
+    def strength(self) -> int:
+        """Rank among claims: attention obeys the lowest."""
+        return _STRENGTH.index(self.role)
+
+    def cut_at(self, places: Int64Array) -> "Claim":
+        """Return the claim with more beginnings, such as the rows of the batch."""
+        starts = np.union1d(self.starts, places)
+        owner = np.searchsorted(self.starts, starts, side="right") - 1
+        ends = np.append(starts[1:], self.shape[0] * self.shape[1])
+        stops = np.clip(self.stops[owner], starts, ends)
+        return Claim(self.word, self.role, self.shape, starts, stops)
+
+
+def claim_of_rows(shape: Shape, lengths: Int64Array) -> Claim:
+    """Return the claim that each row is one sample of its length."""
+    starts = np.arange(shape[0], dtype=np.int64) * shape[1]
+    return Claim("rows", Role.IDS, shape, starts, starts + lengths)
+
+
+def claims_of(words: Sequence[Word], shape: Shape) -> list[Claim]:
+    """Return what each word says about the places of samples, the strongest first.
+
+    A word that says nothing (a mask of ones), or nothing that can be read, has no claim.
+    """
+    claims = []
+    by_name = {(*word.path[:-1], word.name): word for word in words}
+    for word in words:
+        claim: Claim | None = None
+        if word.role is Role.BOUNDARIES or is_boundary_mask(word, shape):
+            claim = _claim_of_boundaries(word, by_name, shape)
+        elif word.role is Role.LENGTHS:
+            claim = _claim_of_lengths(word, by_name, shape)
+        elif word.role is Role.NUMBERS or word.role is Role.MASK:
+            claim = _claim_of_mask(word, shape)
+        elif word.role is Role.POSITIONS:
+            claim = _claim_of_positions(word, shape)
+        if claim is not None:
+            claims.append(claim)
+    return sorted(claims, key=lambda claim: claim.strength)
+
+
+def per_token(array: AnyArray | None, shape: Shape, fill: int = 0) -> AnyArray | None:
+    """Return an array with one value for each token as ``[B, T]`` or ``[rows, B, T]``.
+
+    ``[T]``, ``[1, T]`` and ``[B, T]`` are text, ``[rows, B, T]``, ``[B, rows, T]`` and
+    ``[rows, T]`` positions of mRoPE. Rows of several lengths are filled at the end. None if the
+    array does not fit.
+    """
+    if array is None:
+        return None
+    if array.dtype == object:
+        array = filled_rows(array, shape[1], fill)
+        if array is None:
+            return None
+    rows, width = shape
+    if not array.ndim or array.shape[-1] != width:
+        return None
+    if array.ndim == 1:
+        array = array[None]
+    if array.ndim == 2:
+        if array.shape[0] == rows:
+            return array
+        if array.shape[0] == 1:
+            return np.broadcast_to(array, (rows, width))
+        return array[:, None] if rows == 1 and array.shape[0] in (3, 4) else None
+    if array.ndim == 3:
+        if array.shape[1] == rows and array.shape[0] in _ROWS_OF_POSITIONS:
+            return array
+        if array.shape[0] == rows and array.shape[1] in _ROWS_OF_POSITIONS:
+            return array.swapaxes(0, 1)
+        if array.shape[1] == 1:
+            return np.broadcast_to(array, (array.shape[0], rows, width))
+    return None
+
+
+def in_own_axes(values: AnyArray, array: AnyArray, shape: Shape) -> AnyArray:
+    """Return values in the shape of ``per_token`` with the axes that the array itself has.
+
+    >>> array = np.zeros((2, 3, 7))
+    >>> in_own_axes(per_token(array, (2, 7)), array, (2, 7)).shape
+    (2, 3, 7)
+    """
+    is_batch_first = (
+        array.dtype != object
+        and array.ndim == 3
+        and array.shape[0] == shape[0]
+        and not (array.shape[1] == shape[0] and array.shape[0] in _ROWS_OF_POSITIONS)
+    )
+    return values.swapaxes(0, 1) if is_batch_first and values.ndim == 3 else values
+
+
+def filled_rows(rows: AnyArray, width: int, fill: int = 0) -> AnyArray | None:
+    """Return rows of several lengths as one array, filled at the end; None if they are longer."""
+    if max(row.shape[-1] for row in rows) > width or len({row.ndim for row in rows}) > 1:
+        return None
+    leading = rows[0].shape[:-1]
+    table = np.full((*leading, len(rows), width), fill, dtype=np.result_type(*rows))
+    for index, row in enumerate(rows):
+        table[..., index, : row.shape[-1]] = row
+    return table
+
+
+def is_boundary_mask(word: Word, shape: Shape) -> bool:
+    """Return whether a mask holds boundaries: one dimension, from 0 to the number of tokens."""
+    array = word.array
+    return (
+        word.role is Role.MASK
+        and array is not None
+        and array.ndim == 1
+        and array.dtype.kind in "iu"
+        and len(array) > 1
+        and int(array[0]) == 0
+        and int(array[-1]) > 1
+        and int(array[-1]) == int(array.max())
+        and bool((np.diff(array) >= 0).all())
+    )
+
+
+def is_mask_of_pairs(word: Word) -> bool:
+    """Return whether a mask has a value for each pair of tokens."""
+    return word.role is Role.MASK and word.array is not None and word.array.ndim in (3, 4)
+
+
+def rows_of_boundaries(word: Word) -> list[Int64Array] | None:
+    """Return the boundaries of each row without what follows the end mark; None if unreadable.
+
+    An array of one dimension is one list for the whole batch.
+    """
+    array = word.array
+    if array is None:
+        return None
+    if array.dtype == object:
+        rows = list(array)
+    elif array.ndim == 1:
+        rows = [array]
+    elif array.ndim == 2:
+        rows = list(array)
+    else:
+        return None
+    if any(row.ndim != 1 for row in rows):
+        return None
+    # Boundaries never fall: a number below 0 ends them.
+    return [
+        row[: int(np.argmax(row < 0))].astype(np.int64) if (row < 0).any() else row.astype(np.int64)
+        for row in rows
+    ]
+
+
+def _claim_of_boundaries(
+    word: Word, by_name: dict[tuple[Any, ...], Word], shape: Shape
+) -> Claim | None:
+    real = _partner(word, by_name)
+    if real is word:
+        return None  # another word has the places, and this one the tokens of its segments
+    boundaries = _joined(rows_of_boundaries(word), shape)
+    if boundaries is None or not len(boundaries):
+        return None
+    lengths = np.diff(boundaries)
+    real_lengths = lengths
+    if real is not None:
+        other = _joined(rows_of_boundaries(real), shape)
+        if other is not None and len(other) == len(boundaries):
+            real_lengths = np.minimum(np.diff(other), lengths)
+    return _claim_of_places(word, shape, boundaries, real_lengths)
+
+
+def _partner(word: Word, by_name: dict[tuple[Any, ...], Word]) -> Word | None:
+    """Return the word with the real tokens of the segments whose places this word has.
+
+    The word itself if its partner has the places; None if it is alone.
+    """
+    parent, name = word.path[:-1], word.name
+
+    def other(name: str) -> Word | None:
+        partner = by_name.get((*parent, name))
+        return partner if partner is not None and partner.array is not None else None
+
+    if name.endswith(_PADDED) and not name.endswith(_UNPADDED):
+        return other(name.removesuffix(_PADDED))
+    if name.endswith(_UNPADDED):
+        return word if other(name.removesuffix(_UNPADDED)) else None
+    if other(name + _PADDED):
+        return word
+    return other(name + _UNPADDED)
+
+
+def _joined(rows: list[Int64Array] | None, shape: Shape) -> Int64Array | None:
+    """Return boundaries of all rows in the flattened batch; None if they are no boundaries."""
+    if rows is None or any(len(row) and (np.diff(row) < 0).any() for row in rows):
+        return None
+    if len(rows) == 1:
+        return rows[0]
+    if len(rows) != shape[0]:
+        return None
+    # The end of a row is the beginning of the next one, unless it falls short of it.
+    return np.unique(
+        np.concatenate([row + number * shape[1] for number, row in enumerate(rows)])
+    ).astype(np.int64)
+
+
+def _claim_of_lengths(
+    word: Word, by_name: dict[tuple[Any, ...], Word], shape: Shape
+) -> Claim | None:
+    real = _partner(word, by_name)
+    array = word.array
+    if array is None or real is word or not array.ndim:
+        return None
+    tables = [_table_of_lengths(item, shape) for item in (word, real) if item is not None]
+    if any(table is None for table in tables):
+        return None
+    places, reals = tables[0], tables[-1]
+    assert places is not None
+    assert reals is not None
+    if [len(row) for row in places] != [len(row) for row in reals]:
+        reals = places
+    boundaries = np.concatenate(
+        [offsets_of(row)[:-1] + number * shape[1] for number, row in enumerate(places)]
+    )
+    # A row of lengths that ends before its tokens leaves a place for the rest.
+    rests = np.array([number * shape[1] + int(row.sum()) for number, row in enumerate(places)])
+    # Rests come first in the stable order: one without tokens is empty before the next row.
+    lengths = np.concatenate([np.zeros(len(rests), dtype=np.int64), *reals])
+    starts = np.concatenate([rests, boundaries])
+    order = np.argsort(starts, kind="stable")
+    starts, lengths = starts[order], lengths[order]
+    return _claim_of_places(word, shape, np.append(starts, shape[0] * shape[1]), lengths)
+
+
+def _table_of_lengths(word: Word, shape: Shape) -> list[Int64Array] | None:
+    """Return the lengths of each row, without fillers; None if they do not fit the rows."""
+    array, (rows, width) = word.array, shape
+    if array is None:
+        return None
+    if array.dtype == object:
+        table = [np.asarray(row, dtype=np.int64).reshape(-1) for row in array]
+    elif array.ndim == 1 and (len(array) != rows or rows == 1 or int(array.sum()) == rows * width):
+        return [np.maximum(array, 0).astype(np.int64)]
+    elif array.ndim == 1:
+        table = [array[number : number + 1].astype(np.int64) for number in range(rows)]
+    elif array.ndim == 2:
+        table = [row.astype(np.int64) for row in array]
+    else:
+        return None
+    # Fillers of rows with fewer segments are 0 or less.
+    table = [np.maximum(row, 0) for row in table]
+    return table if len(table) == rows else None
+
+
+def _claim_of_places(
+    word: Word, shape: Shape, boundaries: Int64Array, real_lengths: Int64Array
+) -> Claim | None:
+    """Return the claim of boundaries, limited to the tokens of the batch.
+
+    Tokens before the first boundary and after the last are places without real tokens.
+    """
+    size = shape[0] * shape[1]
+    role = Role.LENGTHS if word.role is Role.LENGTHS else Role.BOUNDARIES
+    starts = np.append(boundaries[:-1], boundaries[-1])
+    lengths = np.append(real_lengths, 0)
+    if boundaries[0] > 0:
+        starts, lengths = np.insert(starts, 0, 0), np.insert(lengths, 0, 0)
+    # Empty places, and places after the tokens of the batch, are left out.
+    ends = np.append(starts[1:], size)
+    is_place = (starts < np.minimum(ends, size)) & (starts >= 0)
+    if not is_place.any():
+        return None
+    starts, lengths = starts[is_place], lengths[is_place]
+    ends = np.append(starts[1:], size)
+    return Claim(str(word), role, shape, starts, np.minimum(starts + lengths, ends))
+
+
+def _claim_of_mask(word: Word, shape: Shape) -> Claim | None:
+    if hasattr(word.value, "mask_mod"):
+        return _claim_of_block_mask(word, shape)
+    if is_mask_of_pairs(word):
+        return _claim_of_pairs(word, shape)
+    numbers = per_token(word.array, shape)
+    if numbers is None or numbers.ndim != 2 or numbers.dtype.kind == "f":
+        return None
+    if word.role is Role.MASK and numbers.max() <= 1:
+        return None  # ones and zeros tell padding alone
+    return _claim_of_numbers(word, numbers.astype(np.int64), shape)
+
+
+def _claim_of_numbers(word: Word, numbers: Int64Array, shape: Shape) -> Claim:
+    """Return the claim of numbers of samples: a place begins at each change."""
+    rows, width = shape
+    changes = np.ones((rows, width), dtype=bool)
+    changes[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+    starts = np.flatnonzero(changes).astype(np.int64)
+    first = numbers.reshape(-1)[starts]
+    # -1 is padding, and so is 0 in numbers from 1: then no row begins with 0 and goes on.
+    is_padding = first < 0
+    if word.role is Role.MASK or _zero_is_padding(numbers):
+        is_padding |= first == 0
+    ends = np.append(starts[1:], rows * width)
+    return Claim(str(word), word.role, shape, starts, np.where(is_padding, starts, ends))
+
+
+def _zero_is_padding(numbers: Int64Array) -> bool:
+    """Return whether 0 is the number of padding: no row that has more numbers begins with it."""
+    has_more = (numbers > 0).any(axis=1)
+    return bool(has_more.any()) and not bool((numbers[has_more, 0] == 0).any())
+
+
+def visible_pairs(word: Word, shape: Shape) -> BoolArray | None:
+    """Return ``bool[B, T, T]`` of a mask of all pairs, true if the query sees the key; None if it
+    has another shape.
+    """
+    array, (rows, width) = word.array, shape
+    if array is None or array.shape[-2:] != (width, width):
+        return None
+    if array.ndim == 4:
+        array = array[:, 0]
+    if array.ndim != 3 or len(array) not in (1, rows):
+        return None
+    if array.dtype.kind == "f" and float(array.max(initial=0)) <= 0:
+        visible = array > -1.0  # additive: 0 is seen, a large negative number is not
+    else:
+        visible = array != 0
+    return np.broadcast_to(visible, (rows, width, width))
+
+
+def _claim_of_pairs(word: Word, shape: Shape) -> Claim | None:
+    visible = visible_pairs(word, shape)
+    if visible is None:
+        return None
+    rows, width = shape
+    # A token that does not see the one before it begins a place.
+    index = np.arange(1, width)
+    changes = np.ones((rows, width), dtype=bool)
+    changes[:, 1:] = ~visible[:, index, index - 1]
+    starts = np.flatnonzero(changes).astype(np.int64)
+    return Claim(str(word), Role.MASK, shape, starts, np.append(starts[1:], rows * width))
+
+
+def _claim_of_block_mask(word: Word, shape: Shape) -> Claim | None:
+    """Return the claim of a mask of FlexAttention: its function is asked for neighboring tokens."""
+    function: Callable[..., Any] = word.value.mask_mod
+    rows, width = shape
+    changes = np.ones((rows, width), dtype=bool)
+    try:
+        import torch
+
+        device = word.value.kv_num_blocks.device
+        index = torch.arange(1, width, device=device)
+        zero = torch.zeros((), dtype=torch.int64, device=device)
+        for row in range(rows):
+            answer = function(zero + row, zero, index, index - 1)
+            changes[row, 1:] = ~answer.expand(width - 1).cpu().numpy()
+    except Exception:  # a function of the user may refuse such a question in any way
+        return None
+    starts = np.flatnonzero(changes).astype(np.int64)
+    return Claim(str(word), Role.MASK, shape, starts, np.append(starts[1:], rows * width))
+
+
+def _claim_of_positions(word: Word, shape: Shape) -> Claim | None:
+    positions = per_token(word.array, shape)
+    if positions is None:
+        return None
+    starts = np.flatnonzero(begins_by_positions(positions, shape)).astype(np.int64)
+    return Claim(
+        str(word), Role.POSITIONS, shape, starts, np.append(starts[1:], shape[0] * shape[1])
+    )
+
+
+def begins_by_positions(positions: AnyArray, shape: Shape) -> BoolArray:
+    """Mark the tokens at which positions start again: ``bool[B, T]``.
+
+    Positions of text begin where they do not go up by one. Positions of mRoPE without a row of
+    text (3 rows) stand still in an image: they begin where time falls, or where all are 0.
+    """
+    begins = np.ones(shape, dtype=bool)
+    if positions.ndim == 3 and len(positions) == 3:
+        time = positions[0]
+        begins[:, 1:] = (time[:, 1:] < time[:, :-1]) | (positions == 0).all(axis=0)[:, 1:]
+        return begins
+    text = positions[0] if positions.ndim == 3 else positions
+    begins[:, 1:] = text[:, 1:] != text[:, :-1] + 1
+    return begins

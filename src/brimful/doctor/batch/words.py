@@ -1,0 +1,282 @@
+"""Words of loaders: the names under which trainers put tokens, labels, positions and boundaries.
+
+A name is read together with its array, because trainers share names and not meanings: an
+``attention_mask`` may hold ones, numbers of samples, pairs of tokens, or boundaries.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from brimful.base.typing import AnyArray
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys, attributes and places that lead from a batch to one of its values."""
+
+_DEEPEST = 4
+"""Containers inside of containers that are opened."""
+
+
+class Role(str, Enum):
+    """Meaning of a word."""
+
+    IDS = "ids"
+    LABELS = "labels"
+    SHIFTED_LABELS = "shifted labels"
+    LOSS_MASK = "loss mask"
+    POSITIONS = "positions"
+    NUMBERS = "numbers of samples"
+    MASK = "mask"
+    PADDING_MASK = "mask of padding"
+    BOUNDARIES = "boundaries"
+    END_MARK = "place of the end mark"
+    LENGTHS = "lengths"
+    LONGEST = "longest segment"
+    TAIL = "padding at the end"
+    DIVISOR = "divisor"
+
+
+_NAMES: dict[Role, tuple[str, ...]] = {
+    Role.IDS: (
+        *("input_ids", "tokens", "input", "inputs", "token_ids", "ids", "input_tokens"),
+        "decoder_input_tokens",
+    ),
+    Role.LABELS: ("labels", "targets", "target_ids", "label_ids", "decoder_target_tokens"),
+    Role.SHIFTED_LABELS: ("shift_labels", "shifted_labels"),
+    Role.LOSS_MASK: (
+        *("loss_mask", "label_mask", "labels_mask", "completion_mask", "assistant_masks"),
+        *("targets_loss_mask", "targets_segmentation", "decoder_loss_weights"),
+    ),
+    Role.POSITIONS: (
+        *("text_position_ids", "position_ids", "positions", "inputs_position", "input_pos"),
+        *("decoder_positions", "mrope_positions"),
+    ),
+    Role.NUMBERS: (
+        *("seq_idx", "segment_ids", "document_ids", "doc_ids", "sequence_id", "sequence_ids"),
+        *("inputs_segmentation", "decoder_segment_ids", "segmentation", "sample_idx", "group_ids"),
+    ),
+    Role.MASK: (
+        *("attention_mask", "attn_mask", "attention_masks", "mask", "block_mask", "document_mask"),
+        *("block_causal_mask", "packed_attention_mask"),
+    ),
+    Role.PADDING_MASK: ("padding_mask",),
+    Role.LENGTHS: (
+        *("seq_lengths", "packed_seq_lengths", "sequence_lengths", "doc_lens", "seq_lens"),
+        *("seqlens", "segment_lengths", "document_lengths", "sub_seq_lens", "seq_lens_padded"),
+    ),
+    Role.TAIL: ("tail_padding_length", "right_padding_length"),
+    Role.DIVISOR: ("num_items_in_batch", "batch_num_tokens", "num_loss_tokens"),
+}
+"""Names by meaning, the commonest first. A prefix such as ``chosen_`` is taken off before."""
+
+_ROLES = {name: role for role, names in _NAMES.items() for name in names}
+
+_LENGTH_WORD = r"(?:seq_?lens?|seq_?lengths?|seqs?|lens|lengths|doc_lens|doc_lengths)"
+_SIDE = r"(?:_(?:q|k|kv))?(?:_(?:padded|unpadded|host))*"
+_BOUNDARIES = re.compile(
+    rf"(?:linear_attn_)?cu_{_LENGTH_WORD}{_SIDE}|sequence_boundaries|seq_boundaries"
+)
+_END_MARK = re.compile(rf"cu_{_LENGTH_WORD}{_SIDE}_argmin")
+_LONGEST = re.compile(rf"max_(?:{_LENGTH_WORD}|seqlens?|length|doc_lens?)(?:_(?:q|k|kv))?|max_[qk]")
+
+_PATHS_OF_PAIR: dict[Path, Role] = {(0,): Role.IDS, (1,): Role.LABELS}
+"""Meanings of the two parts of a pair ``(inputs, labels)`` that have no names."""
+
+PREFIXES = ("chosen_", "rejected_", "concatenated_")
+"""Prefixes of batches that hold several batches, such as pairs of answers."""
+
+MEDIA_NAMES = ("pixel_values", "image_grid_thw", "video_grid_thw", "input_features")
+"""Names that begin the arrays of images, videos and audio."""
+
+
+@dataclass(frozen=True, eq=False)
+class Word:
+    """A value of a batch whose name is known.
+
+    Attributes:
+        path: keys that lead to it; a list of mappings, one for each row, has no key of its own.
+        role: meaning of its name.
+        value: as the batch has it, or a list of the values of each row.
+        array: the same in host memory; None for an object, such as a block mask.
+    """
+
+    path: Path
+    role: Role
+    value: Any
+    array: AnyArray | None
+
+    @property
+    def name(self) -> str:
+        """Last key without a prefix, such as ``input_ids``."""
+        return name_of(self.path)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Order among the words of its role: the commonest name first, then the shortest path."""
+        names = _NAMES.get(self.role, ())
+        rank = names.index(self.name) if self.name in names else len(names)
+        return rank, len(self.path)
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.path))
+
+
+def name_of(path: Path) -> str:
+    """Return the last key of a path that is a name, without a prefix, in lower case.
+
+    >>> name_of(("inputs", "chosen_input_ids")), name_of(("position_ids", 0))
+    ('input_ids', 'position_ids')
+    """
+    name = next((key for key in reversed(path) if isinstance(key, str)), "").lower()
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def role_of(name: str) -> Role | None:
+    """Return the meaning of a name; None if it has none that doctor knows.
+
+    >>> role_of("cu_seqlens_q_padded").value, role_of("doc_lens").value, role_of("pixel_values")
+    ('boundaries', 'lengths', None)
+    """
+    if role := _ROLES.get(name):
+        return role
+    for pattern, role in (
+        (_END_MARK, Role.END_MARK),
+        (_BOUNDARIES, Role.BOUNDARIES),
+        (_LONGEST, Role.LONGEST),
+    ):
+        if pattern.fullmatch(name):
+            return role
+    return None
+
+
+def words_of(batch: Any, prefix: str = "") -> list[Word]:
+    """Return the values of a batch whose names are known, each with its path.
+
+    Args:
+        batch: a mapping, an object with attributes, or a tuple of inputs and labels; nested.
+        prefix: read only names with this prefix, such as ``chosen_``; without it, only names
+            without one.
+    """
+    words = []
+    for path, value in _leaves(batch):
+        key = next((key for key in reversed(path) if isinstance(key, str)), "").lower()
+        own = next((name for name in PREFIXES if key.startswith(name)), "")
+        role = role_of(name_of(path))
+        # A bare tuple has no names: tokens come first, labels second.
+        if path in _PATHS_OF_PAIR:
+            role = _PATHS_OF_PAIR[path]
+        if role is not None and own == prefix:
+            words.append(Word(path, role, value, as_array(value)))
+    return sorted(words, key=lambda word: word.rank)
+
+
+def as_array(value: Any) -> AnyArray | None:
+    """Return a tensor, an array, a number or a list of numbers in host memory; None for others.
+
+    Nested tensors and lists of rows of several lengths become object arrays of rows.
+
+    >>> as_array([[1, 2], [3, 4]]).shape, as_array([[1, 2], [3]]).shape, as_array("text")
+    ((2, 2), (2,), None)
+    """
+    if hasattr(value, "detach"):
+        if getattr(value, "is_nested", False):
+            return _ragged([row.detach().cpu().numpy() for row in value.unbind()])
+        tensor = value.detach()
+        # NumPy has no bfloat16.
+        if tensor.is_floating_point() and tensor.element_size() < 4:
+            tensor = tensor.float()
+        array: AnyArray = tensor.cpu().numpy()
+        return array
+    if isinstance(value, (list, tuple)):
+        return _array_of_list(value)
+    if isinstance(value, (str, bytes, Mapping)) or value is None:
+        return None
+    if isinstance(value, (bool, int, float, np.generic, np.ndarray)) or hasattr(value, "__array__"):
+        array = np.asarray(value)
+        return array if array.dtype.kind in "biuf" else None
+    return None
+
+
+def _array_of_list(values: list[Any] | tuple[Any, ...]) -> AnyArray | None:
+    if not values:
+        return None
+    if all(isinstance(item, (bool, int, float, np.number)) for item in values):
+        return np.asarray(values)
+    rows = [as_array(item) for item in values]
+    if any(row is None for row in rows):
+        return None
+    return _rows(rows)
+
+
+def _rows(rows: list[AnyArray | None]) -> AnyArray:
+    """Stack rows; rows of several lengths stay rows."""
+    arrays = [row for row in rows if row is not None]
+    return np.stack(arrays) if len({row.shape for row in arrays}) == 1 else _ragged(arrays)
+
+
+def _ragged(rows: list[AnyArray]) -> AnyArray:
+    table = np.empty(len(rows), dtype=object)
+    for index, row in enumerate(rows):
+        table[index] = row
+    return table
+
+
+def children_of(value: Any) -> Iterator[tuple[str | int, Any]]:
+    """Yield the keys and values of a container; nothing for a value.
+
+    A container is a mapping, a dataclass, a named tuple, an object with attributes, or a list or
+    tuple that holds any of these.
+    """
+    if isinstance(value, (str, bytes)) or hasattr(value, "__array__") or hasattr(value, "mask_mod"):
+        return
+    if _has_keys(value):
+        for key in value.keys():  # noqa: SIM118, a TensorDict iterates over its rows
+            if isinstance(key, str):
+                yield key, value[key]
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield field.name, getattr(value, field.name)
+    elif hasattr(value, "_fields"):
+        for name in value._fields:
+            yield name, getattr(value, name)
+    elif isinstance(value, (list, tuple)):
+        # A list of numbers, or of rows of numbers, is a value.
+        if any(_has_keys(item) or hasattr(item, "__dataclass_fields__") for item in value):
+            yield from enumerate(value)
+    elif hasattr(value, "__dict__"):
+        for name, item in vars(value).items():
+            if not name.startswith("_"):
+                yield name, item
+
+
+def _has_keys(value: Any) -> bool:
+    return isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__"))
+
+
+def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    children = list(children_of(value)) if len(path) < _DEEPEST else []
+    if not path and not children and isinstance(value, (list, tuple)):
+        children = list(enumerate(value))
+    if path and children and isinstance(value, list):
+        # One mapping for each row of the batch: the values of all rows are one word.
+        rows: dict[Path, list[Any]] = {}
+        for _, item in children:
+            for inner, leaf in _leaves(item, path):
+                rows.setdefault(inner, []).append(leaf)
+        yield from rows.items()
+        return
+    for key, item in children:
+        yield from _leaves(item, (*path, key))
+    if not children and value is not None:
+        yield path, value
+
+
+def paths_of(batch: Any) -> list[Path]:
+    """Return the paths of all values of a batch, whether their names are known or not."""
+    return [path for path, _ in _leaves(batch)]

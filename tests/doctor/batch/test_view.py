@@ -1,0 +1,152 @@
+"""Views of batches: every dialect of the project, and the words of other loaders."""
+
+from collections import namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+from brimful.doctor.batch.view import Labelling, read_batch
+from brimful.errors import CollateError, WrongTypeError
+from tests.doctor.batch.strategies import made
+
+IDS = [[5, 6, 7, 8, 9, 0]]
+STARTS = [(0, 0, 3), (0, 3, 5)]
+"""Segments of three and two tokens, and one token of padding."""
+
+BY_MASK = {"attention_mask": [[1, 1, 1, 1, 1, 0]]}
+
+
+@given(case=made())
+def test_every_dialect_is_read_exactly(case):
+    """Nothing that is said of a batch holds if its segments are found at other places."""
+    view = read_batch(case.batch)
+    assert len(view.segments) == len(case.samples)
+    for (row, start, stop), sample, trained in zip(view.segments, case.samples, case.targets, strict=True):
+        size = len(sample)
+        assert view.ids[row, start : start + size].tolist() == sample
+        # Padding after a segment is a part of it where no word marks it.
+        assert not view.ids[row, start + size : stop].any()
+        expected = [token if flag else -100 for token, flag in zip(sample[1:], trained[1:], strict=True)]
+        assert view.targets[row, start : start + size - 1].tolist() == expected
+        assert (view.targets[row, start + size - 1 : stop] == -100).all()
+    assert (view.targets != -100).sum() == sum(map(sum, case.targets))
+    inside = np.zeros(view.shape, dtype=bool)
+    for row, start, stop in view.segments:
+        inside[row, start:stop] = True
+    assert (view.padding == ~inside).all()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"position_ids": [[0, 1, 2, 0, 1, 0]]},
+        {"position_ids": [[0, 1, 2, 0, 1, 1]], **BY_MASK},
+        {"position_ids": [[2, 3, 4, 2, 3, 2]]},
+        {"position_ids": np.array([[[0, 1, 2, 0, 1, 0]]] * 3)},
+        {"position_ids": np.array([[[0, 1, 1, 0, 1, 0]], [[0, 1, 1, 0, 1, 0]], [[0, 1, 2, 0, 1, 0]]])},
+        {"text_position_ids": [[0, 1, 2, 0, 1, 0]], "position_ids": np.arange(18).reshape(3, 1, 6)},
+        {"attention_mask": [[1, 1, 1, 2, 2, 0]]},
+        {"attention_mask": [0, 3, 5]},
+        {"attention_mask": np.tril(np.equal.outer([1, 1, 1, 2, 2, 0], [1, 1, 1, 2, 2, 0]))[None, None]},
+        {"attention_mask": np.where(np.tril(np.equal.outer([1, 1, 1, 2, 2, 0], [1, 1, 1, 2, 2, 0])), 0, -1e9)[None, None]},
+        {"seq_idx": [[0, 0, 0, 1, 1, 2]]},
+        {"seq_idx": [[0, 0, 0, 1, 1, -1]]},
+        {"segment_ids": [[1, 1, 1, 2, 2, 0]]},
+        {"inputs_segmentation": [[1, 1, 1, 2, 2, 0]]},
+        {"document_ids": [0, 0, 0, 1, 1, 2]},
+        {"seq_lengths": [[3, 2]]},
+        {"packed_seq_lengths": torch.tensor([3, 2], dtype=torch.int32)},
+        {"packed_seq_lengths": [3, 2, 1]},
+        {"doc_lens": [[3, 2, 1, 0]]},
+        {"seq_lens": [[3, 2, -1000]], **BY_MASK},
+        {"cu_seqlens": [0, 3, 5]},
+        {"cu_seq_lens_q": [0, 3, 5, 6]},
+        {"cu_seqlens": [[0, 3, 5, 6, -1]], "cu_seqlens_argmin": [[4]]},
+        {"cu_doc_lens": [0, 3, 5, 6]},
+        {"flash_attn_kwargs": {"cu_seqlens_q": [0, 3, 5, 6], "cu_seqlens_k": [0, 3, 5, 6]}},
+        {"packed_seq_params": SimpleNamespace(qkv_format="thd", cu_seqlens_q=torch.tensor([0, 3, 5, 6]), max_seqlen_q=3)},
+        {"packing_params": [{"sequence_boundaries": [0, 3, 5, 6], "right_padding_length": 1}]},
+    ],
+    ids=lambda words: next(iter(words)),
+)  # fmt: skip
+def test_words_of_other_loaders(words):
+    """A loader whose boundaries are not understood would be told that it has none."""
+    view = read_batch({"input_ids": IDS, "labels": [[-100, 6, 7, -100, 9, -100]], **words})
+    assert view.segments == STARTS
+    assert next(iter(words)) in view.evidence
+    assert view.padding.tolist() == [[False] * 5 + [True]]
+
+
+@dataclass
+class Batch:
+    tokens: torch.Tensor
+    targets: torch.Tensor
+    positions: torch.Tensor
+
+
+Pair = namedtuple("Pair", "input_ids labels")
+
+TOKENS = torch.tensor(IDS)
+TARGETS = torch.tensor([[6, 7, -100, 9, -100, -100]])
+POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("batch", "path"),
+    [
+        ({"input": TOKENS, "labels": TARGETS, "positions": POSITIONS}, ("input",)),
+        (({"input": TOKENS, "positions": POSITIONS}, TARGETS), (0, "input")),
+        ([{"input": TOKENS, "positions": POSITIONS}, TARGETS], (0, "input")),
+        ({"inputs": {"tokens": TOKENS, "positions": POSITIONS}, "targets": TARGETS}, ("inputs", "tokens")),
+        (Batch(TOKENS, TARGETS, POSITIONS), ("tokens",)),
+        (SimpleNamespace(tokens=TOKENS, labels=TARGETS, positions=POSITIONS), ("tokens",)),
+    ],
+    ids=["mapping", "pair", "list", "nested", "dataclass", "attributes"],
+)
+def test_batches_of_every_type(batch, path):
+    view = read_batch(batch)
+    assert view.ids_word == path
+    assert view.segments == STARTS
+    assert view.labelling is Labelling.SHIFTED
+    assert view.targets.tolist() == TARGETS.tolist()
+
+
+def test_a_pair_without_names_is_tokens_and_labels():
+    view = read_batch((TOKENS, TARGETS))
+    assert (view.ids_word, view.labels_word) == ((0,), (1,))
+    assert view.labelling is Labelling.SHIFTED
+    assert read_batch(Pair(TOKENS, TARGETS)).labelling is Labelling.SHIFTED
+
+
+def test_rows_of_lists_are_as_long_as_they_are():
+    view = read_batch({"input_ids": [[5, 6, 7], [8, 9]], "labels": [[5, 6, 7], [-100, 9]]})
+    assert view.segments == [(0, 0, 3), (1, 0, 2)]
+    assert view.targets.tolist() == [[6, 7, -100], [9, -100, -100]]
+
+
+def test_padding_may_come_first():
+    view = read_batch({"input_ids": [[0, 0, 7], [8, 9, 5]], "attention_mask": [[0, 0, 1], [1, 1, 1]]})
+    assert view.segments == [(0, 2, 3), (1, 0, 3)]
+
+
+def test_masks_of_answers_mark_the_targets():
+    view = read_batch({"input_ids": IDS, "completion_mask": [[0, 0, 1, 0, 1, 0]], **BY_MASK})
+    assert view.labelling is Labelling.BY_MASK
+    assert view.targets.tolist() == [[-100, 7, -100, 9, -100, -100]]
+
+
+def test_halves_of_pairs_are_read_by_their_prefix():
+    batch = {"chosen_input_ids": [[1, 2, 3]], "rejected_input_ids": [[1, 2, 4]], "chosen_cu_seq_lens_q": [0, 2, 3]}
+    assert read_batch(batch, prefix="chosen_").segments == [(0, 0, 2), (0, 2, 3)]
+    assert read_batch(batch, prefix="rejected_").ids.tolist() == [[1, 2, 4]]
+
+
+def test_a_batch_without_tokens_names_its_keys():
+    with pytest.raises(CollateError, match=r"pixel_values, note.*input_ids"):
+        read_batch({"pixel_values": torch.zeros(2), "note": "text"})
+    with pytest.raises(WrongTypeError):
+        read_batch("text")
