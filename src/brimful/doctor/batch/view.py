@@ -19,6 +19,7 @@ from brimful.doctor.batch.claims import (
     filled_rows,
     is_boundary_mask,
     per_token,
+    rows_of_boundaries,
 )
 from brimful.doctor.batch.words import Path, Role, Word, children_of, words_of
 from brimful.errors import CollateError
@@ -68,6 +69,8 @@ class BatchView:
             nested or lists of several lengths.
         targets: ``int64[B, T]``: the token that each position is trained to predict, -100 if none.
         labelling: how the targets are given.
+        labels: ``int64[B, T]``, as the batch has them, -100 where a mask leaves them out; None
+            without labels.
         labels_word: keys that lead to the labels, or to the mask of targets; None without either.
         positions: ``int64[B, T]``, of the text with mRoPE; None if the batch has none, or some of
             another shape.
@@ -82,6 +85,7 @@ class BatchView:
     row_lengths: Int64Array
     targets: Int64Array
     labelling: Labelling
+    labels: Int64Array | None
     labels_word: Path | None
     positions: AnyArray | None
     positions_word: Path | None
@@ -144,6 +148,20 @@ class BatchView:
         tells = believed.role is not Role.POSITIONS or bool((self.bounds[0] % width).any())
         return believed.word if tells else ""
 
+    @cached_property
+    def is_part(self) -> bool:
+        """True if the boundaries are those of a row that is several times as long.
+
+        Ranks of sequence and context parallelism have such batches.
+        """
+        size = self.ids.size
+        lasts = [
+            int(rows[0][-1])
+            for word in self.words_with(Role.BOUNDARIES)
+            if (rows := rows_of_boundaries(word)) is not None and len(rows) == 1 and len(rows[0])
+        ]
+        return any(last > size and last % size == 0 for last in lasts)
+
     @property
     def is_nested(self) -> bool:
         """True if the batch has rows of several lengths, each a sample."""
@@ -167,15 +185,13 @@ class BatchView:
 
     @cached_property
     def _trained(self) -> BoolArray:
-        """Tokens that are predicted or predict: ``bool[B, T]``."""
+        """Tokens that are trained to predict: ``bool[B, T]``."""
         if self.labelling is Labelling.NONE:
             # Without labels, two or more equal tokens that end a row are taken for padding.
             differs: BoolArray = self.ids != self.ids[:, -1:]
             differs[:, -1] = np.roll(differs, 1, axis=1)[:, -1]
             return differs
-        trained: BoolArray = self.targets != IGNORE_INDEX
-        trained[:, 1:] |= trained[:, :-1].copy()
-        return trained
+        return np.asarray(self.targets != IGNORE_INDEX)
 
 
 def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
@@ -215,7 +231,7 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
     if (row_lengths < shape[1]).any():
         believed = rows
     believed = believed.cut_at(rows.starts)
-    targets, labelling, labels_word = _targets(words, ids, row_lengths, believed)
+    targets, labelling, labels, labels_word = _targets(words, ids, row_lengths, believed)
     positions_word = next(
         (
             word
@@ -231,6 +247,7 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
         row_lengths=row_lengths,
         targets=targets,
         labelling=labelling,
+        labels=labels,
         labels_word=labels_word,
         positions=None if positions_word is None else _text_positions(positions_word, shape),
         positions_word=None if positions_word is None else positions_word.path,
@@ -324,8 +341,10 @@ def _silent_places(
 
 def _targets(
     words: list[Word], ids: Int64Array, row_lengths: Int64Array, believed: Claim
-) -> tuple[Int64Array, Labelling, Path | None]:
-    """Return the target at each position that predicts, how it is given, and the word."""
+) -> tuple[Int64Array, Labelling, Int64Array | None, Path | None]:
+    """Return the target at each position that predicts, how it is given, the labels, and the
+    word.
+    """
     shape: Shape = (ids.shape[0], ids.shape[1])
     following = np.full(shape, IGNORE_INDEX, dtype=np.int64)
     following[:, :-1] = np.where(
@@ -335,10 +354,10 @@ def _targets(
     word, labels = _labels(words, shape)
     if word is None or labels is None:
         if mask is None or mask_word is None:
-            return following, Labelling.NONE, None
+            return following, Labelling.NONE, None, None
         trained = np.zeros(shape, dtype=bool)
         trained[:, :-1] = mask[:, 1:]
-        return np.where(trained, following, IGNORE_INDEX), Labelling.BY_MASK, mask_word.path
+        return np.where(trained, following, IGNORE_INDEX), Labelling.BY_MASK, None, mask_word.path
     labels = np.where(labels < 0, IGNORE_INDEX, labels)
     if mask is not None:
         labels = np.where(mask, labels, IGNORE_INDEX)
@@ -348,10 +367,10 @@ def _targets(
         else labelling_of(labels, ids, believed.starts)
     )
     if labelling is not Labelling.AS_TOKENS:
-        return labels, labelling, word.path
+        return labels, labelling, labels, word.path
     targets = np.full(shape, IGNORE_INDEX, dtype=np.int64)
     targets[:, :-1] = labels[:, 1:]
-    return targets, labelling, word.path
+    return targets, labelling, labels, word.path
 
 
 def _labels(words: list[Word], shape: Shape) -> tuple[Word | None, Int64Array | None]:

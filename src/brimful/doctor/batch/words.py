@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -128,13 +129,21 @@ class Word:
 def name_of(path: Path) -> str:
     """Return the last key of a path that is a name, without a prefix, in lower case.
 
-    >>> name_of(("inputs", "chosen_input_ids")), name_of(("position_ids", 0))
-    ('input_ids', 'position_ids')
+    >>> name_of(("inputs", "chosen_input_ids")), name_of((0, "tokens"))
+    ('input_ids', 'tokens')
     """
-    name = next((key for key in reversed(path) if isinstance(key, str)), "").lower()
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
-    return name
+    return name_and_prefix_of(path)[0]
+
+
+def name_and_prefix_of(path: Path) -> tuple[str, str]:
+    """Return the last key of a path that is a name, in lower case, and the prefix taken off it.
+
+    >>> name_and_prefix_of(("chosen_input_ids",))
+    ('input_ids', 'chosen_')
+    """
+    key = next((key for key in reversed(path) if isinstance(key, str)), "").lower()
+    prefix = next((prefix for prefix in PREFIXES if key.startswith(prefix)), "")
+    return key.removeprefix(prefix), prefix
 
 
 def role_of(name: str) -> Role | None:
@@ -165,9 +174,8 @@ def words_of(batch: Any, prefix: str = "") -> list[Word]:
     """
     words = []
     for path, value in _leaves(batch):
-        key = next((key for key in reversed(path) if isinstance(key, str)), "").lower()
-        own = next((name for name in PREFIXES if key.startswith(name)), "")
-        role = role_of(name_of(path))
+        name, own = name_and_prefix_of(path)
+        role = role_of(name)
         # A bare tuple has no names: tokens come first, labels second.
         if path in _PATHS_OF_PAIR:
             role = _PATHS_OF_PAIR[path]
@@ -235,7 +243,7 @@ def children_of(value: Any) -> Iterator[tuple[str | int, Any]]:
     """
     if isinstance(value, (str, bytes)) or hasattr(value, "__array__") or hasattr(value, "mask_mod"):
         return
-    if _has_keys(value):
+    if is_container(value) and hasattr(value, "keys"):
         for key in value.keys():  # noqa: SIM118, a TensorDict iterates over its rows
             if isinstance(key, str):
                 yield key, value[key]
@@ -247,7 +255,7 @@ def children_of(value: Any) -> Iterator[tuple[str | int, Any]]:
             yield name, getattr(value, name)
     elif isinstance(value, (list, tuple)):
         # A list of numbers, or of rows of numbers, is a value.
-        if any(_has_keys(item) or hasattr(item, "__dataclass_fields__") for item in value):
+        if any(is_container(item) for item in value):
             yield from enumerate(value)
     elif hasattr(value, "__dict__"):
         for name, item in vars(value).items():
@@ -255,8 +263,12 @@ def children_of(value: Any) -> Iterator[tuple[str | int, Any]]:
                 yield name, item
 
 
-def _has_keys(value: Any) -> bool:
-    return isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__"))
+def is_container(value: Any) -> bool:
+    """Return whether a value holds others under names."""
+    if isinstance(value, type) or hasattr(value, "__array__"):
+        return False
+    has_keys = hasattr(value, "keys") and hasattr(value, "__getitem__")
+    return has_keys or is_dataclass(value) or isinstance(value, SimpleNamespace)
 
 
 def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

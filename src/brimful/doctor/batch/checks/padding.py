@@ -1,0 +1,121 @@
+"""Padding: how much of it, and does any of it count as a sample?"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from brimful.base.typing import BoolArray, Int64Array
+from brimful.base.wording import counted, percent
+from brimful.doctor.batch.checks.case import BatchCase, wrong
+from brimful.doctor.batch.view import Labelling
+from brimful.doctor.batch.words import Role
+from brimful.doctor.report import Finding
+
+_LEAST_RUN = 2
+"""Tokens of padding that begin a segment by mistake; one may be a token of the sample."""
+
+
+def check_packing(cases: Sequence[BatchCase]) -> Iterator[Finding]:
+    """Check that batches of a run that asked for packing are not padded rows of one sample each."""
+    asked = cases[0].known.packing
+    if not asked:
+        return
+    rows = sum(case.view.shape[0] for case in cases)
+    segments = sum(len(case.view.segments) for case in cases)
+    positions = sum(case.view.ids.size for case in cases)
+    tokens = sum(int((~case.view.padding).sum()) for case in cases)
+    if segments <= rows and rows > 1 and tokens < positions and not cases[0].view.is_nested:
+        shape = list(cases[0].view.shape)
+        yield wrong(
+            "packing",
+            "packing_off",
+            f"{asked} is on, and the batch of shape {shape} has one sample in each row: "
+            f"{percent(tokens / positions)} of its positions are tokens, the others padding",
+            f"find what replaced the collator or the data of {asked}",
+        )
+
+
+def check_padding_segments(case: BatchCase) -> Iterator[Finding]:
+    """Check that no padding is a part of a sample, or a sample of its own before others.
+
+    At the end of a row padding may be one segment or several: nothing is computed for each segment,
+    but in batches of pairs.
+    """
+    view = case.view
+    starts, stops = view.bounds
+    pad = _pad_token(case)
+    if pad is None or not len(starts):
+        return
+    is_pad = (case.ids == pad) & ~case.is_predicted
+    run = _run_lengths(is_pad)[starts]
+    run = np.minimum(run, stops - starts)
+    begins = np.flatnonzero(run >= _LEAST_RUN)
+    if len(begins):
+        first = int(begins[0])
+        length = int(stops[first] - starts[first])
+        whole = int(run[first]) == length
+        yield wrong(
+            "samples",
+            "padding_as_samples",
+            f"the segment of {view.believed.word} at {case.place(starts[first])} "
+            f"{'is' if whole else 'begins with'} {counted(int(run[first]), 'token')} of padding "
+            f"({pad}){'' if whole else f' out of {length:,}'}; {len(begins)} of {len(starts)} "
+            "segments are like it",
+            "leave padding out of the boundaries, or make it a segment after all samples",
+        )
+
+
+def check_pairs(cases: Sequence[BatchCase]) -> Iterator[Finding]:
+    """Check that chosen and rejected answers have as many segments, none of them of padding.
+
+    Sums of log probabilities are made for each segment of the boundaries.
+    """
+    halves = {case.prefix: case for case in cases if case.prefix in ("chosen_", "rejected_")}
+    if len(halves) < 2:
+        return
+    numbers = {prefix: len(case.view.segments) for prefix, case in halves.items()}
+    for prefix, case in halves.items():
+        claim = case.view.believed
+        if claim.role is not Role.BOUNDARIES:
+            continue
+        counted_places = _places_of_boundaries(case)
+        if counted_places > numbers[prefix]:
+            yield wrong(
+                "samples",
+                "padding_as_samples",
+                f"{claim.word} has {counted(counted_places, 'segment')}, and "
+                f"{numbers[prefix]} of them hold a sample: the others are padding",
+                f"end {claim.word} with the last sample",
+            )
+    if len(set(numbers.values())) > 1:
+        yield wrong(
+            "samples",
+            "samples_lost",
+            "chosen and rejected answers do not pair: "
+            + " and ".join(f"{number} of {prefix[:-1]}" for prefix, number in numbers.items()),
+        )
+
+
+def _places_of_boundaries(case: BatchCase) -> int:
+    """Return the number of places that the believed boundaries have, padding included."""
+    word = next(word for word in case.view.words if str(word) == case.view.believed.word)
+    assert word.array is not None
+    return int((np.diff(word.array.reshape(-1)) > 0).sum())
+
+
+def _pad_token(case: BatchCase) -> int | None:
+    """Return the token of padding: of the tokenizer, or the only one in the batch's padding."""
+    if case.known.pad:
+        return case.known.pad[0]
+    tokens = np.unique(case.ids[case.view.padding.reshape(-1)])
+    labelled = case.view.labelling is not Labelling.NONE
+    return int(tokens[0]) if len(tokens) == 1 and labelled else None
+
+
+def _run_lengths(mask: BoolArray) -> Int64Array:
+    """Return for each place the number of true values from there on without a gap."""
+    index = np.arange(len(mask) + 1)
+    # The next false value after each place.
+    ends = np.where(np.append(mask, False), len(mask), index)
+    ends = np.minimum.accumulate(ends[::-1])[::-1]
+    return (ends - index)[:-1]

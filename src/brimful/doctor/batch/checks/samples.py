@@ -1,0 +1,327 @@
+"""Samples: is each one that was given in the batches, once, whole, and alone in its segment?"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from brimful.base.checks import check_type
+from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
+from brimful.base.wording import counted, first_few
+from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
+from brimful.doctor.batch.words import as_array
+from brimful.doctor.report import Finding
+
+_TOPIC = "samples"
+
+_KEY = 8
+"""First tokens by which samples are looked up inside a segment."""
+
+
+@dataclass(frozen=True, eq=False)
+class SampleAlone:
+    """A sample as the caller gave it.
+
+    Attributes:
+        number: its place in the list.
+        ids: ``int64[n]``.
+        trained: ``bool[n]``, true at tokens that are targets; None if the caller did not say.
+    """
+
+    number: int
+    ids: Int64Array
+    trained: BoolArray | None
+
+    @property
+    def key(self) -> bytes:
+        """Bytes of the tokens."""
+        return self.ids.tobytes()
+
+
+def samples_alone(samples: Sequence[Any]) -> list[SampleAlone]:
+    """Return the samples of a caller: lists of tokens, or mappings with ``input_ids``.
+
+    Targets are read from ``labels`` (not shifted), ``completion_mask`` or ``loss_mask``.
+
+    Raises:
+        WrongTypeError: a sample is neither.
+    """
+    result = []
+    for number, sample in enumerate(samples):
+        ids = as_array(sample["input_ids"] if isinstance(sample, Mapping) else sample)
+        if ids is None or ids.ndim != 1 or ids.dtype.kind not in "iu":
+            check_type("a sample", sample, (), "a list of tokens, or a mapping with input_ids")
+        assert ids is not None
+        result.append(SampleAlone(number, ids.astype(np.int64), _trained(sample)))
+    return result
+
+
+def _trained(sample: Any) -> BoolArray | None:
+    if not isinstance(sample, Mapping):
+        return None
+    if (labels := as_array(sample.get("labels"))) is not None:
+        return np.asarray(labels != IGNORE_INDEX)
+    for name in ("completion_mask", "loss_mask", "assistant_masks"):
+        if (mask := as_array(sample.get(name))) is not None:
+            return np.asarray(mask != 0)
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Tokens of a segment, and where they are."""
+
+    case: BatchCase
+    start: int
+    stop: int
+
+    @property
+    def ids(self) -> Int64Array:
+        return self.case.ids[self.start : self.stop]
+
+    @property
+    def place(self) -> str:
+        return self.case.place(self.start)
+
+
+def check_number(cases: Sequence[BatchCase], number: int) -> Iterator[Finding]:
+    """Compare the number of segments in all batches with the number of samples."""
+    segments = sum(len(case.view.segments) for case in cases)
+    if segments < number:
+        yield wrong(
+            _TOPIC,
+            "samples_lost",
+            f"{counted(number, 'sample')} were given, and the batches have "
+            f"{counted(segments, 'segment')}: {number - segments:,} samples are missing, or merged "
+            "with others",
+        )
+    elif segments > number:
+        yield suspect(
+            _TOPIC,
+            "samples_repeated",
+            f"{counted(number, 'sample')} were given, and the batches have "
+            f"{counted(segments, 'segment')}: samples are cut, or come more than once",
+        )
+
+
+def check_samples(cases: Sequence[BatchCase], samples: list[SampleAlone]) -> Iterator[Finding]:
+    """Look for each sample in the segments of all batches.
+
+    ::
+
+        samples    a a a · b b · c c c c · d          segments   a a a b b | c c | c c
+        merged     a and b, in one segment            cut        c, in two
+        missing    d
+    """
+    pieces = [
+        _Piece(case, start, stop)
+        for case in cases
+        for start, stop in zip(*(bound.tolist() for bound in case.view.bounds), strict=True)
+    ]
+    places, rest = _whole(pieces, samples, _appended(cases))
+    remaining = [sample for sample in samples if sample.number not in places]
+    merged, rest = _merged(rest, remaining)
+    placed = places.keys() | {number for numbers in merged.values() for number in numbers}
+    remaining = [sample for sample in remaining if sample.number not in placed]
+    parts = _parts(rest, remaining)
+    yield from _tell_merged(merged)
+    yield from _tell_parts(parts, samples)
+    gone = [sample.number for sample in remaining if sample.number not in parts]
+    if gone:
+        yield wrong(
+            _TOPIC,
+            "samples_lost",
+            f"{counted(len(gone), 'sample')} of {len(samples):,} are not in the batches: "
+            f"{first_few(gone, len(gone))}",
+        )
+    yield from _tell_repeats(places, pieces, samples)
+    yield from _tell_targets(places, samples)
+
+
+def _appended(cases: Sequence[BatchCase]) -> tuple[int, ...]:
+    """Return tokens that a trainer may add to the end of a sample: EOS, and padding of a gap."""
+    known = cases[0].known
+    return (*known.eos, *known.pad, 0)
+
+
+def _whole(
+    pieces: list[_Piece], samples: list[SampleAlone], appended: tuple[int, ...]
+) -> tuple[dict[int, list[_Piece]], list[_Piece]]:
+    """Return the segments that are a whole sample, by its number, and the other segments.
+
+    Samples of the same tokens take segments in turn; further segments are repeats of the last one.
+    """
+    numbers: dict[bytes, list[int]] = {}
+    for sample in samples:
+        numbers.setdefault(sample.key, []).append(sample.number)
+    lengths = {len(sample.ids) for sample in samples}
+    found: dict[bytes, list[_Piece]] = {}
+    rest = []
+    for piece in pieces:
+        ids = piece.ids
+        key = ids.tobytes()
+        end = len(ids)
+        # A tail of one repeated token may be padding, or an end that the trainer added.
+        while key not in numbers and end > 1 and ids[end - 1] in appended:
+            end -= 1
+            key = ids[:end].tobytes() if end in lengths else b""
+        if key in numbers:
+            found.setdefault(key, []).append(piece)
+        else:
+            rest.append(piece)
+    places: dict[int, list[_Piece]] = {}
+    for key, own in found.items():
+        twins = numbers[key]
+        for index, piece in enumerate(own):
+            places.setdefault(twins[min(index, len(twins) - 1)], []).append(piece)
+    return places, rest
+
+
+def _merged(
+    pieces: list[_Piece], samples: list[SampleAlone]
+) -> tuple[dict[int, list[int]], list[_Piece]]:
+    """Return the samples in each segment that holds several, by the index of the segment, and the
+    segments that do not.
+    """
+    by_key: dict[bytes, list[SampleAlone]] = {}
+    for sample in samples:
+        by_key.setdefault(sample.ids[:_KEY].tobytes(), []).append(sample)
+    sizes = sorted({min(_KEY, len(sample.ids)) for sample in samples}, reverse=True)
+    merged: dict[int, list[int]] = {}
+    rest = []
+    taken: set[int] = set()
+    for index, piece in enumerate(pieces):
+        numbers: list[int] = []
+        position = 0
+        while position < len(piece.ids):
+            sample = _sample_at(piece.ids, position, by_key, sizes, taken)
+            if sample is None:
+                position += 1
+                continue
+            taken.add(sample.number)
+            numbers.append(sample.number)
+            position += len(sample.ids)
+        if numbers:
+            merged[index] = numbers
+        else:
+            rest.append(piece)
+    return merged, rest
+
+
+def _sample_at(
+    ids: Int64Array,
+    position: int,
+    by_key: dict[bytes, list[SampleAlone]],
+    sizes: list[int],
+    taken: set[int],
+) -> SampleAlone | None:
+    """Return the longest sample whose tokens stand at a place of a segment; None without one."""
+    candidates = [
+        sample
+        for size in sizes
+        for sample in by_key.get(ids[position : position + size].tobytes(), ())
+        if sample.number not in taken
+        and np.array_equal(ids[position : position + len(sample.ids)], sample.ids)
+    ]
+    return max(candidates, key=lambda sample: len(sample.ids), default=None)
+
+
+def _parts(pieces: list[_Piece], samples: list[SampleAlone]) -> dict[int, list[_Piece]]:
+    """Return the segments that are a part of a sample, by its number."""
+    parts: dict[int, list[_Piece]] = {}
+    for piece in pieces:
+        for sample in samples:
+            if len(piece.ids) < len(sample.ids) and _contains(sample.ids, piece.ids):
+                parts.setdefault(sample.number, []).append(piece)
+                break
+    return parts
+
+
+def _contains(ids: Int64Array, part: Int64Array) -> bool:
+    if part.tobytes() not in ids.tobytes():
+        return False
+    windows = np.lib.stride_tricks.sliding_window_view(ids, len(part))
+    return bool((windows == part).all(axis=1).any())
+
+
+def _tell_merged(merged: dict[int, list[int]]) -> Iterator[Finding]:
+    several = [numbers for numbers in merged.values() if len(numbers) > 1]
+    if several:
+        number = sum(map(len, several))
+        yield wrong(
+            "isolation",
+            "boundaries_missing",
+            f"{counted(number, 'sample')} share {counted(len(several), 'segment')}: samples "
+            f"{first_few(several[0], len(several[0]))} are in one, without a boundary between them",
+            "boundaries between all samples of a row",
+        )
+    single = [numbers[0] for numbers in merged.values() if len(numbers) == 1]
+    if single:
+        yield suspect(
+            _TOPIC,
+            "samples_cut",
+            f"{counted(len(single), 'sample')} stand in a segment with other tokens, which belong "
+            f"to no sample that was given: {first_few(single, len(single))}",
+        )
+
+
+def _tell_parts(parts: dict[int, list[_Piece]], samples: list[SampleAlone]) -> Iterator[Finding]:
+    split = {number: own for number, own in parts.items() if len(own) > 1}
+    cut = {number: own for number, own in parts.items() if len(own) == 1}
+    if split:
+        number, own = next(iter(split.items()))
+        yield wrong(
+            "isolation",
+            "boundaries_guessed",
+            f"{counted(len(split), 'sample')} are cut into several segments: sample {number} of "
+            f"{counted(len(samples[number].ids), 'token')} into {len(own)}, the first at "
+            f"{own[0].place}",
+            "take boundaries from the lengths of samples, not from a token",
+        )
+    if cut:
+        number, (piece, *_) = next(iter(cut.items()))
+        yield wrong(
+            _TOPIC,
+            "samples_cut",
+            f"{counted(len(cut), 'sample')} are in the batches in part: sample {number} of "
+            f"{counted(len(samples[number].ids), 'token')} with {len(piece.ids):,} of them, at "
+            f"{piece.place}",
+        )
+
+
+def _tell_repeats(
+    places: dict[int, list[_Piece]], pieces: list[_Piece], samples: list[SampleAlone]
+) -> Iterator[Finding]:
+    repeats = {number: len(own) for number, own in places.items() if len(own) > 1}
+    if repeats:
+        number, count = next(iter(repeats.items()))
+        yield wrong(
+            _TOPIC,
+            "samples_repeated",
+            f"{counted(len(repeats), 'sample')} of {len(samples):,} come more than once: sample "
+            f"{number} {count} times",
+        )
+
+
+def _tell_targets(places: dict[int, list[_Piece]], samples: list[SampleAlone]) -> Iterator[Finding]:
+    """Compare what is trained in each sample with what its labels say."""
+    more: Counter[int] = Counter()
+    less: Counter[int] = Counter()
+    for number, (piece, *_) in places.items():
+        trained = samples[number].trained
+        if trained is None or not piece.case.has_labels:
+            continue
+        actual = piece.case.is_predicted[piece.start : piece.stop][1 : len(trained)]
+        more[number] = int((actual & ~trained[1:]).sum())
+        less[number] = int((~actual & trained[1:]).sum())
+    for counts, text in ((+more, "trained, and not in"), (+less, "not trained, and are in")):
+        if counts:
+            number, count = counts.most_common(1)[0]
+            yield wrong(
+                "targets",
+                "wrong_targets",
+                f"{counted(sum(counts.values()), 'token')} of {counted(len(counts), 'sample')} are "
+                f"{text} the labels of the samples alone: {count} of sample {number}",
+            )

@@ -1,0 +1,179 @@
+"""Targets: is each trained token predicted by the one before it, in its own sample?"""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
+from brimful.base.wording import counted, percent
+from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
+from brimful.doctor.batch.view import Labelling
+from brimful.doctor.batch.words import Role
+from brimful.doctor.report import Finding
+
+_TOPIC = "targets"
+
+_SHIFTS = {
+    0: "the token itself, and the name says that they are shifted",
+    1: "the next token",
+    2: "the token after the next one: they were shifted twice",
+    -1: "the token before: they were shifted in the wrong direction",
+}
+"""Meaning of the place from which labels are taken, relative to their own."""
+
+_SAME = 0.98
+"""Share of the labels that must come from one place to name it."""
+
+_HEADERS = re.compile(
+    r"<\|im_start\|>(user|system|tool)|<\|start_header_id\|>(user|system|tool|ipython)"
+    r"|<start_of_turn>(user)|<\|(user|system|tool|observation)\|>|<(tool_response|tool_outputs?)>"
+    r"|\[(TOOL_RESULTS)\]|<(environment|function_response)>"
+)
+"""Beginnings of turns that a model reads and does not write, in the templates of its families."""
+
+_SHOWN_TEXT = 60
+"""Characters of a text that a finding shows."""
+
+
+def crossing_targets(case: BatchCase) -> Int64Array:
+    """Return the last tokens of samples that predict the first token of the next one."""
+    if not case.has_labels:
+        return np.zeros(0, dtype=np.int64)
+    segment, width = case.segment_of, case.view.shape[1]
+    targets = np.flatnonzero(case.is_target)
+    targets = targets[targets % width < width - 1]
+    here, following = segment[targets], segment[targets + 1]
+    return targets[(here >= 0) & (following >= 0) & (here != following)].astype(np.int64)
+
+
+def check_crossing(case: BatchCase) -> Iterator[Finding]:
+    """Check that no token is predicted by the last one of another sample.
+
+    Pretraining does that on purpose: every token is trained, and the loader or the trainer has
+    shifted the row as a whole.
+    """
+    crossing = crossing_targets(case)
+    as_tokens = case.view.labelling is Labelling.AS_TOKENS
+    if not len(crossing) or (not as_tokens and _trains_everything(case)):
+        return
+    place = "last" if case.view.labelling is Labelling.SHIFTED else "first"
+    yield wrong(
+        _TOPIC,
+        "wrong_targets",
+        f"the first token of {counted(len(crossing), 'sample')} is predicted from the last token "
+        f"of the sample before: {case.places(crossing + 1)}",
+        f"{case.labels_name}: no target at the {place} token of each sample",
+    )
+
+
+def _trains_everything(case: BatchCase) -> bool:
+    """Return whether each token of a row but the first is a target."""
+    real = ~case.view.padding
+    follows = real[:, :-1] & real[:, 1:]
+    return bool(case.is_target.reshape(case.view.shape)[:, :-1][follows].all())
+
+
+def check_padding(case: BatchCase) -> Iterator[Finding]:
+    """Check that padding does not predict padding. The token before it may predict an end."""
+    if not case.has_labels:
+        return
+    padding = case.view.padding
+    number = int((case.is_predicted.reshape(padding.shape) & padding)[:, 1:][padding[:, :-1]].sum())
+    if number:
+        yield wrong(
+            _TOPIC,
+            "wrong_targets",
+            f"{counted(number, 'token')} of padding are trained",
+            f"{case.labels_name}: {IGNORE_INDEX} in padding",
+        )
+
+
+def check_labels(case: BatchCase) -> Iterator[Finding]:
+    """Check that labels are integers, and tokens of the batch from the right place."""
+    view = case.view
+    for word in view.words_with(Role.LABELS, Role.SHIFTED_LABELS):
+        if word.array is not None and word.array.dtype.kind == "f":
+            yield wrong(_TOPIC, "wrong_targets", f"{word} are {word.array.dtype}, not integers")
+    if view.labels is None:
+        return
+    shares = {shift: _share(case, shift) for shift in _SHIFTS}
+    named_shifted = any(
+        word.role is Role.SHIFTED_LABELS and word.path == view.labels_word for word in view.words
+    )
+    right = shares[1] if named_shifted else max(shares[0], shares[1])
+    best = max(shares, key=lambda shift: shares[shift])
+    if right < shares[best] and shares[best] >= _SAME:
+        yield wrong(
+            _TOPIC,
+            "wrong_targets",
+            f"{percent(shares[best])} of {case.labels_name} are {_SHIFTS[best]}",
+            "shift labels once: in the collator, or in the model",
+        )
+
+
+def _share(case: BatchCase, shift: int) -> float:
+    """Return the share of labels that are the token ``shift`` places on in their row."""
+    labels, ids = case.view.labels, case.view.ids
+    assert labels is not None
+    rows, columns = np.nonzero(labels != IGNORE_INDEX)
+    inside = (columns + shift >= 0) & (columns + shift < ids.shape[1])
+    rows, columns = rows[inside], columns[inside]
+    return float((labels[rows, columns] == ids[rows, columns + shift]).mean()) if len(rows) else 0.0
+
+
+def check_roles(case: BatchCase) -> Iterator[Finding]:
+    """Check, where some tokens are not trained, that turns of tools and users are not either.
+
+    Reads the trained text of the first segments, so it needs a tokenizer.
+    """
+    if case.known.tokenizer is None or not case.has_labels:
+        return
+    # The first token of a sample is never trained.
+    is_inner = (case.segment_of >= 0) & (np.append(-1, case.segment_of[:-1]) == case.segment_of)
+    if case.is_predicted[is_inner].all():
+        return
+    roles: dict[str, str] = {}
+    for segment in range(min(len(case.view.segments), _SEGMENTS_READ)):
+        for text in trained_texts(case, segment):
+            for match in _HEADERS.finditer(text):
+                role = next(group for group in match.groups() if group)
+                rest = text[match.start() :][:_SHOWN_TEXT]
+                # A header at the very end is the stop of an answer.
+                if len(text) > match.end():
+                    roles.setdefault(role, rest)
+    if roles:
+        names = ", ".join(sorted(roles))
+        yield suspect(
+            _TOPIC,
+            "wrong_targets",
+            f"turns of {names} are trained, and other tokens are not: {next(iter(roles.values()))!r}",
+            "train answers only: assistant_only_loss, or labels of -100 at these turns",
+        )
+
+
+_SEGMENTS_READ = 64
+"""Segments whose text is read."""
+
+
+def trained_texts(case: BatchCase, segment: int) -> list[str]:
+    """Return the texts of a segment that are trained, one for each run of targets."""
+    starts, stops = case.view.bounds
+    tokens = np.arange(starts[segment], stops[segment])
+    trained: BoolArray = case.is_predicted[tokens]
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], trained.astype(np.int8), [0]])))
+    return [
+        str(case.known.tokenizer.decode(case.ids[tokens[start:stop]].tolist()))
+        for start, stop in edges.reshape(-1, 2).tolist()
+    ]
+
+
+def check_any(case: BatchCase) -> Iterator[Finding]:
+    """Check that some token is trained. A batch that only completes a step divides by 1."""
+    if not case.has_labels or case.num_targets or case.view.words_with(Role.DIVISOR):
+        return
+    yield suspect(
+        _TOPIC,
+        "wrong_targets",
+        f"no token is trained: all {case.view.ids.size:,} {case.labels_name} are {IGNORE_INDEX}",
+    )

@@ -1,0 +1,116 @@
+"""Tokens: BOS once, EOS at the end of each sample and nowhere else.
+
+All of them need the ids of these tokens, from a tokenizer or a configuration.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import Int64Array
+from brimful.base.wording import counted
+from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
+from brimful.doctor.batch.known import OPENING, reopenings
+from brimful.doctor.report import Finding
+
+_TOPIC = "tokens"
+
+_LAST_TARGETS = 3
+"""Last targets of a sample in which its end is searched: templates write a newline after it."""
+
+
+def check_doubled_bos(case: BatchCase) -> Iterator[Finding]:
+    """Check that no sample begins with BOS twice."""
+    starts, stops = case.view.bounds
+    starts = starts[stops - starts > 1]
+    doubled = starts[case.known.is_bos(case.ids[starts]) & case.known.is_bos(case.ids[starts + 1])]
+    if len(doubled):
+        yield wrong(
+            _TOPIC,
+            "doubled_bos",
+            f"{counted(len(doubled), 'sample')} of {len(starts)} begin with BOS "
+            f"({case.known.bos[0]}) twice: {case.places(doubled)}",
+            "tokenize texts of a template with add_special_tokens=False",
+        )
+
+
+def check_lost_eos(case: BatchCase) -> Iterator[Finding]:
+    """Check that samples train the token that ends them."""
+    known, view = case.known, case.view
+    if not known.ends or not case.has_labels or not case.num_targets:
+        return
+    starts, stops = view.bounds
+    is_end = np.isin(case.ids, known.ends)
+    # A sample that ends with its row may have been cut.
+    targets = offsets_of(case.is_predicted)
+    whole = (stops % view.shape[1] != 0) & (targets[stops] > targets[starts])
+    starts, stops = starts[whole], stops[whole]
+    if not len(starts):
+        return
+    untrained = stops[is_end[stops - 1] & ~case.is_predicted[stops - 1]]
+    if len(untrained) == len(stops):
+        yield wrong(
+            _TOPIC,
+            "lost_eos",
+            f"{counted(len(stops), 'sample')} end with EOS, and it is not trained in any of them: "
+            f"{case.places(untrained - 1)}",
+            "labels: keep EOS. Padding must be told by position, not by the token of EOS",
+        )
+        return
+    ends = offsets_of(is_end & case.is_predicted)
+    if not (ends[stops] - ends[np.maximum(starts, stops - _LAST_TARGETS)]).any():
+        yield suspect(
+            _TOPIC,
+            "lost_eos",
+            f"none of {counted(len(stops), 'sample')} ends with a trained EOS "
+            f"({', '.join(map(str, known.ends))})",
+            "append EOS to each answer",
+        )
+
+
+def check_several_samples(case: BatchCase) -> Iterator[Finding]:
+    """Check that no segment holds the end of one sample and the beginning of the next."""
+    inner = _inner_beginnings(case)
+    if not len(inner):
+        return
+    view = case.view
+    segments = len(np.unique(case.segment_of[inner]))
+    detail = (
+        f"EOS or BOS stands inside {counted(segments, 'segment')}, {counted(len(inner), 'time')}: "
+        f"{case.places(inner)}"
+    )
+    if view.evidence:
+        yield suspect(
+            "isolation",
+            "boundaries_guessed",
+            f"{detail}, and {view.evidence} has no boundary there",
+            "take boundaries from the lengths of samples, not from a token",
+        )
+    else:
+        yield suspect(
+            "isolation",
+            "boundaries_missing",
+            f"{detail}, and nothing in the batch tells samples apart",
+            "position_ids that begin again with each sample, or cu_seq_lens_q and cu_seq_lens_k",
+        )
+
+
+def _inner_beginnings(case: BatchCase) -> Int64Array:
+    """Return the tokens inside segments at which another sample seems to begin.
+
+    Such a token is a BOS, or follows an EOS, or repeats the first tokens of the row after an EOS:
+    whatever a single sample of several turns does not have.
+    """
+    known, ids, segment = case.known, case.ids, case.segment_of
+    begins = np.zeros(len(ids), dtype=bool)
+    is_bos, is_eos = known.is_bos(ids), known.is_eos(ids)
+    if not known.inner_bos and not set(known.bos) & set(known.eos):
+        begins[1:] |= is_bos[1:] & ~is_bos[:-1]
+    if not known.inner_eos:
+        begins[1:] |= ~is_eos[1:] & is_eos[:-1]
+    if not known.inner_opening and len(case.view.bounds[0]):
+        first = int(case.view.bounds[0][0])
+        begins[reopenings(ids, known.eos, ids[first : first + OPENING].tolist())] = True
+    inside = np.append(False, (segment[1:] == segment[:-1]) & (segment[1:] >= 0))
+    return np.flatnonzero(begins & inside).astype(np.int64)

@@ -1,0 +1,192 @@
+"""Lines of the report about batches, and the texts of the first segments."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from brimful.base.typing import Int64Array
+from brimful.base.wording import counted, percent
+from brimful.doctor.batch.checks.alignment import common_multiple, place_lengths
+from brimful.doctor.batch.checks.case import BatchCase
+from brimful.doctor.batch.checks.targets import crossing_targets
+from brimful.doctor.batch.view import Labelling
+from brimful.doctor.batch.words import Role
+from brimful.doctor.report import Evidence, Line
+
+_LABELS = {
+    Labelling.AS_TOKENS: "the label of a token is the token itself: the model must shift",
+    Labelling.SHIFTED: "the label of a token is the next one: the model must not shift",
+    Labelling.BY_MASK: "a mask marks the trained tokens: the trainer makes the labels",
+    Labelling.NONE: "nothing in the batch says what is trained",
+    Labelling.OTHER: "labels are neither the tokens nor the next ones",
+}
+
+_SEGMENTS_SHOWN = 3
+_TOKENS_SHOWN = 96
+"""Tokens of a segment whose text is shown: its first and last ones."""
+
+
+def lines_of(cases: Sequence[BatchCase]) -> Iterator[Line]:
+    """Yield what is seen in batches, a line for each topic."""
+    yield _packing(cases)
+    yield _isolation(cases[0])
+    yield _positions(cases[0])
+    yield _targets(cases)
+    yield _divisor(cases)
+    yield _tokens(cases)
+    yield _alignment(cases)
+
+
+def _packing(cases: Sequence[BatchCase]) -> Line:
+    rows = [np.bincount(_rows(case), minlength=case.view.shape[0]) for case in cases]
+    numbers = np.concatenate(rows)
+    positions = sum(case.view.ids.size for case in cases)
+    padding = sum(int(case.view.padding.sum()) for case in cases)
+    least, most = int(numbers.min()), int(numbers.max())
+    span = f"{least}" if least == most else f"{least} to {most}"
+    text = (
+        f"{counted(int(numbers.sum()), 'segment')} in {counted(len(numbers), 'row')}, {span} a row; "
+        f"{percent(1 - padding / positions)} of {positions:,} positions are tokens of samples"
+    )
+    return Line("packing", text, Evidence.SEEN, _source(cases[0]))
+
+
+def _rows(case: BatchCase) -> Int64Array:
+    return case.view.bounds[0] // case.view.shape[1]
+
+
+def _isolation(case: BatchCase) -> Line:
+    view = case.view
+    if view.is_part:
+        text = "boundaries of a longer row: this batch is one rank's part of it"
+        return Line("isolation", text, Evidence.UNKNOWN)
+    if view.evidence:
+        agreeing = [
+            claim.word
+            for claim in view.claims
+            if claim.word != view.believed.word
+            and np.array_equal(case.inner_starts(claim), case.inner_starts(view.believed))
+        ]
+        also = f"; {', '.join(agreeing)} say the same" if agreeing else ""
+        text = f"{view.evidence} tells where samples begin{also}"
+        return Line("isolation", text, Evidence.SEEN, view.evidence)
+    if view.shape[0] > 1 and view.padding.any():
+        text = "one segment a row, as far as the batch tells; rows end in padding"
+        return Line("isolation", text, Evidence.SEEN)
+    return Line("isolation", "nothing in the batch tells samples of a row apart")
+
+
+def _positions(case: BatchCase) -> Line:
+    view = case.view
+    if view.positions is None:
+        return Line("positions", "none in the batch: the model numbers each row", Evidence.SEEN)
+    name = ".".join(map(str, view.positions_word or ()))
+    first = view.positions.reshape(-1)[view.bounds[0]]
+    if not len(first):
+        return Line("positions", f"{name}, and no segment", Evidence.SEEN, name)
+    same = int(first.min()) == int(first.max())
+    begins = (
+        f"from {int(first.min())}" if same else f"from {int(first.min())} to {int(first.max())}"
+    )
+    longest = int(view.positions[~view.padding].max())
+    text = f"{begins} at the beginning of segments, up to {longest:,}"
+    return Line("positions", text, Evidence.SEEN, name)
+
+
+def _targets(cases: Sequence[BatchCase]) -> Line:
+    case = cases[0]
+    text = _LABELS[case.view.labelling]
+    if case.has_labels:
+        targets = sum(one.num_targets for one in cases)
+        tokens = sum(int((~one.view.padding).sum()) for one in cases)
+        without = sum(_without_target(one) for one in cases)
+        text = f"{percent(targets / max(tokens, 1))} of tokens are targets; {text}"
+        if without:
+            text += f"; {counted(without, 'segment')} without a target"
+        if crossing := sum(len(crossing_targets(one)) for one in cases):
+            text += f"; {counted(crossing, 'first token')} predicted from the sample before"
+    return Line("targets", text, Evidence.SEEN, case.labels_name if case.has_labels else "")
+
+
+def _without_target(case: BatchCase) -> int:
+    before = np.concatenate([[0], np.cumsum(case.is_target)])
+    starts, stops = case.view.bounds
+    return int((before[stops] == before[starts]).sum())
+
+
+def _divisor(cases: Sequence[BatchCase]) -> Line:
+    if not all(case.has_labels for case in cases):
+        return Line("divisor", "unknown without labels")
+    targets = sum(case.num_targets for case in cases)
+    own = [
+        f"{word} is {int(word.array)}"
+        for word in cases[0].view.words_with(Role.DIVISOR)
+        if word.array is not None and word.array.ndim == 0
+    ]
+    names = f" ({', '.join(own)})" if own else ""
+    which = "this batch has" if len(cases) == 1 else f"these {len(cases)} batches have"
+    text = (
+        f"{which} {counted(targets, 'target')}: a step is to be divided by the sum over its "
+        f"micro-batches and ranks{names}"
+    )
+    return Line("divisor", text, Evidence.SEEN)
+
+
+def _tokens(cases: Sequence[BatchCase]) -> Line:
+    known = cases[0].known
+    if not known.eos and not known.bos:
+        return Line("tokens", "BOS and EOS are unknown without a tokenizer")
+    segments = sum(len(case.view.segments) for case in cases)
+    parts = []
+    if known.bos:
+        number = sum(int(known.is_bos(case.ids[case.view.bounds[0]]).sum()) for case in cases)
+        parts.append(f"{number} of {counted(segments, 'segment')} begin with BOS")
+    if known.eos:
+        number = sum(int(known.is_eos(case.ids[case.view.bounds[1] - 1]).sum()) for case in cases)
+        trained = sum(int((known.is_eos(case.ids) & case.is_predicted).sum()) for case in cases)
+        parts.append(f"{number} of {counted(segments, 'segment')} end with EOS")
+        parts.append(f"{trained} EOS are trained")
+    return Line("tokens", "; ".join(parts), Evidence.SEEN)
+
+
+def _alignment(cases: Sequence[BatchCase]) -> Line:
+    lengths = np.concatenate([place_lengths(case) for case in cases])
+    widths = np.array([case.view.shape[1] for case in cases], dtype=np.int64)
+    text = (
+        f"lengths of all segments, padding included, are multiples of {common_multiple(lengths)}, "
+        f"rows of {common_multiple(widths)}"
+    )
+    return Line("alignment", text, Evidence.SEEN)
+
+
+def _source(case: BatchCase) -> str:
+    return ".".join(map(str, case.view.ids_word))
+
+
+def notes_of(cases: Sequence[BatchCase]) -> Iterator[str]:
+    """Yield the text of the first segments, with the trained text in ``«…»``."""
+    case = cases[0]
+    if case.known.tokenizer is None or not hasattr(case.known.tokenizer, "decode"):
+        return
+    for index, (row, start, stop) in enumerate(case.view.segments[:_SEGMENTS_SHOWN]):
+        yield f"segment {index} (row {row}, {start:,} to {stop:,}): {_marked_text(case, index)}"
+
+
+def _marked_text(case: BatchCase, segment: int) -> str:
+    """Return the beginning and the end of a segment's text, with the trained parts marked."""
+    starts, stops = (bound[segment] for bound in case.view.bounds)
+    tokens = np.arange(starts, stops)
+    shown = [tokens]
+    if len(tokens) > _TOKENS_SHOWN:
+        shown = [tokens[: _TOKENS_SHOWN // 2], tokens[-_TOKENS_SHOWN // 2 :]]
+    return " … ".join(_text(case, part) for part in shown)
+
+
+def _text(case: BatchCase, tokens: Int64Array) -> str:
+    trained = case.is_predicted[tokens]
+    runs = np.split(tokens, np.flatnonzero(np.diff(trained)) + 1)
+    texts = []
+    for run in runs:
+        text = str(case.known.tokenizer.decode(case.ids[run].tolist()))
+        texts.append(f"«{text}»" if case.is_predicted[run[0]] else text)
+    return "".join(texts).replace("\n", "⏎")
