@@ -249,13 +249,13 @@ def flat_positions(reset: bool) -> dict[str, Any]:
 
 
 def masks_by_eos(eos: int | None) -> dict[str, Any]:
-    """torchtitan: documents are told by a token; with another EOS than that of the data none is found."""
+    """torchtitan: documents are told by a token, and two sources of truth disagree which one it is."""
     samples = documents()
+    samples[2][4] = 77
     ids = torch.tensor([flat(samples)])
     numbers = torch.tensor([[index for index, sample in enumerate(samples) for _ in sample]])
     if eos is not None:
-        numbers = torch.cumsum(ids == eos, dim=1)
-        numbers = torch.cat([torch.zeros(1, 1, dtype=torch.int64), numbers[:, :-1]], dim=1)
+        numbers = torch.cat([torch.zeros(1, 1, dtype=torch.int64), torch.cumsum(ids == eos, dim=1)[:, :-1]], dim=1)
     return {"input_ids": ids, "labels": row(labels_of(samples)), "document_ids": numbers}
 
 
@@ -454,13 +454,13 @@ FAULTS: dict[int, Fault] = {
     26: Fault(
         repository("pytorch/torchtitan", 1438),
         "boundaries_guessed",
-        masks_by_eos(eos=77_777),
+        masks_by_eos(eos=77),
         masks_by_eos(eos=None),
         {"tokenizer": TOKENS},
     ),
     28: Fault(
         repository("huggingface/trl", 3705),
-        "boundaries_guessed",
+        "boundaries_missing",
         lengths_removed(removed=True),
         lengths_removed(removed=False),
         {"tokenizer": TOKENS},

@@ -119,8 +119,8 @@ def _findings_of(cases: Sequence[BatchCase]) -> Iterator[Finding]:
     """Ask all questions. The same finding in several batches is told once, with their number."""
     numbers: dict[tuple[object, ...], list[Finding]] = {}
     for case in cases:
-        if case.view.is_part:
-            continue  # boundaries of a longer row, of which this is one rank's part
+        if case.view.why_unread:
+            continue
         for check in BATCH_CHECKS:
             for finding in check(case):
                 identity = (check, finding.topic, finding.judgment, finding.problem)
@@ -129,8 +129,9 @@ def _findings_of(cases: Sequence[BatchCase]) -> Iterator[Finding]:
         # Several words and several batches may have the same fault.
         more = f" (and {len(own) - 1:,} more like it)" if len(own) > 1 else ""
         yield replace(own[0], detail=own[0].detail + more)
-    for check_run in RUN_CHECKS:
-        yield from check_run(cases)
+    if not any(case.view.why_unread for case in cases):
+        for check_run in RUN_CHECKS:
+            yield from check_run(cases)
 
 
 def _subject(cases: Sequence[BatchCase]) -> str:

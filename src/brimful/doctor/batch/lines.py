@@ -57,9 +57,8 @@ def _rows(case: BatchCase) -> Int64Array:
 
 def _isolation(case: BatchCase) -> Line:
     view = case.view
-    if view.is_part:
-        text = "boundaries of a longer row: this batch is one rank's part of it"
-        return Line("isolation", text, Evidence.UNKNOWN)
+    if view.why_unread:
+        return Line("isolation", f"not judged: {view.why_unread}")
     if view.evidence:
         agreeing = [
             claim.word

@@ -149,18 +149,25 @@ class BatchView:
         return believed.word if tells else ""
 
     @cached_property
-    def is_part(self) -> bool:
-        """True if the boundaries are those of a row that is several times as long.
+    def why_unread(self) -> str:
+        """Why the segments of this batch cannot be judged, in words; empty if they can.
 
-        Ranks of sequence and context parallelism have such batches.
+        Ranks of sequence and context parallelism have boundaries of a row that is several times as
+        long as theirs. In a tree of shared prefixes a token sees several segments.
         """
         size = self.ids.size
-        lasts = [
-            int(rows[0][-1])
-            for word in self.words_with(Role.BOUNDARIES)
-            if (rows := rows_of_boundaries(word)) is not None and len(rows) == 1 and len(rows[0])
-        ]
-        return any(last > size and last % size == 0 for last in lasts)
+        for word in self.words_with(Role.BOUNDARIES):
+            rows = rows_of_boundaries(word)
+            if rows is not None and len(rows) == 1 and len(rows[0]):
+                last = int(rows[0][-1])
+                if last > size and last % size == 0:
+                    return (
+                        f"{word} ends at {last:,}: the batch is one of {last // size} parts of a "
+                        "longer row"
+                    )
+        if tree := self.words_with(Role.TREE):
+            return f"{tree[0]} makes a tree of samples with shared prefixes"
+        return ""
 
     @property
     def is_nested(self) -> bool:

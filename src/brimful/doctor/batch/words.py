@@ -39,6 +39,7 @@ class Role(str, Enum):
     LONGEST = "longest segment"
     TAIL = "padding at the end"
     DIVISOR = "divisor"
+    TREE = "shared prefixes"
 
 
 _NAMES: dict[Role, tuple[str, ...]] = {
@@ -58,11 +59,11 @@ _NAMES: dict[Role, tuple[str, ...]] = {
     ),
     Role.NUMBERS: (
         *("seq_idx", "segment_ids", "document_ids", "doc_ids", "sequence_id", "sequence_ids"),
-        *("inputs_segmentation", "decoder_segment_ids", "segmentation", "sample_idx", "group_ids"),
+        *("inputs_segmentation", "decoder_segment_ids", "segmentation", "sample_idx"),
     ),
     Role.MASK: (
         *("attention_mask", "attn_mask", "attention_masks", "mask", "block_mask", "document_mask"),
-        *("block_causal_mask", "packed_attention_mask"),
+        *("block_causal_mask", "packed_attention_mask", "attention_bias"),
     ),
     Role.PADDING_MASK: ("padding_mask",),
     Role.LENGTHS: (
@@ -71,6 +72,7 @@ _NAMES: dict[Role, tuple[str, ...]] = {
     ),
     Role.TAIL: ("tail_padding_length", "right_padding_length"),
     Role.DIVISOR: ("num_items_in_batch", "batch_num_tokens", "num_loss_tokens"),
+    Role.TREE: ("parent_ids", "tree_kv_index", "prev_map", "node_of_token"),
 }
 """Names by meaning, the commonest first. A prefix such as ``chosen_`` is taken off before."""
 

@@ -90,7 +90,12 @@ def _neighbors_seen(case: BatchCase, word: Word, visible: BoolArray) -> Iterator
     # A token of another segment is seen before the beginning of the own one, in a causal mask or
     # not.
     first_seen = np.where(visible.any(axis=2), visible.argmax(axis=2), width)
-    leaks = np.flatnonzero((first_seen < column) & ~view.padding)
+    leaks = (first_seen < column) & ~view.padding
+    if view.positions is not None:
+        # Branches of shared prefixes see their prefix, and go on from its positions.
+        base = view.positions.reshape(-1)[own].reshape(rows, width)
+        leaks &= base == base.min()
+    leaks = np.flatnonzero(leaks)
     if len(leaks):
         token = int(leaks[0])
         yield wrong(

@@ -11,6 +11,7 @@ from brimful.base.checks import check_type
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.base.wording import counted, first_few
 from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
+from brimful.doctor.batch.known import Known
 from brimful.doctor.batch.words import as_array
 from brimful.doctor.report import Finding
 
@@ -33,11 +34,6 @@ class SampleAlone:
     number: int
     ids: Int64Array
     trained: BoolArray | None
-
-    @property
-    def key(self) -> bytes:
-        """Bytes of the tokens."""
-        return self.ids.tobytes()
 
 
 def samples_alone(samples: Sequence[Any]) -> list[SampleAlone]:
@@ -120,7 +116,7 @@ def check_samples(cases: Sequence[BatchCase], samples: list[SampleAlone]) -> Ite
         for case in cases
         for start, stop in zip(*(bound.tolist() for bound in case.view.bounds), strict=True)
     ]
-    places, rest = _whole(pieces, samples, _appended(cases))
+    places, rest = _whole(pieces, samples, cases[0].known)
     remaining = [sample for sample in samples if sample.number not in places]
     merged, rest = _merged(rest, remaining)
     placed = places.keys() | {number for numbers in merged.values() for number in numbers}
@@ -136,18 +132,12 @@ def check_samples(cases: Sequence[BatchCase], samples: list[SampleAlone]) -> Ite
             f"{counted(len(gone), 'sample')} of {len(samples):,} are not in the batches: "
             f"{first_few(gone, len(gone))}",
         )
-    yield from _tell_repeats(places, pieces, samples)
+    yield from _tell_repeats(places, samples)
     yield from _tell_targets(places, samples)
 
 
-def _appended(cases: Sequence[BatchCase]) -> tuple[int, ...]:
-    """Return tokens that a trainer may add to the end of a sample: EOS, and padding of a gap."""
-    known = cases[0].known
-    return (*known.eos, *known.pad, 0)
-
-
 def _whole(
-    pieces: list[_Piece], samples: list[SampleAlone], appended: tuple[int, ...]
+    pieces: list[_Piece], samples: list[SampleAlone], known: Known
 ) -> tuple[dict[int, list[_Piece]], list[_Piece]]:
     """Return the segments that are a whole sample, by its number, and the other segments.
 
@@ -155,28 +145,41 @@ def _whole(
     """
     numbers: dict[bytes, list[int]] = {}
     for sample in samples:
-        numbers.setdefault(sample.key, []).append(sample.number)
+        numbers.setdefault(sample.ids.tobytes(), []).append(sample.number)
     lengths = {len(sample.ids) for sample in samples}
-    found: dict[bytes, list[_Piece]] = {}
+    own_pieces: dict[bytes, list[_Piece]] = {}
     rest = []
     for piece in pieces:
-        ids = piece.ids
-        key = ids.tobytes()
-        end = len(ids)
-        # A tail of one repeated token may be padding, or an end that the trainer added.
-        while key not in numbers and end > 1 and ids[end - 1] in appended:
-            end -= 1
-            key = ids[:end].tobytes() if end in lengths else b""
-        if key in numbers:
-            found.setdefault(key, []).append(piece)
-        else:
+        variants = (part for part in _variants(piece, known) if len(part.ids) in lengths)
+        part = next((part for part in variants if part.ids.tobytes() in numbers), None)
+        if part is None:
             rest.append(piece)
+        else:
+            own_pieces.setdefault(part.ids.tobytes(), []).append(part)
     places: dict[int, list[_Piece]] = {}
-    for key, own in found.items():
+    for key, own in own_pieces.items():
         twins = numbers[key]
         for index, piece in enumerate(own):
             places.setdefault(twins[min(index, len(twins) - 1)], []).append(piece)
     return places, rest
+
+
+def _variants(piece: _Piece, known: Known) -> Iterator[_Piece]:
+    """Yield a segment as it is, then without the tokens that a trainer may add to a sample.
+
+    These are BOS, EOS, and padding of the gap after a sample.
+    """
+    added = {*known.eos, *known.pad, 0}
+    ids = piece.ids.tolist()
+    starts = [0, 1] if ids[0] in known.bos else [0]
+    stop = len(ids)
+    while True:
+        for start in starts:
+            if start < stop:
+                yield _Piece(piece.case, piece.start + start, piece.start + stop)
+        if not stop or ids[stop - 1] not in added:
+            return
+        stop -= 1
 
 
 def _merged(
@@ -196,13 +199,13 @@ def _merged(
         numbers: list[int] = []
         position = 0
         while position < len(piece.ids):
-            sample = _sample_at(piece.ids, position, by_key, sizes, taken)
-            if sample is None:
+            whole = _sample_at(piece.ids, position, by_key, sizes, taken)
+            if whole is None:
                 position += 1
                 continue
-            taken.add(sample.number)
-            numbers.append(sample.number)
-            position += len(sample.ids)
+            taken.add(whole.number)
+            numbers.append(whole.number)
+            position += len(whole.ids)
         if numbers:
             merged[index] = numbers
         else:
@@ -230,20 +233,27 @@ def _sample_at(
 
 def _parts(pieces: list[_Piece], samples: list[SampleAlone]) -> dict[int, list[_Piece]]:
     """Return the segments that are a part of a sample, by its number."""
+    if not samples:
+        return {}
+    # All samples in one array, -1 after each: one search finds a segment in any of them.
+    ends = np.cumsum([len(sample.ids) + 1 for sample in samples])
+    text = np.concatenate([np.append(sample.ids, -1) for sample in samples]).tobytes()
     parts: dict[int, list[_Piece]] = {}
     for piece in pieces:
-        for sample in samples:
-            if len(piece.ids) < len(sample.ids) and _contains(sample.ids, piece.ids):
-                parts.setdefault(sample.number, []).append(piece)
-                break
+        place = _place_in(text, piece.ids)
+        if place >= 0:
+            sample = samples[int(np.searchsorted(ends, place, side="right"))]
+            parts.setdefault(sample.number, []).append(piece)
     return parts
 
 
-def _contains(ids: Int64Array, part: Int64Array) -> bool:
-    if part.tobytes() not in ids.tobytes():
-        return False
-    windows = np.lib.stride_tricks.sliding_window_view(ids, len(part))
-    return bool((windows == part).all(axis=1).any())
+def _place_in(text: bytes, ids: Int64Array) -> int:
+    """Return the first place of some tokens in the bytes of an array; -1 without one."""
+    part, size = ids.tobytes(), ids.itemsize
+    place = text.find(part)
+    while place >= 0 and place % size:
+        place = text.find(part, place + 1)
+    return place // size if place >= 0 else -1
 
 
 def _tell_merged(merged: dict[int, list[int]]) -> Iterator[Finding]:
@@ -291,9 +301,7 @@ def _tell_parts(parts: dict[int, list[_Piece]], samples: list[SampleAlone]) -> I
         )
 
 
-def _tell_repeats(
-    places: dict[int, list[_Piece]], pieces: list[_Piece], samples: list[SampleAlone]
-) -> Iterator[Finding]:
+def _tell_repeats(places: dict[int, list[_Piece]], samples: list[SampleAlone]) -> Iterator[Finding]:
     repeats = {number: len(own) for number, own in places.items() if len(own) > 1}
     if repeats:
         number, count = next(iter(repeats.items()))

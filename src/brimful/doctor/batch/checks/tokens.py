@@ -74,17 +74,16 @@ def check_several_samples(case: BatchCase) -> Iterator[Finding]:
     inner = _inner_beginnings(case)
     if not len(inner):
         return
-    view = case.view
     segments = len(np.unique(case.segment_of[inner]))
     detail = (
         f"EOS or BOS stands inside {counted(segments, 'segment')}, {counted(len(inner), 'time')}: "
         f"{case.places(inner)}"
     )
-    if view.evidence:
+    if len(case.inner_starts(case.view.believed)):
         yield suspect(
             "isolation",
             "boundaries_guessed",
-            f"{detail}, and {view.evidence} has no boundary there",
+            f"{detail}, and {case.view.evidence} has no boundary there",
             "take boundaries from the lengths of samples, not from a token",
         )
     else:
