@@ -1,6 +1,9 @@
 """Copies of a batch for the probe: other tokens in one segment, or one segment alone."""
 
 import copy
+from collections import namedtuple
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,11 +11,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import BatchEncoding
 
+from brimful import PackCollator
 from brimful.doctor.batch.rewrite import alone, exchanged
 from brimful.doctor.batch.view import read_batch
 from brimful.errors import CollateError
+from brimful.testing.toys import toy_pack
 from tests.doctor.batch.strategies import made
+from tests.doctor.batch.words import IDS, STARTS, WORDS, told_by
 
 
 def values(batch: Any) -> dict[str, Any]:
@@ -86,6 +93,78 @@ def test_one_segment_is_alone_in_each_row(case, data):
         if word.array is not None:
             assert word.array.shape == other.array.shape
             assert getattr(word.value, "dtype", None) == getattr(other.value, "dtype", None)
+
+
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: next(iter(words)))
+def test_words_of_other_loaders_are_rewritten(words):
+    """A word that keeps its old boundaries contradicts the others."""
+    batch = told_by(words)
+    view = read_batch(batch)
+    copied = alone(batch, view, [view.segments[1]])
+    after = read_batch(copied)
+    assert after.ids.tolist() == [[8, 9, 9, 9, 9, 9]]
+    assert after.segments[0] == (0, 0, 2)
+    assert after.targets.tolist() == [[9, *[-100] * 5]]
+    assert after.believed.word == view.believed.word
+    # The place of the segment keeps its padding, and all words agree on it.
+    starts = {tuple(claim.starts[claim.starts < 5].tolist()) for claim in after.claims}
+    assert starts == {(0, 3) if "cu_seqlens_q_padded" in words else (0, 2)}
+    for word, new in zip(view.words, after.words, strict=True):
+        assert type(word.value) is type(new.value)
+        assert word.array.shape == new.array.shape
+    other = exchanged(batch, view, view.segments[0], [1, 2, 3])
+    assert read_batch(other).ids.tolist() == [[1, 2, 3, 8, 9, 0]]
+    assert read_batch(other).segments == view.segments
+
+
+@dataclass(frozen=True)
+class Params:
+    cu_seqlens_q: torch.Tensor
+    qkv_format: str = "thd"
+
+
+Batch = namedtuple("Batch", "tokens labels params")
+
+
+def test_containers_keep_their_types():
+    params = Params(torch.tensor([0, 3, 5, 6], dtype=torch.int32))
+    row = torch.tensor(IDS)
+    labels = torch.tensor([[-100, 6, 7, -100, 9, -100]])
+    for batch in (
+        Batch(row, labels, params),
+        SimpleNamespace(tokens=row, labels=labels, packed_seq_params=params),
+        BatchEncoding({"input_ids": row, "labels": labels, "packed_seq_params": params}),
+        MappingProxyType({"input_ids": row, "labels": labels, "packed_seq_params": params}),
+        ({"input": row, "packed_seq_params": params}, labels),
+    ):
+        view = read_batch(batch)
+        assert view.segments == STARTS
+        copied = alone(batch, view, [view.segments[1]])
+        assert type(copied) is (dict if isinstance(batch, MappingProxyType) else type(batch))
+        assert read_batch(copied).segments[0] == (0, 0, 2)
+        assert view.segments == read_batch(batch).segments
+
+
+def test_rows_of_positions_of_media_models_are_moved():
+    """Three rows or four, before the rows of the batch or after them."""
+    ids = torch.tensor([[5, 6, 7, 8, 9], [1, 2, 3, 4, 5]])
+    text = torch.tensor([[0, 1, 2, 0, 1], [0, 1, 0, 1, 2]])
+    for positions in (text.expand(3, 2, 5), text.expand(4, 2, 5), text[:, None].expand(2, 3, 5)):
+        batch = {"input_ids": ids, "position_ids": positions}
+        view = read_batch(batch)
+        assert [len(rows) for rows in view.believed.segments] == [2, 2]
+        copied = alone(batch, view, [view.segments[1], view.segments[3]])
+        assert copied["input_ids"].tolist() == [[8, 9, 9, 9, 9], [3, 4, 5, 5, 5]]
+        assert copied["position_ids"].shape == positions.shape
+        assert read_batch(copied).positions.tolist() == [[0, 1, 0, 1, 2], [0, 1, 2, 0, 1]]
+
+
+def test_segments_of_another_row_bring_its_places():
+    batch = PackCollator(dialect="axolotl", pad_to=8)([toy_pack([3, 2]), toy_pack([6], seed=1)])
+    view = read_batch(batch)
+    copied = alone(batch, view, [view.segments[2], view.segments[0]])
+    assert copied["attention_mask"].tolist() == [[1] * 6 + [0] * 2, [1] * 3 + [2] * 2 + [0] * 3]
+    assert read_batch(copied).segments[0] == (0, 0, 6)
 
 
 def test_rows_with_media_stay_as_they_are():

@@ -12,12 +12,7 @@ from hypothesis import given
 from brimful.doctor.batch.view import Labelling, read_batch
 from brimful.errors import CollateError, WrongTypeError
 from tests.doctor.batch.strategies import made
-
-IDS = [[5, 6, 7, 8, 9, 0]]
-STARTS = [(0, 0, 3), (0, 3, 5)]
-"""Segments of three and two tokens, and one token of padding."""
-
-BY_MASK = {"attention_mask": [[1, 1, 1, 1, 1, 0]]}
+from tests.doctor.batch.words import BY_MASK, IDS, STARTS, WORDS, told_by
 
 
 @given(case=made())
@@ -40,42 +35,10 @@ def test_every_dialect_is_read_exactly(case):
     assert (view.padding == ~inside).all()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        {"position_ids": [[0, 1, 2, 0, 1, 0]]},
-        {"position_ids": [[0, 1, 2, 0, 1, 1]], **BY_MASK},
-        {"position_ids": [[2, 3, 4, 2, 3, 2]]},
-        {"position_ids": np.array([[[0, 1, 2, 0, 1, 0]]] * 3)},
-        {"position_ids": np.array([[[0, 1, 1, 0, 1, 0]], [[0, 1, 1, 0, 1, 0]], [[0, 1, 2, 0, 1, 0]]])},
-        {"text_position_ids": [[0, 1, 2, 0, 1, 0]], "position_ids": np.arange(18).reshape(3, 1, 6)},
-        {"attention_mask": [[1, 1, 1, 2, 2, 0]]},
-        {"attention_mask": [0, 3, 5]},
-        {"attention_mask": np.tril(np.equal.outer([1, 1, 1, 2, 2, 0], [1, 1, 1, 2, 2, 0]))[None, None]},
-        {"attention_mask": np.where(np.tril(np.equal.outer([1, 1, 1, 2, 2, 0], [1, 1, 1, 2, 2, 0])), 0, -1e9)[None, None]},
-        {"seq_idx": [[0, 0, 0, 1, 1, 2]]},
-        {"seq_idx": [[0, 0, 0, 1, 1, -1]]},
-        {"segment_ids": [[1, 1, 1, 2, 2, 0]]},
-        {"inputs_segmentation": [[1, 1, 1, 2, 2, 0]]},
-        {"document_ids": [0, 0, 0, 1, 1, 2]},
-        {"seq_lengths": [[3, 2]]},
-        {"packed_seq_lengths": torch.tensor([3, 2], dtype=torch.int32)},
-        {"packed_seq_lengths": [3, 2, 1]},
-        {"doc_lens": [[3, 2, 1, 0]]},
-        {"seq_lens": [[3, 2, -1000]], **BY_MASK},
-        {"cu_seqlens": [0, 3, 5]},
-        {"cu_seq_lens_q": [0, 3, 5, 6]},
-        {"cu_seqlens": [[0, 3, 5, 6, -1]], "cu_seqlens_argmin": [[4]]},
-        {"cu_doc_lens": [0, 3, 5, 6]},
-        {"flash_attn_kwargs": {"cu_seqlens_q": [0, 3, 5, 6], "cu_seqlens_k": [0, 3, 5, 6]}},
-        {"packed_seq_params": SimpleNamespace(qkv_format="thd", cu_seqlens_q=torch.tensor([0, 3, 5, 6]), max_seqlen_q=3)},
-        {"packing_params": [{"sequence_boundaries": [0, 3, 5, 6], "right_padding_length": 1}]},
-    ],
-    ids=lambda words: next(iter(words)),
-)  # fmt: skip
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: next(iter(words)))
 def test_words_of_other_loaders(words):
     """A loader whose boundaries are not understood would be told that it has none."""
-    view = read_batch({"input_ids": IDS, "labels": [[-100, 6, 7, -100, 9, -100]], **words})
+    view = read_batch(told_by(words))
     assert view.segments == STARTS
     assert next(iter(words)) in view.evidence
     assert view.padding.tolist() == [[False] * 5 + [True]]

@@ -8,7 +8,7 @@ All claims have one form: the row of a batch, flattened to N = B·T tokens, cut 
     ends          4         8         10
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -32,9 +32,8 @@ _STRENGTH = (
 )
 """Roles in the order in which attention obeys them: kernels read boundaries and masks first."""
 
-_PADDED = "_padded"
-_UNPADDED = "_unpadded"
-
+_PADDED, _UNPADDED = "_padded", "_unpadded"
+"""Ends of names that come in pairs: one has places with padding, the other counts real tokens."""
 
 _ROWS_OF_POSITIONS = (1, 2, 3, 4)
 """Rows of positions for each row of tokens: text, or time, height and width, or all four."""
@@ -112,21 +111,22 @@ def claims_of(words: Sequence[Word], shape: Shape) -> list[Claim]:
 
     A word that says nothing (a mask of ones), or nothing that can be read, has no claim.
     """
-    claims = []
-    by_name = {(*word.path[:-1], word.name): word for word in words}
-    for word in words:
-        claim: Claim | None = None
-        if word.role is Role.BOUNDARIES or is_boundary_mask(word, shape):
-            claim = _claim_of_boundaries(word, by_name, shape)
-        elif word.role is Role.LENGTHS:
-            claim = _claim_of_lengths(word, by_name, shape)
-        elif word.role is Role.NUMBERS or word.role is Role.MASK:
-            claim = _claim_of_mask(word, shape)
-        elif word.role is Role.POSITIONS:
-            claim = _claim_of_positions(word, shape)
-        if claim is not None:
-            claims.append(claim)
+    claims = [claim for word in words if (claim := _claim_of(word, words, shape)) is not None]
     return sorted(claims, key=lambda claim: claim.strength)
+
+
+def _claim_of(word: Word, words: Sequence[Word], shape: Shape) -> Claim | None:
+    if word.role is Role.BOUNDARIES or is_boundary_mask(word, shape):
+        if counts_real_tokens(word, words):
+            return None  # another word has the places
+        return _claim_of_boundaries(word, _partner(word, words), shape)
+    if word.role is Role.LENGTHS:
+        if counts_real_tokens(word, words):
+            return None
+        return _claim_of_lengths(word, _partner(word, words), shape)
+    if word.role in (Role.NUMBERS, Role.MASK):
+        return _claim_of_mask(word, shape)
+    return _claim_of_positions(word, shape) if word.role is Role.POSITIONS else None
 
 
 def per_token(array: AnyArray | None, shape: Shape, fill: int = 0) -> AnyArray | None:
@@ -136,14 +136,10 @@ def per_token(array: AnyArray | None, shape: Shape, fill: int = 0) -> AnyArray |
     ``[rows, T]`` positions of mRoPE. Rows of several lengths are filled at the end. None if the
     array does not fit.
     """
-    if array is None:
-        return None
-    if array.dtype == object:
+    if array is not None and array.dtype == object:
         array = filled_rows(array, shape[1], fill)
-        if array is None:
-            return None
     rows, width = shape
-    if not array.ndim or array.shape[-1] != width:
+    if array is None or not array.ndim or array.shape[-1] != width:
         return None
     if array.ndim == 1:
         array = array[None]
@@ -191,19 +187,13 @@ def filled_rows(rows: AnyArray, width: int, fill: int = 0) -> AnyArray | None:
 
 
 def is_boundary_mask(word: Word, shape: Shape) -> bool:
-    """Return whether a mask holds boundaries: one dimension, from 0 to the number of tokens."""
+    """Return whether a mask holds boundaries: one dimension, rising from 0, not a value a token."""
     array = word.array
-    return (
-        word.role is Role.MASK
-        and array is not None
-        and array.ndim == 1
-        and array.dtype.kind in "iu"
-        and len(array) > 1
-        and int(array[0]) == 0
-        and int(array[-1]) > 1
-        and int(array[-1]) == int(array.max())
-        and bool((np.diff(array) >= 0).all())
-    )
+    if word.role is not Role.MASK or array is None or array.ndim != 1:
+        return False
+    if array.dtype.kind not in "iu" or len(array) in (0, 1, shape[1]):
+        return False
+    return int(array[0]) == 0 and int(array[-1]) > 1 and bool((np.diff(array) >= 0).all())
 
 
 def is_mask_of_pairs(word: Word) -> bool:
@@ -217,61 +207,66 @@ def rows_of_boundaries(word: Word) -> list[Int64Array] | None:
     An array of one dimension is one list for the whole batch.
     """
     array = word.array
-    if array is None:
+    if array is None or array.ndim not in (1, 2):
         return None
-    if array.dtype == object:
-        rows = list(array)
-    elif array.ndim == 1:
-        rows = [array]
-    elif array.ndim == 2:
-        rows = list(array)
-    else:
-        return None
+    rows = list(array) if array.ndim == 2 or array.dtype == object else [array]
     if any(row.ndim != 1 for row in rows):
         return None
     # Boundaries never fall: a number below 0 ends them.
     return [
-        row[: int(np.argmax(row < 0))].astype(np.int64) if (row < 0).any() else row.astype(np.int64)
+        (row[: int(np.argmax(row < 0))] if (row < 0).any() else row).astype(np.int64)
         for row in rows
     ]
 
 
-def _claim_of_boundaries(
-    word: Word, by_name: dict[tuple[Any, ...], Word], shape: Shape
-) -> Claim | None:
-    real = _partner(word, by_name)
-    if real is word:
-        return None  # another word has the places, and this one the tokens of its segments
+def rows_of_lengths(word: Word, shape: Shape) -> list[Int64Array] | None:
+    """Return the lengths of the segments of each row, 0 for fillers; None if they do not fit.
+
+    An array of one dimension is one list for the whole batch, unless it has as many numbers as the
+    batch has rows: then it has the length of each row.
+    """
+    array, (num_rows, width) = word.array, shape
+    if array is None or array.ndim not in (1, 2):
+        return None
+    if array.dtype != object and array.ndim == 1:
+        is_list = len(array) != num_rows or num_rows == 1 or int(array.sum()) == num_rows * width
+        rows = [array] if is_list else list(array[:, None])
+    else:
+        rows = [np.asarray(row).reshape(-1) for row in array]
+    # Fillers of rows with fewer segments are 0 or less.
+    lengths = [np.maximum(row, 0).astype(np.int64) for row in rows]
+    return lengths if len(lengths) in (1, num_rows) else None
+
+
+def counts_real_tokens(word: Word, words: Iterable[Word]) -> bool:
+    """Return whether a word counts tokens without padding, and another word has the places."""
+    names = {other.name for other in words if other.array is not None}
+    if word.name.endswith(_UNPADDED):
+        return word.name.removesuffix(_UNPADDED) in names
+    return word.name + _PADDED in names
+
+
+def _claim_of_boundaries(word: Word, partner: Word | None, shape: Shape) -> Claim | None:
     boundaries = _joined(rows_of_boundaries(word), shape)
     if boundaries is None or not len(boundaries):
         return None
     lengths = np.diff(boundaries)
-    real_lengths = lengths
-    if real is not None:
-        other = _joined(rows_of_boundaries(real), shape)
-        if other is not None and len(other) == len(boundaries):
-            real_lengths = np.minimum(np.diff(other), lengths)
-    return _claim_of_places(word, shape, boundaries, real_lengths)
+    real = None if partner is None else _joined(rows_of_boundaries(partner), shape)
+    if real is not None and len(real) == len(boundaries):
+        lengths = np.minimum(np.diff(real), lengths)
+    return _claim_of_places(word, shape, boundaries, lengths)
 
 
-def _partner(word: Word, by_name: dict[tuple[Any, ...], Word]) -> Word | None:
-    """Return the word with the real tokens of the segments whose places this word has.
-
-    The word itself if its partner has the places; None if it is alone.
-    """
-    parent, name = word.path[:-1], word.name
-
-    def other(name: str) -> Word | None:
-        partner = by_name.get((*parent, name))
-        return partner if partner is not None and partner.array is not None else None
-
-    if name.endswith(_PADDED) and not name.endswith(_UNPADDED):
-        return other(name.removesuffix(_PADDED))
-    if name.endswith(_UNPADDED):
-        return word if other(name.removesuffix(_UNPADDED)) else None
-    if other(name + _PADDED):
-        return word
-    return other(name + _UNPADDED)
+def _partner(word: Word, words: Sequence[Word]) -> Word | None:
+    """Return the word that counts the real tokens of the places of this word; None without one."""
+    name = word.name.removesuffix(_PADDED)
+    if name == word.name:
+        name += _UNPADDED
+    for other in words:
+        is_beside = other.path[:-1] == word.path[:-1] and other.array is not None
+        if is_beside and other.name == name:
+            return other
+    return None
 
 
 def _joined(rows: list[Int64Array] | None, shape: Shape) -> Int64Array | None:
@@ -283,57 +278,27 @@ def _joined(rows: list[Int64Array] | None, shape: Shape) -> Int64Array | None:
     if len(rows) != shape[0]:
         return None
     # The end of a row is the beginning of the next one, unless it falls short of it.
-    return np.unique(
-        np.concatenate([row + number * shape[1] for number, row in enumerate(rows)])
-    ).astype(np.int64)
+    places = [row + number * shape[1] for number, row in enumerate(rows)]
+    return np.unique(np.concatenate(places)).astype(np.int64)
 
 
-def _claim_of_lengths(
-    word: Word, by_name: dict[tuple[Any, ...], Word], shape: Shape
-) -> Claim | None:
-    real = _partner(word, by_name)
-    array = word.array
-    if array is None or real is word or not array.ndim:
+def _claim_of_lengths(word: Word, partner: Word | None, shape: Shape) -> Claim | None:
+    places = rows_of_lengths(word, shape)
+    if places is None:
         return None
-    tables = [_table_of_lengths(item, shape) for item in (word, real) if item is not None]
-    if any(table is None for table in tables):
-        return None
-    places, reals = tables[0], tables[-1]
-    assert places is not None
-    assert reals is not None
-    if [len(row) for row in places] != [len(row) for row in reals]:
+    reals = places if partner is None else rows_of_lengths(partner, shape)
+    if reals is None or [len(row) for row in places] != [len(row) for row in reals]:
         reals = places
-    boundaries = np.concatenate(
-        [offsets_of(row)[:-1] + number * shape[1] for number, row in enumerate(places)]
-    )
-    # A row of lengths that ends before its tokens leaves a place for the rest.
-    rests = np.array([number * shape[1] + int(row.sum()) for number, row in enumerate(places)])
-    # Rests come first in the stable order: one without tokens is empty before the next row.
+    first = np.arange(len(places), dtype=np.int64) * shape[1]
+    # Lengths that end before their row leave a place without a sample. It comes first among places
+    # that begin together: without tokens, it is empty before the next row.
+    rests = first + [int(row.sum()) for row in places]
+    begins = [offsets_of(row)[:-1] + start for row, start in zip(places, first, strict=True)]
+    starts = np.concatenate([rests, *begins])
     lengths = np.concatenate([np.zeros(len(rests), dtype=np.int64), *reals])
-    starts = np.concatenate([rests, boundaries])
     order = np.argsort(starts, kind="stable")
-    starts, lengths = starts[order], lengths[order]
-    return _claim_of_places(word, shape, np.append(starts, shape[0] * shape[1]), lengths)
-
-
-def _table_of_lengths(word: Word, shape: Shape) -> list[Int64Array] | None:
-    """Return the lengths of each row, without fillers; None if they do not fit the rows."""
-    array, (rows, width) = word.array, shape
-    if array is None:
-        return None
-    if array.dtype == object:
-        table = [np.asarray(row, dtype=np.int64).reshape(-1) for row in array]
-    elif array.ndim == 1 and (len(array) != rows or rows == 1 or int(array.sum()) == rows * width):
-        return [np.maximum(array, 0).astype(np.int64)]
-    elif array.ndim == 1:
-        table = [array[number : number + 1].astype(np.int64) for number in range(rows)]
-    elif array.ndim == 2:
-        table = [row.astype(np.int64) for row in array]
-    else:
-        return None
-    # Fillers of rows with fewer segments are 0 or less.
-    table = [np.maximum(row, 0) for row in table]
-    return table if len(table) == rows else None
+    boundaries = np.append(starts[order], shape[0] * shape[1])
+    return _claim_of_places(word, shape, boundaries, lengths[order])
 
 
 def _claim_of_places(
@@ -345,13 +310,11 @@ def _claim_of_places(
     """
     size = shape[0] * shape[1]
     role = Role.LENGTHS if word.role is Role.LENGTHS else Role.BOUNDARIES
-    starts = np.append(boundaries[:-1], boundaries[-1])
-    lengths = np.append(real_lengths, 0)
+    starts, lengths = boundaries, np.append(real_lengths, 0)
     if boundaries[0] > 0:
         starts, lengths = np.insert(starts, 0, 0), np.insert(lengths, 0, 0)
     # Empty places, and places after the tokens of the batch, are left out.
-    ends = np.append(starts[1:], size)
-    is_place = (starts < np.minimum(ends, size)) & (starts >= 0)
+    is_place = (starts < np.append(starts[1:], size)) & (starts < size)
     if not is_place.any():
         return None
     starts, lengths = starts[is_place], lengths[is_place]
@@ -365,9 +328,9 @@ def _claim_of_mask(word: Word, shape: Shape) -> Claim | None:
     if is_mask_of_pairs(word):
         return _claim_of_pairs(word, shape)
     numbers = per_token(word.array, shape)
-    if numbers is None or numbers.ndim != 2 or numbers.dtype.kind == "f":
+    if numbers is None or numbers.ndim != 2:
         return None
-    if word.role is Role.MASK and numbers.max() <= 1:
+    if word.role is Role.MASK and float(numbers.max()) <= 1:
         return None  # ones and zeros tell padding alone
     return _claim_of_numbers(word, numbers.astype(np.int64), shape)
 

@@ -14,7 +14,15 @@ import numpy.typing as npt
 
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import IGNORE_INDEX, AnyArray, Int64Array
-from brimful.doctor.batch.claims import in_own_axes, per_token, rows_of_boundaries, visible_pairs
+from brimful.doctor.batch.claims import (
+    counts_real_tokens,
+    in_own_axes,
+    is_boundary_mask,
+    per_token,
+    rows_of_boundaries,
+    rows_of_lengths,
+    visible_pairs,
+)
 from brimful.doctor.batch.view import BatchView, Labelling, Segment, labelling_of
 from brimful.doctor.batch.words import MEDIA_NAMES, Path, Role, Word, name_of, paths_of
 from brimful.errors import CollateError
@@ -196,89 +204,80 @@ def _is_shifted(word: Word, view: BatchView) -> bool:
 
 def _moved_word(word: Word, view: BatchView, layout: _Layout) -> Any:
     """Return the values of a word in the new layout; None if they stay."""
-    if word.role in (Role.BOUNDARIES, Role.LENGTHS):
+    if word.role in (Role.BOUNDARIES, Role.LENGTHS) or is_boundary_mask(word, view.shape):
         return _moved_boundaries(word, view, layout)
     if word.role is Role.MASK and hasattr(word.value, "mask_mod"):
         return _block_mask(word.value, layout)
-    if word.role is Role.MASK and word.array is not None and word.array.ndim == 1:
-        return _moved_boundaries(word, view, layout)
     if word.role is Role.MASK and (visible := visible_pairs(word, view.shape)) is not None:
         return _moved_pairs(word, visible, layout)
-    values = per_token(word.array, view.shape)
+    values = per_token(word.array, view.shape, _fill_of(word))
     if values is None:
         return None
     moved = layout.moved(values)
     if word.role is Role.POSITIONS:
+        # The same number at the beginning of each place, and from there on as it was.
         first = np.take_along_axis(
             moved, np.broadcast_to(layout.place_starts(), moved.shape), axis=-1
         )
-        return moved - first + values[..., :1].min()
+        starts, _ = view.bounds
+        return moved - first + values.reshape(-1, view.ids.size)[:, starts].min()
     if word.role in (Role.LABELS, Role.SHIFTED_LABELS):
-        ignored = IGNORE_INDEX if (values == IGNORE_INDEX).any() else 0
-        if not view.words_with(Role.LOSS_MASK):
-            ignored = IGNORE_INDEX
-        return np.where(layout.is_segment, moved, ignored)
+        # With a mask of targets, labels without one may be any token.
+        has_ignored = bool((values == IGNORE_INDEX).any()) or not view.words_with(Role.LOSS_MASK)
+        return np.where(layout.is_segment, moved, IGNORE_INDEX if has_ignored else 0)
     if word.role is Role.LOSS_MASK:
         return np.where(layout.is_segment, moved, 0)
-    if word.role is Role.NUMBERS or (word.role is Role.MASK and values.max() > 1):
-        numbers = layout.numbers() + (1 if word.role is Role.MASK or values[:, 0].min() > 0 else 0)
-        is_padding = moved <= 0 if word.role is Role.MASK or values[:, 0].min() > 0 else moved < 0
-        return np.where(is_padding & ~layout.is_segment, moved, numbers)
-    if word.role is Role.MASK:
+    if word.role is Role.MASK and values.max() <= 1:
         # Ones at all tokens of packed rows stay; a mask of padding marks the rest of the row.
         is_packed = len(layout.places[0][0]) > 1 and bool((values != 0).all())
         return moved if is_packed else layout.is_segment
-    if word.role is Role.PADDING_MASK:
-        return moved
-    return None
+    if word.role in (Role.NUMBERS, Role.MASK):
+        from_one = word.role is Role.MASK or int(values[:, 0].min()) > 0
+        is_padding = (moved < from_one) & ~layout.is_segment
+        return np.where(is_padding, moved, layout.numbers() + from_one)
+    return moved if word.role is Role.PADDING_MASK else None
+
+
+def _fill_of(word: Word) -> int:
+    """Return what fills the end of rows of several lengths."""
+    return IGNORE_INDEX if word.role in (Role.LABELS, Role.SHIFTED_LABELS) else 0
 
 
 def _moved_boundaries(word: Word, view: BatchView, layout: _Layout) -> Any:
     """Return boundaries or lengths of the new places in the form of a word; None if unreadable."""
-    is_real = _tells_real_tokens(word, view)
-    rows = [real if is_real else sizes for sizes, real in layout.places]
-    if word.role is Role.LENGTHS:
-        return _in_form_of_lengths(word, rows)
-    old = rows_of_boundaries(word)
-    if old is None:
+    is_real = counts_real_tokens(word, view.words)
+    new = [real if is_real else sizes for sizes, real in layout.places]
+    is_lengths = word.role is Role.LENGTHS
+    old = rows_of_lengths(word, view.shape) if is_lengths else rows_of_boundaries(word)
+    if old is None or word.array is None:
         return None
-    if len(old) == 1 and len(rows) > 1:
-        rows = [np.concatenate(rows)]
-    return _filled(word.array, [offsets_of(row) for row in rows])
+    # One list for all rows, or a list for each, which has the numbers of the row it is from.
+    if len(old) == 1:
+        new = [np.concatenate(new)]
+        counts = [len(old[0])]
+    else:
+        counts = [len(old[row]) for row in layout.source.tolist()]
+    if not is_lengths:
+        new = [offsets_of(row) for row in new]
+    # Words that leave out the padding at the end have fewer numbers than there are places.
+    new = [row[:count] for row, count in zip(new, counts, strict=True)]
+    if word.array.dtype == object:
+        return new
+    return _filled_table(np.atleast_2d(word.array), new, is_lengths=is_lengths)
 
 
-def _in_form_of_lengths(word: Word, rows: list[Int64Array]) -> Any:
-    array = word.array
-    assert array is not None
-    if array.dtype != object and array.ndim == 1:
-        return _filled(array, [np.concatenate(rows)])
-    return _filled(array, rows)
+def _filled_table(old: AnyArray, rows: list[Int64Array], *, is_lengths: bool) -> Int64Array:
+    """Return rows of numbers as a table, with the filler of the old one at their ends.
 
-
-def _tells_real_tokens(word: Word, view: BatchView) -> bool:
-    """Return whether a word counts real tokens, and another one the places."""
-    names = {other.name for other in view.words if other.array is not None}
-    if word.name.endswith("_unpadded"):
-        return True
-    return not word.name.endswith("_padded") and f"{word.name}_padded" in names
-
-
-def _filled(array: AnyArray | None, rows: list[Int64Array]) -> Any:
-    """Return rows of numbers in the shape of an array, with what fills the end of its rows.
-
-    A shape with more entries than numbers repeats the last boundary, or keeps its filler.
+    Boundaries without a filler repeat the last one: segments without tokens.
     """
-    assert array is not None
-    if array.dtype == object:
-        return list(rows)
-    table = np.atleast_2d(array).astype(np.int64).copy()
-    for old, row in zip(table, rows, strict=True):
-        size = int(np.argmax(old < 0)) if (old < 0).any() else len(old)
-        if len(row) > len(old):
-            return np.concatenate(rows)
-        filler = old[size:] if len(row) == size else np.full(len(old) - len(row), old[-1])
-        old[:] = np.concatenate([row, filler[: len(old) - len(row)]])
-    return table.reshape(array.shape)
+    fillers = old[old < (1 if is_lengths else 0)]
+    width = max(old.shape[1], *map(len, rows))
+    table = np.zeros((len(rows), width), dtype=np.int64)
+    for target, row in zip(table, rows, strict=True):
+        target[: len(row)] = row
+        target[len(row) :] = fillers[0] if len(fillers) else 0 if is_lengths else row[-1]
+    return table
 
 
 def _moved_pairs(word: Word, visible: AnyArray, layout: _Layout) -> AnyArray:
@@ -288,7 +287,7 @@ def _moved_pairs(word: Word, visible: AnyArray, layout: _Layout) -> AnyArray:
     new = numbers[:, :, None] == numbers[:, None, :]
     width = layout.shape[1]
     if not np.triu(visible[0], 1).any():
-        new &= np.tril(np.ones((width, width), dtype=bool))
+        new &= np.tri(width, dtype=bool)
     if word.array.dtype.kind == "f" and float(word.array.max()) <= 0:
         lowest = word.array.min()
         values: AnyArray = np.where(new, word.array.dtype.type(0), lowest)
@@ -340,12 +339,12 @@ def _with_value(container: Any, path: Path, value: Any) -> Any:
     if isinstance(container, list) and isinstance(key, str):
         # One mapping for each row.
         return [_with_value(item, path, own) for item, own in zip(container, value, strict=True)]
-    if isinstance(container, Mapping) or hasattr(container, "keys"):
+    if hasattr(container, "keys"):
         inner = _with_value(container[key], rest, value)
-        changed: Any = copy.copy(container)
         try:
+            changed: Any = copy.copy(container)
             changed[key] = inner
-        except TypeError:  # a mapping that cannot be written
+        except TypeError:  # a mapping that cannot be copied or written
             changed = {**container, key: inner}
         return changed
     if isinstance(key, int):

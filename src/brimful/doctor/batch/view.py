@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from brimful.base.checks import check_type
-from brimful.base.ragged import ranges
 from brimful.base.typing import IGNORE_INDEX, AnyArray, BoolArray, Int64Array
 from brimful.doctor.batch.claims import (
     Claim,
@@ -17,10 +16,10 @@ from brimful.doctor.batch.claims import (
     claim_of_rows,
     claims_of,
     filled_rows,
-    is_boundary_mask,
     per_token,
     rows_of_boundaries,
 )
+from brimful.doctor.batch.padding import marked_padding, unmarked_padding
 from brimful.doctor.batch.words import Path, Role, Word, children_of, words_of
 from brimful.errors import CollateError
 
@@ -103,15 +102,18 @@ class BatchView:
 
     @cached_property
     def padding(self) -> BoolArray:
-        """Tokens of no sample: ``bool[B, T]``."""
-        mask = self.marked_padding.reshape(-1) | self.believed.padding
-        mask[ranges(self._silent_starts, self._silent_ends - self._silent_starts)] = True
-        return mask.reshape(self.shape)
+        """Tokens of no sample: ``bool[B, T]``.
+
+        A word marks them, or they end a row, all the same and none of them trained.
+        """
+        known = self.marked_padding | self.believed.padding.reshape(self.shape)
+        targets = None if self.labelling is Labelling.NONE else self.targets
+        return known | unmarked_padding(self.believed, self.ids, targets, known)
 
     @cached_property
     def marked_padding(self) -> BoolArray:
         """Tokens that a word of the batch calls padding: ``bool[B, T]``."""
-        return _marked_padding(self.words, self.shape, self.row_lengths)
+        return marked_padding(self.words, self.shape, self.row_lengths)
 
     @cached_property
     def segments(self) -> list[Segment]:
@@ -126,15 +128,12 @@ class BatchView:
     @cached_property
     def bounds(self) -> tuple[Int64Array, Int64Array]:
         """First token and end of each segment in the flattened batch: two ``int64[n]``."""
-        starts, stops = self.believed.starts, self.believed.stops
-        is_padding = self.padding.reshape(-1)
+        tokens = np.flatnonzero(~self.padding.reshape(-1)).astype(np.int64)
         # Padding at the beginning or the end of a place is not a part of its segment.
-        before = np.concatenate([[0], np.cumsum(~is_padding)])
-        has_tokens = before[stops] > before[starts]
-        starts, stops = starts[has_tokens], stops[has_tokens]
-        real = np.flatnonzero(~is_padding)
-        first, last = before[starts], before[stops] - 1
-        return real[first].astype(np.int64), (real[last] + 1).astype(np.int64)
+        first = np.searchsorted(tokens, self.believed.starts)
+        end = np.searchsorted(tokens, self.believed.stops)
+        has_tokens = end > first
+        return tokens[first[has_tokens]], tokens[end[has_tokens] - 1] + 1
 
     @property
     def evidence(self) -> str:
@@ -174,32 +173,6 @@ class BatchView:
         """True if the batch has rows of several lengths, each a sample."""
         return bool((self.row_lengths < self.shape[1]).any())
 
-    @cached_property
-    def _silent(self) -> BoolArray:
-        """Places of the believed claim that are padding without being marked: ``bool[n]``.
-
-        They end a row, nothing in them is trained, and all their tokens are the same.
-        """
-        return _silent_places(self.believed, self.ids, self._trained, self.marked_padding)
-
-    @property
-    def _silent_starts(self) -> Int64Array:
-        return self.believed.starts[self._silent]
-
-    @property
-    def _silent_ends(self) -> Int64Array:
-        return self.believed.ends[self._silent]
-
-    @cached_property
-    def _trained(self) -> BoolArray:
-        """Tokens that are trained to predict: ``bool[B, T]``."""
-        if self.labelling is Labelling.NONE:
-            # Without labels, two or more equal tokens that end a row are taken for padding.
-            differs: BoolArray = self.ids != self.ids[:, -1:]
-            differs[:, -1] = np.roll(differs, 1, axis=1)[:, -1]
-            return differs
-        return np.asarray(self.targets != IGNORE_INDEX)
-
 
 def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
     """Read one batch of any loader.
@@ -233,11 +206,10 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
     shape: Shape = (ids.shape[0], ids.shape[1])
     claims = claims_of([word for word in words if word is not ids_word], shape)
     rows = claim_of_rows(shape, row_lengths)
-    # A claim that knows one segment in each row is as good as none if another one knows more.
-    believed = next((claim for claim in claims if claim.real.any()), rows)
-    if (row_lengths < shape[1]).any():
-        believed = rows
-    believed = believed.cut_at(rows.starts)
+    # Rows of several lengths are samples: nothing in the batch is packed.
+    is_nested = bool((row_lengths < shape[1]).any())
+    strongest = next((claim for claim in claims if claim.real.any() and not is_nested), rows)
+    believed = strongest.cut_at(rows.starts)
     targets, labelling, labels, labels_word = _targets(words, ids, row_lengths, believed)
     positions_word = next(
         (
@@ -301,49 +273,6 @@ def _text_positions(word: Word, shape: Shape) -> AnyArray:
     positions = per_token(word.array, shape)
     assert positions is not None
     return positions[0] if positions.ndim == 3 else positions
-
-
-def _marked_padding(words: tuple[Word, ...], shape: Shape, row_lengths: Int64Array) -> BoolArray:
-    mask = np.arange(shape[1]) >= row_lengths[:, None]
-    for word in words:
-        if word.role is Role.PADDING_MASK:
-            values = per_token(word.array, shape)
-            if values is not None and values.ndim == 2:
-                mask = mask | (values != 0)
-        elif word.role is Role.MASK and not is_boundary_mask(word, shape):
-            values = per_token(word.array, shape)
-            # A mask of zeros alone tells nothing.
-            if values is not None and values.ndim == 2 and values.any():
-                mask = mask | (values == 0)
-        elif word.role is Role.TAIL and word.array is not None and word.array.size == shape[0]:
-            mask = mask | (np.arange(shape[1]) >= shape[1] - word.array.reshape(-1, 1))
-    return mask
-
-
-def _silent_places(
-    claim: Claim, ids: Int64Array, trained: BoolArray, marked: BoolArray
-) -> BoolArray:
-    """Mark the places at the end of each row that are padding although no word says so."""
-    flat, starts, ends = ids.reshape(-1), claim.starts, claim.ends
-    width = ids.shape[1]
-    num_trained = np.concatenate([[0], np.cumsum(trained.reshape(-1))])
-    num_unmarked = np.concatenate([[0], np.cumsum(~marked.reshape(-1))])
-    changes = np.concatenate([[0, 0], np.cumsum(flat[1:] != flat[:-1])])
-    is_constant = changes[ends] == changes[starts + 1]
-    is_silent = is_constant & (num_trained[ends] == num_trained[starts])
-    is_marked = num_unmarked[ends] == num_unmarked[starts]
-    rows = starts // width
-    # Only places after the last sample of the row, all of the same token.
-    last_of_row = np.append(rows[1:] != rows[:-1], True)
-    token = flat[starts]
-    result = np.zeros(len(starts), dtype=bool)
-    for last in np.flatnonzero(last_of_row).tolist():
-        first = int(np.searchsorted(rows, rows[last]))
-        own = slice(first + 1, last + 1)  # the first place of a row is a sample
-        passable = is_marked[own] | (is_silent[own] & (token[own] == token[last]))
-        length = int(np.argmin(passable[::-1])) if not passable.all() else len(passable)
-        result[last + 1 - length : last + 1] = True
-    return result
 
 
 def _targets(

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -86,8 +85,8 @@ _BOUNDARIES = re.compile(
 _END_MARK = re.compile(rf"cu_{_LENGTH_WORD}{_SIDE}_argmin")
 _LONGEST = re.compile(rf"max_(?:{_LENGTH_WORD}|seqlens?|length|doc_lens?)(?:_(?:q|k|kv))?|max_[qk]")
 
-_PATHS_OF_PAIR: dict[Path, Role] = {(0,): Role.IDS, (1,): Role.LABELS}
-"""Meanings of the two parts of a pair ``(inputs, labels)`` that have no names."""
+_ROLES_IN_PAIR: dict[Path, Role] = {(0,): Role.IDS, (1,): Role.LABELS}
+"""Roles of the two parts of a pair ``(inputs, labels)`` that have no names."""
 
 PREFIXES = ("chosen_", "rejected_", "concatenated_")
 """Prefixes of batches that hold several batches, such as pairs of answers."""
@@ -176,12 +175,10 @@ def words_of(batch: Any, prefix: str = "") -> list[Word]:
     """
     words = []
     for path, value in _leaves(batch):
-        name, own = name_and_prefix_of(path)
-        role = role_of(name)
+        name, prefix_of_name = name_and_prefix_of(path)
         # A bare tuple has no names: tokens come first, labels second.
-        if path in _PATHS_OF_PAIR:
-            role = _PATHS_OF_PAIR[path]
-        if role is not None and own == prefix:
+        role = _ROLES_IN_PAIR.get(path) or role_of(name)
+        if role is not None and prefix_of_name == prefix:
             words.append(Word(path, role, value, as_array(value)))
     return sorted(words, key=lambda word: word.rank)
 
@@ -218,19 +215,14 @@ def _array_of_list(values: list[Any] | tuple[Any, ...]) -> AnyArray | None:
         return None
     if all(isinstance(item, (bool, int, float, np.number)) for item in values):
         return np.asarray(values)
-    rows = [as_array(item) for item in values]
-    if any(row is None for row in rows):
+    rows = [row for item in values if (row := as_array(item)) is not None]
+    if len(rows) < len(values):
         return None
-    return _rows(rows)
-
-
-def _rows(rows: list[AnyArray | None]) -> AnyArray:
-    """Stack rows; rows of several lengths stay rows."""
-    arrays = [row for row in rows if row is not None]
-    return np.stack(arrays) if len({row.shape for row in arrays}) == 1 else _ragged(arrays)
+    return np.stack(rows) if len({row.shape for row in rows}) == 1 else _ragged(rows)
 
 
 def _ragged(rows: list[AnyArray]) -> AnyArray:
+    """Return rows of any lengths as an array of objects."""
     table = np.empty(len(rows), dtype=object)
     for index, row in enumerate(rows):
         table[index] = row
@@ -240,55 +232,61 @@ def _ragged(rows: list[AnyArray]) -> AnyArray:
 def children_of(value: Any) -> Iterator[tuple[str | int, Any]]:
     """Yield the keys and values of a container; nothing for a value.
 
-    A container is a mapping, a dataclass, a named tuple, an object with attributes, or a list or
-    tuple that holds any of these.
+    A container is a mapping, an object with attributes, or a list or tuple that holds any of these.
     """
-    if isinstance(value, (str, bytes)) or hasattr(value, "__array__") or hasattr(value, "mask_mod"):
-        return
-    if is_container(value) and hasattr(value, "keys"):
-        for key in value.keys():  # noqa: SIM118, a TensorDict iterates over its rows
-            if isinstance(key, str):
-                yield key, value[key]
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield field.name, getattr(value, field.name)
-    elif hasattr(value, "_fields"):
-        for name in value._fields:
-            yield name, getattr(value, name)
-    elif isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         # A list of numbers, or of rows of numbers, is a value.
         if any(is_container(item) for item in value):
             yield from enumerate(value)
-    elif hasattr(value, "__dict__"):
-        for name, item in vars(value).items():
+    elif not is_container(value):
+        return
+    elif hasattr(value, "keys"):
+        for key in value.keys():  # noqa: SIM118, a TensorDict iterates over its rows
+            if isinstance(key, str):
+                yield key, value[key]
+    elif hasattr(value, "_fields"):
+        yield from zip(value._fields, value, strict=True)
+    else:
+        names = [field.name for field in fields(value)] if is_dataclass(value) else vars(value)
+        for name in names:
             if not name.startswith("_"):
-                yield name, item
+                yield name, getattr(value, name)
 
 
 def is_container(value: Any) -> bool:
-    """Return whether a value holds others under names."""
-    if isinstance(value, type) or hasattr(value, "__array__"):
+    """Return whether a value holds others under names.
+
+    >>> is_container({"input_ids": [1]}), is_container([1, 2]), is_container(np.ones(2))
+    (True, False, False)
+    """
+    if isinstance(value, type) or callable(value) or hasattr(value, "__array__"):
         return False
+    if hasattr(value, "mask_mod"):
+        return False  # a block mask of FlexAttention is a value
     has_keys = hasattr(value, "keys") and hasattr(value, "__getitem__")
-    return has_keys or is_dataclass(value) or isinstance(value, SimpleNamespace)
+    return (
+        has_keys or hasattr(value, "_fields") or hasattr(value, "__dict__") or is_dataclass(value)
+    )
 
 
 def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the path and the value of everything in a batch that is no container."""
     children = list(children_of(value)) if len(path) < _DEEPEST else []
     if not path and not children and isinstance(value, (list, tuple)):
         children = list(enumerate(value))
-    if path and children and isinstance(value, list):
+    if not children:
+        if value is not None:
+            yield path, value
+    elif path and isinstance(value, list):
         # One mapping for each row of the batch: the values of all rows are one word.
         rows: dict[Path, list[Any]] = {}
         for _, item in children:
-            for inner, leaf in _leaves(item, path):
-                rows.setdefault(inner, []).append(leaf)
+            for inner_path, leaf in _leaves(item, path):
+                rows.setdefault(inner_path, []).append(leaf)
         yield from rows.items()
-        return
-    for key, item in children:
-        yield from _leaves(item, (*path, key))
-    if not children and value is not None:
-        yield path, value
+    else:
+        for key, item in children:
+            yield from _leaves(item, (*path, key))
 
 
 def paths_of(batch: Any) -> list[Path]:

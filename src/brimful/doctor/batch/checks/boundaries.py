@@ -4,11 +4,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from brimful.base.ragged import offsets_of
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
 from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
-from brimful.doctor.batch.claims import Claim, is_boundary_mask, rows_of_boundaries
-from brimful.doctor.batch.words import Role, Word
+from brimful.doctor.batch.claims import (
+    Claim,
+    counts_real_tokens,
+    is_boundary_mask,
+    rows_of_boundaries,
+    rows_of_lengths,
+)
+from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Finding
 
 _TOPIC = "isolation"
@@ -21,9 +28,13 @@ def check_ends(case: BatchCase) -> Iterator[Finding]:
     differ, as padding does not.
     """
     rows, width = case.view.shape
-    for word in case.view.words_with(Role.BOUNDARIES):
-        lists = rows_of_boundaries(word)
-        if lists is None or counts_real_tokens(word, case):
+    for word in case.view.words_with(Role.BOUNDARIES, Role.LENGTHS):
+        if word.role is Role.BOUNDARIES:
+            lists = rows_of_boundaries(word)
+        else:
+            lengths = rows_of_lengths(word, case.view.shape)
+            lists = None if lengths is None else [offsets_of(row) for row in lengths]
+        if lists is None or counts_real_tokens(word, case.view.words):
             continue
         size = rows * width if len(lists) == 1 else width
         for number, boundaries in enumerate(lists):
@@ -62,14 +73,6 @@ def _holds_tokens(case: BatchCase, start: int, stop: int) -> bool:
     ids = case.ids[part][~marked]
     trained = case.is_target[part][~marked]
     return bool(len(ids)) and (bool(trained.any()) or bool((ids != ids[-1]).any()))
-
-
-def counts_real_tokens(word: Word, case: BatchCase) -> bool:
-    """Return whether a word counts tokens without padding, and another word has the places."""
-    names = {other.name for other in case.view.words if other.array is not None}
-    return word.name.endswith("_unpadded") or (
-        not word.name.endswith("_padded") and f"{word.name}_padded" in names
-    )
 
 
 def check_end_marks(case: BatchCase) -> Iterator[Finding]:
@@ -151,7 +154,12 @@ def check_rows(case: BatchCase) -> Iterator[Finding]:
     rows, width = case.view.shape
     for word in case.view.words_with(Role.BOUNDARIES):
         lists = rows_of_boundaries(word)
-        if lists is None or len(lists) != 1 or rows == 1 or counts_real_tokens(word, case):
+        if (
+            lists is None
+            or len(lists) != 1
+            or rows == 1
+            or counts_real_tokens(word, case.view.words)
+        ):
             continue
         boundaries = lists[0]
         inner = case.row_starts[1:]
