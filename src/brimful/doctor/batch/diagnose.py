@@ -9,7 +9,7 @@ from brimful.base.wording import counted
 from brimful.doctor.batch.checks import BATCH_CHECKS, RUN_CHECKS
 from brimful.doctor.batch.checks.case import BatchCase
 from brimful.doctor.batch.checks.samples import check_number, check_samples, samples_alone
-from brimful.doctor.batch.known import Known
+from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.lines import lines_of, notes_of
 from brimful.doctor.batch.view import read_batch
 from brimful.doctor.batch.words import (
@@ -68,9 +68,9 @@ def diagnose(
     >>> print(diagnose(batch).findings[0].detail)
     the first token of 1 sample is predicted from the last token of the sample before: token 2
     """
-    known = Known.of(tokenizer, config, num_items)
+    facts = RunFacts.of(tokenizer, config, num_items)
     cases = [
-        BatchCase(read_batch(item, prefix=prefix), known, prefix)
+        BatchCase(read_batch(item, prefix=prefix), facts, prefix)
         for item in batches_of(batch)
         for prefix in _prefixes_of(item)
     ]

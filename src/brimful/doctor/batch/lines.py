@@ -132,17 +132,17 @@ def _divisor(cases: Sequence[BatchCase]) -> Line:
 
 
 def _tokens(cases: Sequence[BatchCase]) -> Line:
-    known = cases[0].known
-    if not known.eos and not known.bos:
+    facts = cases[0].facts
+    if not facts.eos and not facts.bos:
         return Line("tokens", "BOS and EOS are unknown without a tokenizer")
     segments = sum(len(case.view.segments) for case in cases)
     parts = []
-    if known.bos:
-        number = sum(int(known.is_bos(case.ids[case.view.bounds[0]]).sum()) for case in cases)
+    if facts.bos:
+        number = sum(int(facts.is_bos(case.ids[case.view.bounds[0]]).sum()) for case in cases)
         parts.append(f"{number} of {counted(segments, 'segment')} begin with BOS")
-    if known.eos:
-        number = sum(int(known.is_eos(case.ids[case.view.bounds[1] - 1]).sum()) for case in cases)
-        trained = sum(int((known.is_eos(case.ids) & case.is_predicted).sum()) for case in cases)
+    if facts.eos:
+        number = sum(int(facts.is_eos(case.ids[case.view.bounds[1] - 1]).sum()) for case in cases)
+        trained = sum(int((facts.is_eos(case.ids) & case.is_predicted).sum()) for case in cases)
         parts.append(f"{number} of {counted(segments, 'segment')} end with EOS")
         parts.append(f"{trained} EOS are trained")
     return Line("tokens", "; ".join(parts), Evidence.SEEN)
@@ -165,7 +165,7 @@ def _source(case: BatchCase) -> str:
 def notes_of(cases: Sequence[BatchCase]) -> Iterator[str]:
     """Yield the text of the first segments, with the trained text in ``«…»``."""
     case = cases[0]
-    if case.known.tokenizer is None or not hasattr(case.known.tokenizer, "decode"):
+    if case.facts.tokenizer is None or not hasattr(case.facts.tokenizer, "decode"):
         return
     for index, (row, start, stop) in enumerate(case.view.segments[:_SEGMENTS_SHOWN]):
         yield f"segment {index} (row {row}, {start:,} to {stop:,}): {_marked_text(case, index)}"
@@ -186,6 +186,6 @@ def _text(case: BatchCase, tokens: Int64Array) -> str:
     runs = np.split(tokens, np.flatnonzero(np.diff(trained)) + 1)
     texts = []
     for run in runs:
-        text = str(case.known.tokenizer.decode(case.ids[run].tolist()))
+        text = str(case.facts.tokenizer.decode(case.ids[run].tolist()))
         texts.append(f"«{text}»" if case.is_predicted[run[0]] else text)
     return "".join(texts).replace("\n", "⏎")

@@ -14,24 +14,24 @@ _TOPIC = "alignment"
 
 def check_multiples(case: BatchCase) -> Iterator[Finding]:
     """Compare lengths with the multiples that the caller names."""
-    known, width = case.known, case.view.shape[1]
-    if width % known.row_multiple:
+    facts, width = case.facts, case.view.shape[1]
+    if width % facts.row_multiple:
         yield wrong(
             _TOPIC,
             "alignment",
-            f"the row has {width:,} tokens, which is no multiple of {known.row_multiple}: "
-            f"{width % known.row_multiple} too many",
-            f"pad rows to {width + -width % known.row_multiple:,}",
+            f"the row has {width:,} tokens, which is no multiple of {facts.row_multiple}: "
+            f"{width % facts.row_multiple} too many",
+            f"pad rows to {width + -width % facts.row_multiple:,}",
         )
     lengths = place_lengths(case)
-    off = lengths[lengths % known.segment_multiple != 0]
+    off = lengths[lengths % facts.segment_multiple != 0]
     if len(off):
         yield wrong(
             _TOPIC,
             "alignment",
             f"{counted(len(off), 'segment')} of {len(lengths)} have a length that is no multiple "
-            f"of {known.segment_multiple}, such as {int(off[0]):,}",
-            f"pad each segment to a multiple of {known.segment_multiple}",
+            f"of {facts.segment_multiple}, such as {int(off[0]):,}",
+            f"pad each segment to a multiple of {facts.segment_multiple}",
         )
 
 

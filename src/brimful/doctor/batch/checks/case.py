@@ -8,23 +8,23 @@ import numpy as np
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.base.wording import counted
 from brimful.doctor.batch.claims import Claim
-from brimful.doctor.batch.known import Known
+from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.view import BatchView, Labelling
 from brimful.doctor.report import Evidence, Finding, Judgment
 
 
 @dataclass(frozen=True, eq=False)
 class BatchCase:
-    """A batch with what is known about its run.
+    """A batch, and facts of its run.
 
     Attributes:
         view: the batch.
-        known: special tokens, settings.
+        facts: special tokens and settings of the run.
         prefix: of its words, such as ``chosen_``.
     """
 
     view: BatchView
-    known: Known = field(default_factory=Known)
+    facts: RunFacts = field(default_factory=RunFacts)
     prefix: str = ""
 
     @property
@@ -60,6 +60,11 @@ class BatchCase:
     def labels_name(self) -> str:
         """Keys that lead to the labels."""
         return ".".join(map(str, self.view.labels_word or ("labels",)))
+
+    @property
+    def positions_name(self) -> str:
+        """Keys that lead to the positions."""
+        return ".".join(map(str, self.view.positions_word or ("position_ids",)))
 
     @cached_property
     def segment_of(self) -> Int64Array:

@@ -32,7 +32,7 @@ def check_own_divisor(case: BatchCase) -> Iterator[Finding]:
 
 def check_step_divisor(cases: Sequence[BatchCase]) -> Iterator[Finding]:
     """Compare the divisor that the caller names with the targets of all batches."""
-    number = cases[0].known.num_items
+    number = cases[0].facts.num_items
     targets = sum(case.num_targets for case in cases)
     if number is None or number == targets or not all(case.has_labels for case in cases):
         return

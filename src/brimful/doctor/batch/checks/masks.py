@@ -1,10 +1,10 @@
-"""Masks: who may see whom, by the masks of a batch?"""
+"""Masks: which tokens does each token see?"""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from brimful.base.typing import AnyArray, BoolArray
+from brimful.base.typing import BoolArray
 from brimful.base.wording import counted
 from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
 from brimful.doctor.batch.claims import is_boundary_mask, per_token, visible_pairs
@@ -12,98 +12,94 @@ from brimful.doctor.batch.words import Role, Word
 from brimful.doctor.report import Finding
 
 _TOPIC = "isolation"
-_OBEYS_MASKS = ("sdpa", "eager", "flex")
+
+_BELIEVE_MASKS = ("sdpa", "eager", "flex")
 """Attention implementations of Transformers that take any mask of two dimensions for one of
 padding, and then do not look at positions.
 """
-_OWN_KERNELS = "linear_attn_cu_seq_lens_q"
+
+_OWN_ATTENTION = "linear_attn_cu_seq_lens_q"
 """Word of VeOmni, whose attention reads boundaries and no mask."""
+
+_OF_STATES = "seq_idx"
+"""Word for layers with a state, which attention does not read."""
 
 
 def check_flat_mask(case: BatchCase) -> Iterator[Finding]:
     """Check that no mask of two dimensions hides the samples of a row.
 
-    Transformers finds packed samples by their positions only in a batch without a mask. Flash
-    attention drops a mask of ones, and then it looks at boundaries and positions; all others, and
-    flash attention itself where the mask has zeros, believe the mask.
+    Transformers looks for samples in positions only in a batch without a mask. Flash attention
+    drops a mask of ones, and looks at boundaries and positions then; all other implementations, and
+    flash attention itself with zeros in the mask, believe the mask.
     """
     view = case.view
-    attention = case.known.attention.lower()
     names = {word.name for word in view.words if word.array is not None}
-    if not any(len(case.inner_starts(claim)) for claim in view.claims) or _OWN_KERNELS in names:
+    claims = [claim for claim in view.claims if len(case.inner_starts(claim))]
+    if not claims or _OWN_ATTENTION in names:
         return
+    others = [
+        claim for claim in claims if claim.role is not Role.POSITIONS and claim.word != _OF_STATES
+    ]
+    by_positions = not others
+    by_transformers = bool(others) and all("cu_seq_lens_" in claim.word for claim in others)
+    believes = any(name in case.facts.attention.lower() for name in _BELIEVE_MASKS)
     for word in view.words_with(Role.MASK):
         values = per_token(word.array, view.shape)
         if values is None or values.ndim != 2 or is_boundary_mask(word, view.shape):
             continue
-        obeys = any(name in attention for name in _OBEYS_MASKS)
         is_numbered = bool(values.max() > 1)
-        by_positions = view.believed.role in (Role.POSITIONS, Role.LENGTHS)
-        by_transformers = view.believed.word.startswith("cu_seq_lens_")
-        if is_numbered and not obeys:
-            continue  # a patched flash attention reads the numbers
-        kind = "numbers the samples" if is_numbered else "is all ones"
-        kind = kind if is_numbered or values.all() else "marks padding alone"
+        text = "numbers the samples" if is_numbered else "marks padding alone"
+        if values.all() and not is_numbered:
+            text = "is all ones"
         detail = (
-            f"{word} {kind}, and {view.believed.word} begins "
-            f"{counted(len(view.segments), 'sample')} in {counted(view.shape[0], 'row')}"
+            f"{word} {text}, and {claims[0].word} begins {counted(len(view.segments), 'sample')} in "
+            f"{counted(view.shape[0], 'row')}"
         )
         change = f"no {word} in a batch of packed rows"
-        if obeys and (by_positions or by_transformers or is_numbered):
-            yield wrong(
-                _TOPIC,
-                "mask_hides_packs",
-                f"{detail}: {case.known.attention} takes it for a mask of padding and looks no "
-                "further",
-                change,
-            )
-        elif by_positions or (by_transformers and not values.all()):
-            yield suspect(
-                _TOPIC,
-                "mask_hides_packs",
-                f"{detail}: attention that gets a mask does not look at them",
-                change,
-            )
+        if believes and (by_positions or by_transformers or is_numbered):
+            detail += f": {case.facts.attention} takes it for a mask of padding, and looks no further"
+            yield wrong(_TOPIC, "mask_hides_packs", detail, change)
+        # Numbers are for a flash attention that was made to read them.
+        elif not is_numbered and (by_positions or (by_transformers and not values.all())):
+            detail += ": attention that gets a mask does not look there"
+            yield suspect(_TOPIC, "mask_hides_packs", detail, change)
 
 
 def check_pairs(case: BatchCase) -> Iterator[Finding]:
-    """Check what each token may see by a mask of all pairs."""
+    """Check each mask of all pairs of tokens."""
     for word in case.view.words_with(Role.MASK):
         visible = visible_pairs(word, case.view.shape)
-        if visible is None or word.array is None or word.array.ndim < 3:
-            continue
-        yield from _neighbors_seen(case, word, visible)
-        yield from _padding_seen(case, word, visible)
-        yield from _masked_rows(case, word, visible)
+        if visible is not None:
+            yield from _neighbors_seen(case, word, visible)
+            yield from _padding_seen(case, word, visible)
+            yield from _empty_rows(case, word, visible)
 
 
 def _neighbors_seen(case: BatchCase, word: Word, visible: BoolArray) -> Iterator[Finding]:
-    """Check that no token sees one of another segment, by the claim of any word."""
+    """Check that no token sees a sample before its own, by the claim of any word."""
     view = case.view
-    other = next((claim for claim in view.claims if len(case.inner_starts(claim))), None)
-    if other is None:
+    claim = next((claim for claim in view.claims if len(case.inner_starts(claim))), None)
+    if claim is None:
         return
-    rows, width = view.shape
-    starts = np.union1d(case.inner_starts(other), case.row_starts)
-    own = starts[np.searchsorted(starts, np.arange(rows * width), side="right") - 1]
-    column = (own % width).reshape(rows, width)
-    # A token of another segment is seen before the beginning of the own one, in a causal mask or
-    # not.
+    shape, width = view.shape, view.shape[1]
+    starts = np.union1d(case.inner_starts(claim), case.row_starts)
+    begin = starts[np.searchsorted(starts, np.arange(view.ids.size), side="right") - 1]
+    column = (begin % width).reshape(shape)
     first_seen = np.where(visible.any(axis=2), visible.argmax(axis=2), width)
     leaks = (first_seen < column) & ~view.padding
     if view.positions is not None:
         # Branches of shared prefixes see their prefix, and go on from its positions.
-        base = view.positions.reshape(-1)[own].reshape(rows, width)
+        base = view.positions.reshape(-1)[begin].reshape(shape)
         leaks &= base == base.min()
-    leaks = np.flatnonzero(leaks)
-    if len(leaks):
-        token = int(leaks[0])
+    tokens = np.flatnonzero(leaks)
+    if len(tokens):
+        token = tokens[0]
         yield wrong(
             _TOPIC,
             "neighbors_seen",
-            f"{word} lets {counted(len(leaks), 'token')} see another sample: {case.place(token)} "
-            f"sees token {int(first_seen.reshape(-1)[token]):,}, and its sample begins at "
-            f"{int(column.reshape(-1)[token]):,} by {other.word}",
+            f"{word} lets {counted(len(tokens), 'token')} see another sample: {case.place(token)} "
+            f"sees token {int(first_seen.reshape(-1)[token]):,}, and by {claim.word} its sample "
+            f"begins at {int(column.reshape(-1)[token]):,}",
             f"{word}: true only within a sample",
         )
 
@@ -113,42 +109,46 @@ def _padding_seen(case: BatchCase, word: Word, visible: BoolArray) -> Iterator[F
     padding = case.view.padding
     number = 0
     for row in np.flatnonzero(padding.any(axis=1) & ~padding.all(axis=1)).tolist():
-        number += int((visible[row][:, padding[row]].any(axis=1) & ~padding[row]).sum())
+        sees_padding = visible[row][:, padding[row]].any(axis=1)
+        number += int((sees_padding & ~padding[row]).sum())
     if number:
         yield wrong(
             _TOPIC,
             "padding_seen",
             f"{word} lets {counted(number, 'token')} of samples see padding",
-            f"{word}: false where the key is padding",
+            f"{word}: false for keys that are padding",
         )
 
 
-def _masked_rows(case: BatchCase, word: Word, visible: BoolArray) -> Iterator[Finding]:
-    """Check that each token sees one at least, where nothing would not be a number.
+def _empty_rows(case: BatchCase, word: Word, visible: BoolArray) -> Iterator[Finding]:
+    """Check that no token sees nothing.
 
-    A softmax over nothing but the lowest number of 16 bits, or over −∞, is not a number. Over the
-    lowest number of 32 bits it is the mean of all tokens, which padding may have.
+    A softmax over nothing but −∞, or the lowest number of 16 bits, is not a number. Over the
+    lowest number of 32 bits it is the mean of all tokens, which is harmless in padding.
     """
-    assert word.array is not None
-    empty = ~visible.any(axis=2)
-    if not empty.any():
-        return
-    real = int((empty & ~case.view.padding).sum())
-    low = _low_precision(word.value, word.array)
-    if real or low:
-        number = real or int(empty.sum())
+    is_empty = ~visible.any(axis=2)
+    number = int((is_empty & ~case.view.padding).sum())
+    change = f"{word}: let each token see itself, padding too"
+    if number:
         yield wrong(
             _TOPIC,
             "masked_rows",
-            f"{word} lets {counted(number, 'token')} of {'samples' if real else 'padding'} see "
-            f"nothing{f', in {low}' if low else ''}",
-            f"{word}: let each token see itself, padding too",
+            f"{word} lets {counted(number, 'token')} of samples see nothing",
+            change,
+        )
+    elif is_empty.any() and (kind := _kind_without_mean(word)):
+        yield suspect(
+            _TOPIC,
+            "masked_rows",
+            f"{word} lets {counted(int(is_empty.sum()), 'token')} of padding see nothing, in {kind}",
+            change,
         )
 
 
-def _low_precision(value: object, array: AnyArray) -> str:
+def _kind_without_mean(word: Word) -> str:
     """Return the kind of numbers whose empty softmax is not a number; empty for others."""
-    dtype = str(getattr(value, "dtype", array.dtype)).removeprefix("torch.")
-    if dtype in ("float16", "bfloat16", "half"):
+    dtype = str(getattr(word.value, "dtype", "")).removeprefix("torch.")
+    if dtype in ("float16", "bfloat16"):
         return dtype
-    return "−∞" if array.dtype.kind == "f" and np.isneginf(array).any() else ""
+    assert word.array is not None
+    return "−∞" if word.array.dtype.kind == "f" and bool(np.isneginf(word.array).any()) else ""

@@ -17,7 +17,7 @@ _LEAST_RUN = 2
 
 def check_packing(cases: Sequence[BatchCase]) -> Iterator[Finding]:
     """Check that batches of a run that asked for packing are not padded rows of one sample each."""
-    asked = cases[0].known.packing
+    asked = cases[0].facts.packing
     if not asked:
         return
     rows = sum(case.view.shape[0] for case in cases)
@@ -105,8 +105,8 @@ def _places_of_boundaries(case: BatchCase) -> int:
 
 def _pad_token(case: BatchCase) -> int | None:
     """Return the token of padding: of the tokenizer, or the only one in the batch's padding."""
-    if case.known.pad:
-        return case.known.pad[0]
+    if case.facts.pad:
+        return case.facts.pad[0]
     tokens = np.unique(case.ids[case.view.padding.reshape(-1)])
     labelled = case.view.labelling is not Labelling.NONE
     return int(tokens[0]) if len(tokens) == 1 and labelled else None

@@ -19,25 +19,25 @@ def check_run_on(case: BatchCase) -> Iterator[Finding]:
         return
     if view.believed.role in (Role.POSITIONS, Role.IDS):
         return  # nothing but positions tells samples apart
-    first = view.positions.reshape(-1)[starts]
+    positions = view.positions.reshape(-1)[starts]
     columns = starts % view.shape[1]
-    expected = first[columns == columns.min()].min()
-    late = starts[first != expected]
+    base = positions[columns == columns.min()].min()
+    late = starts[positions != base]
     if not len(late):
         return
-    name = ".".join(map(str, view.positions_word or ()))
-    values = view.positions.reshape(-1)[late]
-    runs_on = bool((values - expected == late % view.shape[1] - columns.min()).all())
+    surplus = positions[positions != base] - base
+    runs_on = bool((surplus == late % view.shape[1] - columns.min()).all())
     if view.believed.role is Role.MASK and not runs_on:
-        return  # branches of shared prefixes go on from where they part
-    manner = "run on through the row" if runs_on else "do not begin again"
+        return  # branches of shared prefixes go on from their prefix
+    name = case.positions_name
     yield wrong(
         _TOPIC,
         "positions_run_on",
-        f"{name} {manner}: {view.believed.word} begins {counted(len(starts), 'sample')}, and "
-        f"{len(late)} of them at a position other than {int(expected)}, such as {int(values[0]):,} "
-        f"at {case.place(late[0])}",
-        f"{name} from {int(expected)} in each sample",
+        f"{name} {'run on through the row' if runs_on else 'do not begin again'}: "
+        f"{view.believed.word} begins {counted(len(starts), 'sample')}, and {len(late)} of them at "
+        f"a position other than {int(base)}, such as {int(surplus[0] + base):,} at "
+        f"{case.place(late[0])}",
+        f"{name} from {int(base)} in each sample",
     )
 
 
@@ -46,12 +46,11 @@ def check_shape(case: BatchCase) -> Iterator[Finding]:
     view = case.view
     for word in view.words_with(Role.POSITIONS):
         array = word.array
-        if array is None or per_token(array, view.shape) is not None or array.dtype == object:
+        if array is None or array.dtype == object or per_token(array, view.shape) is not None:
             continue
-        width = array.shape[-1] if array.ndim else 0
         detail = f"{word} has the shape {list(array.shape)}, and the tokens have {list(view.shape)}"
-        if array.ndim == 3 and width != view.shape[1]:
-            detail += ": an axis other than that of the tokens was cut"
+        if array.ndim == 3 and array.shape[-1] != view.shape[1]:
+            detail += ": another axis than the last one was cut"
         yield wrong(_TOPIC, "positions_cut", detail, f"cut {word} on its last axis")
 
 
@@ -70,6 +69,6 @@ def check_rope_rows(case: BatchCase) -> Iterator[Finding]:
                 _TOPIC,
                 "positions_run_on",
                 f"the rows for time, height and width of {word} do not begin again at "
-                f"{case.places(late)}, where {view.believed.word} begins a sample",
+                f"{case.places(late)}, and {view.believed.word} begins a sample there",
                 f"compute {word} for each sample alone, and join them",
             )

@@ -11,7 +11,7 @@ from brimful.base.checks import check_type
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.base.wording import counted, first_few
 from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
-from brimful.doctor.batch.known import Known
+from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.words import as_array
 from brimful.doctor.report import Finding
 
@@ -137,7 +137,7 @@ def check_samples(cases: Sequence[BatchCase], samples: list[SampleAlone]) -> Ite
 
 
 def _whole(
-    pieces: list[_Piece], samples: list[SampleAlone], known: Known
+    pieces: list[_Piece], samples: list[SampleAlone], facts: RunFacts
 ) -> tuple[dict[int, list[_Piece]], list[_Piece]]:
     """Return the segments that are a whole sample, by its number, and the other segments.
 
@@ -164,14 +164,14 @@ def _whole(
     return places, rest
 
 
-def _variants(piece: _Piece, known: Known) -> Iterator[_Piece]:
+def _variants(piece: _Piece, facts: RunFacts) -> Iterator[_Piece]:
     """Yield a segment as it is, then without the tokens that a trainer may add to a sample.
 
     These are BOS, EOS, and padding of the gap after a sample.
     """
-    added = {*known.eos, *known.pad, 0}
+    added = {*facts.eos, *facts.pad, 0}
     ids = piece.ids.tolist()
-    starts = [0, 1] if ids[0] in known.bos else [0]
+    starts = [0, 1] if ids[0] in facts.bos else [0]
     stop = len(ids)
     while True:
         for start in starts:

@@ -128,7 +128,7 @@ def check_roles(case: BatchCase) -> Iterator[Finding]:
 
     Reads the trained text of the first segments, so it needs a tokenizer.
     """
-    if case.known.tokenizer is None or not case.has_labels:
+    if case.facts.tokenizer is None or not case.has_labels:
         return
     # The first token of a sample is never trained.
     is_inner = (case.segment_of >= 0) & (np.append(-1, case.segment_of[:-1]) == case.segment_of)
@@ -164,7 +164,7 @@ def trained_texts(case: BatchCase, segment: int) -> list[str]:
     trained: BoolArray = case.is_predicted[tokens]
     edges = np.flatnonzero(np.diff(np.concatenate([[0], trained.astype(np.int8), [0]])))
     return [
-        str(case.known.tokenizer.decode(case.ids[tokens[start:stop]].tolist()))
+        str(case.facts.tokenizer.decode(case.ids[tokens[start:stop]].tolist()))
         for start, stop in edges.reshape(-1, 2).tolist()
     ]
 

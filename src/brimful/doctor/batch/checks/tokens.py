@@ -11,7 +11,7 @@ from brimful.base.ragged import offsets_of
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
 from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
-from brimful.doctor.batch.known import OPENING, reopenings
+from brimful.doctor.batch.run_facts import OPENING, reopenings
 from brimful.doctor.report import Finding
 
 _TOPIC = "tokens"
@@ -24,24 +24,24 @@ def check_doubled_bos(case: BatchCase) -> Iterator[Finding]:
     """Check that no sample begins with BOS twice."""
     starts, stops = case.view.bounds
     starts = starts[stops - starts > 1]
-    doubled = starts[case.known.is_bos(case.ids[starts]) & case.known.is_bos(case.ids[starts + 1])]
+    doubled = starts[case.facts.is_bos(case.ids[starts]) & case.facts.is_bos(case.ids[starts + 1])]
     if len(doubled):
         yield wrong(
             _TOPIC,
             "doubled_bos",
             f"{counted(len(doubled), 'sample')} of {len(starts)} begin with BOS "
-            f"({case.known.bos[0]}) twice: {case.places(doubled)}",
+            f"({case.facts.bos[0]}) twice: {case.places(doubled)}",
             "tokenize texts of a template with add_special_tokens=False",
         )
 
 
 def check_lost_eos(case: BatchCase) -> Iterator[Finding]:
     """Check that samples train the token that ends them."""
-    known, view = case.known, case.view
-    if not known.ends or not case.has_labels or not case.num_targets:
+    facts, view = case.facts, case.view
+    if not facts.ends or not case.has_labels or not case.num_targets:
         return
     starts, stops = view.bounds
-    is_end = np.isin(case.ids, known.ends)
+    is_end = np.isin(case.ids, facts.ends)
     # A sample that ends with its row may have been cut.
     targets = offsets_of(case.is_predicted)
     whole = (stops % view.shape[1] != 0) & (targets[stops] > targets[starts])
@@ -64,7 +64,7 @@ def check_lost_eos(case: BatchCase) -> Iterator[Finding]:
             _TOPIC,
             "lost_eos",
             f"none of {counted(len(stops), 'sample')} ends with a trained EOS "
-            f"({', '.join(map(str, known.ends))})",
+            f"({', '.join(map(str, facts.ends))})",
             "append EOS to each answer",
         )
 
@@ -101,15 +101,15 @@ def _inner_beginnings(case: BatchCase) -> Int64Array:
     Such a token is a BOS, or follows an EOS, or repeats the first tokens of the row after an EOS:
     whatever a single sample of several turns does not have.
     """
-    known, ids, segment = case.known, case.ids, case.segment_of
+    facts, ids, segment = case.facts, case.ids, case.segment_of
     begins = np.zeros(len(ids), dtype=bool)
-    is_bos, is_eos = known.is_bos(ids), known.is_eos(ids)
-    if not known.inner_bos and not set(known.bos) & set(known.eos):
+    is_bos, is_eos = facts.is_bos(ids), facts.is_eos(ids)
+    if not facts.inner_bos and not set(facts.bos) & set(facts.eos):
         begins[1:] |= is_bos[1:] & ~is_bos[:-1]
-    if not known.inner_eos:
+    if not facts.inner_eos:
         begins[1:] |= ~is_eos[1:] & is_eos[:-1]
-    if not known.inner_opening and len(case.view.bounds[0]):
+    if not facts.inner_opening and len(case.view.bounds[0]):
         first = int(case.view.bounds[0][0])
-        begins[reopenings(ids, known.eos, ids[first : first + OPENING].tolist())] = True
+        begins[reopenings(ids, facts.eos, ids[first : first + OPENING].tolist())] = True
     inside = np.append(False, (segment[1:] == segment[:-1]) & (segment[1:] >= 0))
     return np.flatnonzero(begins & inside).astype(np.int64)
