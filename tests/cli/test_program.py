@@ -19,7 +19,7 @@ SPEAKS_FLAGS = (
     "cli/",
     "measure/length_cache.py",
     "measure/pending.py",
-    "measure/length_cache.py",
+    "doctor/config/",  # the command lines of trainers
     "integrations/trainers/ms_swift",
 )
 """The command line, what shows a command to run, and the plugins whose users set ms-swift's own flags."""

@@ -13,7 +13,7 @@ DATA_ID = "doctor-data"
 
 _STYLE = """
 ul.lines{list-style:none;padding:0}ul.lines li{display:grid;grid-template-columns:11em 6em 1fr;
-gap:.3em 1em;padding:.35em 0;border-bottom:1px solid var(--line,#8884)}
+gap:.3em 1em;padding:.35em 0;border-bottom:1px solid #8884}
 ul.lines b{font-weight:600}ul.lines i{font-style:normal;opacity:.7}
 article{margin:1em 0;padding:.2em 1em;border-left:4px solid #c33}article.suspect{border-color:#c80}
 pre{white-space:pre-wrap;overflow-wrap:anywhere}

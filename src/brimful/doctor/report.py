@@ -32,7 +32,7 @@ _WIDTH = 110
 
 
 class Evidence(str, Enum):
-    """How a line is known; a later member is stronger."""
+    """Depth at which a line is known; a later member is stronger."""
 
     UNKNOWN = "unknown"
     """Nothing says it."""
@@ -55,7 +55,7 @@ class Judgment(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is said about one topic. A line never says that something is right.
+    """A statement about one topic. A line never says that something is right.
 
     Attributes:
         topic: one of ``TOPICS``.
@@ -155,7 +155,7 @@ class DoctorReport:
 
     @property
     def isolation(self) -> Evidence:
-        """How it is known that samples are apart."""
+        """Strongest evidence that samples are apart."""
         return max(
             (line.evidence for line in self.lines if line.topic == "isolation"),
             key=list(Evidence).index,

@@ -17,7 +17,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a trainer does if its settings meet a condition.
+    """A statement about what a trainer does if its settings meet a condition.
 
     Attributes:
         topic: one of ``TOPICS``.
