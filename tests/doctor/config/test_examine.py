@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.doctor.config.examine import examine, given_settings, judge
+from brimful.doctor.config.examine import examine, given_settings, judge, told_trainer
 from brimful.doctor.config.facts import facts_from, in_range, product, version_from
 from brimful.doctor.config.run_settings import RunSettings
 from brimful.doctor.report import Evidence, Judgment
@@ -97,7 +97,7 @@ def test_defaults_are_the_versions_own():
 
 def test_multiples_of_segment_and_row():
     report = report_of({"cp": 4, "length": 4128})
-    assert texts(report)["alignment"] == "rings; each sample to a multiple of 8, the row to one of 64"
+    assert texts(report)["alignment"] == "rings; each sample to a multiple of 8, the row to a multiple of 64"
     (finding,) = report.findings
     assert (finding.problem, finding.change) == ("alignment", "length: 4096")
     assert report_of({"cp": 4}).ok
@@ -162,3 +162,12 @@ def test_a_trainer_that_is_not_told_is_asked_for():
         examine({}, trainer="keras")
     with pytest.raises(SettingsError, match="must be a number"):
         examine({}, trainer="trl", version="newest")
+
+
+def test_a_short_file_is_told_by_the_keys_that_it_shares():
+    """The first configuration that a user of TRL tries has no key that only TRL has."""
+    run = {"model_name_or_path": "m", "dataset_name": "d", "max_length": 4096, "packing": True}
+    assert told_trainer(given_settings({**run, "per_device_train_batch_size": 4})) == "trl"
+    assert told_trainer(given_settings({"cutoff_len": 4096, "packing": True})) == "llama_factory"
+    with pytest.raises(SettingsError, match="it may be one of"):
+        told_trainer(given_settings({"packing": True}))

@@ -119,6 +119,8 @@ def told_trainer(given: GivenSettings) -> str:
     base = {name for trainer_id in matches for name in facts_of_trainer(trainer_id).builds_on}
     matches = {name: score for name, score in matches.items() if name not in base}
     best = [name for name, score in matches.items() if score == max(matches.values())]
+    if not best:
+        best = _by_shared_keys(given)
     if len(best) != 1:
         reason = (
             f"it may be one of {', '.join(best)}" if best else "no trainer is known by its keys"
@@ -128,6 +130,22 @@ def told_trainer(given: GivenSettings) -> str:
             f"{', '.join(trainer_ids())}"
         )
     return best[0]
+
+
+def _by_shared_keys(given: GivenSettings) -> list[str]:
+    """Return the trainers that know the largest number of the given keys, packing among them.
+
+    Of trainers that know as many, one that builds on another is left out.
+    """
+    numbers = {}
+    for trainer_id in trainer_ids():
+        facts = facts_of_trainer(trainer_id)
+        keys = {key for keys in facts.roles.values() for key in keys} | set(facts.defaults)
+        switches = (*facts.roles.get("packing", ()), *facts.roles.get("padding_free", ()))
+        if any(given.get(key) is not None for key in switches):
+            numbers[trainer_id] = sum(1 for key in keys if given.get(key) is not None)
+    best = [name for name, number in numbers.items() if number == max(numbers.values())]
+    return [name for name in best if not set(facts_of_trainer(name).builds_on) & set(best)]
 
 
 def _trainer_id(name: str) -> str:
@@ -181,8 +199,12 @@ def _line(topic: str, holding: list[Fact], run: RunSettings) -> Line:
     fact = next((fact for fact in holding if fact.topic == topic and not fact.judgment), None)
     texts = [] if fact is None else [run.filled(fact.says)]
     if topic == "alignment" and (multiples := _multiples(holding, run)):
-        of_segment, of_row = multiples
-        texts.append(f"each sample to a multiple of {of_segment}, the row to one of {of_row}")
+        names = [
+            f"{name} to a multiple of {multiple}"
+            for name, multiple in zip(("each sample", "the row"), multiples, strict=True)
+            if multiple > 1
+        ]
+        texts.append(", ".join(names))
     if topic == "step" and (rows := _rows_a_step(run)):
         texts.append(rows)
     if not texts:

@@ -57,7 +57,9 @@ def check_flat_mask(case: BatchCase) -> Iterator[Finding]:
         )
         change = f"no {word} in a batch of packed rows"
         if believes and (by_positions or by_transformers or is_numbered):
-            detail += f": {case.facts.attention} takes it for a mask of padding, and looks no further"
+            detail += (
+                f": {case.facts.attention} takes it for a mask of padding, and looks no further"
+            )
             yield wrong(_TOPIC, "mask_hides_packs", detail, change)
         # Numbers are for a flash attention that was made to read them.
         elif not is_numbered and (by_positions or (by_transformers and not values.all())):
