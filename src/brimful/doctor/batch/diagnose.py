@@ -9,8 +9,8 @@ from brimful.base.wording import counted
 from brimful.doctor.batch.checks import BATCH_CHECKS, RUN_CHECKS
 from brimful.doctor.batch.checks.case import BatchCase
 from brimful.doctor.batch.checks.samples import check_number, check_samples, samples_alone
-from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.lines import lines_of, notes_of
+from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.view import read_batch
 from brimful.doctor.batch.words import (
     PREFIXES,

@@ -116,7 +116,7 @@ def check_samples(cases: Sequence[BatchCase], samples: list[SampleAlone]) -> Ite
         for case in cases
         for start, stop in zip(*(bound.tolist() for bound in case.view.bounds), strict=True)
     ]
-    places, rest = _whole(pieces, samples, cases[0].known)
+    places, rest = _whole(pieces, samples, cases[0].facts)
     remaining = [sample for sample in samples if sample.number not in places]
     merged, rest = _merged(rest, remaining)
     placed = places.keys() | {number for numbers in merged.values() for number in numbers}
@@ -150,7 +150,7 @@ def _whole(
     own_pieces: dict[bytes, list[_Piece]] = {}
     rest = []
     for piece in pieces:
-        variants = (part for part in _variants(piece, known) if len(part.ids) in lengths)
+        variants = (part for part in _variants(piece, facts) if len(part.ids) in lengths)
         part = next((part for part in variants if part.ids.tobytes() in numbers), None)
         if part is None:
             rest.append(piece)
