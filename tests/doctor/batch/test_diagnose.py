@@ -1,17 +1,28 @@
 """Diagnosis of batches: nothing right is accused, and each check sees the fault that it looks for."""
 
+from itertools import accumulate
+
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import DataCollatorForSeq2Seq, DataCollatorWithFlattening  # noqa: F401
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from brimful.doctor.batch.diagnose import diagnose
-from tests.doctor.batch.strategies import LENGTHS, made
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("trl")
+
+from transformers import DataCollatorWithFlattening  # noqa: E402
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling  # noqa: E402
+
+from brimful.doctor.batch.diagnose import diagnose  # noqa: E402
+from tests.doctor.batch.strategies import LENGTHS, made  # noqa: E402
+
+IGNORE = -100
 
 
 def alone(case):
     return [
-        {"input_ids": sample, "labels": [t if f else -100 for t, f in zip(sample, trained, strict=True)]}
+        {"input_ids": sample, "labels": [t if f else IGNORE for t, f in zip(sample, trained, strict=True)]}
         for sample, trained in zip(case.samples, case.targets, strict=True)
     ]
 
@@ -33,7 +44,7 @@ def rows(draw):
         ids = draw(st.lists(st.integers(1, 60), min_size=size, max_size=size))
         masks = draw(st.lists(st.booleans(), min_size=size, max_size=size))
         masks[-1] = True
-        labels = [token if flag else -100 for token, flag in zip(ids, masks, strict=True)]
+        labels = [token if flag else IGNORE for token, flag in zip(ids, masks, strict=True)]
         samples.append({"input_ids": ids, "labels": labels})
     return samples
 
@@ -54,12 +65,114 @@ def test_flattening_of_transformers_is_not_accused(samples, flags, start):
     assert report.ok, str(report)
 
 
-@given(samples=rows(), multiple=st.sampled_from((None, 8)), packed=st.booleans(), padding_free=st.booleans())
-def test_collators_of_trl_are_not_accused(samples, multiple, packed, padding_free):
+@given(
+    samples=rows(),
+    multiple=st.sampled_from((None, 8)),
+    packed=st.booleans(),
+    padding_free=st.booleans(),
+    mask=st.sampled_from((None, "completion_mask", "assistant_masks")),
+)
+def test_collators_of_trl_are_not_accused(samples, multiple, packed, padding_free, mask):
+    """Also with a mask of answers in place of labels."""
+    if mask:
+        samples = [
+            {"input_ids": sample["input_ids"], mask: [int(label != IGNORE) for label in sample["labels"]]}
+            for sample in samples
+        ]
     collate = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=padding_free, pad_to_multiple_of=multiple)
     if packed and padding_free:
         lengths = [len(sample["input_ids"]) for sample in samples]
         whole = {name: [token for sample in samples for token in sample[name]] for name in samples[0]}
         samples = [{**whole, "seq_lengths": lengths}]
     report = diagnose(collate(samples))
+    assert report.ok, str(report)
+
+
+def padded(samples, side, extra, kind):
+    """A row for each sample, with its padding on either side."""
+    width = max(len(sample["input_ids"]) for sample in samples) + extra
+    table = {"input_ids": 0, "labels": IGNORE, "attention_mask": 0, "position_ids": 1}
+    batch = {key: torch.full((len(samples), width), fill, dtype=kind) for key, fill in table.items()}
+    for row, sample in enumerate(samples):
+        size = len(sample["input_ids"])
+        place = slice(width - size, width) if side == "left" else slice(0, size)
+        for key in ("input_ids", "labels"):
+            batch[key][row, place] = torch.tensor(sample[key], dtype=kind)
+        batch["attention_mask"][row, place] = 1
+        batch["position_ids"][row, place] = torch.arange(size, dtype=kind)
+    return batch
+
+
+@given(
+    samples=rows(),
+    side=st.sampled_from(("left", "right")),
+    extra=st.sampled_from((0, 5)),
+    kind=st.sampled_from((torch.int32, torch.int64)),
+    left_out=st.sets(st.sampled_from(("position_ids", "labels"))),
+)
+def test_padded_rows_are_not_accused(samples, side, extra, kind, left_out):
+    """Positions in the padding of the left are 1, as generation of Transformers writes them."""
+    batch = padded(samples, side, extra, kind)
+    report = diagnose({key: value for key, value in batch.items() if key not in left_out}, samples=samples)
+    assert report.ok, str(report)
+
+
+def one_row(samples, kind, is_shifted):
+    """Samples in one row; each trains its own tokens alone, so its first is never a target."""
+    labels = [[IGNORE, *sample["labels"][1:]] for sample in samples]
+    if is_shifted:
+        labels = [[*row[1:], IGNORE] for row in labels]
+    return {
+        "input_ids": torch.tensor([sum((sample["input_ids"] for sample in samples), [])], dtype=kind),
+        "labels": torch.tensor([sum(labels, [])], dtype=kind),
+        "position_ids": torch.tensor([[i for sample in samples for i in range(len(sample["input_ids"]))]], dtype=kind),
+    }
+
+
+@given(
+    samples=rows(),
+    kind=st.sampled_from((torch.int32, torch.int64)),
+    is_shifted=st.booleans(),
+    is_numpy=st.booleans(),
+    words=st.sampled_from(("none", "cu_seqlens", "sequence_ids", "doc_lens")),
+)
+def test_rows_of_any_types_and_words_are_not_accused(samples, kind, is_shifted, is_numpy, words):
+    batch = one_row(samples, kind, is_shifted)
+    lengths = [len(sample["input_ids"]) for sample in samples]
+    told = {
+        "none": None,
+        "cu_seqlens": torch.tensor([0, *accumulate(lengths)], dtype=torch.int32),
+        "sequence_ids": torch.tensor([[row for row, size in enumerate(lengths) for _ in range(size)]]),
+        "doc_lens": torch.tensor([lengths]),
+    }[words]
+    if told is not None:
+        batch[words] = told
+    if is_numpy:
+        batch = {key: value.numpy() for key, value in batch.items()}
+    report = diagnose(batch, samples=samples)
+    assert report.ok, str(report)
+
+
+@given(samples=rows(), image=st.integers(0, 6), with_text=st.booleans(), words=st.booleans())
+def test_positions_of_images_are_not_accused(samples, image, with_text, words):
+    """Time, height and width stand still or go on by themselves in an image, and begin again with each sample."""
+    batch = one_row(samples, torch.int64, is_shifted=False)
+    del batch["position_ids"]
+    texts, axes = [], []
+    for sample in samples:
+        size = len(sample["input_ids"])
+        texts.append(np.arange(size))
+        image_end = min(1 + image, size)
+        inside = np.arange(image_end - 1)
+        grid = np.stack([np.zeros_like(inside), inside // 3, inside % 3]) + 1
+        after = np.arange(size - image_end) + (grid.max(initial=0) + 1)
+        axes.append(np.concatenate([np.zeros((3, 1), int), grid, np.tile(after, (3, 1))], axis=1))
+    positions = np.concatenate(axes, axis=1)
+    if with_text:
+        positions = np.concatenate([np.concatenate(texts)[None], positions])
+    batch["position_ids"] = torch.from_numpy(positions[:, None])
+    if words:
+        lengths = [len(sample["input_ids"]) for sample in samples]
+        batch["cu_seq_lens_q"] = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+    report = diagnose(batch)
     assert report.ok, str(report)
