@@ -1,7 +1,9 @@
 """``brimful doctor``: is packing right in a run, by its configuration, and in its batches."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import is_dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,13 @@ from brimful.base.atomic_file import atomic_file
 from brimful.cli.option_values import imported
 from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.program import show
+from brimful.doctor.config.examine import judge, read_run
+from brimful.doctor.config.run_settings import RunSettings
 from brimful.doctor.report import DoctorReport
-from brimful.errors import SettingsError, SourceNotFoundError
+from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
+
+_KEYWORDS = {"samples", "tokenizer", "num_items", "config"}
+"""Keyword arguments of ``diagnose`` that may come with batches."""
 
 
 @command()
@@ -66,15 +73,18 @@ def doctor(
       brimful doctor --batch train:loader --tokenizer Qwen/Qwen3-0.6B
     """
     reports = []
+    settings: dict[str, Any] = {}
     if config:
-        reports.append(_examined(config, options))
+        run, subject = _run(config, options)
+        settings = run.for_batches()
+        reports.append(judge(run, subject))
     elif options["batch"] is None:
         raise SettingsError(
             "give a configuration, or a batch: brimful doctor train.yaml, or brimful doctor "
             "--batch my_module:loader"
         )
     if options["batch"] is not None:
-        reports.append(_diagnosed(options))
+        reports.append(_diagnosed(options, settings))
     report = reports[0].with_others(*reports[1:])
     if redact:
         report = report.redacted()
@@ -87,9 +97,8 @@ def doctor(
     return 0 if report.ok else 1
 
 
-def _examined(config: tuple[str, ...], options: Mapping[str, Any]) -> DoctorReport:
-    from brimful.doctor.config.examine import examine
-
+def _run(config: tuple[str, ...], options: Mapping[str, Any]) -> tuple[RunSettings, str]:
+    """Return the settings of a run, and what was read, in words."""
     # One word is a file; more are a command line.
     target: Any = list(config)
     if len(config) == 1:
@@ -97,25 +106,75 @@ def _examined(config: tuple[str, ...], options: Mapping[str, Any]) -> DoctorRepo
             raise SourceNotFoundError(f"{config[0]}: no such file; a command line follows --")
         target = config[0]
     chosen = {name: options[name] for name in ("trainer", "version", "ranks")}
-    return examine(target, **chosen)
+    return read_run(target, **chosen)
 
 
-def _diagnosed(options: Mapping[str, Any]) -> DoctorReport:
+def _diagnosed(options: Mapping[str, Any], settings: Mapping[str, Any]) -> DoctorReport:
+    """Return the report about batches.
+
+    Args:
+        options: of the command.
+        settings: of the configuration that batches are compared with.
+    """
     from brimful.doctor.batch.diagnose import diagnose
 
-    example = "my_module:loader"
-    value = imported("--batch", options["batch"], example)
-    keywords: dict[str, Any] = {}
-    value = value() if callable(value) and not hasattr(value, "__iter__") else value
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict):
-        value, keywords = value
-    if not isinstance(value, (Mapping, tuple, list)) and isinstance(value, Iterable):
-        value = list(islice(value, options["batches"]))
+    with _user_code("--batch", options["batch"]):
+        value, keywords = _batches(options["batch"], options["batches"])
+    keywords = {"config": settings, **keywords}
     if options["samples"] is not None:
-        samples = imported("--samples", options["samples"], "my_module:samples")
-        keywords["samples"] = samples() if callable(samples) else samples
+        with _user_code("--samples", options["samples"]):
+            samples = imported("--samples", options["samples"], "my_module:samples")
+            keywords["samples"] = samples() if callable(samples) else samples
     if options["tokenizer"] is not None:
         from brimful.encode.tokenizer import Tokenizer
 
         keywords["tokenizer"] = Tokenizer(options["tokenizer"], ask_hub=True).hf
     return diagnose(value, **keywords)
+
+
+def _batches(name: str, number: int) -> tuple[Any, dict[str, Any]]:
+    """Return a batch, or the first ones of a loader, and keyword arguments that came with it.
+
+    Args:
+        name: of a batch, a list of batches, a loader, or a function that returns one of these, or
+            one of these and keyword arguments of ``diagnose``.
+        number: batches of a loader to read.
+    """
+    value = imported("--batch", name, "my_module:loader")
+    if callable(value) and not hasattr(value, "__iter__"):
+        value = value()
+    keywords: dict[str, Any] = {}
+    if isinstance(value, tuple) and len(value) == 2 and _are_keywords(value[1]):
+        value, keywords = value
+    if isinstance(value, Iterable) and not _is_value(value):
+        value = list(islice(value, number))
+    if isinstance(value, list) and not value:
+        raise SettingsError(f"--batch {name} has no batches")
+    return value, keywords
+
+
+def _are_keywords(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and set(value) <= _KEYWORDS
+
+
+def _is_value(value: Any) -> bool:
+    """Return whether an iterable is a batch or a list of batches; any other is a loader."""
+    if isinstance(value, (list, tuple, str, type)) or is_dataclass(value):
+        return True
+    return hasattr(value, "keys") or hasattr(value, "__array__")
+
+
+@contextmanager
+def _user_code(flag: str, name: str) -> Iterator[None]:
+    """Turn any error of the user's own module into one that names it.
+
+    A script that reads its own command line may also exit when it is imported.
+    """
+    try:
+        yield
+    except BrimfulError:
+        raise
+    except (Exception, SystemExit) as error:
+        # The last line of a worker process's error is the error itself.
+        text = str(error).strip().rpartition("\n")[2]
+        raise SettingsError(f"{flag} {name}: {type(error).__name__}: {text}") from error

@@ -123,8 +123,8 @@ def one_row(samples, kind, is_shifted):
     if is_shifted:
         labels = [[*row[1:], IGNORE] for row in labels]
     return {
-        "input_ids": torch.tensor([sum((sample["input_ids"] for sample in samples), [])], dtype=kind),
-        "labels": torch.tensor([sum(labels, [])], dtype=kind),
+        "input_ids": torch.tensor([[token for sample in samples for token in sample["input_ids"]]], dtype=kind),
+        "labels": torch.tensor([[label for row in labels for label in row]], dtype=kind),
         "position_ids": torch.tensor([[i for sample in samples for i in range(len(sample["input_ids"]))]], dtype=kind),
     }
 
@@ -176,3 +176,27 @@ def test_positions_of_images_are_not_accused(samples, image, with_text, words):
         batch["cu_seq_lens_q"] = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
     report = diagnose(batch)
     assert report.ok, str(report)
+
+
+def test_equal_tokens_at_the_end_of_a_sample_are_not_padding_where_a_mask_marks_it():
+    """The two newlines or ends of a sample would be missing from it."""
+    mask = [[0, 1, 1, 1], [1, 1, 1, 1]]
+    batch = {"input_ids": [[0, 5, 6, 7], [5, 6, 2, 2]], "attention_mask": mask}
+    assert diagnose(batch, samples=[[5, 6, 7], [5, 6, 2, 2]]).ok
+    assert not diagnose({"input_ids": [[5, 6, 2, 2]]}, samples=[[5, 6, 2, 2, 8]]).ok
+
+
+def test_labels_of_another_shape_are_told():
+    batch = {"input_ids": [[5, 6, 7, 8]], "labels": [[5, 6]]}
+    (line,) = (line for line in diagnose(batch).lines if line.topic == "targets")
+    assert line.text == "labels do not fit the tokens"
+
+
+def test_parts_of_a_pair_have_names():
+    report = diagnose((torch.tensor([[5, 6, 7, 8]]), torch.tensor([[5, 6, 7, 8]])))
+    assert report.subject == "1 batch of [1, 4]: item 0, item 1"
+
+
+def test_rows_of_several_lengths_are_a_sample_each():
+    (line,) = (line for line in diagnose({"input_ids": [[5, 6, 7], [8, 9]]}).lines if line.topic == "isolation")
+    assert line.text == "rows have lengths of their own: each is one sample"

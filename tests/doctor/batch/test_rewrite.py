@@ -152,7 +152,7 @@ def test_rows_of_positions_of_media_models_are_moved():
     for positions in (text.expand(3, 2, 5), text.expand(4, 2, 5), text[:, None].expand(2, 3, 5)):
         batch = {"input_ids": ids, "position_ids": positions}
         view = read_batch(batch)
-        assert [len(rows) for rows in view.believed.segments] == [2, 2]
+        assert [segment.row for segment in view.segments] == [0, 0, 1, 1]
         copied = alone(batch, view, [view.segments[1], view.segments[3]])
         assert copied["input_ids"].tolist() == [[8, 9, 9, 9, 9], [3, 4, 5, 5, 5]]
         assert copied["position_ids"].shape == positions.shape

@@ -75,18 +75,6 @@ class Claim:
         return mask
 
     @property
-    def segments(self) -> list[list[tuple[int, int]]]:
-        """Start and stop of the real tokens of each segment, for each row."""
-        rows: list[list[tuple[int, int]]] = [[] for _ in range(self.shape[0])]
-        width = self.shape[1]
-        for start, stop in zip(
-            self.starts[self.real].tolist(), self.stops[self.real].tolist(), strict=True
-        ):
-            row = start // width
-            rows[row].append((start - row * width, stop - row * width))
-        return rows
-
-    @property
     def strength(self) -> int:
         """Rank among claims: attention obeys the lowest."""
         return _STRENGTH.index(self.role)

@@ -138,6 +138,6 @@ def _subject(cases: Sequence[BatchCase]) -> str:
     shapes = {case.view.shape for case in cases}
     rows, width = cases[0].view.shape
     shape = f"[{rows}, {width:,}]" if len(shapes) == 1 else "several shapes"
-    names = ", ".join(dict.fromkeys(word.name for word in cases[0].view.words))
+    names = ", ".join(dict.fromkeys(word.name or str(word) for word in cases[0].view.words))
     number = counted(len(cases), "batch") if len(cases) == 1 else f"{len(cases):,} batches"
     return f"{number} of {shape}: {names}"

@@ -10,7 +10,7 @@ from brimful.doctor.batch.checks.alignment import common_multiple, place_lengths
 from brimful.doctor.batch.checks.case import BatchCase
 from brimful.doctor.batch.checks.targets import crossing_targets
 from brimful.doctor.batch.view import Labelling
-from brimful.doctor.batch.words import Role
+from brimful.doctor.batch.words import Role, text_of
 from brimful.doctor.report import Evidence, Line
 
 _LABELS = {
@@ -48,7 +48,7 @@ def _packing(cases: Sequence[BatchCase]) -> Line:
         f"{counted(int(numbers.sum()), 'segment')} in {counted(len(numbers), 'row')}, {span} a row; "
         f"{percent(1 - padding / positions)} of {positions:,} positions are tokens of samples"
     )
-    return Line("packing", text, Evidence.SEEN, _source(cases[0]))
+    return Line("packing", text, Evidence.SEEN, text_of(cases[0].view.ids_word))
 
 
 def _rows(case: BatchCase) -> Int64Array:
@@ -59,6 +59,10 @@ def _isolation(case: BatchCase) -> Line:
     view = case.view
     if view.why_unread:
         return Line("isolation", f"not judged: {view.why_unread}")
+    if view.is_nested:
+        return Line(
+            "isolation", "rows have lengths of their own: each is one sample", Evidence.SEEN
+        )
     if view.evidence:
         agreeing = [
             claim.word
@@ -79,7 +83,7 @@ def _positions(case: BatchCase) -> Line:
     view = case.view
     if view.positions is None:
         return Line("positions", "none in the batch: the model numbers each row", Evidence.SEEN)
-    name = ".".join(map(str, view.positions_word or ()))
+    name = case.positions_name
     first = view.positions.reshape(-1)[view.bounds[0]]
     if not len(first):
         return Line("positions", f"{name}, and no segment", Evidence.SEEN, name)
@@ -95,6 +99,8 @@ def _positions(case: BatchCase) -> Line:
 def _targets(cases: Sequence[BatchCase]) -> Line:
     case = cases[0]
     text = _LABELS[case.view.labelling]
+    if case.view.labelling is Labelling.NONE and (unread := _unread_labels(case)):
+        text = f"{unread} do not fit the tokens"
     if case.has_labels:
         targets = sum(one.num_targets for one in cases)
         tokens = sum(int((~one.view.padding).sum()) for one in cases)
@@ -105,6 +111,12 @@ def _targets(cases: Sequence[BatchCase]) -> Line:
         if crossing := sum(len(crossing_targets(one)) for one in cases):
             text += f"; {counted(crossing, 'first token')} predicted from the sample before"
     return Line("targets", text, Evidence.SEEN, case.labels_name if case.has_labels else "")
+
+
+def _unread_labels(case: BatchCase) -> str:
+    """Return the keys that lead to labels of another shape than the tokens; empty without any."""
+    words = case.view.words_with(Role.SHIFTED_LABELS, Role.LABELS)
+    return str(words[0]) if words else ""
 
 
 def _without_target(case: BatchCase) -> int:
@@ -156,10 +168,6 @@ def _alignment(cases: Sequence[BatchCase]) -> Line:
         f"rows of {common_multiple(widths)}"
     )
     return Line("alignment", text, Evidence.SEEN)
-
-
-def _source(case: BatchCase) -> str:
-    return ".".join(map(str, case.view.ids_word))
 
 
 def notes_of(cases: Sequence[BatchCase]) -> Iterator[str]:

@@ -67,16 +67,17 @@ def unmarked_padding(
     is_idle_place = tail.reshape(-1)[claim.starts] & ~is_first
     sizes = claim.ends - claim.starts
     mask = np.repeat(is_idle_place, sizes).reshape(ids.shape)
-    if claim.role in (Role.IDS, Role.POSITIONS):
+    # A batch that marks padding marks all of it: equal tokens at the end are of the sample.
+    if claim.role in (Role.IDS, Role.POSITIONS) and not padding.any():
         # The last token of a sample may be the token of padding: then it is predicted.
         is_predicted = np.zeros(ids.shape, dtype=bool)
         is_predicted[:, 1:] = is_target[:, :-1]
         if targets is not None:
             is_predicted[:, 1:] &= targets[:, :-1] == ids[:, 1:]
         tail = _at_the_end(is_idle & ~is_predicted)
-        has_more = (~tail & ~padding).any(axis=1, keepdims=True)
+        has_more = (~tail).any(axis=1, keepdims=True)
         is_alone = np.repeat(is_first & is_last, sizes).reshape(ids.shape)
-        mask |= tail & is_alone & has_more & _is_long(tail & ~padding)
+        mask |= tail & is_alone & has_more & _is_long(tail)
     return mask
 
 

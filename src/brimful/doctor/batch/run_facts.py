@@ -9,8 +9,11 @@ import numpy as np
 from brimful.base.checks import whole_number
 from brimful.base.typing import BoolArray, Int64Array
 
-_PACKING_SETTINGS = ("packing", "padding_free", "sample_packing", "neat_packing")
-"""Settings of trainers that ask for rows without padding."""
+WITHOUT_PADDING = "padding_free"
+"""Setting of trainers that asks for one row without padding."""
+
+_PACKING_SETTINGS = (WITHOUT_PADDING, "packing", "sample_packing", "neat_packing")
+"""Settings of trainers that ask for several samples in each row."""
 
 _ATTENTION_SETTINGS = ("attn_implementation", "_attn_implementation", "attention")
 

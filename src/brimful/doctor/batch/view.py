@@ -143,7 +143,7 @@ class BatchView:
         """
         believed, width = self.believed, self.shape[1]
         if believed.role is Role.IDS:
-            return believed.word if self.is_nested else ""
+            return ""
         tells = believed.role is not Role.POSITIONS or bool((self.bounds[0] % width).any())
         return believed.word if tells else ""
 
@@ -247,8 +247,8 @@ def _ids_word(batch: Any, words: list[Word], prefix: str) -> Word:
         check_type("a batch", batch, (Mapping,), "a mapping with input_ids")
     names = ", ".join(str(key) for key, _ in children_of(batch))
     raise CollateError(
-        f"no token ids in the batch: none of its {names or 'parts'} is an array of integers under "
-        f"a name such as {prefix}input_ids or {prefix}tokens"
+        f"no token ids in the batch: none of its {names or 'parts'} is an array of integers with "
+        f"a name such as {prefix}input_ids or {prefix}tokens, [B, T] or [T]"
     )
 
 

@@ -124,7 +124,17 @@ class Word:
         return rank, len(self.path)
 
     def __str__(self) -> str:
-        return ".".join(map(str, self.path))
+        return text_of(self.path)
+
+
+def text_of(path: Path) -> str:
+    """Return a path in words.
+
+    >>> text_of(("inputs", "tokens")), text_of((1,))
+    ('inputs.tokens', 'item 1')
+    """
+    text = ".".join(map(str, path))
+    return text if any(isinstance(key, str) for key in path) else f"item {text}"
 
 
 def name_of(path: Path) -> str:

@@ -55,13 +55,24 @@ def examine(
     >>> [line.evidence.value for line in report.lines if line.topic == "packing"]
     ['known']
     """
+    return judge(*read_run(config, trainer=trainer, version=version, ranks=ranks))
+
+
+def read_run(
+    config: Any,
+    *,
+    trainer: str | None = None,
+    version: str | None = None,
+    ranks: int | None = None,
+) -> tuple[RunSettings, str]:
+    """Return the settings of a run, and what was read, in words; arguments as of ``examine``."""
     given = given_settings(config)
     facts = facts_of_trainer(_trainer_id(trainer) if trainer else told_trainer(given))
     version_text, origin = _version(facts, version)
     run = RunSettings(
         given, facts, version_from(version_text), ranks if ranks is not None else given.ranks
     )
-    return judge(run, f"{facts.name} {version_text} ({origin}), {given.title}")
+    return run, f"{facts.name} {version_text} ({origin}), {given.title}"
 
 
 def judge(run: RunSettings, subject: str) -> DoctorReport:

@@ -64,6 +64,8 @@ class TrainerFacts:
         page: our page about it.
         commands: words of a command line that tell this trainer.
         keys: keys that only this trainer has.
+        has_final_batches: true if batches of its loader go into a model of Transformers as they
+            are: samples are packed and flattened before.
         builds_on: trainers whose commands and keys it has too.
         roles: keys of the trainer by our word, the first that is set wins.
         defaults: the trainer's default of each key.
@@ -79,6 +81,7 @@ class TrainerFacts:
     page: str
     commands: tuple[str, ...]
     keys: tuple[str, ...]
+    has_final_batches: bool
     builds_on: tuple[str, ...]
     roles: Mapping[str, tuple[str, ...]]
     defaults: Mapping[str, Any]
@@ -126,6 +129,7 @@ def facts_from(trainer_id: str, data: Mapping[str, Any]) -> TrainerFacts:
         page=data.get("page", ""),
         commands=tuple(data.get("commands", ())),
         keys=tuple(data.get("keys", ())),
+        has_final_batches=data.get("has_final_batches", False),
         builds_on=tuple(data.get("builds_on", ())),
         roles={
             role: (keys,) if isinstance(keys, str) else tuple(keys)

@@ -84,6 +84,29 @@ class RunSettings(Mapping[str, Any]):
             pass  # a name of the hub
         return texts
 
+    def is_on(self, name: str) -> bool:
+        """Return true if a role or key has a value that switches something on.
+
+        A number does so above 0, such as the length of packs.
+        """
+        value = self[name]
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return value > 0
+        as_bool = _as_bool(value)
+        return bool(value) if as_bool is None else as_bool
+
+    def for_batches(self) -> dict[str, Any]:
+        """Return the settings that batches of the loader are compared with, in the words of
+        ``diagnose``; empty if the trainer packs or makes masks after its loader.
+        """
+        if not self.facts.has_final_batches:
+            return {}
+        return {
+            "packing": self.is_on("packing"),
+            "padding_free": self.is_on("padding_free"),
+            "attn_implementation": self["attention"],
+        }
+
     def meets(self, condition: Mapping[str, Any]) -> bool:
         """Return true if every entry of a fact's ``when`` holds."""
         return all(self._matches(name, pattern) for name, pattern in condition.items())

@@ -10,6 +10,7 @@ from brimful.base.wording import counted
 from brimful.doctor.batch.claims import Claim
 from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.view import BatchView, Labelling
+from brimful.doctor.batch.words import text_of
 from brimful.doctor.report import Evidence, Finding, Judgment
 
 
@@ -59,12 +60,12 @@ class BatchCase:
     @property
     def labels_name(self) -> str:
         """Keys that lead to the labels."""
-        return ".".join(map(str, self.view.labels_word or ("labels",)))
+        return text_of(self.view.labels_word or ("labels",))
 
     @property
     def positions_name(self) -> str:
         """Keys that lead to the positions."""
-        return ".".join(map(str, self.view.positions_word or ("position_ids",)))
+        return text_of(self.view.positions_word or ("position_ids",))
 
     @cached_property
     def segment_of(self) -> Int64Array:

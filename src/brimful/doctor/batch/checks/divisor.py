@@ -8,7 +8,6 @@ from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Finding
 
 _TOPIC = "divisor"
-_THREAD = "https://github.com/unslothai/unsloth-zoo/issues/1066"
 
 
 def check_own_divisor(case: BatchCase) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import numpy as np
 from brimful.base.typing import BoolArray, Int64Array
 from brimful.base.wording import counted, percent
 from brimful.doctor.batch.checks.case import BatchCase, wrong
+from brimful.doctor.batch.run_facts import WITHOUT_PADDING
 from brimful.doctor.batch.view import Labelling
 from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Finding
@@ -16,9 +17,12 @@ _LEAST_RUN = 2
 
 
 def check_packing(cases: Sequence[BatchCase]) -> Iterator[Finding]:
-    """Check that batches of a run that asked for packing are not padded rows of one sample each."""
+    """Check that batches of a run that asked for packing are not padded rows of one sample each.
+
+    Packs of long samples may be such rows, but then no two samples fit into one.
+    """
     asked = cases[0].facts.packing
-    if not asked:
+    if not asked or not (asked == WITHOUT_PADDING or any(map(_has_room, cases))):
         return
     rows = sum(case.view.shape[0] for case in cases)
     segments = sum(len(case.view.segments) for case in cases)
@@ -33,6 +37,12 @@ def check_packing(cases: Sequence[BatchCase]) -> Iterator[Finding]:
             f"{percent(tokens / positions)} of its positions are tokens, the others padding",
             f"find what replaced the collator or the data of {asked}",
         )
+
+
+def _has_room(case: BatchCase) -> bool:
+    """Return whether the two shortest samples of a batch fit into one row."""
+    starts, stops = case.view.bounds
+    return len(starts) > 1 and int(np.sort(stops - starts)[:2].sum()) <= case.view.shape[1]
 
 
 def check_padding_segments(case: BatchCase) -> Iterator[Finding]:
