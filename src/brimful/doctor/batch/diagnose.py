@@ -54,7 +54,7 @@ def diagnose(
         num_items: the number by which the loss of the step with these batches is divided.
         config: what is known of the run: a mapping or an object with settings of the trainer
             (``packing``, ``padding_free``), of the model (``attn_implementation``,
-            ``eos_token_id``), and ``row_multiple`` and ``segment_multiple``.
+            ``eos_token_id``), and ``max_length``, ``row_multiple`` and ``segment_multiple``.
 
     Returns:
         Lines that were *seen* in the batches, and findings. Notes hold the text of the first

@@ -44,6 +44,7 @@ class RunFacts:
         packing: setting that asks for packing, such as ``padding_free``; empty without one.
         segment_multiple, row_multiple: tokens to a multiple of which each segment, and each row,
             must come; 1 if unknown.
+        max_length: tokens that fit into a row; 1 if unknown.
         num_items: divisor of the step; None if unknown.
     """
 
@@ -59,6 +60,7 @@ class RunFacts:
     packing: str = ""
     segment_multiple: int = 1
     row_multiple: int = 1
+    max_length: int = 1
     num_items: int | None = None
 
     @classmethod
@@ -95,8 +97,9 @@ class RunFacts:
             packing=next(
                 (name for name in _PACKING_SETTINGS if _get(config, name) not in (None, False)), ""
             ),
-            segment_multiple=_multiple(config, "segment_multiple"),
-            row_multiple=_multiple(config, "row_multiple"),
+            segment_multiple=_size(config, "segment_multiple"),
+            row_multiple=_size(config, "row_multiple"),
+            max_length=_size(config, "max_length"),
             num_items=None
             if num_items is None
             else whole_number("num_items", num_items, minimum=0),
@@ -143,7 +146,7 @@ def _ids(tokenizer: Any, config: Any, name: str) -> tuple[int, ...]:
     return tuple(int(item) for item in (value if isinstance(value, (list, tuple)) else [value]))
 
 
-def _multiple(config: Any, name: str) -> int:
+def _size(config: Any, name: str) -> int:
     value = _get(config, name)
     return 1 if value is None else whole_number(name, value, minimum=1)
 

@@ -101,10 +101,12 @@ class RunSettings(Mapping[str, Any]):
         """
         if not self.facts.has_final_batches:
             return {}
+        length = self["max_length"]
         return {
             "packing": self.is_on("packing"),
             "padding_free": self.is_on("padding_free"),
             "attn_implementation": self["attention"],
+            "max_length": length if isinstance(length, int) and length > 0 else None,
         }
 
     def meets(self, condition: Mapping[str, Any]) -> bool:

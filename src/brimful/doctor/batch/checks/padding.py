@@ -42,7 +42,8 @@ def check_packing(cases: Sequence[BatchCase]) -> Iterator[Finding]:
 def _has_room(case: BatchCase) -> bool:
     """Return whether the two shortest samples of a batch fit into one row."""
     starts, stops = case.view.bounds
-    return len(starts) > 1 and int(np.sort(stops - starts)[:2].sum()) <= case.view.shape[1]
+    room = max(case.view.shape[1], case.facts.max_length)
+    return len(starts) > 1 and int(np.sort(stops - starts)[:2].sum()) <= room
 
 
 def check_padding_segments(case: BatchCase) -> Iterator[Finding]:
