@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -137,6 +137,10 @@ def one_row(samples, kind, is_shifted):
     words=st.sampled_from(("none", "cu_seqlens", "sequence_ids", "doc_lens")),
 )
 def test_rows_of_any_types_and_words_are_not_accused(samples, kind, is_shifted, is_numpy, words):
+    # In a row of one token alone no reader can tell whether labels are shifted.
+    assume(
+        any(len(set(sample["input_ids"])) > 1 and sample["labels"][-1] != sample["input_ids"][-2] for sample in samples)
+    )
     batch = one_row(samples, kind, is_shifted)
     lengths = [len(sample["input_ids"]) for sample in samples]
     told = {
@@ -183,6 +187,7 @@ def test_equal_tokens_at_the_end_of_a_sample_are_not_padding_where_a_mask_marks_
     mask = [[0, 1, 1, 1], [1, 1, 1, 1]]
     batch = {"input_ids": [[0, 5, 6, 7], [5, 6, 2, 2]], "attention_mask": mask}
     assert diagnose(batch, samples=[[5, 6, 7], [5, 6, 2, 2]]).ok
+    assert diagnose({"input_ids": [[5, 6, 2, 2]]}, samples=[[5, 6, 2, 2]]).ok
     assert not diagnose({"input_ids": [[5, 6, 2, 2]]}, samples=[[5, 6, 2, 2, 8]]).ok
 
 

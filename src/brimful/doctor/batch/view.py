@@ -149,7 +149,7 @@ class BatchView:
 
     @cached_property
     def why_unread(self) -> str:
-        """Why the segments of this batch cannot be judged, in words; empty if they can.
+        """Reason that the segments of this batch cannot be judged, in words; empty if they can.
 
         Ranks of sequence and context parallelism have boundaries of a row that is several times as
         long as theirs. In a tree of shared prefixes a token sees several segments.

@@ -165,9 +165,11 @@ def _whole(
 
 
 def _variants(piece: _Piece, facts: RunFacts) -> Iterator[_Piece]:
-    """Yield a segment as it is, then without the tokens that a trainer may add to a sample.
+    """Yield a segment as it is, then without the tokens that a trainer may add to a sample, then
+    with the equal tokens at the end of its row.
 
-    These are BOS, EOS, and padding of the gap after a sample.
+    Added are BOS, EOS, and padding of the gap after a sample. Equal tokens that nothing marks as
+    padding may be the end of a sample.
     """
     added = {*facts.eos, *facts.pad, 0}
     ids = piece.ids.tolist()
@@ -178,8 +180,15 @@ def _variants(piece: _Piece, facts: RunFacts) -> Iterator[_Piece]:
             if start < stop:
                 yield _Piece(piece.case, piece.start + start, piece.start + stop)
         if not stop or ids[stop - 1] not in added:
-            return
+            break
         stop -= 1
+    view, width = piece.case.view, piece.case.view.shape[1]
+    row_end = (piece.start // width + 1) * width
+    if not view.marked_padding.reshape(-1)[piece.stop : row_end].any():
+        for stop in range(piece.stop + 1, row_end + 1):
+            if piece.case.ids[stop - 1] != piece.case.ids[row_end - 1]:
+                return
+            yield _Piece(piece.case, piece.start, stop)
 
 
 def _merged(
