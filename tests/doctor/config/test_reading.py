@@ -263,7 +263,7 @@ def test_values_of_json_and_toml() -> None:
         ("run.yaml", b"a: 1\nb: \xff\n", "run.yaml:2: not UTF-8: save the file in UTF-8"),
         ("training_args.bin", b"PK\3\4\0\0", "training_args.bin is binary: name the configuration itself"),
         ("run.yaml", b"a: 1\n" * 300_000, "run.yaml has more than 1,048,576 bytes: it is data, not a configuration"),
-        ("run.py", "x = (1\n", "run.py:1: not Python: '(' was never closed"),
+        ("run.py", "y = 2\nx = (1\n", "run.py:2: not Python: '(' was never closed"),
         ("run.py", "import os\n", "run.py sets nothing: name the file or command with the settings"),
         ("run.ipynb", '{"a": 1}', "run.ipynb is not a notebook: it has no cells"),
         ("run.sh", "pip install trl\necho done\n", "run.sh starts no training: name the script whose command line has"),
@@ -365,7 +365,7 @@ KEYS = [
 
 
 def test_an_exact_key_is_preferred_to_a_nested_one() -> None:
-    run = read("packing: 1\nblock: {packing: 2}\n")
+    run = read("packing: 1\nblock: {packing: 2}\n", "RUN.YAML")
     assert run.get("packing").value == 1
     outside = GivenSettings("", {"environ.packing": Given(1, ""), "calls.f.lr": Given(2, "")})
     assert (outside.get("packing"), outside.get("lr")) == (None, None)
@@ -436,6 +436,9 @@ def test_arguments(line: str, values: dict[str, Any]) -> None:
         ("srun -N 2 --ntasks=4 torchrun --nnodes 2 --nproc_per_node 4 train.py --x 1", "python train.py", 8),
         ("uv run --with trl trl dpo --x 1", "trl dpo", None),
         ("uv run train.py --x 1", "python train.py", None),
+        ("nohup -x mytrain --x 1", "mytrain", None),
+        ("$LAUNCH -m a.b --x 1", "python -m a.b", None),
+        ("$LAUNCH --flag python train.py --x 1", "python train.py", None),
         ("accelerate launch --multi_gpu --num_processes 4 --num_machines 2 train.py --x 1", "python train.py", 4),
         ("accelerate launch -m axolotl.cli.train --x 1", "python -m axolotl.cli.train", None),
         ("accelerate launch --module axolotl.cli.train --x 1", "python -m axolotl.cli.train", None),
@@ -538,6 +541,11 @@ GPUS=${GPUS:-8}; NODES="2"
 cat > notes.txt <<'EOF'
 trl sft --packing false "unclosed
 EOF
+if true; then
+	cat <<-END | sort
+	trl sft 'unclosed
+	END
+fi
 ARGS=(
     --packing true        # comments are legal here
     # --max_length 1
@@ -570,8 +578,8 @@ python eval.py --packing false
         "environ.OMP_NUM_THREADS": 8,
     }
     assert (run.title, run.command, run.ranks) == ("run.sh", "python ./train.py", 16)
-    assert run.values["packing"].where == "line 13 of run.sh"
-    assert run.values["lr"].where == "line 26 of run.sh"
+    assert run.values["packing"].where == "line 18 of run.sh"
+    assert run.values["lr"].where == "line 31 of run.sh"
 
 
 @pytest.mark.parametrize(
@@ -633,6 +641,69 @@ def test_variables_and_quotes(text: str, value: object) -> None:
         assert plain(run) == {"x.a": 1}
 
 
+@pytest.mark.parametrize(
+    ("condition", "branch"),
+    [
+        ('[ "$B" = fsdp ]', 1),
+        ('[[ "$B" == "megatron" ]]', 2),
+        ('[[ "$B" == f* ]]', 1),
+        ('[ "$B" != fsdp ]', 2),
+        ("[ $N -ge 8 ]", 1),
+        ("test $N -gt 8", 2),
+        ("[ -z $EMPTY ]", 1),
+        ("[ $EMPTY ]", 2),
+        ('[ "$EMPTY" ]', 2),
+        ("[ $N ]", 1),
+        ('[ -z "$EMPTY" ]', 1),
+        ('[ -n "$EMPTY" ]', 2),
+        ('[ "$MACHINE" = a ]', "?"),
+        ("[ -d data ]", "?"),
+        ("nvidia-smi", "?"),
+        ('! [ "$B" = fsdp ]', 2),
+        ('[ "$B" = fsdp ] && [ $N -eq 8 ]', 1),
+        ('[ "$B" = fsdp ] && [ -d data ]', "?"),
+        ('[ "$B" = x ] && [ -d data ]', 2),
+        ('[ "$B" = fsdp ] || [ -d data ]', 1),
+        ('[ "$B" = x ] || [ $N -ne 8 ]', 2),
+        ('[ -d data ] || [ "$B" = fsdp ]', 1),
+        ("true", 1),
+        ("false", 2),
+    ],
+)
+def test_branches_on_known_values(condition: str, branch: object) -> None:
+    """Scripts of verl choose their arguments by ``if [ "$backend" = fsdp ]``: the other branch is another run."""
+    head = f"B=${{BACKEND:-fsdp}} N=8 EMPTY=\nif {condition}\nthen"
+    expected = "$A" if branch == "?" else branch
+    assert script(f"{head} A=1; else A=2; fi\ntrl sft --x $A").get("x").value == expected
+    assert script(f"{head}\n  A=(1)\nelse\n  A=(2)\nfi\ntrl sft --x ${{A}}").get("x").value == (
+        "${A}" if branch == "?" else branch
+    )
+    # A command that may run is read; one that does not is left out.
+    run = script(f"{head} trl sft --x 1 --y 1; else trl sft --x 2; fi")
+    assert run.get("x").value == (1 if branch == "?" else branch)
+    chain = script(f"B=fsdp; N=8; EMPTY=; A=2\nif {condition}; then\n if true; then A=1; fi\nfi\ntrl sft --x $A")
+    assert chain.get("x").value == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('case "$B" in\n a) A=1 ;;\n f*|b) A=2 ;;\n *) A=3 ;;\nesac', 2),
+        ("case $B in (a) A=1;; *) A=3;; esac", 3),
+        ('case "$MACHINE" in\n a) A=1 ;;\n *) A=3 ;;\nesac', "$A"),
+        ("if [ $B = x ]; then A=1; elif [ $B = fsdp ]; then A=2; elif true; then A=3; else A=4; fi", 2),
+        ("if [ -d x ]; then A=1; elif true; then A=1; fi", 1),
+        ("A=1\nwhile true; do A=2; done", "$A"),
+        ("A=1\n[ $B = fsdp ] && A=2", 2),
+        ("A=1\n[ $B = x ] && A=2", 1),
+        ("A=1\n[ $B = x ] ||\n\n A=2", 2),
+        ("A=1\nif true; then if false; then A=2; fi; fi; fi; fi", 1),
+    ],
+)
+def test_statements_of_branches(text: str, value: object) -> None:
+    assert script(f"B=fsdp\n{text}\ntrl sft --x $A").get("x").value == value
+
+
 def test_scripts_that_start_and_source_others() -> None:
     Path("lib").mkdir()
     Path("lib/env.sh").write_text("LENGTH=64\nexport NPROC_PER_NODE=2\n")
@@ -646,6 +717,10 @@ def test_scripts_that_start_and_source_others() -> None:
         "environ.NPROC_PER_NODE": 2,
     }
     assert run.ranks == 2
+    run = script(
+        f'export MODEL=qwen\nDIR=$(cd -- "$(dirname -- "$0")" && pwd)\nbash "{Path.cwd()}/$DIR/lib/train.sh" --lr 1'
+    )
+    assert (run.get("model").value, run.get("lr").value) == ("qwen", 1)
     run = command("bash lib/train.sh --packing true")
     assert run.get("packing").value is True
     assert run.get("model").where == "line 1 of lib/train.sh"
@@ -763,6 +838,7 @@ os.environ["NPROC"] = "2"
         ("AConfig(x=__import__('os').system('exit 1'))", None),
         ("AConfig(x=9**9**9)", None),
         ("AConfig(x=[1, (2, 3)])", [1, [2, 3]]),
+        ("AConfig(x=[None, b'a', not True])", [None, "b'a'", False]),
         ("AConfig(x=1 / 0)", None),
         ("AConfig(x=" + "+".join(["1"] * 700) + ")", None),
         ("tokenizer(text, x=1)", None),
@@ -832,12 +908,14 @@ def test_cells_of_a_notebook() -> None:
 
 def test_a_notebook_that_starts_a_command() -> None:
     """Notebooks of LLaMA-Factory and Axolotl write a file, and start a program with it."""
+    Path("RUN.YML").write_text("packing: true\n")
     run = notebook(
         "%%writefile run.yaml\npacking: true\nlr: 1\n",
         "%env NPROC_PER_NODE=2\n!llamafactory-cli train run.yaml \\\n    lr=2",
     )
     assert run.get("packing") == Given(True, "cell 2 of run.ipynb")
     assert (run.get("lr").value, run.command, run.ranks) == (2, "llamafactory-cli train", 2)
+    assert command("trl sft --config RUN.YML").get("packing").value is True
     run = notebook("x = 1", "%%bash\ntrl sft --packing true\n")
     assert (run.get("packing").value, run.command) == (True, "trl sft")
 

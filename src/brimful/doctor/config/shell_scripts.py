@@ -20,6 +20,7 @@ from brimful.doctor.config.command_lines import CommandLine, Word, command_setti
 from brimful.doctor.config.documents import text_of
 from brimful.doctor.config.literals import literal
 from brimful.doctor.config.settings import GivenSettings
+from brimful.doctor.config.shell_branches import Branches, Truth
 from brimful.errors import BrimfulError, SettingsError
 
 __all__ = ["chosen_line", "script_settings", "words_settings"]
@@ -53,9 +54,7 @@ _OWN_FOLDER = re.compile(
 )
 """``dirname "$0"``, alone or in ``cd "$(dirname "$0")/.." && pwd``."""
 
-_OPENERS = {"if", "while", "until", "for", "select", "case"}
-_CLOSERS = {"fi", "done", "esac"}
-_FILLERS = {"then", "do", "else", "elif", "{", "}", "!"}
+_NO_PROGRAMS = {"[", "[[", "test", "true", "false", "function", "echo", "printf"}
 _DECLARATIONS = {"export", "declare", "local", "readonly", "typeset"}
 
 _MAX_DEPTH = 5
@@ -115,9 +114,8 @@ class _Script:
         self.variables: dict[str, _Value] = {}
         self.exports: set[str] = set()
         self.heres: list[tuple[str, str]] = []
-        self.depth = 0
+        self.branches = Branches()
         self.budget = [_MAX_COMMANDS]
-        self.blocks: list[str] = []
         self.reads_into = ""
 
     @property
@@ -141,8 +139,8 @@ class _Script:
         }
 
     def opened(self, name: str, parameters: Sequence[Word]) -> "_Script | None":
-        """Return another script, if it is here; only relative names are looked up."""
-        for folder in () if Path(name).is_absolute() and self.path else self.folders:
+        """Return another script, if it is here."""
+        for folder in self.folders:
             path = folder / name
             if path.is_file():
                 script = _Script(text_of(path), str(path), parameters)
@@ -165,7 +163,7 @@ class _Script:
     def commands(self) -> Iterator[list[Word]]:
         """Yield the words of each command but assignments and keywords."""
         words: list[Word] = []
-        is_conditional = False
+        operator = ""
         while self.position < len(self.text):
             if match := _GAP.match(self.text, self.position):
                 self.position = match.end()
@@ -176,16 +174,21 @@ class _Script:
                 self._skip_target(match)
             elif match := _END.match(self.text, self.position):
                 self.position = match.end()
-                yield from self._ended(words, is_conditional)
-                words, is_conditional = [], match.group() in ("&&", "||")
+                yield from self._ended(words, operator, match.group())
+                # A line after && goes on with the same condition.
+                operator = match.group() if words or match.group() != "\n" else operator
+                words = []
                 if match.group() == "\n":
                     self._skip_here_documents()
             elif match := _ARRAY.match(self.text, self.position):
-                self.position = match.end()
-                self._assign(match.group(1), self._array(), match.group(2), is_conditional)
+                # Keywords before it, such as `then`, come first.
+                yield from self._ended(words, operator, "")
+                words, self.position = [], match.end()
+                runs = self.branches.runs([Word(":", "")], operator)
+                self._assign(match.group(1), self._array(), match.group(2), runs)
             else:
                 words += self._word(is_split=not _is_assigned(words, self.text, self.position))
-        yield from self._ended(words, is_conditional)
+        yield from self._ended(words, operator, "\n")
 
     def _skip_target(self, match: re.Match[str]) -> None:
         """Go on after a redirection and its file."""
@@ -209,54 +212,58 @@ class _Script:
                     break
             if self.reads_into:
                 text = self.text[start : self.position].rstrip().removesuffix(tag)
-                self._assign(self.reads_into, text, "", is_conditional=False)
+                self._assign(self.reads_into, text, "", self.branches.taken)
                 self.reads_into = ""
         self.heres.clear()
 
-    def _ended(self, words: list[Word], is_conditional: bool) -> Iterator[list[Word]]:
-        """Yield a command without keywords, or take note of what it assigns."""
-        while words and words[0].text in _OPENERS | _CLOSERS | _FILLERS:
-            keyword, words = words[0].text, words[1:]
-            if keyword in _OPENERS:
-                self.blocks.append(keyword)
-            elif keyword in _CLOSERS and self.blocks:
-                self.blocks.pop()
-            if keyword in ("for", "select") and words:
-                items = words[2:]
-                self.variables[words[0].text] = items[0].text if len(items) == 1 else None
-            if keyword in ("for", "select", "case"):
-                return
-        if not words:
-            return
+    def _ended(self, words: list[Word], operator: str, end: str) -> Iterator[list[Word]]:
+        """Yield a command that runs, or may, or take note of what it assigns.
+
+        Args:
+            words: of the command.
+            operator: text before it.
+            end: text after it.
+        """
+        words = self.branches.without_keywords(words, end)
+        if words and (runs := self.branches.runs(words, operator)) is not False:
+            name = words[0].text
+            if name in ("for", "select"):
+                items = words[3:]
+                if len(words) > 1:
+                    self.variables[words[1].text] = items[0].text if len(items) == 1 else None
+            elif name == "read" and self.heres:
+                self.reads_into = words[-1].text
+            elif not self._assigned(words, runs) and name not in _NO_PROGRAMS:
+                yield words[1:] if name == "!" and len(words) > 1 else words
+        self.branches.after(end)
+
+    def _assigned(self, words: list[Word], runs: Truth) -> bool:
+        """Return true for a command that only assigns variables, and do so."""
         name = words[0].text
         if name in _DECLARATIONS:
             words = [word for word in words[1:] if not word.text.startswith("-")]
             if name == "export":
                 self.exports |= {word.text.partition("=")[0].rstrip("+") for word in words}
             words = [word for word in words if "=" in word.text]
-        if all(_ASSIGNMENT.fullmatch(word.text) for word in words):
-            for word in words:
-                match = _ASSIGNMENT.fullmatch(word.text)
-                assert match is not None
-                self._assign(match.group(1), match.group(3), match.group(2), is_conditional)
-        elif name == "read" and self.heres:
-            self.reads_into = words[-1].text
-        elif name not in ("[", "[[", "function", "echo", "printf"):
-            yield words
+        matches = [_ASSIGNMENT.fullmatch(word.text) for word in words]
+        for match in matches if all(matches) else ():
+            assert match is not None
+            self._assign(match.group(1), match.group(3), match.group(2), runs)
+        return all(matches)
 
-    def _assign(self, name: str, value: str | list[Word], plus: str, is_conditional: bool) -> None:
+    def _assign(self, name: str, value: str | list[Word], plus: str, runs: Truth) -> None:
         """Set a variable; one that a branch may change is unknown from there on."""
         is_known, former = name in self.variables, self.variables.get(name)
-        # The body of a ``for`` is read as its first round.
-        is_conditional = is_conditional or any(block != "for" for block in self.blocks)
+        if runs is False:
+            return
         if plus:
-            if is_known and is_conditional:
+            if is_known and runs is None:
                 return  # what a branch adds is uncertain, and what was there stays
             if isinstance(value, list):
                 value = [*(former if isinstance(former, list) else []), *value]
             else:
                 value = (former if isinstance(former, str) else "") + value
-        is_certain = not is_conditional or not is_known or former == value
+        is_certain = runs or not is_known or former == value
         self.variables[name] = value if is_certain and len(value) < _MAX_SIZE else None
 
     def _array(self) -> list[Word]:
