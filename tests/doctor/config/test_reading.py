@@ -539,6 +539,7 @@ MODEL=${1:-"Qwen/Qwen3-8B"}   # the model
 GPUS=${GPUS:-8}; NODES="2"
 : ${LR:=1e-5}
 cat > notes.txt <<'EOF'
+a note
 trl sft --packing false "unclosed
 EOF
 if true; then
@@ -578,8 +579,8 @@ python eval.py --packing false
         "environ.OMP_NUM_THREADS": 8,
     }
     assert (run.title, run.command, run.ranks) == ("run.sh", "python ./train.py", 16)
-    assert run.values["packing"].where == "line 18 of run.sh"
-    assert run.values["lr"].where == "line 31 of run.sh"
+    assert run.values["packing"].where == "line 19 of run.sh"
+    assert run.values["lr"].where == "line 32 of run.sh"
 
 
 @pytest.mark.parametrize(
@@ -613,7 +614,9 @@ def test_what_bash_does_not_pass_is_not_read(between: str) -> None:
         ("A=6\ntrl sft --x $(expr $A \\* 3)", 18),
         ("trl sft --x $((A * 2))", "$((A * 2))"),
         ("trl sft --x $(nproc)", "$(nproc)"),
-        ("trl sft --x `nproc`", "`nproc`"),
+        ("trl sft --x `nproc --all`", "`nproc --all`"),
+        ("A=$(echo \"it's (\") B='it'\ntrl sft --x 5", 5),
+        ("export -n A=3\ntrl sft --x $A", 3),
         ("A=\ntrl sft --x ${A:-8}", 8),
         ("A=\ntrl sft --x ${A-8}y", "y"),
         ("B=5\ntrl sft --x ${A:-${B}1}", 51),
