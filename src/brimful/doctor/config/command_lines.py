@@ -182,24 +182,24 @@ class CommandLine:
             match = _OPTION.fullmatch(words[0].text)
             if match is None:
                 break
-            name, where = same_key(match.group(1)), words[0].where
+            name, place = same_key(match.group(1)), words[0].where
             words = words[1:]
             if name == "module":
-                return [Word("-m", where), *words]
+                return [Word("-m", place), *words]
             if match.group(2) is not None:
                 value = match.group(2)
             elif name in _FLAGS or not words or _is_option(words[0].text):
                 value = "true"
             else:
                 value, words = words[0].text, words[1:]
-            self.launch_options[name] = Given(scalar(value), where)
+            self.launch_options[name] = Given(scalar(value), place)
         return words
 
     def _read_arguments(self, words: list[Word]) -> None:
         """Note the settings of a program's arguments."""
         position = 0
         while position < len(words):
-            text, where = words[position]
+            text, place = words[position]
             position += 1
             if text.startswith("~"):
                 key = same_key(text[1:].partition("=")[0])
@@ -214,19 +214,19 @@ class CommandLine:
                     while position < len(words) and _is_value(words[position].text, values):
                         values.append(words[position].text)
                         position += 1
-                self._set(same_key(match.group(1)), values, where)
+                self._set(same_key(match.group(1)), values, place)
             elif match := _OVERRIDE.fullmatch(text):
-                self._set(same_key(match.group(2)), [match.group(3)], where)
+                self._set(same_key(match.group(2)), [match.group(3)], place)
             else:
                 self.positions.append(words[position - 1])
 
-    def _set(self, key: str, texts: list[str], where: str) -> None:
+    def _set(self, key: str, texts: list[str], place: str) -> None:
         """Note one option; one without a value is true, or false if its name begins with ``no``."""
         block, point, name = key.rpartition(".")
         if not texts and name.startswith("no_"):
             key, texts = f"{block}{point}{name[3:]}", ["false"]
         values = [scalar(text) for text in texts] or [True]
-        self.options[key] = Given(values if len(values) > 1 else values[0], where)
+        self.options[key] = Given(values if len(values) > 1 else values[0], place)
 
     @property
     def is_known(self) -> bool:
@@ -297,8 +297,8 @@ def _file_of(line: CommandLine) -> Path | None:
     folder, name = option("config_path") or option("cp"), option("config_name") or option("cn")
     if name:
         suffix = "" if str(name.value).endswith(SUFFIXES) else ".yaml"
-        where = str(folder.value) if folder else "."
-        return _existing(f"{where}/{name.value}{suffix}", line.folders)
+        folder_path = str(folder.value) if folder else "."
+        return _existing(f"{folder_path}/{name.value}{suffix}", line.folders)
     words = [
         Word(setting.value, setting.where)
         for key, setting in line.options.items()

@@ -191,8 +191,8 @@ class _YamlReader:
             if value.id == "mapping" and value.value:
                 yield from self.settings(value, key)
             else:
-                where = f"{self.path}:{name.start_mark.line + 1}{self.repeats.get(id(name), '')}"
-                yield key, Given(self.plain(value), where)
+                place = f"{self.path}:{name.start_mark.line + 1}{self.repeats.get(id(name), '')}"
+                yield key, Given(self.plain(value), place)
 
     def plain(self, node: Any) -> Any:
         """Return a value as Python's booleans, numbers, texts, lists and mappings."""
@@ -216,7 +216,7 @@ class _YamlReader:
         keys take the place of merged ones.
         """
         entries: dict[str, tuple[Any, Any]] = {}
-        own: set[str] = set()
+        names: set[str] = set()
         for name, value in sorted(node.value, key=lambda pair: not pair[0].tag.endswith(":merge")):
             self._count(name)
             if name.tag.endswith(":merge"):
@@ -228,10 +228,10 @@ class _YamlReader:
             elif name.id != "scalar":
                 raise self._error(name, "a key must be a name")
             else:
-                if name.value in own:
+                if name.value in names:
                     line = entries[name.value][0].start_mark.line + 1
                     self.repeats[id(name)] = f" (and not line {line})"
-                own.add(name.value)
+                names.add(name.value)
                 entries[name.value] = (name, value)
         return list(entries.values())
 

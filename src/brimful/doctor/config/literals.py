@@ -90,16 +90,16 @@ def _negated(node: ast.UnaryOp, names: Mapping[str, Any]) -> Any:
 
 def _computed(node: ast.BinOp, names: Mapping[str, Any]) -> Any:
     """Return the result of arithmetic on small numbers, or of two texts joined."""
-    left, right = literal(node.left, names), literal(node.right, names)
-    if isinstance(left, str) and isinstance(right, str) and isinstance(node.op, ast.Add):
-        return _text(left + right)
+    first, second = literal(node.left, names), literal(node.right, names)
+    if isinstance(first, str) and isinstance(second, str) and isinstance(node.op, ast.Add):
+        return _text(first + second)
     compute = _OPERATORS.get(type(node.op))
-    if compute is None or not all(type(value) in (int, float) for value in (left, right)):
+    if compute is None or not all(type(value) in (int, float) for value in (first, second)):
         raise ValueError
     is_power = isinstance(node.op, ast.Pow | ast.LShift)
-    if max(abs(left), abs(right)) > _MAX_OPERAND or (is_power and abs(right) > 64):
+    if max(abs(first), abs(second)) > _MAX_OPERAND or (is_power and abs(second) > 64):
         raise ValueError
     try:
-        return compute(left, right)
+        return compute(first, second)
     except (ArithmeticError, TypeError) as error:
         raise ValueError from error

@@ -109,8 +109,10 @@ def _only_configuration(folder: Path) -> Path:
         if len(names) == 1:
             return folder / names[0]
         if names:
-            more = len(names) - _MAX_NAMES
-            text = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+            num_unnamed = len(names) - _MAX_NAMES
+            text = ", ".join(names[:_MAX_NAMES]) + (
+                f" and {num_unnamed} more" if num_unnamed > 0 else ""
+            )
             raise SettingsError(
                 f"{folder} is a folder with {counted(len(names), 'configuration')}: {text}: "
                 "name one"

@@ -68,14 +68,14 @@ class GivenSettings:
     @cached_property
     def _nested(self) -> dict[str, Given | None]:
         """Settings by each end of their dotted key; None where two keys share the end."""
-        nested: dict[str, Given | None] = {}
+        ends: dict[str, Given | None] = {}
         for key, setting in self._exact.items():
             if not key.startswith(_EXACT_BLOCKS):
                 for position, letter in enumerate(key):
                     if letter == ".":
                         end = key[position + 1 :]
-                        nested[end] = None if end in nested else setting
-        return nested
+                        ends[end] = None if end in ends else setting
+        return ends
 
 
 def same_key(key: str) -> str:
@@ -83,36 +83,36 @@ def same_key(key: str) -> str:
     return key.replace("-", "_")
 
 
-def flat(key: str, value: Any, where: str) -> Iterator[tuple[str, Given]]:
+def flat(key: str, value: Any, place: str) -> Iterator[tuple[str, Given]]:
     """Yield a value with its key, or each value of a mapping with its dotted key.
 
     >>> [(key, given.value) for key, given in flat("a", {"b": 1, "c": {"d": []}}, "run.yaml:1")]
     [('a.b', 1), ('a.c.d', [])]
     """
     if not isinstance(value, dict) or not value:
-        yield key, Given(value, where)
+        yield key, Given(value, place)
         return
     for name, item in value.items():
-        yield from flat(f"{key}.{name}" if key else str(name), item, where)
+        yield from flat(f"{key}.{name}" if key else str(name), item, place)
 
 
 def overlaid(
-    below: Mapping[str, Given], above: Mapping[str, Given], removals: Collection[str] = ()
+    settings: Mapping[str, Given], arguments: Mapping[str, Given], removals: Collection[str] = ()
 ) -> dict[str, Given]:
     """Return the settings of a file with arguments on top, flattened.
 
     An argument takes the place of its key, and a mapping takes the place of its block.
 
     Args:
-        below: settings of the file, flat.
-        above: arguments, whose mappings are whole.
+        settings: of the file, flat.
+        arguments: of the command, whose mappings are whole.
         removals: keys and blocks of the file that do not count.
     """
-    names = {same_key(key) for key in (*above, *removals)}
+    names = {same_key(key) for key in (*arguments, *removals)}
     values = {
-        key: setting for key, setting in below.items() if names.isdisjoint(_heads(same_key(key)))
+        key: setting for key, setting in settings.items() if names.isdisjoint(_heads(same_key(key)))
     }
-    for key, setting in above.items():
+    for key, setting in arguments.items():
         values.update(flat(key, setting.value, setting.where))
     return values
 

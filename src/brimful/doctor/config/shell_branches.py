@@ -116,14 +116,14 @@ class Branches:
             words: of the command, without keywords.
             operator: text between the command before and this one, such as ``&&``.
         """
-        own = _success([word.text for word in words])
+        success = _success([word.text for word in words])
         guard: Truth = True
         if operator == "&&":
-            guard, self.status = self.status, _both(self.status, own)
+            guard, self.status = self.status, _both(self.status, success)
         elif operator == "||":
-            guard, self.status = _negated(self.status), _either(self.status, own)
+            guard, self.status = _negated(self.status), _either(self.status, success)
         else:
-            self.status = own
+            self.status = success
         return _both(self.taken, guard)
 
     def after(self, end: str) -> None:
@@ -161,11 +161,11 @@ def _success(texts: Sequence[str]) -> Truth:
         return bool("".join(texts))
     if len(texts) != 3:
         return None
-    left, operator, right = texts
+    first, operator, second = texts
     if operator in ("=", "==", "!="):
-        return fnmatchcase(left, right) == (operator != "!=")
-    if operator in _COMPARISONS and left.isdigit() and right.isdigit():
-        return bool(_COMPARISONS[operator](int(left), int(right)))
+        return fnmatchcase(first, second) == (operator != "!=")
+    if operator in _COMPARISONS and first.isdigit() and second.isdigit():
+        return bool(_COMPARISONS[operator](int(first), int(second)))
     return None
 
 
@@ -178,9 +178,9 @@ def _negated(truth: Truth) -> Truth:
     return None if truth is None else not truth
 
 
-def _both(left: Truth, right: Truth) -> Truth:
-    return False if False in (left, right) else None if None in (left, right) else True
+def _both(first: Truth, second: Truth) -> Truth:
+    return False if False in (first, second) else None if None in (first, second) else True
 
 
-def _either(left: Truth, right: Truth) -> Truth:
-    return _negated(_both(_negated(left), _negated(right)))
+def _either(first: Truth, second: Truth) -> Truth:
+    return _negated(_both(_negated(first), _negated(second)))

@@ -75,11 +75,11 @@ class _Fields:
         self.words: list[Word] = []
         self.is_open = False
 
-    def add(self, text: str, where: str) -> None:
+    def add(self, text: str, place: str) -> None:
         """Add text to the word that is open, or begin one."""
         if self.is_open:
-            text, where = self.words[-1].text + text, self.words.pop().where
-        self.words.append(Word(text, where))
+            text, place = self.words[-1].text + text, self.words.pop().where
+        self.words.append(Word(text, place))
         self.is_open = True
 
     def add_words(self, words: Sequence[Word]) -> None:
@@ -88,10 +88,10 @@ class _Fields:
             self.is_open = self.is_open and position == 0
             self.add(*word)
 
-    def add_split(self, text: str, where: str) -> None:
+    def add_split(self, text: str, place: str) -> None:
         """Add the words of an unquoted variable."""
         self.is_open = self.is_open and not text[:1].isspace()
-        self.add_words([Word(piece, where) for piece in text.split()])
+        self.add_words([Word(piece, place) for piece in text.split()])
         self.is_open = self.is_open and not text[-1:].isspace()
 
 
@@ -282,33 +282,33 @@ class _Script:
         """Return the next word, as the words that its variables make of it."""
         fields = _Fields()
         while self.position < len(self.text):
-            start, where = self.position, self.where
+            start, place = self.position, self.where
             letter = self.text[start]
             if match := _PLAIN.match(self.text, start):
                 self.position = match.end()
-                fields.add(match.group(), where)
+                fields.add(match.group(), place)
             elif letter == "\\":
                 self.position += 2
                 if self.text[start + 1 : start + 2] != "\n":
-                    fields.add(self.text[start + 1 : start + 2], where)
+                    fields.add(self.text[start + 1 : start + 2], place)
             elif letter == "'":
                 self.position = self._find("'", start + 1) + 1
-                fields.add(self.text[start + 1 : self.position - 1], where)
+                fields.add(self.text[start + 1 : self.position - 1], place)
             elif letter == '"':
                 fields.add_words(self._quoted())
             elif letter == "`":
                 self.position = self._find("`", start + 1) + 1
-                fields.add(self.text[start : self.position], where)
+                fields.add(self.text[start : self.position], place)
             elif letter == "$":
                 value = self._variable()
                 if value is None:
-                    fields.add(self.text[start : self.position], where)
+                    fields.add(self.text[start : self.position], place)
                 elif isinstance(value, list):
                     fields.add_words(value)
                 elif is_split:
-                    fields.add_split(value, where)
+                    fields.add_split(value, place)
                 else:
-                    fields.add(value, where)
+                    fields.add(value, place)
             else:
                 break
         return fields.words
@@ -316,21 +316,19 @@ class _Script:
     def _quoted(self) -> list[Word]:
         """Return the text in double quotes: one word, or the words of an array in it."""
         fields = _Fields()
-        where, has_array = self.where, False
+        place, has_array = self.where, False
         self.position += 1
         while (letter := self.text[self.position : self.position + 1]) != '"':
             start = self.position
             if not letter:
-                raise SettingsError(f"{where}: a quote is not closed")
+                raise SettingsError(f"{place}: a quote is not closed")
             if letter == "\\":
-                following = self.text[start + 1 : start + 2]
+                escape = self.text[start + 1 : start + 2]
                 self.position += 2
                 # Only these lose their backslash in double quotes.
                 fields.add(
-                    {"\n": ""}.get(following, following)
-                    if following in '\n"\\$`'
-                    else f"\\{following}",
-                    where,
+                    {"\n": ""}.get(escape, escape) if escape in '\n"\\$`' else f"\\{escape}",
+                    place,
                 )
             elif letter == "$":
                 value = self._variable()
@@ -338,25 +336,25 @@ class _Script:
                     has_array = True
                     fields.add_words(value)
                 else:
-                    fields.add(self.text[start : self.position] if value is None else value, where)
+                    fields.add(self.text[start : self.position] if value is None else value, place)
             else:
                 match = _PLAIN_IN_QUOTES.match(self.text, start)
                 assert match is not None
                 self.position = match.end()
-                fields.add(match.group(), where)
+                fields.add(match.group(), place)
         self.position += 1
-        return fields.words or ([] if has_array else [Word("", where)])
+        return fields.words or ([] if has_array else [Word("", place)])
 
     def _variable(self) -> _Value:
         """Return the value of the variable that begins here, and go on after it; None if it is
         unknown.
         """
         start = self.position
-        following = self.text[start + 1 : start + 2]
+        letter = self.text[start + 1 : start + 2]
         if self.text.startswith("$((", start):
             self.position = self._closing(start + 1) + 1
             return self._sum(self.text[start + 3 : self.position - 2])
-        if following == "(":
+        if letter == "(":
             self.position = self._closing(start + 1) + 1
             command = self.text[start + 2 : self.position - 1].strip()
             if command.startswith("expr "):
@@ -366,10 +364,10 @@ class _Script:
             if match := _ECHO.fullmatch(command):
                 return " ".join(self._expanded(match.group(1).replace('"', "")).split())
             return self._folder(command)
-        if following == "{":
+        if letter == "{":
             self.position = self._closing(start + 1) + 1
             return self._parameter(self.text[start + 2 : self.position - 1])
-        if following == "'":
+        if letter == "'":
             self.position = self._find("'", start + 2) + 1
             return self.text[start + 2 : self.position - 1]
         match = re.compile(r"\$(\w+|[@*#?$!-])").match(self.text, start)
@@ -446,16 +444,16 @@ class _Script:
 
     def _closing(self, start: int) -> int:
         """Return the position of the bracket that closes the one at ``start``."""
-        opening = self.text[start]
-        closing = {"(": ")", "{": "}"}[opening]
+        begin = self.text[start]
+        end = {"(": ")", "{": "}"}[begin]
         depth = 0
-        skipped = _QUOTES if opening == "(" else _ESCAPE
+        pattern = _QUOTES if begin == "(" else _ESCAPE
         position = start
         while position < len(self.text):
-            if match := skipped.match(self.text, position):
+            if match := pattern.match(self.text, position):
                 position = match.end()
                 continue
-            depth += (self.text[position] == opening) - (self.text[position] == closing)
+            depth += (self.text[position] == begin) - (self.text[position] == end)
             if depth == 0:
                 return position
             position += 1
@@ -563,9 +561,9 @@ def _lines_of(script: _Script, words: list[Word], depth: int) -> list[CommandLin
         inner.variables, inner.exports = script.variables, script.exports
         return _lines(inner, depth + 1)
     if name in ("source", ".") and len(words) > 1:
-        if opened := script.opened(words[1].text, words[2:]):
-            opened.variables, opened.exports = script.variables, script.exports
-            return _lines(opened, depth + 1)
+        if library := script.opened(words[1].text, words[2:]):
+            library.variables, library.exports = script.variables, script.exports
+            return _lines(library, depth + 1)
         return []
     line = CommandLine.of(words, script.environment)
     line.folders = script.folders
@@ -584,8 +582,8 @@ def _lines_of(script: _Script, words: list[Word], depth: int) -> list[CommandLin
     else:
         # A program in a variable of the environment, such as $COMMAND of verl.
         return [line] if line.is_known or _is_of_user(line) else []
-    if words and (opened := script.opened(words[0].text, words[1:])):
-        return _lines(opened.with_environment(line.environment), depth + 1)
+    if words and (file := script.opened(words[0].text, words[1:])):
+        return _lines(file.with_environment(line.environment), depth + 1)
     return [line] if line.program[0].endswith(".sh") else []
 
 
