@@ -1,0 +1,135 @@
+"""State of a job that forwards change, put back as it was.
+
+A forward may write more than its output: running statistics, counters, caches, lists of auxiliary
+losses, random numbers. A probe runs several forwards that the job does not know of, so all of it is
+put back. Parameters are never written by a forward, and gradients need a backward.
+"""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from brimful.verify.modes import training
+
+_OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
+"""Attributes that torch itself keeps in a module: parameters, hooks, buffers, mode."""
+
+_WRAPPERS = ("torch.distributed.", "torch.nn.parallel.", "torch._dynamo.", "deepspeed.")
+"""Packages of modules that keep the state of a parallelism: a forward begins it once and for
+all.
+"""
+
+_Restore: TypeAlias = Callable[[], None]
+
+
+@contextlib.contextmanager
+def unchanged(model: torch.nn.Module) -> Iterator[None]:
+    """Run forwards without gradients and with every rate of dropout at 0, and put everything back.
+
+    Put back are: modes, buffers, attributes of modules and of their configurations, and the random
+    numbers of Python, NumPy, torch and of generators in modules.
+
+    >>> layer = torch.nn.BatchNorm1d(2)
+    >>> with unchanged(layer):
+    ...     output = layer(torch.rand(8, 2) + 5)
+    >>> layer.running_mean.tolist(), int(layer.num_batches_tracked)
+    ([0.0, 0.0], 0)
+    """
+    restores = [_random_numbers(), *_values_of_buffers(model)]
+    for holder in _holders(model):
+        restores.append(_attributes(holder))
+    try:
+        with torch.no_grad(), training(model):
+            # Noise on embeddings (NEFTune) has a rate of its own.
+            for module in model.modules():
+                if hasattr(module, "neftune_noise_alpha"):
+                    module.neftune_noise_alpha = 0.0
+            yield
+    finally:
+        with torch.no_grad():
+            for restore in restores:
+                restore()
+        # Weights that autocast converts without gradients would be taken for the ones with.
+        if torch.is_autocast_cache_enabled():
+            torch.clear_autocast_cache()
+
+
+def _holders(model: torch.nn.Module) -> list[Any]:
+    """Return the modules that are not wrappers, and their configurations, each once."""
+    holders: dict[int, Any] = {}
+    for module in model.modules():
+        if type(module).__module__.startswith(_WRAPPERS):
+            continue
+        config = getattr(module, "config", None)
+        for holder in (module, config):
+            if hasattr(holder, "__dict__"):
+                holders[id(holder)] = holder
+    return list(holders.values())
+
+
+def _random_numbers() -> _Restore:
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    # A process that has not used its GPU has no numbers there.
+    has_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    cuda = torch.cuda.get_rng_state_all() if has_cuda else []
+
+    def restore() -> None:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+    return restore
+
+
+def _values_of_buffers(model: torch.nn.Module) -> Iterator[_Restore]:
+    """Yield how the values of each buffer are put back; ``training`` puts back the buffers
+    themselves.
+    """
+    for buffer in model.buffers():
+        yield _contents(buffer)
+
+
+def _attributes(holder: Any) -> _Restore:
+    """Return how the attributes of a module or a configuration are put back, and what is in
+    them.
+    """
+    values = {name: item for name, item in vars(holder).items() if name not in _OWN_ATTRIBUTES}
+    contents = [_contents(item) for item in values.values()]
+
+    def restore() -> None:
+        attributes = vars(holder)
+        for name in attributes.keys() - values.keys() - _OWN_ATTRIBUTES:
+            del attributes[name]
+        attributes.update(values)
+        for put_back in contents:
+            put_back()
+
+    return restore
+
+
+def _contents(item: Any) -> _Restore:
+    """Return how the contents of an object are put back: tensors, arrays, containers,
+    generators.
+    """
+    if isinstance(item, torch.Tensor):
+        value = item.detach().clone()
+        return lambda: item.data.copy_(value) and None
+    if isinstance(item, torch.Generator):
+        state = item.get_state()
+        return lambda: item.set_state(state) and None
+    if isinstance(item, np.ndarray):
+        array = item.copy()
+        return lambda: np.copyto(item, array)
+    if isinstance(item, list):
+        entries = list(item)
+        return lambda: item.__setitem__(slice(None), entries)
+    if isinstance(item, (dict, set)):
+        copy = item.copy()
+        return lambda: item.clear() or item.update(copy)
+    return lambda: None
