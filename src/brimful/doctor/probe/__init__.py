@@ -1,1 +1,24 @@
-"""Probe: the forward of a running job, with other tokens in one segment."""
+"""Probe: the forward of a running job, with other tokens in one segment.
+
+``probe`` watches a loop of one's own, ``callbacks`` a trainer, ``megatron`` a schedule of pipeline
+stages. ``exchange`` chooses what is exchanged, ``forwards`` runs it, ``recorder`` keeps hidden
+states and losses, ``leaks`` tells a leak from rounding, ``unchanged`` puts everything back,
+``ranks`` lets all ranks come to one verdict, ``step`` counts targets and divisors, ``findings``
+writes the report.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _CallablePackage(ModuleType):
+    """Package that is called as its function ``probe`` is: both are ``brimful.doctor.probe``."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        from brimful.doctor.probe.probe import probe
+
+        return probe(*args, **options)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

@@ -43,7 +43,7 @@ class Reach:
         own: ``bool[R, T]``: the changed segment; nothing if this rank has changed none.
         exposed: ``bool[R, T]``: other samples that a leak would reach.
         protected: ``bool[R, T]``: other samples that no leak reaches.
-        segments: of the recorded rows, numbered as ``rows``.
+        segments: of the recorded rows; their rows are numbers among the recorded ones.
         rows: rows of the batch that are recorded.
     """
 

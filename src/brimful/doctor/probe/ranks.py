@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -117,3 +117,13 @@ class RankTalk:
         except RuntimeError:
             return [rank for rank, key in keys.items() if not self.store.check([key])]
         return []
+
+
+def rank_names(numbers: Iterable[int]) -> str:
+    """Return the name of ranks.
+
+    >>> rank_names([3]), rank_names([0, 1, 5])
+    ('rank 3', 'ranks 0, 1 and 5')
+    """
+    *others, last = map(str, numbers)
+    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"

@@ -28,7 +28,7 @@ _MAX_BYTES = 64 << 20
 _LOGITS_OF_A_CHUNK = 1 << 24
 """Logits that are converted to float32 at a time."""
 
-_STACKS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+STACKS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 """Containers of layers."""
 
 _WRAPPER_NAMES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -109,6 +109,10 @@ class LayerState(NamedTuple):
     name: str
     values: torch.Tensor
 
+    def at(self, place: tuple[slice, slice]) -> LayerState:
+        """Return some rows and columns."""
+        return self._replace(values=self.values[place])
+
 
 @dataclass
 class Recording:
@@ -180,7 +184,7 @@ def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     def visit(module: torch.nn.Module, name: str) -> None:
         for key, child in module.named_children():
             path = name if key in _WRAPPER_NAMES else f"{name}.{key}".removeprefix(".")
-            if isinstance(module, _STACKS):
+            if isinstance(module, STACKS):
                 layers[path] = child
             else:
                 visit(child, path)
@@ -326,4 +330,4 @@ def _parts(output: Any) -> dict[str, Any]:
         return dict(output._asdict())
     if isinstance(output, (list, tuple)):
         return {str(number): item for number, item in enumerate(output)}
-    return {}
+    return dict(getattr(output, "__dict__", {}))

@@ -8,6 +8,7 @@ put back. Parameters are never written by a forward, and gradients need a backwa
 import contextlib
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ _WRAPPERS = ("torch.distributed.", "torch.nn.parallel.", "torch._dynamo.", "deep
 all.
 """
 
-_Restore: TypeAlias = Callable[[], None]
+_Restore: TypeAlias = Callable[[], object]
 
 
 @contextlib.contextmanager
@@ -118,18 +119,22 @@ def _contents(item: Any) -> _Restore:
     generators.
     """
     if isinstance(item, torch.Tensor):
-        value = item.detach().clone()
-        return lambda: item.data.copy_(value) and None
+        return partial(item.data.copy_, item.detach().clone())
     if isinstance(item, torch.Generator):
-        state = item.get_state()
-        return lambda: item.set_state(state) and None
+        return partial(item.set_state, item.get_state())
     if isinstance(item, np.ndarray):
-        array = item.copy()
-        return lambda: np.copyto(item, array)
+        return partial(np.copyto, item, item.copy())
     if isinstance(item, list):
-        entries = list(item)
-        return lambda: item.__setitem__(slice(None), entries)
+        return partial(item.__setitem__, slice(None), list(item))
     if isinstance(item, (dict, set)):
-        copy = item.copy()
-        return lambda: item.clear() or item.update(copy)
-    return lambda: None
+        return partial(_refill, item, item.copy())
+    return _nothing
+
+
+def _refill(container: Any, contents: Any) -> None:
+    container.clear()
+    container.update(contents)
+
+
+def _nothing() -> None:
+    """Put nothing back: numbers and strings cannot change."""

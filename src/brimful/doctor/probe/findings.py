@@ -1,0 +1,318 @@
+"""Report of a probe: lines and findings from the measurements of one rank, and of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from brimful.base.wording import counted
+from brimful.doctor.batch.claims import is_mask_of_pairs
+from brimful.doctor.batch.view import Segment
+from brimful.doctor.batch.words import Role
+from brimful.doctor.probe.forwards import Evidence, size_of
+from brimful.doctor.probe.leaks import Leak, find_leak, moves_everywhere, rounding_of
+from brimful.doctor.probe.ranks import rank_names
+from brimful.doctor.report import DoctorReport, Finding, Judgment, Line
+from brimful.doctor.report import Evidence as Known
+from brimful.verify.modes import current_implementation
+from brimful.verify.setup import parity_limit_of
+
+_STATE_WORDS = ("mamba", "deltanet", "linearattention", "recurrent", "rwkv", "conv", "ssm", "statespace")
+"""Words in lower-case names of classes that carry a state or a convolution along the row."""
+
+ROUTER_LOSSES = ("aux_loss", "router_aux_loss", "load_balancing_loss", "balance_loss")
+"""Names of losses that balance experts."""
+
+
+class RankReport:
+    """Report of one rank from its measurements.
+
+    Args:
+        evidence: the measurements.
+        model: the module that was called.
+        config: of the model; None if it has none.
+        arguments: of the call, by name.
+        stage: prefix of layers, such as ``stage 1 of 2, ``.
+    """
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        model: torch.nn.Module,
+        config: Any,
+        arguments: Mapping[str, Any],
+        stage: str = "",
+    ) -> None:
+        self._evidence, self._model, self._config = evidence, model, config
+        self._arguments, self._stage = arguments, stage
+        self._leak = find_leak(
+            evidence.layers, evidence.reach, evidence.dtype, coupled=evidence.coupled
+        )
+
+    def report(self) -> DoctorReport:
+        """Return lines and findings."""
+        findings = list(self._findings())
+        return DoctorReport("probe", tuple(self._lines()), tuple(findings))
+
+    def _lines(self) -> Iterator[Line]:
+        evidence = self._evidence
+        rows, width = evidence.view.shape
+        samples = counted(len(evidence.view.segments), "sample")
+        text = f"{samples} in {counted(rows, 'row')} of {width:,} tokens"
+        yield Line("packing", text, Known.SEEN, evidence.view.evidence)
+        yield self._isolation()
+        names = sorted(
+            {
+                type(module).__name__
+                for module in self._model.modules()
+                if type(module).__name__.endswith("Attention")
+            }
+        )
+        text = current_implementation(self._model)
+        if text != "as it is" or names:
+            yield Line("attention", f"{text}{f' in {names[0]}' if names else ''}", Known.SHOWN)
+        if evidence.alone_gap is not None and self._leak is None and not self._is_apart_unknown:
+            limit = parity_limit_of(evidence.dtype)
+            if evidence.alone_gap <= limit:
+                text = f"{evidence.alone_by} of samples alone differ by {evidence.alone_gap:.1e}"
+                yield Line("positions", text, Known.SHOWN)
+
+    def _isolation(self) -> Line:
+        evidence, exchange = self._evidence, self._evidence.exchange
+        if exchange is None:
+            return Line("isolation", "no two samples share a row of this batch")
+        if self._is_apart_unknown:
+            text = "other tokens in a sample do not even move the sample's own numbers"
+            return Line("isolation", text)
+        if self._leak is not None:
+            return Line("isolation", f"neighbors move from {self._leak.name} on", Known.SHOWN)
+        if (layer := moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)) is not None:
+            return Line("isolation", f"tokens of all rows move in {layer.name}")
+        what = "the padding" if exchange.is_padding else "one sample"
+        number = sum(layer.name != "loss" for layer in evidence.layers)
+        where = [counted(number, "layer")] if number else []
+        where += ["losses"] if number < len(evidence.layers) else []
+        largest = max(
+            float((layer.sizes * evidence.reach.exposed).max(initial=0.0))
+            for layer in evidence.layers
+        )
+        moved = f"move by {largest:.1e}, as rounding does" if largest else "do not move"
+        text = f"other tokens in {what}: the others {moved} ({' and '.join(where)})"
+        return Line("isolation", text, Known.SHOWN)
+
+    @property
+    def _is_apart_unknown(self) -> bool:
+        """True if the exchange did not even move the exchanged tokens themselves."""
+        exchange = self._evidence.exchange
+        return (
+            exchange is not None
+            and not exchange.is_padding
+            and self._evidence.own <= rounding_of(self._evidence.dtype)
+        )
+
+    def _findings(self) -> Iterator[Finding]:
+        evidence = self._evidence
+        if self._leak is not None:
+            yield self._leak_finding(self._leak)
+        elif (
+            layer := moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)
+        ) is not None:
+            detail = (
+                f"other tokens in one row move tokens of other rows, first in {self._name(layer.name)}: "
+                "statistics or scales of the whole batch, so isolation could not be shown"
+            )
+            yield shown("isolation", detail, judgment=Judgment.SUSPECT)
+        elif not self._is_apart_unknown:
+            yield from self._gaps()
+        yield from self._wrong_output()
+        yield from self._auxiliary_loss()
+
+    def _leak_finding(self, leak: Leak) -> Finding:
+        evidence, exchange = self._evidence, self._evidence.exchange
+        neighbor = leak.segment._replace(row=evidence.reach.rows[leak.segment.row])
+        sizes = {layer.name: layer.sizes for layer in evidence.layers}
+        layers = [layer.name for layer in evidence.layers if layer.name != "loss"]
+        number = f" (layer {leak.layer + 1} of {len(layers)})" if leak.layer < len(layers) else ""
+        if exchange is None:
+            changed, side = "a sample on another rank", ""
+        else:
+            what = "padding" if exchange.is_padding else "the sample"
+            changed = f"{what} at {_place(exchange.segment)}"
+            is_later = exchange.segment.start < neighbor.start
+            side = f", {'after' if is_later else 'before'} it"
+        detail = (
+            f"other tokens in {changed} move {leak.moved} of {neighbor.length} tokens of the "
+            f"sample at {_place(neighbor)}{side}, first in {self._name(leak.name)}{number}, "
+            f"by {leak.size:.1e}"
+        )
+        if "loss" in sizes:
+            detail += f"; losses of others move by up to {self._moved_loss(sizes['loss']):.1e}"
+        problem, change = self._cause(leak)
+        return shown("isolation", detail, problem, change)
+
+    def _moved_loss(self, sizes: Any) -> float:
+        return float((sizes * self._evidence.reach.exposed).max())
+
+    def _name(self, layer: str) -> str:
+        module = dict(self._model.named_modules()).get(layer)
+        kind = "" if module is None else f" ({type(module).__name__})"
+        return f"{self._stage}{'the losses' if layer == 'loss' else layer}{kind}"
+
+    def _cause(self, leak: Leak) -> tuple[str, str]:
+        """Return the problem and the change that the circumstances of a leak suggest."""
+        evidence = self._evidence
+        if evidence.exchange is not None and evidence.exchange.is_padding:
+            return "padding_seen", "give the mask of padding to every layer"
+        module = dict(self._model.named_modules()).get(leak.name)
+        classes = {type(part).__name__.lower() for part in module.modules()} if module else set()
+        if any(word in name for word in _STATE_WORDS for name in classes):
+            return (
+                "state_crosses",
+                "give seq_idx and cu_seq_lens to layers with a state, and install kernels that "
+                "obey them (causal-conv1d, flash-linear-attention, mamba-ssm); or one sample a row",
+            )
+        masks = evidence.view.words_with(Role.MASK)
+        if any(is_mask_of_pairs(word) for word in masks):
+            return (
+                "mask_replaced",
+                "an attention implementation that takes this mask: sdpa or eager",
+            )
+        if masks and evidence.view.evidence not in {str(word) for word in masks}:
+            return "mask_hides_packs", "leave attention_mask out of packed batches"
+        if self._cache_is_on and (evidence.mode_gap or 0.0) > parity_limit_of(evidence.dtype):
+            return (
+                "neighbors_seen",
+                "use_cache=False: with a cache packed samples are not looked for",
+            )
+        if leak.layer > 0:
+            return "boundaries_lost", f"give the boundaries to {leak.name} as well"
+        if not self._tells_boundaries:
+            return (
+                "boundaries_missing",
+                "give the model positions that begin again, cu_seq_lens or a mask of all pairs",
+            )
+        return (
+            "boundaries_ignored",
+            "an attention implementation that obeys the boundaries: flash_attention_2, or a mask "
+            "of all pairs",
+        )
+
+    @property
+    def _cache_is_on(self) -> bool:
+        is_default = bool(getattr(self._config, "use_cache", False))
+        return bool(self._arguments.get("use_cache", is_default))
+
+    @property
+    def _tells_boundaries(self) -> bool:
+        """True if the word that tells the segments reaches the model."""
+        evidence = self._evidence.view.evidence
+        return bool(evidence) and self._arguments.get(evidence.split(".")[0]) is not None
+
+    def _gaps(self) -> Iterator[Finding]:
+        """Yield differences between packed and alone, and between training and evaluation."""
+        evidence = self._evidence
+        limit = parity_limit_of(evidence.dtype)
+        if evidence.mode_gap is not None and evidence.mode_gap > limit:
+            detail = (
+                f"the same batch gives other losses in evaluation than in training: by "
+                f"{evidence.mode_gap:.1e}, with dropout at 0"
+            )
+            yield shown(
+                "isolation",
+                detail,
+                "evaluation_differs",
+                "use the same attention and the same batches in training and evaluation",
+                Judgment.SUSPECT,
+            )
+        elif evidence.alone_gap is not None and evidence.alone_gap > limit:
+            detail = (
+                f"{evidence.alone_by} of samples differ by {evidence.alone_gap:.1e} from the same "
+                "samples alone, although no sample sees another"
+            )
+            yield shown(
+                "positions",
+                detail,
+                "positions_run_on" if self._positions_run_on else "",
+                "number every sample from the same position",
+                Judgment.WRONG if self._positions_run_on else Judgment.SUSPECT,
+            )
+
+    @property
+    def _positions_run_on(self) -> bool:
+        view = self._evidence.view
+        if view.positions is None:
+            return True
+        firsts = view.positions.reshape(-1)[view.bounds[0]]
+        return bool((firsts != firsts.min()).any())
+
+    def _wrong_output(self) -> Iterator[Finding]:
+        vocab, hidden = size_of(self._config, "vocab_size"), size_of(self._config, "hidden_size")
+        if vocab is None or hidden is None or vocab == hidden:
+            return
+        for name, width in self._evidence.outcome.widths.items():
+            is_hidden = "hidden" in name
+            if (is_hidden and width == vocab) or (name == "logits" and width == hidden):
+                kind = "logits of the vocabulary" if is_hidden else "hidden states"
+                detail = f"{name} of the output has {width} channels: these are {kind}"
+                judgment = Judgment.WRONG if is_hidden else Judgment.SUSPECT
+                change = "compute the loss from the output that the model returns"
+                yield shown("targets", detail, "wrong_output", change, judgment)
+
+    def _auxiliary_loss(self) -> Iterator[Finding]:
+        """Yield a balance of experts that was asked for and is missing or 0."""
+        is_default = bool(getattr(self._config, "output_router_logits", False))
+        if not self._arguments.get("output_router_logits", is_default):
+            return
+        losses = self._evidence.outcome.extra_losses
+        for name in ROUTER_LOSSES:
+            if name in losses and not losses[name]:
+                detail = f"output_router_logits is set, and {name} is {losses[name]}"
+                change = "add the loss that balances experts to the loss of packed rows"
+                yield shown("targets", detail, "auxiliary_loss", change)
+
+
+def shown(
+    topic: str,
+    detail: str,
+    problem: str = "",
+    change: str = "",
+    judgment: Judgment = Judgment.WRONG,
+) -> Finding:
+    return Finding(topic, judgment, detail, Known.SHOWN, problem, change)
+
+
+def _place(segment: Segment) -> str:
+    """Return the place of a segment: ``row 0, 12 to 20``."""
+    return f"row {segment.row}, {segment.start:,} to {segment.stop:,}"
+
+
+def merged(reports: Mapping[int, DoctorReport]) -> DoctorReport:
+    """Return one report of all ranks, the same on each of them; what all ranks say is said once.
+
+    >>> line = Line("isolation", "others do not move", Known.SHOWN)
+    >>> reports = {0: DoctorReport("probe", (line,)), 1: DoctorReport("probe", ())}
+    >>> merged(reports).lines[0].text
+    'rank 0: others do not move'
+    """
+    lines: dict[Line, list[int]] = {}
+    findings: dict[Finding, list[int]] = {}
+    for rank in sorted(reports):
+        for line in reports[rank].lines:
+            lines.setdefault(line, []).append(rank)
+        for finding in reports[rank].findings:
+            findings.setdefault(finding, []).append(rank)
+
+    def prefix(ranks: list[int]) -> str:
+        return "" if len(ranks) == len(reports) else f"{rank_names(ranks)}: "
+
+    report = DoctorReport(
+        "probe",
+        tuple(replace(line, text=prefix(ranks) + line.text) for line, ranks in lines.items()),
+        tuple(replace(item, detail=prefix(at) + item.detail) for item, at in findings.items()),
+        tuple(dict.fromkeys(note for report in reports.values() for note in report.notes)),
+    )
+    # Of several lines of a topic the strongest evidence counts.
+    return replace(report.with_others(), subject=report.subject)

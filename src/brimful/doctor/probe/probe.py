@@ -1,0 +1,314 @@
+"""Probe inside of a running job: the forward that the job makes, with other tokens in one
+segment.
+
+::
+
+    first forward in training        three forwards and one in evaluation, everything put back
+    forwards until the next step     targets are counted
+    step of the optimizer            the report is complete, all hooks are gone
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from brimful.base.checks import check_type, is_number
+from brimful.base.wording import setting
+from brimful.doctor.batch.view import BatchView, read_batch
+from brimful.doctor.probe.findings import RankReport, merged
+from brimful.doctor.probe.forwards import Forwards, ModuleCall, ProbeStopped
+from brimful.doctor.probe.ranks import RankTalk, rank_names
+from brimful.doctor.probe.recorder import STACKS
+from brimful.doctor.probe.step import StepCount, step_report
+from brimful.doctor.report import DoctorReport, Line
+from brimful.errors import BrimfulError, RankFailedError, SettingsError
+from brimful.verify.modes import first_sentence
+
+__all__ = ["Probe", "probe"]
+
+_MAX_FORWARDS = 1024
+"""Forwards of one step that are counted: a loop without an optimizer of torch ends there."""
+
+
+def probe(
+    model: torch.nn.Module,
+    *,
+    on_fault: str = "warn",
+    group: Any = None,
+    tokens: str | None = None,
+    timeout: float = 60.0,
+) -> Probe:
+    """Probe a model in its own training loop: do samples of one row see each other?
+
+    At the first forward in training mode the model runs four more times, without gradients: on the
+    batch as it is, with the tokens of one segment exchanged, with one sample alone in each row, and
+    in evaluation. Tokens of other segments must stand, in every layer. Then everything is as it was:
+    weights, buffers, random numbers, attributes, gradients; losses of the run do not change by a
+    bit. The report is complete when the optimizer makes its first step.
+
+    ::
+
+        with probe(model) as check:
+            for batch in check.watch(loader):
+                loss = model(**batch).loss
+                …
+        print(check.report)
+
+    Args:
+        model: the outermost module, with its wrappers (DDP, FSDP, PEFT, compiled); the module that
+            is called with tokens may lie in it.
+        on_fault: ``warn`` logs the report, ``raise`` ends the run with it on all ranks.
+        group: ranks that take part; all ranks of the job if None.
+        tokens: name of the argument that holds the tokens, if it is none of ``input_ids``,
+            ``tokens``, ``input``, ….
+        timeout: seconds that ranks wait for each other. A rank that gives no answer is named, and
+            training goes on.
+
+    Raises:
+        SettingsError: another ``on_fault``, or a time that is not positive.
+
+    >>> from brimful.verify.models import tiny_model
+    >>> model, ids = tiny_model("qwen2").train(), torch.arange(3, 15)[None]
+    >>> batch = {"input_ids": ids, "position_ids": torch.arange(12)[None] % 6, "use_cache": False}
+    >>> with probe(model) as check:
+    ...     output = model(**batch, labels=ids)
+    >>> print(check.report)
+    probe
+    packing             seen     2 samples in 1 row of 12 tokens
+    samples apart       shown    other tokens in one sample: the others do not move (2 layers and losses)
+    attention           shown    sdpa in Qwen2Attention
+    positions           shown    losses of samples alone differ by 0.0e+00
+    divisor of the loss shown    sum of losses ÷ 11 targets of each micro-batch
+    samples a step      seen     2 samples and 11 targets in a micro-batch
+    NOTHING FOUND: samples were shown to be apart
+    """
+    return Probe(model, on_fault=on_fault, group=group, tokens=tokens, timeout=timeout)
+
+
+class Probe:
+    """Probe of one model; see ``probe``.
+
+    Attributes:
+        report: the report so far; it says nothing before the first forward.
+        complete: true once the first step was counted.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        on_fault: str = "warn",
+        group: Any = None,
+        tokens: str | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        check_type("model", model, (torch.nn.Module,), "a module of torch")
+        if on_fault not in ("warn", "raise"):
+            raise SettingsError(f"{setting('on_fault', on_fault)} must be warn or raise")
+        if not is_number(timeout) or not timeout > 0:
+            raise SettingsError(
+                f"{setting('timeout', timeout)} must be a number of seconds above 0"
+            )
+        self.report = DoctorReport("probe", (Line("isolation", "no forward in training yet"),))
+        self.complete = False
+        self._model, self._raises, self._tokens = model, on_fault == "raise", tokens
+        self._group, self._timeout = group, timeout
+        self._talk: RankTalk | None = None
+        self._loaded: Mapping[str, Any] = {}
+        self._count = StepCount()
+        self._module: torch.nn.Module | None = None
+        self._handles: list[Any] = []
+        self._is_busy = False
+        self._reason = "no module of the model was called in training mode"
+
+    def __repr__(self) -> str:
+        return f"Probe({type(self._model).__name__}, {self.report.verdict})"
+
+    def __enter__(self) -> Probe:
+        return self.attach()
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self.detach()
+
+    def attach(self) -> Probe:
+        """Register the hooks. The context manager does this, and ``detach`` at its end."""
+        if self._handles or self.complete:
+            return self
+        self._talk = RankTalk.of_group(self._group, self._timeout)
+        before: Any = self._before
+        # Once compiled into a model, a hook would never be called.
+        if "torch._dynamo" in sys.modules:
+            before = torch.compiler.disable(before)
+        # First of all hooks: FSDP gathers weights in its own, and must do so for each forward.
+        self._handles = [
+            module.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
+            for module in _outer_modules(self._model)
+        ]
+        self._handles.append(register_optimizer_step_pre_hook(self._on_step))
+        return self
+
+    def detach(self) -> None:
+        """Remove the hooks, and complete the report without a step of the optimizer."""
+        if self._handles and not self.complete:
+            self._finish()
+
+    def watch(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of a loader, and remember the one in use.
+
+        A loader may know boundaries and labels that never reach the model: ``doc_lens``, labels of
+        a loss that is computed outside of it.
+        """
+        for batch in loader:
+            self._loaded = batch if isinstance(batch, Mapping) else {}
+            yield batch
+
+    def tell_loss(
+        self, loss: Any, *, divisor: float | None = None, expected: float | None = None
+    ) -> None:
+        """Give the loss of the first micro-batch, if it is computed outside of the model.
+
+        Args:
+            loss: a number, or a tensor with one.
+            divisor: what the sum over targets was divided by; the targets of the micro-batch if
+                None.
+            expected: what the loss must be before any step, such as ``math.log(2)`` for DPO.
+        """
+        if not self.complete and self._count.step_loss is None:
+            self._count.step_loss = float(getattr(loss, "detach", lambda: loss)())
+            self._count.step_divisor, self._count.due_loss = divisor, expected
+
+    def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """Act at the first forward in training mode whose arguments can be read."""
+        if self._is_busy or self.complete or not module.training:
+            return
+        if self._module not in (None, module):
+            return
+        call = ModuleCall(module, args, kwargs, self._tokens)
+        batch = call.batch(self._loaded)
+        try:
+            view = read_batch(batch)
+        except BrimfulError as error:
+            self._reason = str(error)
+            return
+        if self._module is None:
+            self._module = module
+            self._act(call, batch, view)
+        if torch.is_grad_enabled():
+            self._count.add(view, batch.get("num_items_in_batch"))
+        if len(self._count.targets) >= _MAX_FORWARDS:
+            self._finish()
+
+    def _act(self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView) -> None:
+        self._is_busy = True
+        try:
+            self._examine(call, batch, view)
+        except RankFailedError:
+            raise
+        except ProbeStopped as stop:
+            self._stop(str(stop))
+        except Exception as error:  # the report may not end a run, whatever is wrong with it
+            self._stop(f"{type(error).__name__}: {first_sentence(error)}")
+        finally:
+            self._is_busy = False
+        self._tell()
+
+    def _examine(self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView) -> None:
+        """Run the forwards on all ranks, and merge their reports.
+
+        Raises:
+            ProbeStopped: a rank could not take part, or a forward failed.
+        """
+        assert self._talk is not None
+        forwards, reason = None, ""
+        try:
+            forwards = Forwards(call, batch, view, self._talk)
+        except Exception as error:  # a batch of unusual form
+            reason = f"{type(error).__name__}: {first_sentence(error)}"
+        self._agree(reason)
+        assert forwards is not None
+        evidence = forwards.run()
+        self._count.add_outcome(evidence.outcome, forwards.config)
+        report = RankReport(evidence, call.module, forwards.config, call.arguments).report()
+        answers = self._talk.ask("report", report.as_dict())
+        reports = {rank: DoctorReport.from_dict(value) for rank, value in answers.values.items()}
+        self.report = merged(reports)
+        if answers.missing:
+            note = f"no report from {rank_names(answers.missing)}"
+            self.report = replace(self.report, notes=(*self.report.notes, note))
+
+    def _agree(self, reason: str) -> None:
+        """Ask all ranks whether each can take part.
+
+        Raises:
+            ProbeStopped: one cannot; names it.
+        """
+        assert self._talk is not None
+        answers = self._talk.ask("ready", reason)
+        if answers.missing:
+            names = rank_names(answers.missing)
+            raise ProbeStopped(f"no answer from {names} in {self._timeout:g} seconds")
+        for rank, text in answers.values.items():
+            if text:
+                where = "" if self._talk.is_alone else f"{rank_names([rank])}: "
+                raise ProbeStopped(f"{where}{text}")
+
+    def _stop(self, reason: str) -> None:
+        self.report = DoctorReport("probe", (Line("isolation", f"not shown: {reason}"),))
+        self._talk = None  # ranks may have different reports now, so they ask each other no more
+        self._count = StepCount()
+        self._finish()
+
+    def _on_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Complete the report at the first step of an optimizer."""
+        if not self.complete and not self._is_busy:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Remove the hooks and add the report of the step."""
+        self.complete = True
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self._talk is None:
+            return
+        talk, self._talk = self._talk, None
+        if self._module is None:
+            # Other ranks may wait to begin.
+            talk.ask("ready", self._reason)
+            self.report = DoctorReport("probe", (Line("isolation", f"not shown: {self._reason}"),))
+        else:
+            answers = talk.ask("step", self._count.as_dict())
+            step = step_report(answers.values)
+            known = len(self.report.findings)
+            subject = self.report.subject
+            self.report = replace(self.report.with_others(step), subject=subject)
+            if len(self.report.findings) == known:
+                return
+        self._tell()
+
+    def _tell(self) -> None:
+        """Log the report on the first rank; raise it on all ranks if the caller wants that."""
+        is_first = self._talk is None or self._talk.is_first
+        if is_first:
+            level = logging.INFO if self.report.ok else logging.WARNING
+            logging.getLogger("brimful").log(level, "%s", self.report)
+        if self._raises and not self.report.ok:
+            raise BrimfulError(str(self.report))
+
+
+def _outer_modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield a module and the modules in it that may be called with tokens: not layers, and nothing
+    without parts, such as embeddings.
+    """
+    if any(True for _ in model.children()):
+        yield model
+    for child in model.children():
+        if not isinstance(child, STACKS):
+            yield from _outer_modules(child)
