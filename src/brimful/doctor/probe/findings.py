@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from brimful.doctor.batch.words import Role
 from brimful.doctor.probe.forwards import Evidence, size_of
 from brimful.doctor.probe.leaks import Leak, find_leak, moves_everywhere, rounding_of
 from brimful.doctor.probe.ranks import rank_names
+from brimful.doctor.probe.recorder import layers_of
 from brimful.doctor.report import DoctorReport, Finding, Judgment, Line
 from brimful.doctor.report import Evidence as Known
 from brimful.verify.modes import current_implementation
@@ -22,6 +23,9 @@ from brimful.verify.setup import parity_limit_of
 
 _STATE_WORDS = ("mamba", "deltanet", "linearattention", "recurrent", "rwkv", "conv", "ssm", "statespace")
 """Words in lower-case names of classes that carry a state or a convolution along the row."""
+
+_MAX_LINES = 4
+"""Lines of one topic in a report, if ranks differ."""
 
 ROUTER_LOSSES = ("aux_loss", "router_aux_loss", "load_balancing_loss", "balance_loss")
 """Names of losses that balance experts."""
@@ -157,7 +161,7 @@ class RankReport:
         return float((sizes * self._evidence.reach.exposed).max())
 
     def _name(self, layer: str) -> str:
-        module = dict(self._model.named_modules()).get(layer)
+        module = layers_of(self._model).get(layer)
         kind = "" if module is None else f" ({type(module).__name__})"
         return f"{self._stage}{'the losses' if layer == 'loss' else layer}{kind}"
 
@@ -166,7 +170,7 @@ class RankReport:
         evidence = self._evidence
         if evidence.exchange is not None and evidence.exchange.is_padding:
             return "padding_seen", "give the mask of padding to every layer"
-        module = dict(self._model.named_modules()).get(leak.name)
+        module = layers_of(self._model).get(leak.name)
         classes = {type(part).__name__.lower() for part in module.modules()} if module else set()
         if any(word in name for word in _STATE_WORDS for name in classes):
             return (
@@ -298,20 +302,30 @@ def merged(reports: Mapping[int, DoctorReport]) -> DoctorReport:
     'rank 0: others do not move'
     """
     lines: dict[Line, list[int]] = {}
-    findings: dict[Finding, list[int]] = {}
+    findings: dict[tuple[Any, ...], list[tuple[int, Finding]]] = {}
     for rank in sorted(reports):
         for line in reports[rank].lines:
             lines.setdefault(line, []).append(rank)
-        for finding in reports[rank].findings:
-            findings.setdefault(finding, []).append(rank)
+        # Numbers differ from rank to rank: a fault is told once, with the first rank's.
+        for item in reports[rank].findings:
+            key = (item.topic, item.judgment, item.problem, item.change)
+            findings.setdefault(key, []).append((rank, item))
 
-    def prefix(ranks: list[int]) -> str:
+    def prefix(ranks: Sequence[int]) -> str:
         return "" if len(ranks) == len(reports) else f"{rank_names(ranks)}: "
 
+    all_lines: dict[str, list[Line]] = {}
+    for line, ranks in lines.items():
+        own = all_lines.setdefault(line.topic, [])
+        if len(own) < _MAX_LINES:
+            own.append(replace(line, text=prefix(ranks) + line.text))
     report = DoctorReport(
         "probe",
-        tuple(replace(line, text=prefix(ranks) + line.text) for line, ranks in lines.items()),
-        tuple(replace(item, detail=prefix(at) + item.detail) for item, at in findings.items()),
+        tuple(line for own in all_lines.values() for line in own),
+        tuple(
+            replace(pairs[0][1], detail=prefix([rank for rank, _ in pairs]) + pairs[0][1].detail)
+            for pairs in findings.values()
+        ),
         tuple(dict.fromkeys(note for report in reports.values() for note in report.notes)),
     )
     # Of several lines of a topic the strongest evidence counts.

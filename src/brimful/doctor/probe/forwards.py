@@ -174,6 +174,12 @@ class Forwards:
         self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView, talk: RankTalk
     ) -> None:
         self._call, self._batch, self._view, self._talk = call, batch, view, talk
+        for word in view.words_with(Role.BOUNDARIES):
+            if word.array is not None and word.array.dtype != object and word.array.max() > view.ids.size:
+                raise CollateError(
+                    f"{word} ends at {int(word.array.max()):,}, and the batch has "
+                    f"{view.ids.size:,} tokens: boundaries of other tokens tell nothing here"
+                )
         samples = ReferenceSamples([{"input_ids": row.tolist()} for row in view.ids])
         self._setup = PackingSetup(call.module, dict, samples)
         self.config = self._setup.config
@@ -196,9 +202,22 @@ class Forwards:
             except CollateError:  # media cannot be moved
                 self._segments = None
 
-    def run(self) -> Evidence:
+    @property
+    def has_parts(self) -> bool:
+        """True if a row begins within a sample, whose beginning another rank has."""
+        positions = self._view.positions
+        firsts = {segment.row: segment for segment in reversed(self._view.segments)}
+        return positions is not None and any(
+            int(positions[row, segment.start]) != self._setup.position_start
+            for row, segment in firsts.items()
+        )
+
+    def run(self, *, shares_rows: bool = False) -> Evidence:
         """Run all forwards and measure. A rank that has nothing to exchange runs its batch as it
         is.
+
+        Args:
+            shares_rows: ranks have parts of rows, so no sample is alone on one of them.
 
         Raises:
             ProbeStopped: a forward failed, on this rank or another one.
@@ -216,7 +235,7 @@ class Forwards:
                 late = self._forward("evaluation", self._batch, **options)
         reach = reach_of(self._view, self._exchange, self._rows, coupled=self._coupled)
         layers = self._movements(base, changed)
-        gap, measure = self._alone_gap(base, changed, single)
+        gap, measure = (None, "") if shares_rows else self._alone_gap(base, changed, single)
         dtypes = [*base.states.dtypes, self._setup.dtype]
         return Evidence(
             view=self._view,

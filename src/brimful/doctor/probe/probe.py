@@ -166,11 +166,20 @@ class Probe:
         a loss that is computed outside of it.
         """
         for batch in loader:
-            self._loaded = batch if isinstance(batch, Mapping) else {}
+            self.tell_batch(batch)
             yield batch
 
+    def tell_batch(self, batch: Any) -> None:
+        """Give the batch of the loader that the next forward belongs to, as ``watch`` does."""
+        self._loaded = batch if isinstance(batch, Mapping) else {}
+
     def tell_loss(
-        self, loss: Any, *, divisor: float | None = None, expected: float | None = None
+        self,
+        loss: Any,
+        *,
+        divisor: float | None = None,
+        num_items: float | None = None,
+        expected: float | None = None,
     ) -> None:
         """Give the loss of the first micro-batch, if it is computed outside of the model.
 
@@ -178,11 +187,17 @@ class Probe:
             loss: a number, or a tensor with one.
             divisor: what the sum over targets was divided by; the targets of the micro-batch if
                 None.
-            expected: what the loss must be before any step, such as ``math.log(2)`` for DPO.
+            num_items: targets of the whole step, as the loop counts them; None if it does not.
+            expected: what the loss must be before any step, such as ``math.log(2)`` for DPO. It is
+                compared with that then, and not with losses of tokens.
         """
-        if not self.complete and self._count.step_loss is None:
-            self._count.step_loss = float(getattr(loss, "detach", lambda: loss)())
-            self._count.step_divisor, self._count.due_loss = divisor, expected
+        count = self._count
+        if self.complete or count.step_loss is not None:
+            return
+        count.step_loss = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        count.step_divisor, count.due_loss = divisor, expected
+        if count.num_items is None:
+            count.num_items = num_items
 
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Act at the first forward in training mode whose arguments can be read."""
@@ -206,6 +221,8 @@ class Probe:
             self._finish()
 
     def _act(self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView) -> None:
+        assert self._talk is not None
+        is_first = self._talk.is_first
         self._is_busy = True
         try:
             self._examine(call, batch, view)
@@ -217,7 +234,7 @@ class Probe:
             self._stop(f"{type(error).__name__}: {first_sentence(error)}")
         finally:
             self._is_busy = False
-        self._tell()
+        self._tell(is_first)
 
     def _examine(self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView) -> None:
         """Run the forwards on all ranks, and merge their reports.
@@ -231,9 +248,9 @@ class Probe:
             forwards = Forwards(call, batch, view, self._talk)
         except Exception as error:  # a batch of unusual form
             reason = f"{type(error).__name__}: {first_sentence(error)}"
-        self._agree(reason)
+        shares_rows = self._agree(reason, forwards is not None and forwards.has_parts)
         assert forwards is not None
-        evidence = forwards.run()
+        evidence = forwards.run(shares_rows=shares_rows)
         self._count.add_outcome(evidence.outcome, forwards.config)
         report = RankReport(evidence, call.module, forwards.config, call.arguments).report()
         answers = self._talk.ask("report", report.as_dict())
@@ -243,27 +260,35 @@ class Probe:
             note = f"no report from {rank_names(answers.missing)}"
             self.report = replace(self.report, notes=(*self.report.notes, note))
 
-    def _agree(self, reason: str) -> None:
+    def _agree(self, reason: str, has_parts: bool = False) -> bool:
         """Ask all ranks whether each can take part.
+
+        Args:
+            reason: why this rank cannot; empty if it can.
+            has_parts: rows of this rank begin within a sample.
+
+        Returns:
+            Whether ranks share rows (context parallelism).
 
         Raises:
             ProbeStopped: one cannot; names it.
         """
         assert self._talk is not None
-        answers = self._talk.ask("ready", reason)
+        answers = self._talk.ask("ready", [reason, has_parts])
         if answers.missing:
             names = rank_names(answers.missing)
             raise ProbeStopped(f"no answer from {names} in {self._timeout:g} seconds")
-        for rank, text in answers.values.items():
+        for rank, (text, _) in answers.values.items():
             if text:
                 where = "" if self._talk.is_alone else f"{rank_names([rank])}: "
                 raise ProbeStopped(f"{where}{text}")
+        return any(part for _, part in answers.values.values())
 
     def _stop(self, reason: str) -> None:
         self.report = DoctorReport("probe", (Line("isolation", f"not shown: {reason}"),))
         self._talk = None  # ranks may have different reports now, so they ask each other no more
-        self._count = StepCount()
-        self._finish()
+        if not self.complete:
+            self._finish()
 
     def _on_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Complete the report at the first step of an optimizer."""
@@ -276,26 +301,29 @@ class Probe:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        if self._talk is None:
-            return
-        talk, self._talk = self._talk, None
-        if self._module is None:
+        if self._module is None and self._talk is not None:
             # Other ranks may wait to begin.
-            talk.ask("ready", self._reason)
-            self.report = DoctorReport("probe", (Line("isolation", f"not shown: {self._reason}"),))
-        else:
-            answers = talk.ask("step", self._count.as_dict())
+            try:
+                self._agree(self._reason)
+            except ProbeStopped as stop:
+                self._stop(str(stop))
+        talk, self._talk = self._talk, None
+        if talk is None:
+            return
+        answers = talk.ask("step", self._count.as_dict())
+        number = len(self.report.findings)
+        try:
             step = step_report(answers.values)
-            known = len(self.report.findings)
-            subject = self.report.subject
-            self.report = replace(self.report.with_others(step), subject=subject)
-            if len(self.report.findings) == known:
-                return
-        self._tell()
+        except Exception as error:  # the report may not end a run, whatever is wrong with it
+            problem = f"the step could not be counted: {first_sentence(error)}"
+            self.report = replace(self.report, notes=(*self.report.notes, problem))
+            return
+        self.report = replace(self.report.with_others(step), subject=self.report.subject)
+        if len(self.report.findings) > number:
+            self._tell(talk.is_first)
 
-    def _tell(self) -> None:
+    def _tell(self, is_first: bool) -> None:
         """Log the report on the first rank; raise it on all ranks if the caller wants that."""
-        is_first = self._talk is None or self._talk.is_first
         if is_first:
             level = logging.INFO if self.report.ok else logging.WARNING
             logging.getLogger("brimful").log(level, "%s", self.report)
