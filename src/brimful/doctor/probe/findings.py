@@ -21,7 +21,16 @@ from brimful.doctor.report import Evidence as Known
 from brimful.verify.modes import current_implementation
 from brimful.verify.setup import parity_limit_of
 
-_STATE_WORDS = ("mamba", "deltanet", "linearattention", "recurrent", "rwkv", "conv", "ssm", "statespace")
+_STATE_WORDS = (
+    "mamba",
+    "deltanet",
+    "linearattention",
+    "recurrent",
+    "rwkv",
+    "conv",
+    "ssm",
+    "statespace",
+)
 """Words in lower-case names of classes that carry a state or a convolution along the row."""
 
 _MAX_LINES = 4
@@ -75,9 +84,10 @@ class RankReport:
                 if type(module).__name__.endswith("Attention")
             }
         )
-        text = current_implementation(self._model)
-        if text != "as it is" or names:
-            yield Line("attention", f"{text}{f' in {names[0]}' if names else ''}", Known.SHOWN)
+        implementation = current_implementation(self._model)
+        parts = [] if implementation == "as it is" else [implementation]
+        if text := " in ".join([*parts, *names[:1]]):
+            yield Line("attention", text, Known.SHOWN)
         if evidence.alone_gap is not None and self._leak is None and not self._is_apart_unknown:
             limit = parity_limit_of(evidence.dtype)
             if evidence.alone_gap <= limit:

@@ -175,7 +175,11 @@ class Forwards:
     ) -> None:
         self._call, self._batch, self._view, self._talk = call, batch, view, talk
         for word in view.words_with(Role.BOUNDARIES):
-            if word.array is not None and word.array.dtype != object and word.array.max() > view.ids.size:
+            if (
+                word.array is not None
+                and word.array.dtype != object
+                and word.array.max() > view.ids.size
+            ):
                 raise CollateError(
                     f"{word} ends at {int(word.array.max()):,}, and the batch has "
                     f"{view.ids.size:,} tokens: boundaries of other tokens tell nothing here"

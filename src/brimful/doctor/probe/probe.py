@@ -191,13 +191,9 @@ class Probe:
             expected: what the loss must be before any step, such as ``math.log(2)`` for DPO. It is
                 compared with that then, and not with losses of tokens.
         """
-        count = self._count
-        if self.complete or count.step_loss is not None:
-            return
-        count.step_loss = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
-        count.step_divisor, count.due_loss = divisor, expected
-        if count.num_items is None:
-            count.num_items = num_items
+        if not self.complete:
+            number = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+            self._count.tell(number, divisor, num_items, expected)
 
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Act at the first forward in training mode whose arguments can be read."""
@@ -251,7 +247,7 @@ class Probe:
         shares_rows = self._agree(reason, forwards is not None and forwards.has_parts)
         assert forwards is not None
         evidence = forwards.run(shares_rows=shares_rows)
-        self._count.add_outcome(evidence.outcome, forwards.config)
+        self._count.add_outcome(evidence.outcome, forwards.config, batch.get("num_items_in_batch"))
         report = RankReport(evidence, call.module, forwards.config, call.arguments).report()
         answers = self._talk.ask("report", report.as_dict())
         reports = {rank: DoctorReport.from_dict(value) for rank, value in answers.values.items()}

@@ -43,14 +43,14 @@ class StepCount:
     Attributes:
         targets: of each micro-batch.
         samples: of each micro-batch.
-        num_items: divisor that the trainer gave to the model; None if it gave none.
+        num_items: targets of the step as the trainer counts them; None if it does not.
         repeats: forwards over tokens that the step has computed already.
         total: sum of the losses of the first micro-batch; None if unknown.
         extra: largest balance of experts that may be added to its loss.
-        model_loss: loss that the model returned for it.
-        step_loss: loss that the loop told.
-        step_divisor: divisor of that loss; the targets of the micro-batch if None.
+        loss: of the first micro-batch: told by the loop, else returned by the model.
+        divisor: of that loss; the targets of the micro-batch if None.
         due_loss: loss that the loop expects, such as ln 2 of DPO before its first step.
+        is_told: the loop told the loss.
     """
 
     targets: list[int] = field(default_factory=list)
@@ -59,10 +59,10 @@ class StepCount:
     repeats: int = 0
     total: float | None = None
     extra: float = 0.0
-    model_loss: float | None = None
-    step_loss: float | None = None
-    step_divisor: float | None = None
+    loss: float | None = None
+    divisor: float | None = None
     due_loss: float | None = None
+    is_told: bool = False
     _tokens: list[bytes] = field(default_factory=list, repr=False)
 
     def add(self, view: BatchView, num_items: Any = None) -> None:
@@ -77,7 +77,7 @@ class StepCount:
         if self.num_items is None and num_items is not None:
             self.num_items = float(num_items)
 
-    def add_outcome(self, outcome: Outcome, config: Any) -> None:
+    def add_outcome(self, outcome: Outcome, config: Any, num_items: Any = None) -> None:
         """Take the losses of the first micro-batch from its forward."""
         if outcome.losses is None or np.isnan(outcome.losses).all():
             return
@@ -87,7 +87,19 @@ class StepCount:
         self.extra = weight * sum(abs(value) for value in others.values())
         # Another addition to the loss has a weight that is not known.
         if others.keys() <= set(ROUTER_LOSSES):
-            self.model_loss = outcome.loss
+            self.loss = outcome.loss
+            self.divisor = None if num_items is None else float(num_items)
+
+    def tell(
+        self, loss: float, divisor: float | None, num_items: float | None, due: float | None
+    ) -> None:
+        """Take the loss of the first micro-batch from the loop, once."""
+        if self.is_told:
+            return
+        self.is_told = True
+        self.loss, self.divisor, self.due_loss = loss, divisor, due
+        if self.num_items is None:
+            self.num_items = num_items
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers, for other ranks."""
@@ -97,7 +109,7 @@ class StepCount:
 def step_report(counts: Mapping[int, Mapping[str, Any]]) -> DoctorReport:
     """Return the report of a step from the counts of all ranks, each as ``StepCount.as_dict``.
 
-    >>> count = StepCount([10], [2], total=20.0, model_loss=2.0)
+    >>> count = StepCount([10], [2], total=20.0, loss=2.0)
     >>> print(*[line.text for line in step_report({0: count.as_dict()}).lines], sep="; ")
     sum of losses ÷ 10 targets of each micro-batch; 2 samples and 10 targets in a micro-batch
     """
@@ -113,10 +125,9 @@ def step_report(counts: Mapping[int, Mapping[str, Any]]) -> DoctorReport:
 def _lines(count: StepCount) -> Iterator[Line]:
     if not count.targets:
         return
-    told = [loss for loss in (count.model_loss, count.step_loss) if loss is not None]
-    is_compared = count.total is not None and count.due_loss is None and told
-    if is_compared and not any(True for loss in told for _ in _compared(loss, count)):
-        yield Line("divisor", f"sum of losses ÷ {_divisor(count)[1]}", Evidence.SHOWN)
+    if count.loss is not None and count.total is not None and not list(_loss_findings(count)):
+        if count.due_loss is None:
+            yield Line("divisor", f"sum of losses ÷ {_divisor(count)[1]}", Evidence.SHOWN)
     number = len(count.targets)
     where = "a micro-batch" if number == 1 else f"{number} micro-batches"
     text = f"{counted(sum(count.samples), 'sample')} and {counted(sum(count.targets), 'target')}"
@@ -131,18 +142,14 @@ def _findings(count: StepCount, total: int, num_ranks: int) -> Iterator[Finding]
         total: targets of all ranks.
         num_ranks: ranks that count.
     """
-    for loss in (count.model_loss, count.step_loss):
-        if loss is not None and count.due_loss is None and count.total is not None:
-            yield from _compared(loss, count)
-    if count.due_loss is not None and count.step_loss is not None:
-        due, loss = count.due_loss, count.step_loss
-        if abs(loss - due) > _DUE_TOLERANCE * max(1.0, abs(due)):
-            detail = f"the first loss is {loss:.4g}, and before any step it must be {due:.4g}"
-            change = "give both forwards (model and reference) the same samples in the same layout"
-            yield shown("divisor", detail, "padding_as_samples", change)
+    yield from _loss_findings(count)
     if count.num_items is not None:
         yield from _counted_items(count, total, num_ranks)
-    elif count.model_loss is not None and max(count.targets) > _MAX_UNEVEN * min(count.targets):
+    elif (
+        count.loss is not None
+        and not count.is_told
+        and max(count.targets) > _MAX_UNEVEN * min(count.targets)
+    ):
         detail = (
             f"the loss is the mean of each micro-batch, and these have {min(count.targets):,} to "
             f"{max(count.targets):,} targets: a target's weight depends on its micro-batch"
@@ -158,16 +165,26 @@ def _findings(count: StepCount, total: int, num_ranks: int) -> Iterator[Finding]
 
 def _divisor(count: StepCount) -> tuple[float, str]:
     """Return the divisor of the first micro-batch, and its name."""
-    if count.step_divisor not in (None, count.num_items):
-        return count.step_divisor, f"{count.step_divisor:,.6g}, as the loop says"
-    if count.num_items is not None:
-        return count.num_items, f"num_items_in_batch ({count.num_items:,.6g})"
-    return count.targets[0], f"{counted(count.targets[0], 'target')} of each micro-batch"
+    if count.divisor is None:
+        return count.targets[0], f"{counted(count.targets[0], 'target')} of each micro-batch"
+    if count.divisor == count.num_items:
+        return count.divisor, f"num_items_in_batch ({count.divisor:,.6g})"
+    return count.divisor, f"{count.divisor:,.6g}"
 
 
-def _compared(loss: float, count: StepCount) -> Iterator[Finding]:
-    """Compare a loss times its divisor with the sum of losses."""
-    assert count.total is not None
+def _loss_findings(count: StepCount) -> Iterator[Finding]:
+    """Compare a loss with what it must be, or times its divisor with the sum of losses."""
+    loss, due = count.loss, count.due_loss
+    if loss is None:
+        return
+    if due is not None:
+        if abs(loss - due) > _DUE_TOLERANCE * max(1.0, abs(due)):
+            detail = f"the first loss is {loss:.4g}, and before any step it must be {due:.4g}"
+            change = "give both forwards (model and reference) the same samples in the same layout"
+            yield shown("divisor", detail, "padding_as_samples", change)
+        return
+    if count.total is None or not count.targets:
+        return
     divisor, name = _divisor(count)
     due = count.total / max(1.0, divisor)
     tolerance = _TOLERANCE * max(abs(due), 1e-6)

@@ -93,7 +93,7 @@ def _values_of_buffers(model: torch.nn.Module) -> Iterator[_Restore]:
     themselves.
     """
     for buffer in model.buffers():
-        yield _contents(buffer)
+        yield partial(buffer.data.copy_, buffer.detach().clone())
 
 
 def _attributes(holder: Any) -> _Restore:
@@ -119,6 +119,9 @@ def _contents(item: Any) -> _Restore:
     generators.
     """
     if isinstance(item, torch.Tensor):
+        # A view may be a weight whose memory a wrapper has given back for now.
+        if item.requires_grad or item._is_view():
+            return _nothing
         return partial(item.data.copy_, item.detach().clone())
     if isinstance(item, torch.Generator):
         return partial(item.set_state, item.get_state())
