@@ -11,14 +11,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from brimful.base.typing import BoolArray, Int64Array
-from brimful.doctor.batch.claims import visible_pairs
+from brimful.doctor.batch.claims import is_mask_of_pairs, visible_pairs
 from brimful.doctor.batch.view import BatchView, Segment
 from brimful.doctor.batch.words import Role
 from brimful.doctor.probe.leaks import Reach
@@ -32,124 +34,203 @@ _MAX_ROWS = 2
 """Rows whose hidden states are kept: the one that is changed and one that no leak reaches."""
 
 
-@dataclass(frozen=True, eq=False)
-class Exchange:
-    """Other tokens in one segment, or in the padding of one row.
+@dataclass(frozen=True)
+class Trial:
+    """Samples of a batch, the place that is exchanged, and the samples that run alone.
+
+    It has no tokens, so ranks can send it to each other.
 
     Attributes:
-        segment: its place.
-        ids: ``int64[n]``: its tokens afterwards.
-        is_padding: the place is padding, which no sample may see.
+        shape: rows and tokens of the batch.
+        segments: all samples.
+        evidence: word of the batch that tells where samples begin; empty if nothing does.
+        exchanged: segment, or padding of a row, that gets other tokens; None for none.
+        is_padding: the exchanged place is padding, which no sample may see.
+        alone: segment that runs alone in each row; None if a row has none.
+        excused: columns of the exchanged row that a mask of the batch lets see the exchanged place,
+            as answers see a shared prompt.
+        mask: ``pairs`` if the batch has a mask of all pairs of tokens, ``tokens`` if it has another
+            one that does not tell the samples.
+        positions_run_on: positions do not begin again with each sample.
+        has_parts: a row begins within a sample, whose beginning another rank has.
     """
 
-    segment: Segment
-    ids: Int64Array
+    shape: tuple[int, int]
+    segments: tuple[Segment, ...]
+    evidence: str = ""
+    exchanged: Segment | None = None
     is_padding: bool = False
+    alone: tuple[Segment, ...] | None = None
+    excused: tuple[int, ...] = ()
+    mask: str = ""
+    positions_run_on: bool = False
+    has_parts: bool = False
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Rows whose hidden states are kept; the exchanged one first."""
+        first = 0 if self.exchanged is None else self.exchanged.row
+        return (first, *(row for row in range(self.shape[0]) if row != first))[:_MAX_ROWS]
+
+    def reach(self, *, coupled: bool) -> Reach:
+        """Say which tokens of the kept rows a leak of the exchanged place would move.
+
+        Args:
+            coupled: numbers of a token may depend on the whole batch. Without a second row, tokens
+                before the place show their rounding then: causality protects them.
+        """
+        rows = self.rows
+        segments = tuple(
+            replace_row(item, rows.index(item.row)) for item in self.segments if item.row in rows
+        )
+        sample = np.zeros((len(rows), self.shape[1]), dtype=bool)
+        for row, start, stop in segments:
+            sample[row, start:stop] = True
+        own, protected = np.zeros_like(sample), np.zeros_like(sample)
+        if self.exchanged is not None:
+            _, start, stop = self.exchanged
+            own[0, start:stop] = True
+            protected[1:] = sample[1:]
+            if len(rows) == 1 and coupled:
+                protected[0, :start] = sample[0, :start]
+        exposed = sample & ~own & ~protected
+        exposed[0, list(self.excused)] = False
+        return Reach(own, exposed, protected, segments, rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain numbers, for other ranks."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Trial:
+        """Return the trial of ``as_dict``, after JSON too."""
+        place, alone = values["exchanged"], values["alone"]
+        return cls(
+            **{
+                **values,
+                "shape": tuple(values["shape"]),
+                "segments": tuple(Segment(*item) for item in values["segments"]),
+                "exchanged": None if place is None else Segment(*place),
+                "alone": None if alone is None else tuple(Segment(*item) for item in alone),
+                "excused": tuple(values["excused"]),
+            }
+        )
 
 
-def choose_exchange(view: BatchView, config: Any) -> Exchange | None:
-    """Choose a segment of the batch and its other tokens, the same on all ranks with this batch.
+def replace_row(segment: Segment, row: int) -> Segment:
+    """Return a segment with another number of its row."""
+    return segment._replace(row=row)
+
+
+def choose_trial(
+    view: BatchView, config: Any, position_start: int = 0
+) -> tuple[Trial, Int64Array | None]:
+    """Choose what is exchanged in a batch, the same on all ranks that have this batch.
 
     Rows of one sample have no neighbors: there the padding is exchanged, if a row has any.
 
     Args:
         view: of the batch.
         config: of the model; None if it has none.
+        position_start: position of the first token of a sample.
 
     Returns:
-        None if the batch has neither neighbors nor padding, or no two tokens to exchange.
+        The trial, and the tokens of the exchanged place afterwards: ``int64[n]``; None if the batch
+        has neither neighbors nor padding, or no two tokens to exchange.
     """
-    by_row = _by_row(view)
-    packed_rows = sorted((row for row in by_row if len(row) > 1), key=len, reverse=True)
+    masks = view.words_with(Role.MASK)
+    firsts = _first_positions(view)
+    trial = Trial(
+        view.shape,
+        tuple(view.segments),
+        view.evidence,
+        mask=(
+            "pairs"
+            if any(map(is_mask_of_pairs, masks))
+            else "tokens"
+            if masks and view.evidence not in map(str, masks)
+            else ""
+        ),
+        positions_run_on=firsts is None or bool((firsts != firsts.min(initial=0)).any()),
+        has_parts=firsts is not None and _has_parts(view, firsts, position_start),
+    )
+    place, ids, is_padding = _choose_place(view, config)
+    if place is None:
+        return replace(trial, alone=_choose_alone(view, None)), None
+    excused = tuple(np.flatnonzero(_sees(view, place)).tolist())
+    return (
+        replace(
+            trial,
+            exchanged=place,
+            is_padding=is_padding,
+            alone=_choose_alone(view, place),
+            excused=excused,
+        ),
+        ids,
+    )
+
+
+def _choose_place(
+    view: BatchView, config: Any
+) -> tuple[Segment | None, Int64Array | None, bool]:
+    """Return a place, its other tokens, and whether it is padding."""
+    packed_rows = sorted((row for row in _by_row(view) if len(row) > 1), key=len, reverse=True)
+    begins_elsewhere = _begins_elsewhere(view)
     for row in packed_rows:
-        # From the middle of the row outwards; of two segments, the first.
-        middle = (len(row) - 1) // 2
-        order = sorted(range(len(row)), key=lambda index: abs(index - middle))
-        # A part of a sample whose beginning is on another rank comes last.
-        for segment in sorted((row[index] for index in order), key=_is_part(view)):
+        # From the middle outwards. A part of a sample that begins on another rank comes last.
+        order = sorted(row, key=lambda item: abs(row.index(item) - (len(row) - 1) // 2))
+        for segment in sorted(order, key=begins_elsewhere):
             if (ids := _other_tokens(view, segment, config)) is not None:
-                return Exchange(segment, ids)
+                return segment, ids, False
     if packed_rows:
-        return None
-    for place in _padding_places(view):
-        tokens = np.unique(view.ids[~view.padding])
-        tokens = tokens[~np.isin(tokens, media_tokens(config))]
-        if len(tokens):
-            return Exchange(place, np.resize(tokens, place.length), is_padding=True)
-    return None
+        return None, None, False
+    tokens = np.unique(view.ids[~view.padding])
+    tokens = tokens[~np.isin(tokens, media_tokens(config))]
+    places = _padding_places(view)
+    if not places or not len(tokens):
+        return None, None, False
+    return places[0], np.resize(tokens, places[0].length), True
 
 
-def choose_alone(view: BatchView, exchange: Exchange | None) -> list[Segment] | None:
-    """Choose one segment for each row: the last one that is not the exchanged one; None if a row
-    has no other.
-    """
+def _choose_alone(view: BatchView, place: Segment | None) -> tuple[Segment, ...] | None:
+    """Choose the last segment of each row that is not the exchanged one; None if a row has none."""
     choice = []
     for row in _by_row(view):
-        others = [segment for segment in row if exchange is None or segment != exchange.segment]
+        others = [segment for segment in row if segment != place]
         if not others:
             return None
         choice.append(max(others, key=lambda item: (item.length > 1, item.start)))
-    return choice
-
-
-def recorded_rows(view: BatchView, exchange: Exchange | None) -> list[int]:
-    """Return the rows whose hidden states are kept."""
-    first = 0 if exchange is None else exchange.segment.row
-    others = [row for row in range(view.shape[0]) if row != first]
-    return [first, *others][:_MAX_ROWS]
-
-
-def reach_of(
-    view: BatchView, exchange: Exchange | None, rows: Sequence[int], *, coupled: bool
-) -> Reach:
-    """Say which tokens of the recorded rows a leak of the exchanged segment would move.
-
-    Without a second row, tokens before the segment show the rounding of a model whose numbers
-    depend on the whole batch; causality protects them.
-    """
-    shape = (len(rows), view.shape[1])
-    own, sample = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
-    segments = tuple(
-        Segment(rows.index(item.row), item.start, item.stop)
-        for item in view.segments
-        if item.row in rows
-    )
-    for row, start, stop in segments:
-        sample[row, start:stop] = True
-    if exchange is None:
-        return Reach(own, sample, np.zeros_like(own), segments, tuple(rows))
-    place = exchange.segment
-    own[0, place.start : place.stop] = True
-    exposed, protected = sample & ~own, np.zeros_like(own)
-    if len(rows) > 1:
-        exposed[1:] = False
-        protected[1:] = sample[1:]
-    elif coupled:
-        exposed[0, : place.start] = False
-        protected[0, : place.start] = sample[0, : place.start]
-    exposed[0] &= ~_sees(view, place)
-    return Reach(own, exposed, protected, segments, tuple(rows))
+    return tuple(choice) if len(choice) == view.shape[0] else None
 
 
 def _by_row(view: BatchView) -> list[list[Segment]]:
-    rows: list[list[Segment]] = [[] for _ in range(view.shape[0])]
-    for segment in view.segments:
-        rows[segment.row].append(segment)
-    return rows
+    """Return the segments of each row that has any."""
+    return [list(row) for _, row in groupby(view.segments, key=attrgetter("row"))]
 
 
-def _is_part(view: BatchView) -> Callable[[Segment], bool]:
+def _first_positions(view: BatchView) -> Int64Array | None:
+    """Return the position of the first token of each segment: ``int64[n]``; None without
+    positions.
+    """
+    return None if view.positions is None else view.positions.reshape(-1)[view.bounds[0]]
+
+
+def _has_parts(view: BatchView, firsts: Int64Array, position_start: int) -> bool:
+    begins_row = np.array([segment == row[0] for row in _by_row(view) for segment in row])
+    return bool((firsts[begins_row] != position_start).any())
+
+
+def _begins_elsewhere(view: BatchView) -> Callable[[Segment], bool]:
     """Return whether positions say that a segment begins on another rank (context parallelism)."""
-    if view.positions is None:
+    positions, firsts = view.positions, _first_positions(view)
+    if positions is None or firsts is None:
         return lambda segment: False
-    positions = view.positions
-    lowest = positions.reshape(-1)[view.bounds[0]].min(initial=0)
 
-    def begins_elsewhere(segment: Segment) -> bool:
+    def test(segment: Segment) -> bool:
         own = positions[segment.row, segment.start : segment.stop]
-        return bool(own[0] != lowest or (np.diff(own) < 0).any())
+        return bool(own[0] != firsts.min() or (np.diff(own) < 0).any())
 
-    return begins_elsewhere
+    return test
 
 
 def _other_tokens(view: BatchView, segment: Segment, config: Any) -> Int64Array | None:
@@ -159,14 +240,14 @@ def _other_tokens(view: BatchView, segment: Segment, config: Any) -> Int64Array 
     special = {*media_tokens(config), *tokens_of_config(config, *_SPECIAL)}
     special |= set(np.unique(view.ids[view.padding]).tolist())
     # A token that begins or ends several samples may be a mark that is no special token.
-    ends: set[int] = set()
+    marks: set[int] = set()
     for places_of_ends in (starts, stops - 1):
         tokens, counts = np.unique(flat[places_of_ends], return_counts=True)
-        ends |= set(tokens[counts > 1].tolist())
+        marks |= set(tokens[counts > 1].tolist())
     samples = ReferenceSamples([{"input_ids": tokens.tolist()} for tokens in view.ids])
     ids = view.ids[row, start:stop].copy()
     # In a small vocabulary nearly every token is the end of some sample.
-    for fixed in (special | ends, special):
+    for fixed in (special | marks, special):
         places = ~np.isin(ids, list(fixed))
         if places.any() and (~np.isin(samples.token_ids, list(fixed))).sum() > 1:
             ids[places] = samples.next_tokens(ids[places], exclude=fixed)
@@ -185,9 +266,7 @@ def _padding_places(view: BatchView) -> list[Segment]:
 
 
 def _sees(view: BatchView, place: Segment) -> BoolArray:
-    """Mark the tokens that a mask of the batch itself lets see a place, as answers see a shared
-    prompt: ``bool[T]``.
-    """
+    """Mark the tokens that a mask of the batch itself lets see a place: ``bool[T]``."""
     for word in view.words_with(Role.MASK):
         if (visible := visible_pairs(word, view.shape)) is not None:
             seen: BoolArray = visible[place.row, :, place.start : place.stop].any(axis=1)

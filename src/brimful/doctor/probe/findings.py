@@ -9,9 +9,7 @@ from typing import Any
 import torch
 
 from brimful.base.wording import counted
-from brimful.doctor.batch.claims import is_mask_of_pairs
 from brimful.doctor.batch.view import Segment
-from brimful.doctor.batch.words import Role
 from brimful.doctor.probe.forwards import Evidence, size_of
 from brimful.doctor.probe.leaks import Leak, find_leak, moves_everywhere, rounding_of
 from brimful.doctor.probe.ranks import rank_names
@@ -71,11 +69,11 @@ class RankReport:
         return DoctorReport("probe", tuple(self._lines()), tuple(findings))
 
     def _lines(self) -> Iterator[Line]:
-        evidence = self._evidence
-        rows, width = evidence.view.shape
-        samples = counted(len(evidence.view.segments), "sample")
+        evidence, trial = self._evidence, self._evidence.trial
+        rows, width = trial.shape
+        samples = counted(len(trial.segments), "sample")
         text = f"{samples} in {counted(rows, 'row')} of {width:,} tokens"
-        yield Line("packing", text, Known.SEEN, evidence.view.evidence)
+        yield Line("packing", text, Known.SEEN, trial.evidence)
         yield self._isolation()
         names = sorted(
             {
@@ -95,8 +93,8 @@ class RankReport:
                 yield Line("positions", text, Known.SHOWN)
 
     def _isolation(self) -> Line:
-        evidence, exchange = self._evidence, self._evidence.exchange
-        if exchange is None:
+        evidence, trial = self._evidence, self._evidence.trial
+        if trial.exchanged is None and self._leak is None:
             return Line("isolation", "no two samples share a row of this batch")
         if self._is_apart_unknown:
             text = "other tokens in a sample do not even move the sample's own numbers"
@@ -105,14 +103,11 @@ class RankReport:
             return Line("isolation", f"neighbors move from {self._leak.name} on", Known.SHOWN)
         if (layer := moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)) is not None:
             return Line("isolation", f"tokens of all rows move in {layer.name}")
-        what = "the padding" if exchange.is_padding else "one sample"
+        what = "the padding" if trial.is_padding else "one sample"
         number = sum(layer.name != "loss" for layer in evidence.layers)
         where = [counted(number, "layer")] if number else []
         where += ["losses"] if number < len(evidence.layers) else []
-        largest = max(
-            float((layer.sizes * evidence.reach.exposed).max(initial=0.0))
-            for layer in evidence.layers
-        )
+        largest = evidence.largest(evidence.reach.exposed)
         moved = f"move by {largest:.1e}, as rounding does" if largest else "do not move"
         text = f"other tokens in {what}: the others {moved} ({' and '.join(where)})"
         return Line("isolation", text, Known.SHOWN)
@@ -120,12 +115,9 @@ class RankReport:
     @property
     def _is_apart_unknown(self) -> bool:
         """True if the exchange did not even move the exchanged tokens themselves."""
-        exchange = self._evidence.exchange
-        return (
-            exchange is not None
-            and not exchange.is_padding
-            and self._evidence.own <= rounding_of(self._evidence.dtype)
-        )
+        evidence, trial = self._evidence, self._evidence.trial
+        is_sample = trial.exchanged is not None and not trial.is_padding
+        return is_sample and evidence.largest(evidence.reach.own) <= rounding_of(evidence.dtype)
 
     def _findings(self) -> Iterator[Finding]:
         evidence = self._evidence
@@ -145,17 +137,17 @@ class RankReport:
         yield from self._auxiliary_loss()
 
     def _leak_finding(self, leak: Leak) -> Finding:
-        evidence, exchange = self._evidence, self._evidence.exchange
+        evidence, trial = self._evidence, self._evidence.trial
         neighbor = leak.segment._replace(row=evidence.reach.rows[leak.segment.row])
         sizes = {layer.name: layer.sizes for layer in evidence.layers}
         layers = [layer.name for layer in evidence.layers if layer.name != "loss"]
         number = f" (layer {leak.layer + 1} of {len(layers)})" if leak.layer < len(layers) else ""
-        if exchange is None:
+        if trial.exchanged is None:
             changed, side = "a sample on another rank", ""
         else:
-            what = "padding" if exchange.is_padding else "the sample"
-            changed = f"{what} at {_place(exchange.segment)}"
-            is_later = exchange.segment.start < neighbor.start
+            what = "padding" if trial.is_padding else "the sample"
+            changed = f"{what} at {_place(trial.exchanged)}"
+            is_later = trial.exchanged.start < neighbor.start
             side = f", {'after' if is_later else 'before'} it"
         detail = (
             f"other tokens in {changed} move {leak.moved} of {neighbor.length} tokens of the "
@@ -177,8 +169,8 @@ class RankReport:
 
     def _cause(self, leak: Leak) -> tuple[str, str]:
         """Return the problem and the change that the circumstances of a leak suggest."""
-        evidence = self._evidence
-        if evidence.exchange is not None and evidence.exchange.is_padding:
+        evidence, trial = self._evidence, self._evidence.trial
+        if trial.is_padding:
             return "padding_seen", "give the mask of padding to every layer"
         module = layers_of(self._model).get(leak.name)
         classes = {type(part).__name__.lower() for part in module.modules()} if module else set()
@@ -188,13 +180,9 @@ class RankReport:
                 "give seq_idx and cu_seq_lens to layers with a state, and install kernels that "
                 "obey them (causal-conv1d, flash-linear-attention, mamba-ssm); or one sample a row",
             )
-        masks = evidence.view.words_with(Role.MASK)
-        if any(is_mask_of_pairs(word) for word in masks):
-            return (
-                "mask_replaced",
-                "an attention implementation that takes this mask: sdpa or eager",
-            )
-        if masks and evidence.view.evidence not in {str(word) for word in masks}:
+        if trial.mask == "pairs":
+            return "mask_replaced", "an attention implementation that takes this mask: sdpa or eager"
+        if trial.mask == "tokens":
             return "mask_hides_packs", "leave attention_mask out of packed batches"
         if self._cache_is_on and (evidence.mode_gap or 0.0) > parity_limit_of(evidence.dtype):
             return (
@@ -222,8 +210,8 @@ class RankReport:
     @property
     def _tells_boundaries(self) -> bool:
         """True if the word that tells the segments reaches the model."""
-        evidence = self._evidence.view.evidence
-        return bool(evidence) and self._arguments.get(evidence.split(".")[0]) is not None
+        word = self._evidence.trial.evidence
+        return bool(word) and self._arguments.get(word.split(".")[0]) is not None
 
     def _gaps(self) -> Iterator[Finding]:
         """Yield differences between packed and alone, and between training and evaluation."""
@@ -249,18 +237,10 @@ class RankReport:
             yield shown(
                 "positions",
                 detail,
-                "positions_run_on" if self._positions_run_on else "",
+                "positions_run_on" if evidence.trial.positions_run_on else "",
                 "number every sample from the same position",
-                Judgment.WRONG if self._positions_run_on else Judgment.SUSPECT,
+                Judgment.WRONG if evidence.trial.positions_run_on else Judgment.SUSPECT,
             )
-
-    @property
-    def _positions_run_on(self) -> bool:
-        view = self._evidence.view
-        if view.positions is None:
-            return True
-        firsts = view.positions.reshape(-1)[view.bounds[0]]
-        return bool((firsts != firsts.min()).any())
 
     def _wrong_output(self) -> Iterator[Finding]:
         vocab, hidden = size_of(self._config, "vocab_size"), size_of(self._config, "hidden_size")

@@ -1,7 +1,7 @@
 """Forwards of a probe: the batch as it is, with one segment exchanged, alone, and in evaluation.
 
-All run in the job's own module, with its parallelism and kernels, before the job's forward goes on.
-Every rank runs the same number of them, since layers may hold collectives.
+All run in the job's own modules, with its parallelism and kernels, before the job's forward goes
+on. Every rank runs the same number of them, since layers may hold collectives.
 """
 
 from __future__ import annotations
@@ -11,22 +11,16 @@ import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from brimful.base.typing import IGNORE_INDEX, Float32Array
+from brimful.base.typing import IGNORE_INDEX, Float32Array, Int64Array
 from brimful.doctor.batch.rewrite import alone, exchanged
 from brimful.doctor.batch.view import BatchView, Labelling, Segment, read_batch
 from brimful.doctor.batch.words import Role, role_of
-from brimful.doctor.probe.exchange import (
-    Exchange,
-    choose_alone,
-    choose_exchange,
-    reach_of,
-    recorded_rows,
-)
+from brimful.doctor.probe.exchange import Trial
 from brimful.doctor.probe.leaks import LayerMovement, Reach
 from brimful.doctor.probe.ranks import RankTalk, rank_names
 from brimful.doctor.probe.recorder import (
@@ -52,8 +46,28 @@ class ProbeStopped(Exception):
     """A probe that cannot go on: the reason. Training does."""
 
 
+class Call(Protocol):
+    """What a probe can run again with other tokens.
+
+    Attributes:
+        module: the module that is called, or all modules of this rank.
+        layers: its layers by name.
+    """
+
+    module: torch.nn.Module
+
+    @property
+    def layers(self) -> Mapping[str, torch.nn.Module]: ...
+
+    def again(self, batch: Mapping[str, Any] | None, **others: Any) -> Any:
+        """Run it with a batch; return its output."""
+
+    def accepts(self, name: str) -> bool:
+        """Return true if the module takes this argument and the call does not have it."""
+
+
 class ModuleCall:
-    """Call of a module, with its arguments by name, that can be made again.
+    """Call of a module, with its arguments by name.
 
     Args:
         module: the module that is called.
@@ -76,6 +90,10 @@ class ModuleCall:
         self._keys = {name: "input_ids" if name == tokens else name for name in arguments}
         self.arguments = {self._keys[name]: value for name, value in arguments.items()}
 
+    @property
+    def layers(self) -> Mapping[str, torch.nn.Module]:
+        return layers_of(self.module)
+
     def batch(self, loaded: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the arguments as a batch, with words of the loader's batch that the module does
         not get.
@@ -89,13 +107,13 @@ class ModuleCall:
         return {**self.arguments, **missing}
 
     def accepts(self, name: str) -> bool:
-        """Return true if the module takes this argument and the call does not have it."""
         return name in self._names and name not in self.arguments
 
-    def again(self, batch: Mapping[str, Any], **others: Any) -> Any:
+    def again(self, batch: Mapping[str, Any] | None, **others: Any) -> Any:
         """Call the module with copies of the arguments in a batch."""
+        assert batch is not None
         values = {
-            name: None if self.arguments[key] is None else _copied(batch[key])
+            name: None if self.arguments[key] is None else copied(batch[key])
             for name, key in self._keys.items()
         }
         args = [values.pop(name) for name in self._positional]
@@ -112,13 +130,13 @@ def _argument_names(module: Any) -> list[str]:
     return names if names or inner is None else _argument_names(inner)
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """Copy tensors and containers, which a forward may write into."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, dict):
-        return {name: _copied(item) for name, item in value.items()}
-    return [_copied(item) for item in value] if type(value) is list else value
+        return {name: copied(item) for name, item in value.items()}
+    return [copied(item) for item in value] if type(value) is list else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,25 +144,21 @@ class Evidence:
     """Measurements of one rank.
 
     Attributes:
-        view: of the batch.
-        exchange: what was exchanged; None if this rank has nothing to exchange.
+        trial: what was exchanged.
         reach: which tokens may have moved.
         layers: movements of layers, and of the losses at the end.
-        own: largest movement of the exchanged tokens.
         dtype: lowest precision of the layers.
         coupled: numbers of tokens may depend on the whole batch.
         outcome: of the batch as it is.
-        alone_gap: mean difference of losses between rows of several samples and samples alone,
-            relative to the mean loss (at least 1); None if it could not be measured.
+        alone_gap: mean difference between rows of several samples and samples alone, relative to
+            the mean (at least 1); None if it could not be measured.
         alone_by: what was compared: losses, sums of losses, or hidden states.
         mode_gap: the same between training and evaluation.
     """
 
-    view: BatchView
-    exchange: Exchange | None
+    trial: Trial
     reach: Reach
     layers: list[LayerMovement]
-    own: float
     dtype: torch.dtype
     coupled: bool
     outcome: Outcome
@@ -152,69 +166,64 @@ class Evidence:
     alone_by: str
     mode_gap: float | None
 
+    def largest(self, tokens: Any) -> float:
+        """Return the largest movement of some tokens, ``bool[R, T]``, in any layer."""
+        return max((float((item.sizes * tokens).max(initial=0.0)) for item in self.layers), default=0.0)
+
 
 class _Result(NamedTuple):
     """Numbers of one forward."""
 
-    states: Recording
+    recording: Recording
     outcome: Outcome
 
 
 class Forwards:
-    """Forwards of one rank over one batch.
+    """Forwards of one rank.
 
     Args:
-        call: the call of the job.
-        batch: its arguments, with words of the loader.
-        view: of the batch.
+        call: what is run.
         talk: with the other ranks.
+        trial: what is exchanged.
+        batch: of the job, with words of the loader; None on a rank that gets none.
+        view: of the batch.
+        ids: ``int64[n]``: tokens of the exchanged place.
+        modes: run in evaluation too.
     """
 
     def __init__(
-        self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView, talk: RankTalk
+        self,
+        call: Call,
+        talk: RankTalk,
+        trial: Trial,
+        batch: Mapping[str, Any] | None = None,
+        view: BatchView | None = None,
+        ids: Int64Array | None = None,
+        *,
+        modes: bool = True,
     ) -> None:
-        self._call, self._batch, self._view, self._talk = call, batch, view, talk
-        for word in view.words_with(Role.BOUNDARIES):
-            if (
-                word.array is not None
-                and word.array.dtype != object
-                and word.array.max() > view.ids.size
-            ):
-                raise CollateError(
-                    f"{word} ends at {int(word.array.max()):,}, and the batch has "
-                    f"{view.ids.size:,} tokens: boundaries of other tokens tell nothing here"
-                )
-        samples = ReferenceSamples([{"input_ids": row.tolist()} for row in view.ids])
-        self._setup = PackingSetup(call.module, dict, samples)
-        self.config = self._setup.config
-        media = media_tokens(self.config)
-        self._grid = TokenGrid(view.shape, np.isin(view.ids, media) if media else None)
-        self._layers = layers_of(call.module)
+        self._call, self._talk, self._trial, self._modes = call, talk, trial, modes
+        self._batch = self._exchanged = self._alone = batch
+        self._view = view
+        setup = setup_of(call.module, view)
+        self._device, self._dtype = setup.device, setup.dtype
+        self._vocab = size_of(setup.config, "vocab_size")
+        media = media_tokens(setup.config) if view is not None else []
+        is_medium = np.isin(view.ids, media) if media and view is not None else None
+        self._grid = TokenGrid(trial.shape, is_medium)
         classes = {type(module).__name__.lower() for module in call.module.modules()}
         self._coupled = any(word in name for word in _COUPLED_WORDS for name in classes)
-        # All batches are made before the first forward: ranks agree on whether all can be run.
-        self._exchange = choose_exchange(view, self.config)
-        self._segments = choose_alone(view, self._exchange)
-        self._rows = recorded_rows(view, self._exchange)
-        self._exchanged, self._alone = batch, batch
-        if self._exchange is not None:
-            place = self._exchange.segment
-            self._exchanged = exchanged(batch, view, place, self._exchange.ids)
-        if self._segments is not None:
-            try:
-                self._alone = alone(batch, view, self._segments)
-            except CollateError:  # media cannot be moved
-                self._segments = None
-
-    @property
-    def has_parts(self) -> bool:
-        """True if a row begins within a sample, whose beginning another rank has."""
-        positions = self._view.positions
-        firsts = {segment.row: segment for segment in reversed(self._view.segments)}
-        return positions is not None and any(
-            int(positions[row, segment.start]) != self._setup.position_start
-            for row, segment in firsts.items()
-        )
+        self._segments = trial.alone
+        # All batches are made before the first forward, so that a rank can refuse in time.
+        if batch is not None and view is not None:
+            _check_boundaries(view)
+            if trial.exchanged is not None and ids is not None:
+                self._exchanged = exchanged(batch, view, trial.exchanged, ids)
+            if trial.alone is not None:
+                try:
+                    self._alone = alone(batch, view, trial.alone)
+                except CollateError:  # media cannot be moved
+                    self._segments = None
 
     def run(self, *, shares_rows: bool = False) -> Evidence:
         """Run all forwards and measure. A rank that has nothing to exchange runs its batch as it
@@ -227,81 +236,85 @@ class Forwards:
             ProbeStopped: a forward failed, on this rank or another one.
             RankFailedError: a forward failed on this rank alone, and others wait in it.
         """
+        late = None
         with unchanged(self._call.module), _without_compiled_calls(self._call.module):
             base = self._forward("as it is", self._batch)
             other = self._exchanged
             if base.outcome.losses is None and self._segments is not None:
-                other = _with_targets_of(other, self._view, self._segments)
+                other = self._with_targets_alone(other)
             changed = self._forward("exchanged", other)
             single = self._forward("alone", self._alone)
-            options = {"use_cache": False} if self._call.accepts("use_cache") else {}
-            with evaluating(self._call.module):
-                late = self._forward("evaluation", self._batch, **options)
-        reach = reach_of(self._view, self._exchange, self._rows, coupled=self._coupled)
-        layers = self._movements(base, changed)
+            if self._modes:
+                options = {"use_cache": False} if self._call.accepts("use_cache") else {}
+                with evaluating(self._call.module):
+                    late = self._forward("evaluation", self._batch, **options)
         gap, measure = (None, "") if shares_rows else self._alone_gap(base, changed, single)
-        dtypes = [*base.states.dtypes, self._setup.dtype]
+        dtypes = [*base.recording.dtypes, self._dtype]
         return Evidence(
-            view=self._view,
-            exchange=self._exchange,
-            reach=reach,
-            layers=layers,
-            own=max([float(layer.sizes[reach.own].max(initial=0.0)) for layer in layers] or [0.0]),
+            trial=self._trial,
+            reach=self._trial.reach(coupled=self._coupled),
+            layers=self._movements(base, changed),
             dtype=max(dtypes, key=lambda dtype: float(torch.finfo(dtype).eps)),
             coupled=self._coupled,
             outcome=base.outcome,
             alone_gap=gap,
             alone_by=measure,
-            mode_gap=self._mode_gap(base, late),
+            mode_gap=None if late is None else self._mode_gap(base, late),
         )
 
-    def _forward(self, name: str, batch: Mapping[str, Any], **options: Any) -> _Result:
+    def _forward(self, name: str, batch: Mapping[str, Any] | None, **options: Any) -> _Result:
         """Run one forward on all ranks; each says whether its own came to an end."""
         problem = ""
         result = None
-        targets = self._view.targets
         try:
             with (
                 warnings.catch_warnings(),
-                seeded(self._setup.device),
-                recording(self._layers, self._grid, self._rows) as states,
+                seeded(self._device),
+                recording(self._call.layers, self._grid, self._trial.rows) as states,
             ):
                 warnings.simplefilter("ignore")
-                if name == "alone" and self._segments is not None:
-                    targets = read_batch(batch).targets
                 output = self._call.again(batch, **options)
-                vocab = size_of(self.config, "vocab_size")
-                result = _Result(states, outcome_of(output, targets, self._grid, vocab))
+                targets = np.full(self._trial.shape, IGNORE_INDEX)
+                if self._view is not None:
+                    is_other = name == "alone" and self._segments is not None
+                    targets = read_batch(batch).targets if is_other else self._view.targets
+                result = _Result(states, outcome_of(output, targets, self._grid, self._vocab))
         except Exception as error:  # a model may refuse a batch in any way it likes
             problem = f"{type(error).__name__}: {first_sentence(error)}"
+        self._check_all_ran(name, problem)
+        assert result is not None
+        return result
+
+    def _check_all_ran(self, name: str, problem: str) -> None:
+        """Stop on all ranks if a forward failed on one.
+
+        Ranks that wait in a collective of the forward would take the next one for it.
+        """
         answers = self._talk.ask(f"forward {name}", problem)
         if answers.missing and problem:
             raise RankFailedError(
                 f"the forward of the probe ({name}) failed on rank {self._talk.rank} ({problem}), "
-                f"and {rank_names(answers.missing)} wait for it: leave the probe out"
+                f"and {rank_names(answers.missing)} may wait in it: leave the probe out"
             )
         if answers.missing:
-            raise ProbeStopped(
-                f"no answer from {rank_names(answers.missing)} after a forward ({name})"
-            )
+            names = rank_names(answers.missing)
+            raise ProbeStopped(f"no answer from {names} after a forward ({name})")
         failures = {rank: text for rank, text in answers.values.items() if text}
         if failures:
-            rank, text = next(iter(failures.items()))
             where = f" on {rank_names(failures)}" if len(answers.values) > 1 else ""
+            text = next(iter(failures.values()))
             raise ProbeStopped(f"a forward ({name}) failed{where}: {text}")
-        assert result is not None
-        return result
 
     def _movements(self, before: _Result, after: _Result) -> list[LayerMovement]:
         """Return movements of layers in the order in which they ran, and of losses at the end."""
         layers = [
             LayerMovement(old.name, movement(old, new, self._grid))
-            for old, new in zip(before.states.states, after.states.states, strict=True)
+            for old, new in zip(before.recording.states, after.recording.states, strict=True)
         ]
         old_losses, new_losses = before.outcome.losses, after.outcome.losses
         if old_losses is not None and new_losses is not None:
             gaps = np.abs(old_losses - new_losses) / np.maximum(1.0, np.abs(old_losses))
-            layers.append(LayerMovement("loss", np.nan_to_num(gaps)[self._rows]))
+            layers.append(LayerMovement("loss", np.nan_to_num(gaps)[list(self._trial.rows)]))
         return layers
 
     def _alone_gap(
@@ -310,12 +323,11 @@ class Forwards:
         """Compare samples alone with the same samples in their rows: losses, else sums, else hidden
         states.
         """
-        segments = self._segments
+        segments, old, new = self._segments, base.outcome, single.outcome
         if segments is None:
             return None, ""
-        old, new = base.outcome, single.outcome
         if old.losses is not None:
-            packed = np.full(self._view.shape, np.nan, dtype=np.float32)
+            packed = np.full(self._trial.shape, np.nan, dtype=np.float32)
             for row, (source, start, stop) in enumerate(segments):
                 # The target of the last token is not a part of the sample.
                 packed[row, : stop - start - 1] = old.losses[source, start : stop - 1]
@@ -324,14 +336,15 @@ class Forwards:
         if changed.outcome.loss is not None and new.loss is not None and not new.extra_losses:
             gap = abs(changed.outcome.loss - new.loss) / max(1.0, abs(new.loss))
             return gap, "sums of losses"
-        if not base.states.states or not single.states.states or self._grid.is_medium is not None:
+        states = base.recording.states, single.recording.states
+        if not all(states) or self._grid.is_medium is not None:
             return None, ""
         gaps = []
-        for index, row in enumerate(self._rows):
+        for index, row in enumerate(self._trial.rows):
             _, start, stop = segments[row]
-            place = (slice(index, index + 1), slice(start, stop))
-            before = base.states.states[-1].at(place)
-            after = single.states.states[-1].at((place[0], slice(0, stop - start)))
+            kept = slice(index, index + 1)
+            before = states[0][-1].at(kept, slice(start, stop))
+            after = states[1][-1].at(kept, slice(0, stop - start))
             gaps.append(float(movement(before, after, TokenGrid((1, stop - start))).mean()))
         return max(gaps), "hidden states"
 
@@ -339,18 +352,67 @@ class Forwards:
         """Compare training with evaluation: losses, else hidden states."""
         if base.outcome.losses is not None:
             return _mean_gap(base.outcome.losses, late.outcome.losses)
-        if not base.states.states or not late.states.states:
+        if not base.recording.states or not late.recording.states:
             return None
-        last = base.states.states[-1], late.states.states[-1]
+        last = base.recording.states[-1], late.recording.states[-1]
         return float(movement(*last, self._grid).mean())
+
+    def _with_targets_alone(self, batch: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return a batch in which only the samples that run alone are trained, so that a sum of
+        losses is theirs.
+        """
+        view, segments = self._view, self._segments
+        if batch is None or view is None or segments is None:
+            return batch
+        word = next((word for word in view.words if word.path == view.labels_word), None)
+        if word is None or len(word.path) > 1 or not isinstance(word.value, torch.Tensor):
+            return batch
+        is_shifted = view.labelling is not Labelling.AS_TOKENS
+        keep = torch.zeros(view.shape, dtype=torch.bool, device=word.value.device)
+        for row, start, stop in segments:
+            keep[row, start + 1 - is_shifted : stop - is_shifted] = True
+        labels = batch[str(word.path[0])].masked_fill(
+            ~keep.reshape(word.value.shape), IGNORE_INDEX
+        )
+        return {**batch, str(word.path[0]): labels}
+
+
+def setup_of(model: torch.nn.Module, view: BatchView | None) -> PackingSetup:
+    """Return the setup of ``verify`` for the model of a job: its device, dtype and
+    configuration.
+    """
+    rows = [[0]] if view is None else view.ids[:1].tolist()
+    samples = ReferenceSamples([{"input_ids": row} for row in rows])
+    return PackingSetup(model, dict, samples)
 
 
 def size_of(config: Any, name: str) -> int | None:
-    """Return a size of a configuration or of its text model; None if it has none."""
+    """Return a size of a configuration or of its text model; None if it has none.
+
+    >>> from types import SimpleNamespace
+    >>> size_of(SimpleNamespace(text_config=SimpleNamespace(vocab_size=128)), "vocab_size")
+    128
+    """
     for part in (config, getattr(config, "text_config", None)):
         if isinstance(value := getattr(part, name, None), int):
             return value
     return None
+
+
+def _check_boundaries(view: BatchView) -> None:
+    """Refuse boundaries of other tokens than the batch has, such as of a row with its media.
+
+    Raises:
+        CollateError: names the word.
+    """
+    for word in view.words_with(Role.BOUNDARIES):
+        if word.array is None or word.array.dtype == object or str(word) != view.evidence:
+            continue
+        if (end := int(word.array.max(initial=0))) > view.ids.size:
+            raise CollateError(
+                f"{word} ends at {end:,}, and the batch has {view.ids.size:,} tokens: these are "
+                "boundaries of other tokens"
+            )
 
 
 def _mean_gap(before: Float32Array | None, after: Float32Array | None) -> float | None:
@@ -364,23 +426,6 @@ def _mean_gap(before: Float32Array | None, after: Float32Array | None) -> float 
         return None
     scale = max(1.0, float(np.abs(before[both]).mean()))
     return float(np.abs(before[both] - after[both]).mean()) / scale
-
-
-def _with_targets_of(
-    batch: Mapping[str, Any], view: BatchView, segments: Sequence[Segment]
-) -> Mapping[str, Any]:
-    """Return a batch in which only some segments are trained, so that a sum of losses is theirs."""
-    word = next((word for word in view.words if word.path == view.labels_word), None)
-    if word is None or len(word.path) > 1 or not isinstance(word.value, torch.Tensor):
-        return batch
-    keep = torch.zeros(view.shape, dtype=torch.bool, device=word.value.device)
-    for row, start, stop in segments:
-        if view.labelling is Labelling.AS_TOKENS:
-            keep[row, start + 1 : stop] = True
-        else:
-            keep[row, start : stop - 1] = True
-    labels = word.value.masked_fill(~keep.reshape(word.value.shape), IGNORE_INDEX)
-    return {**batch, str(word.path[0]): labels}
 
 
 @contextlib.contextmanager

@@ -23,7 +23,8 @@ from brimful.base.checks import check_type, is_number
 from brimful.base.wording import setting
 from brimful.doctor.batch.view import BatchView, read_batch
 from brimful.doctor.probe.findings import RankReport, merged
-from brimful.doctor.probe.forwards import Forwards, ModuleCall, ProbeStopped
+from brimful.doctor.probe.exchange import choose_trial
+from brimful.doctor.probe.forwards import Forwards, ModuleCall, ProbeStopped, setup_of
 from brimful.doctor.probe.ranks import RankTalk, rank_names
 from brimful.doctor.probe.recorder import STACKS
 from brimful.doctor.probe.step import StepCount, step_report
@@ -239,16 +240,20 @@ class Probe:
             ProbeStopped: a rank could not take part, or a forward failed.
         """
         assert self._talk is not None
-        forwards, reason = None, ""
+        setup = setup_of(call.module, view)
+        forwards, reason, has_parts = None, "", False
         try:
-            forwards = Forwards(call, batch, view, self._talk)
+            trial, ids = choose_trial(view, setup.config, setup.position_start)
+            has_parts = trial.has_parts
+            forwards = Forwards(call, self._talk, trial, batch, view, ids)
         except Exception as error:  # a batch of unusual form
             reason = f"{type(error).__name__}: {first_sentence(error)}"
-        shares_rows = self._agree(reason, forwards is not None and forwards.has_parts)
+        shares_rows = self._agree(reason, has_parts)
         assert forwards is not None
         evidence = forwards.run(shares_rows=shares_rows)
-        self._count.add_outcome(evidence.outcome, forwards.config, batch.get("num_items_in_batch"))
-        report = RankReport(evidence, call.module, forwards.config, call.arguments).report()
+        num_items = batch.get("num_items_in_batch")
+        self._count.add_outcome(evidence.outcome, setup.config, num_items)
+        report = RankReport(evidence, call, setup.config).report()
         answers = self._talk.ask("report", report.as_dict())
         reports = {rank: DoctorReport.from_dict(value) for rank, value in answers.values.items()}
         self.report = merged(reports)

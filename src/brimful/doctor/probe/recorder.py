@@ -109,9 +109,9 @@ class LayerState(NamedTuple):
     name: str
     values: torch.Tensor
 
-    def at(self, place: tuple[slice, slice]) -> LayerState:
+    def at(self, rows: slice, columns: slice) -> LayerState:
         """Return some rows and columns."""
-        return self._replace(values=self.values[place])
+        return self._replace(values=self.values[rows, columns])
 
 
 @dataclass
