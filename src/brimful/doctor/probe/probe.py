@@ -198,7 +198,7 @@ class Probe:
 
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Act at the first forward in training mode whose arguments can be read."""
-        if self._is_busy or self.complete or not module.training:
+        if self._is_busy or self.complete or not self._is_training(module):
             return
         if self._module not in (None, module):
             return
@@ -216,6 +216,12 @@ class Probe:
             self._count.add(view, batch.get("num_items_in_batch"))
         if len(self._count.targets) >= _MAX_FORWARDS:
             self._finish()
+
+    def _is_training(self, module: torch.nn.Module) -> bool:
+        """Return true if the loop trains: ``from_pretrained`` returns a model in evaluation mode, and
+        Lightning leaves it so.
+        """
+        return module.training or (self._model.training and torch.is_grad_enabled())
 
     def _act(self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView) -> None:
         assert self._talk is not None
@@ -253,7 +259,7 @@ class Probe:
         evidence = forwards.run(shares_rows=shares_rows)
         num_items = batch.get("num_items_in_batch")
         self._count.add_outcome(evidence.outcome, setup.config, num_items)
-        report = RankReport(evidence, call, setup.config).report()
+        report = RankReport(evidence, call.module, setup.config, call.arguments).report()
         answers = self._talk.ask("report", report.as_dict())
         reports = {rank: DoctorReport.from_dict(value) for rank, value in answers.values.items()}
         self.report = merged(reports)
