@@ -1,7 +1,7 @@
 """Doctor: is packing right in the run that you have, with any trainer and any data?
 
 Three depths, one report. ``config`` reads the configuration of a run and what is known about its
-trainer, ``batch`` reads batches of any loader, ``probe`` runs the job's own forward with other
+trainer, ``batch`` reads batches of any loader, ``probing`` runs the job's own forward with other
 tokens in one segment. ``problems`` has the sentence and the thread of each fault that happened
 before, ``trainers`` has the facts of each trainer, as data.
 """
@@ -9,9 +9,24 @@ before, ``trainers`` has the facts of each trainer, as data.
 from brimful.base.optional import at_first_use
 from brimful.doctor.report import DoctorReport, Evidence, Finding, Line
 
-__all__ = ["DoctorReport", "Evidence", "Finding", "Line", "diagnose", "examine", "probe"]
+__all__ = [
+    "DoctorReport",
+    "Evidence",
+    "Finding",
+    "LightningProbe",
+    "Line",
+    "ProbeCallback",
+    "diagnose",
+    "examine",
+    "probe",
+]
 
 __getattr__ = at_first_use(
     __name__,
-    {"batch.diagnose": ["diagnose"], "config.examine": ["examine"], "probe.probe": ["probe"]},
+    {
+        "batch.diagnose": ["diagnose"],
+        "config.examine": ["examine"],
+        "probing.probe": ["probe"],
+        "probing.callbacks": ["LightningProbe", "ProbeCallback"],
+    },
 )

@@ -6,19 +6,3 @@ states and losses, ``leaks`` tells a leak from rounding, ``unchanged`` puts ever
 ``ranks`` lets all ranks come to one verdict, ``step`` counts targets and divisors, ``findings``
 writes the report.
 """
-
-import sys
-from types import ModuleType
-from typing import Any
-
-
-class _CallablePackage(ModuleType):
-    """Package that is called as its function ``probe`` is: both are ``brimful.doctor.probe``."""
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        from brimful.doctor.probe.probe import probe
-
-        return probe(*args, **options)
-
-
-sys.modules[__name__].__class__ = _CallablePackage

@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from brimful.doctor.probe.probe import Probe
+from brimful.doctor.probing.probe import Probe
 from tests.doctor.faults.jobs import Attention, Decoder, batch, documents, loss_of, pairs, positions
 
 

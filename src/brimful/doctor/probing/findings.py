@@ -10,10 +10,10 @@ import torch
 
 from brimful.base.wording import counted
 from brimful.doctor.batch.view import Segment
-from brimful.doctor.probe.forwards import Evidence, size_of
-from brimful.doctor.probe.leaks import Leak, find_leak, moves_everywhere, rounding_of
-from brimful.doctor.probe.ranks import rank_names
-from brimful.doctor.probe.recorder import layers_of
+from brimful.doctor.probing.forwards import Evidence, size_of
+from brimful.doctor.probing.leaks import Leak, find_leak, moves_everywhere, rounding_of
+from brimful.doctor.probing.ranks import rank_names
+from brimful.doctor.probing.recorder import layers_of
 from brimful.doctor.report import DoctorReport, Finding, Judgment, Line
 from brimful.doctor.report import Evidence as Known
 from brimful.verify.modes import current_implementation

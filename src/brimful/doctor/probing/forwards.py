@@ -20,10 +20,10 @@ from brimful.base.typing import IGNORE_INDEX, Float32Array, Int64Array
 from brimful.doctor.batch.rewrite import alone, exchanged
 from brimful.doctor.batch.view import BatchView, Labelling, Segment, read_batch
 from brimful.doctor.batch.words import Role, role_of
-from brimful.doctor.probe.exchange import Trial
-from brimful.doctor.probe.leaks import LayerMovement, Reach
-from brimful.doctor.probe.ranks import RankTalk, rank_names
-from brimful.doctor.probe.recorder import (
+from brimful.doctor.probing.exchange import Trial
+from brimful.doctor.probing.leaks import LayerMovement, Reach
+from brimful.doctor.probing.ranks import RankTalk, rank_names
+from brimful.doctor.probing.recorder import (
     Outcome,
     Recording,
     TokenGrid,
@@ -32,7 +32,7 @@ from brimful.doctor.probe.recorder import (
     outcome_of,
     recording,
 )
-from brimful.doctor.probe.unchanged import unchanged
+from brimful.doctor.probing.unchanged import unchanged
 from brimful.errors import CollateError, RankFailedError
 from brimful.verify.modes import evaluating, first_sentence, seeded
 from brimful.verify.reference_samples import ReferenceSamples

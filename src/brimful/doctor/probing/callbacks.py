@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from brimful.base.optional import optional
-from brimful.doctor.probe.probe import Probe
+from brimful.doctor.probing.probe import Probe
 from brimful.doctor.report import DoctorReport
 
 __all__ = ["LightningProbe", "ProbeCallback"]

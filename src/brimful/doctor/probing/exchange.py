@@ -23,7 +23,7 @@ from brimful.base.typing import BoolArray, Int64Array
 from brimful.doctor.batch.claims import is_mask_of_pairs, visible_pairs
 from brimful.doctor.batch.view import BatchView, Segment
 from brimful.doctor.batch.words import Role
-from brimful.doctor.probe.leaks import Reach
+from brimful.doctor.probing.leaks import Reach
 from brimful.verify.reference_samples import ReferenceSamples
 from brimful.verify.setup import media_tokens, tokens_of_config
 

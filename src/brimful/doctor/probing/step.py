@@ -18,8 +18,8 @@ import numpy as np
 from brimful.base.typing import IGNORE_INDEX
 from brimful.base.wording import counted
 from brimful.doctor.batch.view import BatchView
-from brimful.doctor.probe.findings import ROUTER_LOSSES, merged, shown
-from brimful.doctor.probe.recorder import Outcome
+from brimful.doctor.probing.findings import ROUTER_LOSSES, merged, shown
+from brimful.doctor.probing.recorder import Outcome
 from brimful.doctor.report import DoctorReport, Evidence, Finding, Judgment, Line
 
 _TOLERANCE = 1e-2
