@@ -35,12 +35,12 @@ def check_step_divisor(cases: Sequence[BatchCase]) -> Iterator[Finding]:
     targets = sum(case.num_targets for case in cases)
     if number is None or number == targets or not all(case.has_labels for case in cases):
         return
+    batches = "the batch has" if len(cases) == 1 else f"the {len(cases):,} batches have"
     ratio = f": the loss is {number / targets:.3f} times as small" if targets else ""
     yield wrong(
         _TOPIC,
         "divisor",
-        f"the divisor is {number:,}, and {counted(len(cases), 'batch')[:-1]}"
-        f"{'' if len(cases) == 1 else 'es'} have {counted(targets, 'target')}"
+        f"the divisor is {number:,}, and {batches} {counted(targets, 'target')}"
         f"{_explained(number, cases)}{ratio}",
         f"num_items_in_batch: {targets}",
     )
@@ -55,9 +55,9 @@ def _explained(number: int, cases: Sequence[BatchCase]) -> str:
     reasons = {
         targets - segments: f"the {segments} boundaries are taken off a second time",
         targets - len(cases): "one target of each batch is left out",
+        positions: "padding is counted as well",
         tokens: "all tokens are counted",
         tokens - segments: "all tokens but the first of each sample are counted",
-        positions: "padding is counted as well",
         segments: "samples are counted",
     }
     reason = reasons.get(number)
