@@ -42,8 +42,8 @@ def _packing(cases: Sequence[BatchCase]) -> Line:
     numbers = np.concatenate(rows)
     positions = sum(case.view.ids.size for case in cases)
     padding = sum(int(case.view.padding.sum()) for case in cases)
-    least, most = int(numbers.min()), int(numbers.max())
-    span = f"{least}" if least == most else f"{least} to {most}"
+    minimum, maximum = int(numbers.min()), int(numbers.max())
+    span = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
     text = (
         f"{counted(int(numbers.sum()), 'segment')} in {counted(len(numbers), 'row')}, {span} a row; "
         f"{percent(1 - padding / positions)} of {positions:,} positions are tokens of samples"
@@ -64,14 +64,14 @@ def _isolation(case: BatchCase) -> Line:
             "isolation", "rows have lengths of their own: each is one sample", Evidence.SEEN
         )
     if view.evidence:
-        agreeing = [
+        allies = [
             claim.word
             for claim in view.claims
             if claim.word != view.believed.word
             and np.array_equal(case.inner_starts(claim), case.inner_starts(view.believed))
         ]
-        also = f"; {', '.join(agreeing)} say the same" if agreeing else ""
-        text = f"{view.evidence} tells where samples begin{also}"
+        suffix = f"; {', '.join(allies)} say the same" if allies else ""
+        text = f"{view.evidence} tells where samples begin{suffix}"
         return Line("isolation", text, Evidence.SEEN, view.evidence)
     if view.shape[0] > 1 and view.padding.any():
         text = "one segment a row, as far as the batch tells; rows end in padding"
@@ -129,15 +129,15 @@ def _divisor(cases: Sequence[BatchCase]) -> Line:
     if not all(case.has_labels for case in cases):
         return Line("divisor", "unknown without labels")
     targets = sum(case.num_targets for case in cases)
-    own = [
+    divisors = [
         f"{word} is {int(word.array)}"
         for word in cases[0].view.words_with(Role.DIVISOR)
         if word.array is not None and word.array.ndim == 0
     ]
-    names = f" ({', '.join(own)})" if own else ""
-    which = "this batch has" if len(cases) == 1 else f"these {len(cases)} batches have"
+    names = f" ({', '.join(divisors)})" if divisors else ""
+    batches = "this batch has" if len(cases) == 1 else f"these {len(cases)} batches have"
     text = (
-        f"{which} {counted(targets, 'target')}: a step is to be divided by the sum over its "
+        f"{batches} {counted(targets, 'target')}: a step is to be divided by the sum over its "
         f"micro-batches and ranks{names}"
     )
     return Line("divisor", text, Evidence.SEEN)

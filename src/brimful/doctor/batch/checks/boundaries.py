@@ -107,13 +107,13 @@ def check_end_marks(case: BatchCase) -> Iterator[Finding]:
                 "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/4400",
             )
         elif mark is not None and mark.array is not None and mark.array.size:
-            cut = int(mark.array.reshape(-1)[0])
-            if cut != end:
+            place = int(mark.array.reshape(-1)[0])
+            if place != end:
                 yield wrong(
                     _TOPIC,
                     _SHORT,
-                    f"{mark} is {cut}, and {word} ends at place {end}: readers cut it to "
-                    f"{_first_few(row[:cut])}",
+                    f"{mark} is {place}, and {word} ends at place {end}: readers cut it to "
+                    f"{_first_few(row[:place])}",
                     f"{name}: {end}",
                 )
 

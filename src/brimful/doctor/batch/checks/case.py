@@ -6,7 +6,6 @@ from functools import cached_property
 import numpy as np
 
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
-from brimful.base.wording import counted
 from brimful.doctor.batch.claims import Claim
 from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.view import BatchView, Labelling
@@ -102,7 +101,7 @@ class BatchCase:
     def places(self, tokens: Int64Array) -> str:
         """Return the first places of some tokens, in words."""
         text = "; ".join(self.place(token) for token in tokens[:3].tolist())
-        return f"{text} and {counted(len(tokens) - 3, 'more')[:-1]}" if len(tokens) > 3 else text
+        return f"{text} and {len(tokens) - 3:,} more" if len(tokens) > 3 else text
 
 
 def wrong(topic: str, problem: str, detail: str, change: str = "", thread: str = "") -> Finding:

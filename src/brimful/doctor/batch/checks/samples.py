@@ -116,21 +116,21 @@ def check_samples(cases: Sequence[BatchCase], samples: list[SampleAlone]) -> Ite
         for case in cases
         for start, stop in zip(*(bound.tolist() for bound in case.view.bounds), strict=True)
     ]
-    places, rest = _whole(pieces, samples, cases[0].facts)
-    remaining = [sample for sample in samples if sample.number not in places]
-    merged, rest = _merged(rest, remaining)
+    places, remainder = _whole(pieces, samples, cases[0].facts)
+    open_samples = [sample for sample in samples if sample.number not in places]
+    merged, remainder = _merged(remainder, open_samples)
     placed = places.keys() | {number for numbers in merged.values() for number in numbers}
-    remaining = [sample for sample in remaining if sample.number not in placed]
-    parts = _parts(rest, remaining)
+    open_samples = [sample for sample in open_samples if sample.number not in placed]
+    parts = _parts(remainder, open_samples)
     yield from _tell_merged(merged)
     yield from _tell_parts(parts, samples)
-    gone = [sample.number for sample in remaining if sample.number not in parts]
-    if gone:
+    losses = [sample.number for sample in open_samples if sample.number not in parts]
+    if losses:
         yield wrong(
             _TOPIC,
             "samples_lost",
-            f"{counted(len(gone), 'sample')} of {len(samples):,} are not in the batches: "
-            f"{first_few(gone, len(gone))}",
+            f"{counted(len(losses), 'sample')} of {len(samples):,} are not in the batches: "
+            f"{first_few(losses, len(losses))}",
         )
     yield from _tell_repeats(places, samples)
     yield from _tell_targets(places, samples)
@@ -148,12 +148,12 @@ def _whole(
         numbers.setdefault(sample.ids.tobytes(), []).append(sample.number)
     lengths = {len(sample.ids) for sample in samples}
     own_pieces: dict[bytes, list[_Piece]] = {}
-    rest = []
+    remainder = []
     for piece in pieces:
         variants = (part for part in _variants(piece, facts) if len(part.ids) in lengths)
         part = next((part for part in variants if part.ids.tobytes() in numbers), None)
         if part is None:
-            rest.append(piece)
+            remainder.append(piece)
         else:
             own_pieces.setdefault(part.ids.tobytes(), []).append(part)
     places: dict[int, list[_Piece]] = {}
@@ -161,7 +161,7 @@ def _whole(
         twins = numbers[key]
         for index, piece in enumerate(own):
             places.setdefault(twins[min(index, len(twins) - 1)], []).append(piece)
-    return places, rest
+    return places, remainder
 
 
 def _variants(piece: _Piece, facts: RunFacts) -> Iterator[_Piece]:
@@ -171,7 +171,7 @@ def _variants(piece: _Piece, facts: RunFacts) -> Iterator[_Piece]:
     Added are BOS, EOS, and padding of the gap after a sample. Equal tokens that nothing marks as
     padding may be the end of a sample.
     """
-    added = {*facts.eos, *facts.pad, 0}
+    additions = {*facts.eos, *facts.pad, 0}
     ids = piece.ids.tolist()
     starts = [0, 1] if ids[0] in facts.bos else [0]
     stop = len(ids)
@@ -179,7 +179,7 @@ def _variants(piece: _Piece, facts: RunFacts) -> Iterator[_Piece]:
         for start in starts:
             if start < stop:
                 yield _Piece(piece.case, piece.start + start, piece.start + stop)
-        if not stop or ids[stop - 1] not in added:
+        if not stop or ids[stop - 1] not in additions:
             break
         stop -= 1
     view, width = piece.case.view, piece.case.view.shape[1]
@@ -202,24 +202,24 @@ def _merged(
         by_key.setdefault(sample.ids[:_KEY].tobytes(), []).append(sample)
     sizes = sorted({min(_KEY, len(sample.ids)) for sample in samples}, reverse=True)
     merged: dict[int, list[int]] = {}
-    rest = []
-    taken: set[int] = set()
+    remainder = []
+    numbers_used: set[int] = set()
     for index, piece in enumerate(pieces):
         numbers: list[int] = []
         position = 0
         while position < len(piece.ids):
-            whole = _sample_at(piece.ids, position, by_key, sizes, taken)
+            whole = _sample_at(piece.ids, position, by_key, sizes, numbers_used)
             if whole is None:
                 position += 1
                 continue
-            taken.add(whole.number)
+            numbers_used.add(whole.number)
             numbers.append(whole.number)
             position += len(whole.ids)
         if numbers:
             merged[index] = numbers
         else:
-            rest.append(piece)
-    return merged, rest
+            remainder.append(piece)
+    return merged, remainder
 
 
 def _sample_at(
@@ -227,14 +227,14 @@ def _sample_at(
     position: int,
     by_key: dict[bytes, list[SampleAlone]],
     sizes: list[int],
-    taken: set[int],
+    numbers_used: set[int],
 ) -> SampleAlone | None:
     """Return the longest sample whose tokens stand at a place of a segment; None without one."""
     candidates = [
         sample
         for size in sizes
         for sample in by_key.get(ids[position : position + size].tobytes(), ())
-        if sample.number not in taken
+        if sample.number not in numbers_used
         and np.array_equal(ids[position : position + len(sample.ids)], sample.ids)
     ]
     return max(candidates, key=lambda sample: len(sample.ids), default=None)

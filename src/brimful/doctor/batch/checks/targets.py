@@ -139,10 +139,10 @@ def check_roles(case: BatchCase) -> Iterator[Finding]:
         for text in trained_texts(case, segment):
             for match in _HEADERS.finditer(text):
                 role = next(group for group in match.groups() if group)
-                rest = text[match.start() :][:_SHOWN_TEXT]
+                excerpt = text[match.start() :][:_SHOWN_TEXT]
                 # A header at the very end is the stop of an answer.
                 if len(text) > match.end():
-                    roles.setdefault(role, rest)
+                    roles.setdefault(role, excerpt)
     if roles:
         names = ", ".join(sorted(roles))
         yield suspect(

@@ -24,13 +24,13 @@ def check_doubled_bos(case: BatchCase) -> Iterator[Finding]:
     """Check that no sample begins with BOS twice."""
     starts, stops = case.view.bounds
     starts = starts[stops - starts > 1]
-    doubled = starts[case.facts.is_bos(case.ids[starts]) & case.facts.is_bos(case.ids[starts + 1])]
-    if len(doubled):
+    doubles = starts[case.facts.is_bos(case.ids[starts]) & case.facts.is_bos(case.ids[starts + 1])]
+    if len(doubles):
         yield wrong(
             _TOPIC,
             "doubled_bos",
-            f"{counted(len(doubled), 'sample')} of {len(starts)} begin with BOS "
-            f"({case.facts.bos[0]}) twice: {case.places(doubled)}",
+            f"{counted(len(doubles), 'sample')} of {len(starts)} begin with BOS "
+            f"({case.facts.bos[0]}) twice: {case.places(doubles)}",
             "tokenize texts of a template with add_special_tokens=False",
         )
 
@@ -44,8 +44,8 @@ def check_lost_eos(case: BatchCase) -> Iterator[Finding]:
     is_end = np.isin(case.ids, facts.ends)
     # A sample that ends with its row may have been cut.
     targets = offsets_of(case.is_predicted)
-    whole = (stops % view.shape[1] != 0) & (targets[stops] > targets[starts])
-    starts, stops = starts[whole], stops[whole]
+    is_whole = (stops % view.shape[1] != 0) & (targets[stops] > targets[starts])
+    starts, stops = starts[is_whole], stops[is_whole]
     if not len(starts):
         return
     untrained = stops[is_end[stops - 1] & ~case.is_predicted[stops - 1]]
