@@ -244,3 +244,10 @@ def test_the_mended_twin_is_not_accused(name):
     case = CASES[name]
     report = diagnose(case.mended, **case.known)
     assert report.ok, str(report)
+
+
+def test_more_than_three_places_are_counted():
+    samples = [[1, 5, 2]] * 5
+    batch = {**one_row(samples), "labels": torch.tensor([[1, 5, 2] * 5])}
+    details = [finding.detail for finding in diagnose(batch).findings]
+    assert any(text.endswith(": token 3; token 6; token 9 and 1 more") for text in details), details

@@ -1,5 +1,6 @@
 """Diagnosis of batches: nothing right is accused, and each check sees the fault that it looks for."""
 
+import time
 from itertools import accumulate
 
 import numpy as np
@@ -216,3 +217,20 @@ def test_packs_of_long_samples_are_not_accused_of_padding():
     assert finding.problem == "packing_off"
     (finding,) = diagnose(batch, config={"packing": True, "padding_free": True}).findings
     assert finding.problem == "packing_off"
+
+
+def test_a_large_batch_takes_less_than_a_second():
+    """8 rows of 32,768 tokens in segments of 512: 0.03 s, or 0.2 s with the samples."""
+    shape, size = (8, 32_768), 512
+    ids = np.random.default_rng(0).integers(5, 1000, shape)
+    first = np.arange(shape[1]) % size == 0
+    batch = {
+        "input_ids": torch.from_numpy(ids),
+        "labels": torch.from_numpy(np.where(first, IGNORE, ids)),
+        "position_ids": torch.arange(shape[1]).remainder(size).expand(shape),
+        "cu_seq_lens_q": torch.arange(0, ids.size + 1, size, dtype=torch.int32),
+    }
+    begin = time.perf_counter()
+    report = diagnose(batch, samples=ids.reshape(-1, size).tolist())
+    assert report.ok, str(report)
+    assert time.perf_counter() - begin < 1
