@@ -43,7 +43,7 @@ NOUNS = frozenset(
     re.findall(
         r"\w+",
         """
-        beginning binding building embedding encoding ending finding grouping heading listing mapping meaning need
+        beginning binding building children embedding encoding ending finding grouping heading labeling listing mapping meaning need
         opening ordering packing padding reading rounding sampling saving scaling seed setting seven sharding
         speed spelling string thing timing token training warning
         """,

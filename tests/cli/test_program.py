@@ -33,7 +33,7 @@ PYTHON_ONLY = frozenset(
         *("arrive_seconds", "beta", "domains", "job", "mean", "place", "plan", "rank"),
         *("label_smoothing", "loss_type", "parts", "segment_multiple_of"),
         *("media_maker", "multiple_of", "normaliser", "on_bad_medium", "on_corrupt", "pad_to", "position_start"),
-        *("by_source", "tail", "timeout", "uses"),
+        *("by_source", "on_fault", "tail", "timeout", "uses"),
     }
 )
 """Settings that no command has: messages mention them as arguments of Python."""

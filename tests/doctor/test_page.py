@@ -59,8 +59,8 @@ def test_every_page_of_a_trainer_ends_with_its_line():
             .startswith("**Is packing right in the run that you have?** [Doctor](../doctor.md): ")
         ), page.name
     for trainer in trainer_ids():
-        page = facts_of_trainer(trainer).page
-        assert not page or (PAGE.parent / page).is_file(), trainer
+        name = facts_of_trainer(trainer).page
+        assert not name or (PAGE.parent / name).is_file(), trainer
 
 
 def write_files(text):

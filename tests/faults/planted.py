@@ -314,11 +314,11 @@ class LateStore(BlobStore):
         """Return the size of a visible blob."""
         return self._store.size(key) if self._is_seen(key) else None
 
-    def list(self, prefix: str) -> Sequence[str]:  # type: ignore[override]
+    def list(self, prefix: str) -> Sequence[str]:
         """Return the visible keys."""
         return [key for key in self._store.list(prefix) if self._is_seen(key)]
 
-    def folders(self, prefix: str) -> Sequence[str]:  # type: ignore[override]
+    def folders(self, prefix: str) -> Sequence[str]:
         """Return the folders of the real store."""
         return self._store.folders(prefix)
 

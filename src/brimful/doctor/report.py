@@ -150,7 +150,7 @@ class DoctorReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing was found. What no depth has looked at may still be wrong."""
+        """True if nothing was found. What no depth has remarks at may still be wrong."""
         return not self.findings
 
     @property
@@ -164,18 +164,18 @@ class DoctorReport:
 
     @property
     def verdict(self) -> str:
-        """One line: what is wrong, or what was looked at."""
+        """One line: what is wrong, or what was remarks at."""
         if self.findings:
             worst = self.findings[0].judgment
             titles = [TOPICS[item.topic] for item in self.findings if item.judgment is worst]
             return f"{worst.value.upper()}: {', '.join(dict.fromkeys(titles))}"
-        looked = {
+        remarks = {
             Evidence.UNKNOWN: "how samples are kept apart is unknown",
             Evidence.KNOWN: "known from the configuration alone, seen in no batch",
             Evidence.SEEN: "seen in the batch; that the model obeys it was not shown",
             Evidence.SHOWN: "samples were shown to be apart",
         }
-        return f"NOTHING FOUND: {looked[self.isolation]}"
+        return f"NOTHING FOUND: {remarks[self.isolation]}"
 
     def with_others(self, *others: "DoctorReport") -> "DoctorReport":
         """Return one report of several depths: the strongest evidence of each topic, all

@@ -29,7 +29,7 @@ def packed(**others: Any) -> dict[str, Any]:
     return {**one_row(SAMPLES, **varlen(SAMPLES)), **others}
 
 
-def labelled(labels: list[int]) -> dict[str, Any]:
+def labeled(labels: list[int]) -> dict[str, Any]:
     return packed(labels=torch.tensor([labels]))
 
 
@@ -116,8 +116,8 @@ CASES = {
     "first token trained": Case(
         "wrong_targets",
         "the first token of 1 sample is predicted from the last token of the sample before: token 4",
-        labelled([IGNORE, 5, 6, 2, 1, 7, 8, 9, 2]),
-        labelled(RIGHT),
+        labeled([IGNORE, 5, 6, 2, 1, 7, 8, 9, 2]),
+        labeled(RIGHT),
     ),
     "padding trained": Case(
         "wrong_targets",
@@ -128,14 +128,14 @@ CASES = {
     "labels shifted twice": Case(
         "wrong_targets",
         "100.0 % of labels are the token after the next one",
-        labelled([6, 2, IGNORE, IGNORE, 8, 9, 2, IGNORE, IGNORE]),
-        labelled([5, 6, 2, IGNORE, 7, 8, 9, 2, IGNORE]),
+        labeled([6, 2, IGNORE, IGNORE, 8, 9, 2, IGNORE, IGNORE]),
+        labeled([5, 6, 2, IGNORE, 7, 8, 9, 2, IGNORE]),
     ),
     "labels in the wrong direction": Case(
         "wrong_targets",
         "the token before",
-        labelled([IGNORE, IGNORE, 5, 6, IGNORE, IGNORE, 7, 8, 9]),
-        labelled(RIGHT),
+        labeled([IGNORE, IGNORE, 5, 6, IGNORE, IGNORE, 7, 8, 9]),
+        labeled(RIGHT),
     ),
     "labels that are not integers": Case(
         "wrong_targets",
@@ -146,8 +146,8 @@ CASES = {
     "nothing trained": Case(
         "wrong_targets",
         "no token is trained: all 9 labels are -100",
-        labelled([IGNORE] * 9),
-        labelled(RIGHT),
+        labeled([IGNORE] * 9),
+        labeled(RIGHT),
     ),
     "boundaries of 64 bits": Case(
         "number_types",
@@ -226,7 +226,7 @@ CASES = {
         "wrong_targets",
         "trained, and not in the labels of the samples alone: 1 of sample 0",
         packed(),
-        labelled([IGNORE, IGNORE, 6, 2, IGNORE, 7, 8, 9, 2]),
+        labeled([IGNORE, IGNORE, 6, 2, IGNORE, 7, 8, 9, 2]),
         {"samples": [{"input_ids": SAMPLES[0], "labels": [IGNORE, IGNORE, 6, 2]}, {"input_ids": SAMPLES[1]}]},
     ),
 }

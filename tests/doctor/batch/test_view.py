@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from brimful.doctor.batch.view import Labelling, read_batch
+from brimful.doctor.batch.view import Labeling, read_batch
 from brimful.errors import CollateError, WrongTypeError
 from tests.doctor.batch.strategies import made
 from tests.doctor.batch.words import BY_MASK, IDS, STARTS, WORDS, told_by
@@ -74,15 +74,15 @@ def test_batches_of_every_type(batch, path):
     view = read_batch(batch)
     assert view.ids_word == path
     assert view.segments == STARTS
-    assert view.labelling is Labelling.SHIFTED
+    assert view.labeling is Labeling.SHIFTED
     assert view.targets.tolist() == TARGETS.tolist()
 
 
 def test_a_pair_without_names_is_tokens_and_labels():
     view = read_batch((TOKENS, TARGETS))
     assert (view.ids_word, view.labels_word) == ((0,), (1,))
-    assert view.labelling is Labelling.SHIFTED
-    assert read_batch(Pair(TOKENS, TARGETS)).labelling is Labelling.SHIFTED
+    assert view.labeling is Labeling.SHIFTED
+    assert read_batch(Pair(TOKENS, TARGETS)).labeling is Labeling.SHIFTED
 
 
 def test_rows_of_lists_are_as_long_as_they_are():
@@ -98,7 +98,7 @@ def test_padding_may_come_first():
 
 def test_masks_of_answers_mark_the_targets():
     view = read_batch({"input_ids": IDS, "completion_mask": [[0, 0, 1, 0, 1, 0]], **BY_MASK})
-    assert view.labelling is Labelling.BY_MASK
+    assert view.labeling is Labeling.BY_MASK
     assert view.targets.tolist() == [[-100, 7, -100, 9, -100, -100]]
 
 

@@ -117,7 +117,9 @@ class Block(nn.Module):
     def __init__(self, width, mixer):
         super().__init__()
         self.norm, self.mixer = nn.LayerNorm(width), mixer(width)
-        self.feed = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.feed = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x, document, mask=None):
         x = x + self.mixer(self.norm(x), document, mask)
@@ -223,7 +225,9 @@ class Case:
 
 def job(model, *words, seeds=(0, 1), lengths=LENGTHS, step=own_loss, **options):
     """A job over two batches, with more words in each."""
-    batches = [batch(lengths, seed=seed, **{key: value for word in words for key, value in word.items()}) for seed in seeds]
+    batches = [
+        batch(lengths, seed=seed, **{key: value for word in words for key, value in word.items()}) for seed in seeds
+    ]
     return Job(model, batches, step, **options)
 
 
@@ -269,7 +273,11 @@ def numbered(mixer):
     def make():
         one = batch()
         targets = F.pad(one["labels"][:, 1:], (0, 1), value=IGNORE)
-        words = {"inputs": one["input_ids"], "inputs_position": one["position_ids"], "inputs_segmentation": documents() + 1}
+        words = {
+            "inputs": one["input_ids"],
+            "inputs_position": one["position_ids"],
+            "inputs_segmentation": documents() + 1,
+        }
 
         def step(model, loaded):
             logits = model(**{key: value for key, value in loaded.items() if key != "shift_labels"})
@@ -458,7 +466,11 @@ class Balanced(nn.Module):
 
     def forward(self, input_ids, position_ids, labels, output_router_logits=False):
         output = self.model(
-            input_ids, position_ids=position_ids, labels=labels, output_router_logits=output_router_logits, use_cache=False
+            input_ids,
+            position_ids=position_ids,
+            labels=labels,
+            output_router_logits=output_router_logits,
+            use_cache=False,
         )
         if self.loses:
             output.loss = output.loss - self.config.router_aux_loss_coef * output.aux_loss
@@ -575,7 +587,13 @@ def flag(with_positions):
     def make():
         row = LENGTHS[:1]
         bounds = boundaries(row)
-        words = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 10, "max_length_k": 10, "use_cache": False}
+        words = {
+            "cu_seq_lens_q": bounds,
+            "cu_seq_lens_k": bounds,
+            "max_length_q": 10,
+            "max_length_k": 10,
+            "use_cache": False,
+        }
         made = job(tiny("qwen2"), words, lengths=row)
         for one in made.batches:
             if not with_positions:

@@ -1,10 +1,6 @@
 """Each fault of the table that a probe shows is found, at the layer where it lies, and its mended twin is not accused."""
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 import torch
 
 from brimful.doctor.probing.probe import probe
@@ -24,7 +20,7 @@ def report_of(make):
 
 
 def test_the_gallery_has_each_fault_of_the_table():
-    assert IN_THE_TABLE <= JOBS.keys()
+    assert JOBS.keys() >= IN_THE_TABLE
 
 
 @pytest.mark.parametrize("number", JOBS)

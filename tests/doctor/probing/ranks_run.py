@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 
 from brimful.doctor.probing.probe import Probe
-from tests.doctor.faults.jobs import Attention, Decoder, batch, documents, loss_of, pairs, positions
-
+from tests.doctor.faults.jobs import Attention, Decoder, batch, documents, pairs, positions
 
 CONTEXT = ((7, 12, 6, 7),)
 """Samples of a row that two ranks share: the second one lies on both."""

@@ -1,13 +1,11 @@
 """The probe in a loop of one's own: what it shows, and that training goes on as if nothing had been."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
+import torch
 from torch import nn
 
 from brimful.doctor import probe
@@ -23,6 +21,7 @@ class Counting(Decoder):
     def __init__(self):
         super().__init__([Attention] * 2)
         self.dropout = nn.Dropout(0.1)
+        self.mean: Any
         self.register_buffer("mean", torch.zeros(self.width))
         self.calls = 0
 
@@ -122,7 +121,20 @@ def test_documents_of_the_toys_are_their_samples():
 
 
 FAMILIES = (
-    *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3", "olmo", "olmo2", "starcoder2"),
+    *(
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "phi",
+        "phi3",
+        "olmo",
+        "olmo2",
+        "starcoder2",
+    ),
     *("stablelm", "granite", "cohere", "glm", "gpt_neox", "smollm3", "qwen2_moe", "qwen3_moe"),
 )
 WAYS = ("positions", "dense mask", "flex attention")
@@ -131,7 +143,10 @@ WAYS = ("positions", "dense mask", "flex attention")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "family",
-    [name if name in ("llama", "gemma2", "qwen3_moe") else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES],
+    [
+        name if name in ("llama", "gemma2", "qwen3_moe") else pytest.param(name, marks=pytest.mark.long)
+        for name in FAMILIES
+    ],
 )
 def test_no_right_run_is_accused(family, way):
     """Twenty families, three ways of keeping samples apart."""
@@ -139,7 +154,7 @@ def test_no_right_run_is_accused(family, way):
 
     assert len(FAMILIES) == 20
     model = tiny_model(family)
-    words = {"use_cache": False}
+    words: dict[str, Any] = {"use_cache": False}
     if way == "dense mask":
         document = documents()
         same = (document[:, :, None] == document[:, None]).tril()

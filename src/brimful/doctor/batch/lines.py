@@ -9,16 +9,16 @@ from brimful.base.wording import counted, percent
 from brimful.doctor.batch.checks.alignment import common_multiple, place_lengths
 from brimful.doctor.batch.checks.case import BatchCase
 from brimful.doctor.batch.checks.targets import crossing_targets
-from brimful.doctor.batch.view import Labelling
+from brimful.doctor.batch.view import Labeling
 from brimful.doctor.batch.words import Role, text_of
 from brimful.doctor.report import Evidence, Line
 
 _LABELS = {
-    Labelling.AS_TOKENS: "the label of a token is the token itself: the model must shift",
-    Labelling.SHIFTED: "the label of a token is the next one: the model must not shift",
-    Labelling.BY_MASK: "a mask marks the trained tokens: the trainer makes the labels",
-    Labelling.NONE: "nothing in the batch says what is trained",
-    Labelling.OTHER: "labels are neither the tokens nor the next ones",
+    Labeling.AS_TOKENS: "the label of a token is the token itself: the model must shift",
+    Labeling.SHIFTED: "the label of a token is the next one: the model must not shift",
+    Labeling.BY_MASK: "a mask marks the trained tokens: the trainer makes the labels",
+    Labeling.NONE: "nothing in the batch says what is trained",
+    Labeling.OTHER: "labels are neither the tokens nor the next ones",
 }
 
 _SEGMENTS_SHOWN = 3
@@ -98,8 +98,8 @@ def _positions(case: BatchCase) -> Line:
 
 def _targets(cases: Sequence[BatchCase]) -> Line:
     case = cases[0]
-    text = _LABELS[case.view.labelling]
-    if case.view.labelling is Labelling.NONE and (unread := _unread_labels(case)):
+    text = _LABELS[case.view.labeling]
+    if case.view.labeling is Labeling.NONE and (unread := _unread_labels(case)):
         text = f"{unread} do not fit the tokens"
     if case.has_labels:
         targets = sum(one.num_targets for one in cases)

@@ -23,7 +23,7 @@ from brimful.doctor.batch.claims import (
     rows_of_lengths,
     visible_pairs,
 )
-from brimful.doctor.batch.view import BatchView, Labelling, Segment, labelling_of
+from brimful.doctor.batch.view import BatchView, Labeling, Segment, labeling_of
 from brimful.doctor.batch.words import MEDIA_NAMES, Path, Role, Word, name_of, paths_of
 from brimful.errors import CollateError
 
@@ -192,13 +192,13 @@ class _Layout:
 
 def _is_shifted(word: Word, view: BatchView) -> bool:
     if word.path == view.labels_word:
-        return view.labelling is Labelling.SHIFTED
+        return view.labeling is Labeling.SHIFTED
     if word.role is Role.SHIFTED_LABELS:
         return True
     labels = per_token(word.array, view.shape, IGNORE_INDEX)
     return (
         labels is not None
-        and labelling_of(labels, view.ids, view.believed.starts) is Labelling.SHIFTED
+        and labeling_of(labels, view.ids, view.believed.starts) is Labeling.SHIFTED
     )
 
 

@@ -23,7 +23,7 @@ from brimful.doctor.batch.padding import marked_padding, unmarked_padding
 from brimful.doctor.batch.words import Path, Role, Word, children_of, words_of
 from brimful.errors import CollateError
 
-__all__ = ["BatchView", "Labelling", "Segment", "read_batch"]
+__all__ = ["BatchView", "Labeling", "Segment", "read_batch"]
 
 
 class Segment(NamedTuple):
@@ -39,7 +39,7 @@ class Segment(NamedTuple):
         return self.stop - self.start
 
 
-class Labelling(str, Enum):
+class Labeling(str, Enum):
     """Ways to give targets."""
 
     AS_TOKENS = "as tokens"
@@ -67,7 +67,7 @@ class BatchView:
         row_lengths: ``int64[B]``: tokens that the loader gave for each row; T unless rows are
             nested or lists of several lengths.
         targets: ``int64[B, T]``: the token that each position is trained to predict, -100 if none.
-        labelling: how the targets are given.
+        labeling: how the targets are given.
         labels: ``int64[B, T]``, as the batch has them, -100 where a mask leaves them out; None
             without labels.
         labels_word: keys that lead to the labels, or to the mask of targets; None without either.
@@ -83,7 +83,7 @@ class BatchView:
     ids_word: Path
     row_lengths: Int64Array
     targets: Int64Array
-    labelling: Labelling
+    labeling: Labeling
     labels: Int64Array | None
     labels_word: Path | None
     positions: AnyArray | None
@@ -107,7 +107,7 @@ class BatchView:
         A word marks them, or they end a row, all the same and none of them trained.
         """
         known = self.marked_padding | self.believed.padding.reshape(self.shape)
-        targets = None if self.labelling is Labelling.NONE else self.targets
+        targets = None if self.labeling is Labeling.NONE else self.targets
         return known | unmarked_padding(self.believed, self.ids, targets, known)
 
     @cached_property
@@ -210,7 +210,7 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
     is_nested = bool((row_lengths < shape[1]).any())
     strongest = next((claim for claim in claims if claim.real.any() and not is_nested), rows)
     believed = strongest.cut_at(rows.starts)
-    targets, labelling, labels, labels_word = _targets(words, ids, row_lengths, believed)
+    targets, labeling, labels, labels_word = _targets(words, ids, row_lengths, believed)
     positions_word = next(
         (
             word
@@ -225,7 +225,7 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
         ids_word=ids_word.path,
         row_lengths=row_lengths,
         targets=targets,
-        labelling=labelling,
+        labeling=labeling,
         labels=labels,
         labels_word=labels_word,
         positions=None if positions_word is None else _text_positions(positions_word, shape),
@@ -277,7 +277,7 @@ def _text_positions(word: Word, shape: Shape) -> AnyArray:
 
 def _targets(
     words: list[Word], ids: Int64Array, row_lengths: Int64Array, believed: Claim
-) -> tuple[Int64Array, Labelling, Int64Array | None, Path | None]:
+) -> tuple[Int64Array, Labeling, Int64Array | None, Path | None]:
     """Return the target at each position that predicts, how it is given, the labels, and the
     word.
     """
@@ -290,23 +290,23 @@ def _targets(
     word, labels = _labels(words, shape)
     if word is None or labels is None:
         if mask is None or mask_word is None:
-            return following, Labelling.NONE, None, None
+            return following, Labeling.NONE, None, None
         trained = np.zeros(shape, dtype=bool)
         trained[:, :-1] = mask[:, 1:]
-        return np.where(trained, following, IGNORE_INDEX), Labelling.BY_MASK, None, mask_word.path
+        return np.where(trained, following, IGNORE_INDEX), Labeling.BY_MASK, None, mask_word.path
     labels = np.where(labels < 0, IGNORE_INDEX, labels)
     if mask is not None:
         labels = np.where(mask, labels, IGNORE_INDEX)
-    labelling = (
-        Labelling.SHIFTED
+    labeling = (
+        Labeling.SHIFTED
         if word.role is Role.SHIFTED_LABELS
-        else labelling_of(labels, ids, believed.starts)
+        else labeling_of(labels, ids, believed.starts)
     )
-    if labelling is not Labelling.AS_TOKENS:
-        return labels, labelling, labels, word.path
+    if labeling is not Labeling.AS_TOKENS:
+        return labels, labeling, labels, word.path
     targets = np.full(shape, IGNORE_INDEX, dtype=np.int64)
     targets[:, :-1] = labels[:, 1:]
-    return targets, labelling, labels, word.path
+    return targets, labeling, labels, word.path
 
 
 def _labels(words: list[Word], shape: Shape) -> tuple[Word | None, Int64Array | None]:
@@ -333,7 +333,7 @@ def _loss_mask(words: list[Word], shape: Shape) -> tuple[BoolArray | None, Word 
     return mask, first
 
 
-def labelling_of(labels: Int64Array, ids: Int64Array, starts: Int64Array) -> Labelling:
+def labeling_of(labels: Int64Array, ids: Int64Array, starts: Int64Array) -> Labeling:
     """Return whether labels are the tokens themselves, or the next tokens.
 
     Args:
@@ -342,13 +342,13 @@ def labelling_of(labels: Int64Array, ids: Int64Array, starts: Int64Array) -> Lab
         starts: first token of each segment in the flattened batch: a row of one repeated token
             fits both, and is read so that no target crosses a segment.
 
-    >>> labelling_of(np.array([[6, 7, -100]]), np.array([[5, 6, 7]]), np.array([0])).value
+    >>> labeling_of(np.array([[6, 7, -100]]), np.array([[5, 6, 7]]), np.array([0])).value
     'shifted'
     """
     trained = labels != IGNORE_INDEX
     number = int(trained.sum())
     if not number:
-        return Labelling.AS_TOKENS
+        return Labeling.AS_TOKENS
     as_tokens = int((labels == ids)[trained].sum())
     # The label of the last token of a row is none of its tokens.
     shifted = int((labels[:, :-1] == ids[:, 1:])[trained[:, :-1]].sum())
@@ -358,13 +358,13 @@ def labelling_of(labels: Int64Array, ids: Int64Array, starts: Int64Array) -> Lab
         crossings_as_tokens = int(flat[starts].sum())
         crossings_shifted = int(flat[starts[1:] - 1].sum()) + int(flat[-1])
         return (
-            Labelling.AS_TOKENS if crossings_as_tokens <= crossings_shifted else Labelling.SHIFTED
+            Labeling.AS_TOKENS if crossings_as_tokens <= crossings_shifted else Labeling.SHIFTED
         )
     if as_tokens == number or (as_tokens > shifted and as_tokens >= _MATCH * number):
-        return Labelling.AS_TOKENS
+        return Labeling.AS_TOKENS
     if shifted > as_tokens and shifted >= _MATCH * inner:
-        return Labelling.SHIFTED
-    return Labelling.OTHER
+        return Labeling.SHIFTED
+    return Labeling.OTHER
 
 
 _MASKS_OF_ANSWERS = ("completion_mask", "assistant_masks")

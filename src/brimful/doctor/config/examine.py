@@ -66,23 +66,23 @@ def read_run(
     ranks: int | None = None,
 ) -> tuple[RunSettings, str]:
     """Return the settings of a run, and what was read, in words; arguments as of ``examine``."""
-    given = given_settings(config)
-    facts = facts_of_trainer(_trainer_id(trainer) if trainer else told_trainer(given))
+    settings = given_settings(config)
+    facts = facts_of_trainer(_trainer_id(trainer) if trainer else told_trainer(settings))
     version_text, origin = _version(facts, version)
     run = RunSettings(
-        given, facts, version_from(version_text), ranks if ranks is not None else given.ranks
+        settings, facts, version_from(version_text), ranks if ranks is not None else settings.ranks
     )
-    return run, f"{facts.name} {version_text} ({origin}), {given.title}"
+    return run, f"{facts.name} {version_text} ({origin}), {settings.title}"
 
 
 def judge(run: RunSettings, subject: str) -> DoctorReport:
     """Return a line for each topic and a finding for each fact with a judgment that holds."""
-    holding = facts_that_hold(run)
-    findings = [_finding(fact, run) for fact in holding if fact.judgment]
+    matches = facts_that_hold(run)
+    findings = [_finding(fact, run) for fact in matches if fact.judgment]
     return DoctorReport(
         subject,
-        tuple(_line(topic, holding, run) for topic in CONFIG_TOPICS),
-        tuple(dict.fromkeys([*findings, *_misaligned(holding, run)])),
+        tuple(_line(topic, matches, run) for topic in CONFIG_TOPICS),
+        tuple(dict.fromkeys([*findings, *_misaligned(matches, run)])),
         tuple(_notes_of_other_versions(run)),
     )
 
@@ -104,47 +104,47 @@ def _notes_of_other_versions(run: RunSettings) -> Iterator[str]:
     """Yield what would be wrong if the version, which is unknown, were an older one."""
     if run.version is not None:
         return
-    holding = facts_that_hold(run)
+    matches = facts_that_hold(run)
     for fact in run.facts.facts:
-        if fact.judgment and fact not in holding and run.meets(fact.when):
+        if fact.judgment and fact not in matches and run.meets(fact.when):
             text = (
                 f"{fact.judgment} if {run.facts.name} is {fact.versions}: {run.filled(fact.says)}"
             )
             yield f"{text} (name your version)"
 
 
-def told_trainer(given: GivenSettings) -> str:
+def told_trainer(settings: GivenSettings) -> str:
     """Return the trainer that a command line names, or the one with keys that no other has.
 
     Raises:
         SettingsError: none, or more than one.
     """
-    matches: dict[str, tuple[int, int]] = {}
+    scores: dict[str, tuple[int, int]] = {}
     for trainer_id in trainer_ids():
         facts = facts_of_trainer(trainer_id)
-        words = max((len(text) for text in facts.commands if text in given.command), default=0)
-        keys = sum(1 for key in facts.keys if given.get(key) is not None)
+        words = max((len(text) for text in facts.commands if text in settings.command), default=0)
+        keys = sum(1 for key in facts.keys if settings.get(key) is not None)
         if words or keys:
-            matches[trainer_id] = (words, keys)
+            scores[trainer_id] = (words, keys)
     # A trainer that builds on another has the other's words too.
-    base = {name for trainer_id in matches for name in facts_of_trainer(trainer_id).builds_on}
-    matches = {name: score for name, score in matches.items() if name not in base}
-    best = [name for name, score in matches.items() if score == max(matches.values())]
+    base = {name for trainer_id in scores for name in facts_of_trainer(trainer_id).builds_on}
+    scores = {name: score for name, score in scores.items() if name not in base}
+    best = [name for name, score in scores.items() if score == max(scores.values())]
     if not best:
-        best = _by_shared_keys(given)
+        best = _by_shared_keys(settings)
     if len(best) != 1:
         reason = (
             f"it may be one of {', '.join(best)}" if best else "no trainer is known by its keys"
         )
         raise SettingsError(
-            f"{given.title}: {reason}; name it with {setting('trainer')}: one of "
+            f"{settings.title}: {reason}; name it with {setting('trainer')}: one of "
             f"{', '.join(trainer_ids())}"
         )
     return best[0]
 
 
-def _by_shared_keys(given: GivenSettings) -> list[str]:
-    """Return the trainers that know the largest number of the given keys, packing among them.
+def _by_shared_keys(settings: GivenSettings) -> list[str]:
+    """Return the trainers that know the largest number of keys in a file, packing among them.
 
     Of trainers that know as many, one that builds on another is left out.
     """
@@ -153,8 +153,8 @@ def _by_shared_keys(given: GivenSettings) -> list[str]:
         facts = facts_of_trainer(trainer_id)
         keys = {key for keys in facts.roles.values() for key in keys} | set(facts.defaults)
         switches = (*facts.roles.get("packing", ()), *facts.roles.get("padding_free", ()))
-        if any(given.get(key) is not None for key in switches):
-            numbers[trainer_id] = sum(1 for key in keys if given.get(key) is not None)
+        if any(settings.get(key) is not None for key in switches):
+            numbers[trainer_id] = sum(1 for key in keys if settings.get(key) is not None)
     best = [name for name, number in numbers.items() if number == max(numbers.values())]
     return [name for name in best if not set(facts_of_trainer(name).builds_on) & set(best)]
 
@@ -205,11 +205,11 @@ def _version(facts: TrainerFacts, version: str | None) -> tuple[str, str]:
         )
 
 
-def _line(topic: str, holding: list[Fact], run: RunSettings) -> Line:
+def _line(topic: str, matches: list[Fact], run: RunSettings) -> Line:
     """Return the line of a topic: what the first fact says, and what is computed."""
-    fact = next((fact for fact in holding if fact.topic == topic and not fact.judgment), None)
+    fact = next((fact for fact in matches if fact.topic == topic and not fact.judgment), None)
     texts = [] if fact is None else [run.filled(fact.says)]
-    if topic == "alignment" and (multiples := _multiples(holding, run)):
+    if topic == "alignment" and (multiples := _multiples(matches, run)):
         names = [
             f"{name} to a multiple of {multiple}"
             for name, multiple in zip(("each sample", "the row"), multiples, strict=True)
@@ -237,32 +237,32 @@ def _finding(fact: Fact, run: RunSettings) -> Finding:
     )
 
 
-def _multiples(holding: list[Fact], run: RunSettings) -> tuple[int, int] | None:
+def _multiples(matches: list[Fact], run: RunSettings) -> tuple[int, int] | None:
     """Return what a segment and a row must be a multiple of; None if no fact says it."""
-    fact = next((fact for fact in holding if fact.segment_multiple or fact.row_multiple), None)
+    fact = next((fact for fact in matches if fact.segment_multiple or fact.row_multiple), None)
     if fact is None:
         return None
     multiples = product(fact.segment_multiple, run) or 1, product(fact.row_multiple, run) or 1
     return multiples if max(multiples) > 1 else None
 
 
-def _misaligned(holding: list[Fact], run: RunSettings) -> list[Finding]:
+def _misaligned(matches: list[Fact], run: RunSettings) -> list[Finding]:
     """Return a finding if rows of the greatest length are not a multiple of what they must be."""
-    multiples, length = _multiples(holding, run), run["max_length"]
+    multiples, length = _multiples(matches, run), run["max_length"]
     if multiples is None or not isinstance(length, int) or isinstance(length, bool):
         return []
-    needed = max(multiples)
-    if length % needed == 0:
+    multiple = max(multiples)
+    if length % multiple == 0:
         return []
     key = run.keys_of("max_length")[0]
     return [
         Finding(
             "alignment",
             Judgment.SUSPECT,
-            f"{run.places({'max_length': None})} is not a multiple of {needed}",
+            f"{run.places({'max_length': None})} is not a multiple of {multiple}",
             Evidence.KNOWN,
             "alignment",
-            f"{key}: {length // needed * needed or needed}",
+            f"{key}: {length // multiple * multiple or multiple}",
         )
     ]
 

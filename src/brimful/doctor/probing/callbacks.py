@@ -20,7 +20,7 @@ _MEAN_LOSSES = ("nll", "chunked_nll")
 """Losses of TRL that are a mean over targets."""
 
 
-def ProbeCallback(trainer: Any = None, **options: Any) -> Any:  # noqa: N802, made like a class
+def ProbeCallback(trainer: Any = None, **options: Any) -> Any:
     """Return a callback for ``Trainer`` of Transformers and trainers built on it (TRL, ms-swift).
 
     It attaches when training begins, probes at the first forward, and removes itself after the
@@ -41,7 +41,7 @@ def ProbeCallback(trainer: Any = None, **options: Any) -> Any:  # noqa: N802, ma
     return _transformers_callback()(trainer, options)
 
 
-def LightningProbe(**options: Any) -> Any:  # noqa: N802
+def LightningProbe(**options: Any) -> Any:
     """Return a callback for ``Trainer`` of Lightning.
 
     It probes the first batch of training, with what the loader knows about it. A loss that
@@ -128,7 +128,7 @@ def _tell_loss(trainer: Any, probe: Probe, loss: Any, has_labels: bool, num_item
     if hasattr(args, "beta") and kind in ("sigmoid", ["sigmoid"]) and not trainer.state.global_step:
         probe.tell_loss(loss, expected=math.log(2))
     is_mean = kind in _MEAN_LOSSES and trainer.compute_loss_func is None
-    if not has_labels or not is_mean or getattr(args, "label_smoothing_factor", 0.0):
+    if not has_labels or not is_mean or getattr(args, "label_smoothing_factor", None):
         return
     number = None if num_items is None else float(num_items)
     divisor = number

@@ -170,9 +170,7 @@ def choose_trial(
     )
 
 
-def _choose_place(
-    view: BatchView, config: Any
-) -> tuple[Segment | None, Int64Array | None, bool]:
+def _choose_place(view: BatchView, config: Any) -> tuple[Segment | None, Int64Array | None, bool]:
     """Return a place, its other tokens, and whether it is padding."""
     packed_rows = sorted((row for row in _by_row(view) if len(row) > 1), key=len, reverse=True)
     begins_elsewhere = _begins_elsewhere(view)
@@ -269,6 +267,5 @@ def _sees(view: BatchView, place: Segment) -> BoolArray:
     """Mark the tokens that a mask of the batch itself lets see a place: ``bool[T]``."""
     for word in view.words_with(Role.MASK):
         if (visible := visible_pairs(word, view.shape)) is not None:
-            seen: BoolArray = visible[place.row, :, place.start : place.stop].any(axis=1)
-            return seen
+            return np.asarray(visible[place.row, :, place.start : place.stop].any(axis=1))
     return np.zeros(view.shape[1], dtype=bool)

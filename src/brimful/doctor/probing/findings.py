@@ -181,7 +181,10 @@ class RankReport:
                 "obey them (causal-conv1d, flash-linear-attention, mamba-ssm); or one sample a row",
             )
         if trial.mask == "pairs":
-            return "mask_replaced", "an attention implementation that takes this mask: sdpa or eager"
+            return (
+                "mask_replaced",
+                "an attention implementation that takes this mask: sdpa or eager",
+            )
         if trial.mask == "tokens":
             return "mask_hides_packs", "leave attention_mask out of packed batches"
         if self._cache_is_on and (evidence.mode_gap or 0.0) > parity_limit_of(evidence.dtype):
@@ -275,6 +278,7 @@ def shown(
     change: str = "",
     judgment: Judgment = Judgment.WRONG,
 ) -> Finding:
+    """Return a finding that a probe has shown."""
     return Finding(topic, judgment, detail, Known.SHOWN, problem, change)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from brimful.base.typing import IGNORE_INDEX, Float32Array, Int64Array
 from brimful.doctor.batch.rewrite import alone, exchanged
-from brimful.doctor.batch.view import BatchView, Labelling, Segment, read_batch
+from brimful.doctor.batch.view import BatchView, Labeling, read_batch
 from brimful.doctor.batch.words import Role, role_of
 from brimful.doctor.probing.exchange import Trial
 from brimful.doctor.probing.leaks import LayerMovement, Reach
@@ -47,7 +47,7 @@ class ProbeStopped(Exception):
 
 
 class Call(Protocol):
-    """What a probe can run again with other tokens.
+    """A call that a probe can run again with other tokens.
 
     Attributes:
         module: the module that is called, or all modules of this rank.
@@ -139,6 +139,10 @@ def copied(value: Any) -> Any:
     return [copied(item) for item in value] if type(value) is list else value
 
 
+_EVALUATION = "evaluation"
+"""Name of the forward in evaluation."""
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """Measurements of one rank.
@@ -168,7 +172,9 @@ class Evidence:
 
     def largest(self, tokens: Any) -> float:
         """Return the largest movement of some tokens, ``bool[R, T]``, in any layer."""
-        return max((float((item.sizes * tokens).max(initial=0.0)) for item in self.layers), default=0.0)
+        return max(
+            (float((item.sizes * tokens).max(initial=0.0)) for item in self.layers), default=0.0
+        )
 
 
 class _Result(NamedTuple):
@@ -237,17 +243,15 @@ class Forwards:
             RankFailedError: a forward failed on this rank alone, and others wait in it.
         """
         late = None
-        with unchanged(self._call.module), _without_compiled_calls(self._call.module):
-            base = self._forward("as it is", self._batch)
-            other = self._exchanged
-            if base.outcome.losses is None and self._segments is not None:
-                other = self._with_targets_alone(other)
-            changed = self._forward("exchanged", other)
-            single = self._forward("alone", self._alone)
-            if self._modes:
-                options = {"use_cache": False} if self._call.accepts("use_cache") else {}
-                with evaluating(self._call.module):
-                    late = self._forward("evaluation", self._batch, **options)
+        base = self._forward("as it is", self._batch)
+        other = self._exchanged
+        if base.outcome.losses is None and self._segments is not None:
+            other = self._with_targets_alone(other)
+        changed = self._forward("exchanged", other)
+        single = self._forward("alone", self._alone)
+        if self._modes:
+            options = {"use_cache": False} if self._call.accepts("use_cache") else {}
+            late = self._forward(_EVALUATION, self._batch, **options)
         gap, measure = (None, "") if shares_rows else self._alone_gap(base, changed, single)
         dtypes = [*base.recording.dtypes, self._dtype]
         return Evidence(
@@ -267,8 +271,13 @@ class Forwards:
         problem = ""
         result = None
         try:
+            module = self._call.module
             with (
                 warnings.catch_warnings(),
+                # Each forward begins with the state of the job: a statistic moves with each.
+                unchanged(module),
+                evaluating(module) if name == _EVALUATION else contextlib.nullcontext(),
+                _without_compiled_calls(module),
                 seeded(self._device),
                 recording(self._call.layers, self._grid, self._trial.rows) as states,
             ):
@@ -367,13 +376,11 @@ class Forwards:
         word = next((word for word in view.words if word.path == view.labels_word), None)
         if word is None or len(word.path) > 1 or not isinstance(word.value, torch.Tensor):
             return batch
-        is_shifted = view.labelling is not Labelling.AS_TOKENS
+        is_shifted = view.labeling is not Labeling.AS_TOKENS
         keep = torch.zeros(view.shape, dtype=torch.bool, device=word.value.device)
         for row, start, stop in segments:
             keep[row, start + 1 - is_shifted : stop - is_shifted] = True
-        labels = batch[str(word.path[0])].masked_fill(
-            ~keep.reshape(word.value.shape), IGNORE_INDEX
-        )
+        labels = batch[str(word.path[0])].masked_fill(~keep.reshape(word.value.shape), IGNORE_INDEX)
         return {**batch, str(word.path[0]): labels}
 
 

@@ -22,8 +22,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from brimful.base.checks import check_type, is_number
 from brimful.base.wording import setting
 from brimful.doctor.batch.view import BatchView, read_batch
-from brimful.doctor.probing.findings import RankReport, merged
 from brimful.doctor.probing.exchange import choose_trial
+from brimful.doctor.probing.findings import RankReport, merged
 from brimful.doctor.probing.forwards import Forwards, ModuleCall, ProbeStopped, setup_of
 from brimful.doctor.probing.ranks import RankTalk, rank_names
 from brimful.doctor.probing.recorder import STACKS

@@ -125,9 +125,9 @@ def step_report(counts: Mapping[int, Mapping[str, Any]]) -> DoctorReport:
 def _lines(count: StepCount) -> Iterator[Line]:
     if not count.targets:
         return
-    if count.loss is not None and count.total is not None and not list(_loss_findings(count)):
-        if count.due_loss is None:
-            yield Line("divisor", f"sum of losses ÷ {_divisor(count)[1]}", Evidence.SHOWN)
+    is_compared = count.loss is not None and count.total is not None and count.due_loss is None
+    if is_compared and not list(_loss_findings(count)):
+        yield Line("divisor", f"sum of losses ÷ {_divisor(count)[1]}", Evidence.SHOWN)
     number = len(count.targets)
     where = "a micro-batch" if number == 1 else f"{number} micro-batches"
     text = f"{counted(sum(count.samples), 'sample')} and {counted(sum(count.targets), 'target')}"
@@ -205,11 +205,12 @@ def _counted_items(count: StepCount, total: int, num_ranks: int) -> Iterator[Fin
 
     Ranks of tensor or context parallelism count a target several times, or parts of it.
     """
-    assert count.num_items is not None
+    num_items = count.num_items
+    assert num_items is not None
     own = sum(count.targets)
     shares = [total / part for part in range(1, num_ranks + 1) if num_ranks % part == 0]
-    nearest = min([own, *shares], key=lambda number: abs(number - count.num_items))
-    gap = abs(nearest - count.num_items)
+    nearest = min([own, *shares], key=lambda number: abs(number - num_items))
+    gap = abs(nearest - num_items)
     if gap < 0.5:
         return
     everywhere = f", {total:,} on all ranks" if num_ranks > 1 else ""

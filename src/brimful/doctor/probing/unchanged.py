@@ -48,7 +48,7 @@ def unchanged(model: torch.nn.Module) -> Iterator[None]:
             # Noise on embeddings (NEFTune) has a rate of its own.
             for module in model.modules():
                 if hasattr(module, "neftune_noise_alpha"):
-                    module.neftune_noise_alpha = 0.0
+                    vars(module)["neftune_noise_alpha"] = 0.0
             yield
     finally:
         with torch.no_grad():

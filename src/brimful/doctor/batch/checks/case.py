@@ -8,7 +8,7 @@ import numpy as np
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.doctor.batch.claims import Claim
 from brimful.doctor.batch.run_facts import RunFacts
-from brimful.doctor.batch.view import BatchView, Labelling
+from brimful.doctor.batch.view import BatchView, Labeling
 from brimful.doctor.batch.words import text_of
 from brimful.doctor.report import Evidence, Finding, Judgment
 
@@ -35,7 +35,7 @@ class BatchCase:
     @cached_property
     def is_target(self) -> BoolArray:
         """Positions that are trained to predict, in the flattened batch: ``bool[N]``."""
-        if self.view.labelling is Labelling.NONE:
+        if self.view.labeling is Labeling.NONE:
             return np.zeros(self.view.ids.size, dtype=bool)
         return np.asarray(self.view.targets.reshape(-1) != IGNORE_INDEX)
 
@@ -54,7 +54,7 @@ class BatchCase:
     @property
     def has_labels(self) -> bool:
         """True if the batch says what is trained, in a way that was understood."""
-        return self.view.labelling not in (Labelling.NONE, Labelling.OTHER)
+        return self.view.labeling not in (Labeling.NONE, Labeling.OTHER)
 
     @property
     def labels_name(self) -> str:

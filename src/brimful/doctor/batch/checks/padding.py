@@ -8,7 +8,7 @@ from brimful.base.typing import BoolArray, Int64Array
 from brimful.base.wording import counted, percent
 from brimful.doctor.batch.checks.case import BatchCase, wrong
 from brimful.doctor.batch.run_facts import WITHOUT_PADDING
-from brimful.doctor.batch.view import Labelling
+from brimful.doctor.batch.view import Labeling
 from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Finding
 
@@ -119,8 +119,8 @@ def _pad_token(case: BatchCase) -> int | None:
     if case.facts.pad:
         return case.facts.pad[0]
     tokens = np.unique(case.ids[case.view.padding.reshape(-1)])
-    labelled = case.view.labelling is not Labelling.NONE
-    return int(tokens[0]) if len(tokens) == 1 and labelled else None
+    labeled = case.view.labeling is not Labeling.NONE
+    return int(tokens[0]) if len(tokens) == 1 and labeled else None
 
 
 def _run_lengths(mask: BoolArray) -> Int64Array:

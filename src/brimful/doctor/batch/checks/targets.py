@@ -8,7 +8,7 @@ import numpy as np
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.base.wording import counted, percent
 from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
-from brimful.doctor.batch.view import Labelling
+from brimful.doctor.batch.view import Labeling
 from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Finding
 
@@ -55,10 +55,10 @@ def check_crossing(case: BatchCase) -> Iterator[Finding]:
     shifted the row as a whole.
     """
     crossing = crossing_targets(case)
-    as_tokens = case.view.labelling is Labelling.AS_TOKENS
+    as_tokens = case.view.labeling is Labeling.AS_TOKENS
     if not len(crossing) or (not as_tokens and _trains_everything(case)):
         return
-    place = "last" if case.view.labelling is Labelling.SHIFTED else "first"
+    place = "last" if case.view.labeling is Labeling.SHIFTED else "first"
     yield wrong(
         _TOPIC,
         "wrong_targets",
