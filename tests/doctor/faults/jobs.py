@@ -126,8 +126,8 @@ class Block(nn.Module):
         return x + self.feed(x)
 
 
-class Decoder(nn.Module):
-    """Tokens to logits, through blocks; loss with labels.
+class Body(nn.Module):
+    """Tokens to hidden states, through blocks.
 
     Args:
         mixers: one for each block.
@@ -152,6 +152,10 @@ class Decoder(nn.Module):
 
     def embedded(self, ids, place):
         return self.embed(ids) + self.place(place)
+
+
+class Decoder(Body):
+    """Tokens to logits; loss with labels."""
 
     def forward(self, input_ids, position_ids, labels=None, num_items_in_batch=None):
         document = (position_ids == position_ids[:, :1]).cumsum(1)
@@ -237,7 +241,7 @@ def pipeline(leaky):
 
 
 # 2, 3: boundaries lie in a nested dictionary that the model of this registry never opens.
-class Nested(Decoder):
+class Nested(Body):
     def __init__(self, opens, mixers=(Attention, Attention)):
         super().__init__(mixers)
         self.opens = opens
@@ -262,7 +266,7 @@ class CausalKernel(Attention):
         return super().forward(x, torch.zeros_like(document) if self.training else document)
 
 
-class Numbered(Decoder):
+class Numbered(Body):
     """Words of JAX trainers: targets are shifted, and samples are numbered."""
 
     def forward(self, inputs, inputs_position, inputs_segmentation):
@@ -289,7 +293,7 @@ def numbered(mixer):
 
 
 # 5: boundaries count placeholders, and the model puts four places for each of them.
-class Expanding(Decoder):
+class Expanding(Body):
     image, size = 63, 4
 
     def __init__(self, expands_boundaries):
@@ -311,7 +315,8 @@ class Expanding(Decoder):
 def expanding(expands_boundaries):
     def make():
         row = LENGTHS[:1]
-        one = batch(row, cu_seqlens=boundaries(row), images=torch.randn(12, Decoder.width))
+        images = torch.randn(12, Decoder.width, generator=torch.Generator().manual_seed(0))
+        one = batch(row, cu_seqlens=boundaries(row), images=images)
         one["input_ids"][one["input_ids"] == Expanding.image] = 5
         one["input_ids"][0, [2, 10, 11]] = Expanding.image
         del one["labels"]
@@ -341,7 +346,7 @@ def ones():
     return torch.ones(2, 32, dtype=torch.int64)
 
 
-class Masked(Decoder):
+class Masked(Body):
     """Takes the numbers of samples as its mask; or takes any number for a one."""
 
     def __init__(self, knows_numbers):
@@ -413,7 +418,7 @@ class WindowOfDocuments(Window):
 
 
 # 14: a model that looks both ways attends to padding.
-class Diffusion(Decoder):
+class Diffusion(Body):
     def __init__(self, sees_padding):
         super().__init__()
         self.sees_padding = sees_padding
@@ -483,7 +488,7 @@ def balanced(loses):
 
 
 # 19: a loss that makes logits of hidden states gets logits.
-class Fused(Decoder):
+class Fused(Body):
     def __init__(self, gives_logits):
         super().__init__()
         self.gives_logits = gives_logits
@@ -504,7 +509,7 @@ def fused(gives_logits):
 
 
 # 21, 23, 27, 38: nothing that the model gets says where samples begin; the loader knew it.
-class Plain(Decoder):
+class Plain(Body):
     def forward(self, tokens, doc_lens=None):
         document = torch.zeros_like(tokens)
         if doc_lens is not None:
@@ -530,7 +535,7 @@ def plain(passes):
 
 
 # 22: the policy's boundaries are summed over padded lengths, so at step 0 it is not the reference.
-class Preference(Decoder):
+class Preference(Body):
     def forward(self, input_ids, position_ids, cu_seq_lens):
         document = (torch.arange(input_ids.shape[1]) >= cu_seq_lens[1:, None]).sum(0)[None]
         return self.head(self.hidden(self.embedded(input_ids, position_ids), document))
@@ -558,7 +563,7 @@ def preference(padded):
 
 
 # 26: masks are made of a token, and the tokenizer has another one.
-class EndOfText(Decoder):
+class EndOfText(Body):
     def __init__(self, token):
         super().__init__()
         self.token = token
@@ -604,7 +609,7 @@ def flag(with_positions):
 
 
 # 34: the head that predicts two tokens ahead reads the first token of the next sample.
-class TwoAhead(Decoder):
+class TwoAhead(Body):
     def __init__(self, crosses):
         super().__init__()
         self.crosses = crosses
@@ -624,7 +629,7 @@ class TwoAhead(Decoder):
 
 
 # 40: a library puts its own causal mask in place of the one that it was given.
-class Replacing(Decoder):
+class Replacing(Body):
     def __init__(self, replaces):
         super().__init__()
         self.replaces = replaces

@@ -1,170 +1,271 @@
-"""The probe in a loop of one's own: what it shows, and that training goes on as if nothing had been."""
+"""Probe of a loop of one's own: when it acts, what it says, and that it never stands in the way."""
 
-import random
-from typing import Any
+import subprocess
+import sys
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch import nn
 
 from brimful.doctor import probe
+from brimful.doctor.probing.probe import Probe
 from brimful.doctor.report import Evidence
 from brimful.errors import BrimfulError, SettingsError
 from brimful.verify.models import tiny_model
-from tests.doctor.faults.jobs import Attention, Decoder, Job, batch, documents, job, loss_of
+from tests.doctor.faults.jobs import LENGTHS, Body, Decoder, Job, batch, boundaries, documents, job, loss_of
 
 
-class Counting(Decoder):
-    """Keeps all that a forward may leave behind: dropout, a running mean, a number, other random numbers."""
-
-    def __init__(self):
-        super().__init__([Attention] * 2)
-        self.dropout = nn.Dropout(0.1)
-        self.mean: Any
-        self.register_buffer("mean", torch.zeros(self.width))
-        self.calls = 0
-
-    def forward(self, input_ids, position_ids, labels):
-        self.calls += 1
-        random.random(), np.random.random()
-        x = self.dropout(self.embedded(input_ids, position_ids)) + 0.01 * self.mean
-        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
-        logits = self.head(self.hidden(x, (position_ids == 0).cumsum(1)))
-        return {"loss": loss_of(logits, labels), "logits": logits}
+def hooks(model):
+    return sum(len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules())
 
 
-def trained(watched):
-    """Losses, weights and all else after five steps, with and without a probe."""
-    torch.manual_seed(0), random.seed(0), np.random.seed(0)
-    model = Counting()
-    made = Job(model, [batch(seed=seed) for seed in range(5)], lambda model, one: model(**one)["loss"])
-    check = probe(model)
-    if not watched:
-        check.attach = lambda: check
-    losses = made.run(check)
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    return losses, state, model.calls, torch.rand(1).item(), random.random(), np.random.random(), check.report
+def texts(report, topic):
+    return [line.text for line in report.lines if line.topic == topic]
 
 
-def test_the_run_is_the_run_without_a_probe():
-    """To the bit: losses, weights, statistics, attributes, and the next random numbers of all three libraries."""
-    with_probe, without = trained(True), trained(False)
-    assert with_probe[0] == without[0]
-    assert all(torch.equal(value, without[1][name]) for name, value in with_probe[1].items())
-    assert with_probe[2:6] == without[2:6]
-    assert with_probe[6].isolation is Evidence.SHOWN
-    assert without[6].isolation is Evidence.UNKNOWN
-
-
-@pytest.mark.parametrize("layer", range(3))
-def test_a_leak_is_found_in_its_layer(layer):
-    made = job(Decoder([Attention] * 3, [layer]))
-    check = probe(made.model)
-    made.run(check)
-    (finding,) = check.report.findings
-    assert f"layers.{layer}" in finding.detail
-
-
-def test_a_fault_ends_the_run_if_that_is_asked_for():
-    made = job(Decoder([Attention] * 2, [0]))
-    with pytest.raises(BrimfulError, match="WRONG"):
-        made.run(probe(made.model, on_fault="raise"))
-
-
-def test_a_batch_that_cannot_be_read_is_said_and_training_goes_on():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)).train()
+def test_hooks_go_with_the_step():
+    model = Decoder().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with probe(model) as check:
-        model(torch.ones(2, 4)).sum().backward()
+        assert hooks(model)
+        model(**batch()).loss.backward()
+        assert "no forward" not in str(check.report)
+        assert hooks(model)
         optimizer.step()
-    assert check.report.isolation is Evidence.UNKNOWN
-    assert "not shown" in str(check.report)
+        assert not hooks(model)
+        assert check.complete
+        seen = []
+        model.layers[0].register_forward_hook(lambda *_: seen.append(1))
+        model(**batch())
+        assert len(seen) == 1
 
 
-def test_a_forward_that_fails_is_said_and_training_goes_on():
-    class Refusing(Decoder):
-        def forward(self, input_ids, position_ids, labels):
-            if not torch.is_grad_enabled():
-                raise RuntimeError("only with gradients")
-            return super().forward(input_ids, position_ids, labels)
+def test_only_training_is_probed():
+    model = Decoder().eval()
+    with probe(model) as check:
+        model(**batch())
+    assert texts(check.report, "isolation") == ["not shown: no module of the model was called in training mode"]
+    assert not hooks(model)
 
-    made = job(Refusing())
-    check = probe(made.model)
+
+def test_a_fault_ends_the_run_if_asked():
+    model = Decoder(leaky=[1]).train()
+    with (
+        pytest.raises(BrimfulError, match=r"first in layers\.1 \(Block\) \(layer 2 of 3\)"),
+        probe(model, on_fault="raise"),
+    ):
+        model(**batch())
+    assert not hooks(model)
+
+
+def test_the_report_is_logged(logged):
+    job(Decoder(leaky=[0])).run(Probe(Decoder()))
+    assert logged == []
+    made = job(Decoder(leaky=[0]))
+    made.run(Probe(made.model))
+    assert len(logged) == 1
+    assert "WRONG: samples apart" in logged[0]
+
+
+class Shy(Decoder):
+    """Refuses to run without gradients."""
+
+    def forward(self, input_ids, position_ids, labels=None, num_items_in_batch=None):
+        if not torch.is_grad_enabled():
+            raise RuntimeError("not now. Please ask later")
+        return super().forward(input_ids, position_ids, labels)
+
+
+def test_a_model_that_refuses_is_trained_all_the_same():
+    made = job(Shy())
+    check = Probe(made.model)
     assert len(made.run(check)) == 2
-    assert "only with gradients" in str(check.report)
-
-
-def test_nothing_that_was_not_run_is_called_shown():
-    check = probe(tiny_model("qwen2"))
-    with check:
-        pass
-    assert check.report.isolation is Evidence.UNKNOWN
-
-
-def test_rows_of_one_sample_have_no_neighbors_to_move():
-    made = job(Decoder(), lengths=((32,), (32,)))
-    check = probe(made.model)
-    made.run(check)
+    assert texts(check.report, "isolation") == ["not shown: a forward (as it is) failed: RuntimeError: not now"]
     assert check.report.ok
-    assert check.report.isolation is not Evidence.SHOWN
 
 
-@pytest.mark.parametrize("options", [{"on_fault": "stop"}, {"timeout": 0}])
-def test_wrong_arguments_are_refused(options):
+@pytest.mark.parametrize("options", [{"on_fault": "stop"}, {"timeout": 0}, {"timeout": "long"}])
+def test_settings(options):
     with pytest.raises(SettingsError):
-        probe(tiny_model("qwen2"), **options)
+        Probe(Decoder(), **options)
+    with pytest.raises(SettingsError):
+        Probe("model")  # type: ignore[arg-type]
 
 
-def test_documents_of_the_toys_are_their_samples():
-    assert documents().max().item() == 3
+class Positional(Decoder):
+    def forward(self, x, place, labels=None):
+        return super().forward(x, place, labels)
 
 
-FAMILIES = (
-    *(
-        "llama",
-        "mistral",
-        "qwen2",
-        "qwen3",
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "phi",
-        "phi3",
-        "olmo",
-        "olmo2",
-        "starcoder2",
-    ),
-    *("stablelm", "granite", "cohere", "glm", "gpt_neox", "smollm3", "qwen2_moe", "qwen3_moe"),
-)
-WAYS = ("positions", "dense mask", "flex attention")
+def test_tokens_of_an_unusual_name():
+    made = Job(Positional(leaky=[2]), [batch()], lambda model, one: model(*one.values()).loss)
+    model = made.model
+
+    def step(model, one):
+        return model(one["input_ids"], one["position_ids"], one["labels"]).loss
+
+    made.step = step
+    check = Probe(model, tokens="x")
+    with check:
+        for one in made.batches:
+            model.train()
+            model(x=one["input_ids"], place=one["position_ids"], labels=one["labels"])
+    assert "no row of this batch" in texts(check.report, "isolation")[0], "place is no known word"
+    check = Probe(model, tokens="x")
+    with check:
+        for one in check.watch(made.batches):
+            step(model, one)
+    assert "first in layers.2 " in check.report.findings[0].detail
 
 
-@pytest.mark.parametrize("way", WAYS)
+class Module(nn.Module):
+    """A module that is never called itself, as of Lightning; the model in it is wrapped."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.model = wrap(Decoder(leaky=[1]))
+
+    def training_step(self, one):
+        return self.model(**one).loss
+
+
 @pytest.mark.parametrize(
-    "family",
-    [
-        name if name in ("llama", "gemma2", "qwen3_moe") else pytest.param(name, marks=pytest.mark.long)
-        for name in FAMILIES
-    ],
+    "wrap", [lambda model: model, nn.DataParallel, lambda model: torch.compile(model, backend="eager")]
 )
-def test_no_right_run_is_accused(family, way):
-    """Twenty families, three ways of keeping samples apart."""
-    from brimful.verify.modes import NotSupported, using
+def test_the_called_module_is_found_in_others(wrap):
+    module = Module(wrap).train()
+    with probe(module) as check:
+        module.training_step(batch()).backward()
+    (finding,) = check.report.findings
+    assert "first in layers.1 (Block) (layer 2 of 3)" in finding.detail
 
-    assert len(FAMILIES) == 20
-    model = tiny_model(family)
-    words: dict[str, Any] = {"use_cache": False}
-    if way == "dense mask":
-        document = documents()
-        same = (document[:, :, None] == document[:, None]).tril()
-        words["attention_mask"] = torch.where(same, 0.0, torch.finfo(torch.float32).min)[:, None]
-    made = job(model, words)
-    check = probe(model)
-    try:
-        with using(model, "flex_attention" if way == "flex attention" else "sdpa"):
-            made.run(check)
-    except NotSupported as error:
-        pytest.skip(str(error))
-    assert check.report.ok, str(check.report)
-    assert check.report.isolation is Evidence.SHOWN, str(check.report)
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_was_compiled_in_place():
+    """Hooks are not compiled into it, and it stays compiled."""
+    model = Decoder(leaky=[1]).train()
+    for layer in model.layers:
+        layer.compile(backend="eager")
+    with probe(model) as check:
+        model(**batch()).loss.backward()
+    assert "first in layers.1 " in check.report.findings[0].detail
+    assert all(layer._compiled_call_impl is not None for layer in model.layers)
+
+
+def test_a_batch_in_one_argument():
+    class Nested(Decoder):
+        def forward(self, batch):
+            labels = batch.pop("labels")  # a forward may take it apart
+            return loss_of(super().forward(**batch).logits, labels)
+
+    model = Nested(leaky=[1]).train()
+    one = batch()
+    with probe(model) as check:
+        model(one)
+    assert "first in layers.1 " in check.report.findings[0].detail
+
+
+def test_sums_of_losses_are_compared():
+    """A fused loss gives no logits: samples alone must have the sum that they have in their rows."""
+
+    class Fused(Body):
+        def __init__(self, shift):
+            super().__init__()
+            self.shift = shift
+
+        def forward(self, input_ids, position_ids, labels):
+            place = torch.arange(32).expand_as(position_ids) if self.shift else position_ids
+            document = (position_ids == 0).cumsum(1)
+            logits = self.head(self.hidden(self.embedded(input_ids, place), document))
+            return SimpleNamespace(loss=loss_of(logits, labels))
+
+    right, wrong = job(Fused(False)), job(Fused(True))
+    checks = [Probe(made.model) for made in (right, wrong)]
+    for made, check in zip((right, wrong), checks, strict=True):
+        made.run(check)
+    assert checks[0].report.ok
+    assert texts(checks[0].report, "positions")[0].startswith("sums of losses of samples alone differ by")
+    (finding,) = checks[1].report.findings
+    assert finding.topic == "positions"
+    assert finding.detail.startswith("sums of losses of samples differ by")
+
+
+def test_hidden_states_are_compared_without_a_loss():
+    class Backbone(Body):
+        def forward(self, input_ids, position_ids):
+            return self.hidden(self.embedded(input_ids, position_ids), (position_ids == 0).cumsum(1))
+
+    model = Backbone().train()
+    with probe(model) as check:
+        one = batch()
+        model(one["input_ids"], one["position_ids"]).sum().backward()
+    assert texts(check.report, "positions") == ["hidden states of samples alone differ by 0.0e+00"]
+    assert texts(check.report, "isolation") == ["other tokens in one sample: the others do not move (3 layers)"]
+
+
+def test_positions_that_run_on():
+    class RunsOn(Body):
+        def forward(self, input_ids, labels, cu_seqlens):
+            place = torch.arange(input_ids.shape[1]).expand_as(input_ids)
+            logits = self.head(self.hidden(self.embedded(input_ids, place), documents(LENGTHS[:1])))
+            return {"loss": loss_of(logits, labels), "logits": logits}
+
+    one = batch(LENGTHS[:1], cu_seqlens=boundaries(LENGTHS[:1]))
+    del one["position_ids"]
+    model = RunsOn().train()
+    with probe(model) as check:
+        model(**one)
+    (finding,) = check.report.findings
+    assert (finding.topic, finding.problem, finding.judgment.value) == ("positions", "positions_run_on", "wrong")
+
+
+def test_a_model_that_does_not_look_shows_nothing():
+    class Blind(Decoder):
+        def embedded(self, ids, place):
+            return super().embedded(torch.zeros_like(ids), place)
+
+    model = Blind().train()
+    with probe(model) as check:
+        model(**batch())
+    assert check.report.isolation.value == "unknown"
+    assert "do not even move" in texts(check.report, "isolation")[0]
+
+
+def test_statistics_of_the_batch_are_no_leak():
+    class Normed(Decoder):
+        def embedded(self, ids, place):
+            x = super().embedded(ids, place)
+            return (x - x.mean((0, 1))) / x.std((0, 1))
+
+    model = Normed().train()
+    with probe(model) as check:
+        model(**batch())
+    (finding,) = check.report.findings
+    assert finding.judgment.value == "suspect"
+    assert "other tokens in one row move tokens of other rows" in finding.detail
+
+
+def test_package_and_function_have_one_name():
+    """Whichever is imported first."""
+    code = "import brimful.doctor.probing.ranks; from brimful.doctor import probe; print(callable(probe))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+def test_a_model_in_evaluation_mode_inside_of_a_training_module_is_probed():
+    """``from_pretrained`` returns it so, and Lightning leaves it so."""
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = tiny_model("qwen2").eval()
+
+    wrapper = Wrapper()
+    wrapper.train().model.eval()
+    ids, place = torch.arange(3, 27)[None], torch.arange(24)[None] % 8
+    with probe(wrapper) as check:
+        wrapper.model(input_ids=ids, position_ids=place, labels=ids, use_cache=False).loss.backward()
+    assert check.report.isolation is Evidence.SHOWN

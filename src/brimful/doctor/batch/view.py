@@ -357,9 +357,7 @@ def labeling_of(labels: Int64Array, ids: Int64Array, starts: Int64Array) -> Labe
         flat = trained.reshape(-1)
         crossings_as_tokens = int(flat[starts].sum())
         crossings_shifted = int(flat[starts[1:] - 1].sum()) + int(flat[-1])
-        return (
-            Labeling.AS_TOKENS if crossings_as_tokens <= crossings_shifted else Labeling.SHIFTED
-        )
+        return Labeling.AS_TOKENS if crossings_as_tokens <= crossings_shifted else Labeling.SHIFTED
     if as_tokens == number or (as_tokens > shifted and as_tokens >= _MATCH * number):
         return Labeling.AS_TOKENS
     if shifted > as_tokens and shifted >= _MATCH * inner:

@@ -72,11 +72,11 @@ class Trial:
         first = 0 if self.exchanged is None else self.exchanged.row
         return (first, *(row for row in range(self.shape[0]) if row != first))[:_MAX_ROWS]
 
-    def reach(self, *, coupled: bool) -> Reach:
+    def reach(self, *, is_coupled: bool) -> Reach:
         """Say which tokens of the kept rows a leak of the exchanged place would move.
 
         Args:
-            coupled: numbers of a token may depend on the whole batch. Without a second row, tokens
+            is_coupled: numbers of a token may depend on the whole batch. Without a second row, tokens
                 before the place show their rounding then: causality protects them.
         """
         rows = self.rows
@@ -86,16 +86,16 @@ class Trial:
         sample = np.zeros((len(rows), self.shape[1]), dtype=bool)
         for row, start, stop in segments:
             sample[row, start:stop] = True
-        own, protected = np.zeros_like(sample), np.zeros_like(sample)
+        own_tokens, rows_apart = np.zeros_like(sample), np.zeros_like(sample)
         if self.exchanged is not None:
             _, start, stop = self.exchanged
-            own[0, start:stop] = True
-            protected[1:] = sample[1:]
-            if len(rows) == 1 and coupled:
-                protected[0, :start] = sample[0, :start]
-        exposed = sample & ~own & ~protected
-        exposed[0, list(self.excused)] = False
-        return Reach(own, exposed, protected, segments, rows)
+            own_tokens[0, start:stop] = True
+            rows_apart[1:] = sample[1:]
+            if len(rows) == 1 and is_coupled:
+                rows_apart[0, :start] = sample[0, :start]
+        neighbors = sample & ~own_tokens & ~rows_apart
+        neighbors[0, list(self.excused)] = False
+        return Reach(own_tokens, neighbors, rows_apart, segments, rows)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers, for other ranks."""
@@ -104,14 +104,14 @@ class Trial:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Trial:
         """Return the trial of ``as_dict``, after JSON too."""
-        place, alone = values["exchanged"], values["alone"]
+        place, single = values["exchanged"], values["alone"]
         return cls(
             **{
                 **values,
                 "shape": tuple(values["shape"]),
                 "segments": tuple(Segment(*item) for item in values["segments"]),
                 "exchanged": None if place is None else Segment(*place),
-                "alone": None if alone is None else tuple(Segment(*item) for item in alone),
+                "alone": None if single is None else tuple(Segment(*item) for item in single),
                 "excused": tuple(values["excused"]),
             }
         )
@@ -157,14 +157,14 @@ def choose_trial(
     place, ids, is_padding = _choose_place(view, config)
     if place is None:
         return replace(trial, alone=_choose_alone(view, None)), None
-    excused = tuple(np.flatnonzero(_sees(view, place)).tolist())
+    columns = tuple(np.flatnonzero(_sees(view, place)).tolist())
     return (
         replace(
             trial,
             exchanged=place,
             is_padding=is_padding,
             alone=_choose_alone(view, place),
-            excused=excused,
+            excused=columns,
         ),
         ids,
     )
@@ -194,10 +194,10 @@ def _choose_alone(view: BatchView, place: Segment | None) -> tuple[Segment, ...]
     """Choose the last segment of each row that is not the exchanged one; None if a row has none."""
     choice = []
     for row in _by_row(view):
-        others = [segment for segment in row if segment != place]
-        if not others:
+        candidates = [segment for segment in row if segment != place]
+        if not candidates:
             return None
-        choice.append(max(others, key=lambda item: (item.length > 1, item.start)))
+        choice.append(max(candidates, key=lambda item: (item.length > 1, item.start)))
     return tuple(choice) if len(choice) == view.shape[0] else None
 
 
@@ -225,8 +225,8 @@ def _begins_elsewhere(view: BatchView) -> Callable[[Segment], bool]:
         return lambda segment: False
 
     def test(segment: Segment) -> bool:
-        own = positions[segment.row, segment.start : segment.stop]
-        return bool(own[0] != firsts.min() or (np.diff(own) < 0).any())
+        numbers = positions[segment.row, segment.start : segment.stop]
+        return bool(numbers[0] != firsts.min() or (np.diff(numbers) < 0).any())
 
     return test
 
@@ -245,10 +245,10 @@ def _other_tokens(view: BatchView, segment: Segment, config: Any) -> Int64Array 
     samples = ReferenceSamples([{"input_ids": tokens.tolist()} for tokens in view.ids])
     ids = view.ids[row, start:stop].copy()
     # In a small vocabulary nearly every token is the end of some sample.
-    for fixed in (special | marks, special):
-        places = ~np.isin(ids, list(fixed))
-        if places.any() and (~np.isin(samples.token_ids, list(fixed))).sum() > 1:
-            ids[places] = samples.next_tokens(ids[places], exclude=fixed)
+    for constants in (special | marks, special):
+        places = ~np.isin(ids, list(constants))
+        if places.any() and (~np.isin(samples.token_ids, list(constants))).sum() > 1:
+            ids[places] = samples.next_tokens(ids[places], exclude=constants)
             return ids
     return None
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from brimful.base.wording import counted
 from brimful.doctor.batch.view import Segment
-from brimful.doctor.probing.forwards import Evidence, size_of
+from brimful.doctor.probing.forwards import Call, Evidence, size_of
 from brimful.doctor.probing.leaks import Leak, find_leak, moves_everywhere, rounding_of
-from brimful.doctor.probing.ranks import rank_names
-from brimful.doctor.probing.recorder import layers_of
+from brimful.doctor.probing.ranks import RankTalk, rank_names
 from brimful.doctor.report import DoctorReport, Finding, Judgment, Line
 from brimful.doctor.report import Evidence as Known
+from brimful.errors import BrimfulError
 from brimful.verify.modes import current_implementation
 from brimful.verify.setup import parity_limit_of
 
@@ -43,30 +43,31 @@ class RankReport:
 
     Args:
         evidence: the measurements.
-        model: the module that was called.
+        call: what was run.
         config: of the model; None if it has none.
-        arguments: of the call, by name.
-        stage: prefix of layers, such as ``stage 1 of 2, ``.
     """
 
-    def __init__(
-        self,
-        evidence: Evidence,
-        model: torch.nn.Module,
-        config: Any,
-        arguments: Mapping[str, Any],
-        stage: str = "",
-    ) -> None:
-        self._evidence, self._model, self._config = evidence, model, config
-        self._arguments, self._stage = arguments, stage
+    def __init__(self, evidence: Evidence, call: Call, config: Any) -> None:
+        self._evidence, self._call, self._config = evidence, call, config
         self._leak = find_leak(
-            evidence.layers, evidence.reach, evidence.dtype, coupled=evidence.coupled
+            evidence.layers, evidence.reach, evidence.dtype, is_coupled=evidence.is_coupled
         )
 
-    def report(self) -> DoctorReport:
-        """Return lines and findings."""
-        findings = list(self._findings())
-        return DoctorReport("probe", tuple(self._lines()), tuple(findings))
+    @property
+    def has_leak(self) -> bool:
+        """True if a neighbor moved in a layer of this rank."""
+        return self._leak is not None
+
+    def report(self, *, is_consequence: bool = False) -> DoctorReport:
+        """Return lines and findings.
+
+        Args:
+            is_consequence: neighbors moved in an earlier stage, so movement here tells nothing.
+        """
+        if is_consequence:
+            line = Line("isolation", "neighbors move from an earlier stage on", Known.SHOWN)
+            return DoctorReport("probe", (line,))
+        return DoctorReport("probe", tuple(self._lines()), tuple(self._findings()))
 
     def _lines(self) -> Iterator[Line]:
         evidence, trial = self._evidence, self._evidence.trial
@@ -78,11 +79,11 @@ class RankReport:
         names = sorted(
             {
                 type(module).__name__
-                for module in self._model.modules()
+                for module in self._call.module.modules()
                 if type(module).__name__.endswith("Attention")
             }
         )
-        implementation = current_implementation(self._model)
+        implementation = current_implementation(self._call.module)
         parts = [] if implementation == "as it is" else [implementation]
         if text := " in ".join([*parts, *names[:1]]):
             yield Line("attention", text, Known.SHOWN)
@@ -95,7 +96,7 @@ class RankReport:
     def _isolation(self) -> Line:
         evidence, trial = self._evidence, self._evidence.trial
         if trial.exchanged is None and self._leak is None:
-            return Line("isolation", "no two samples share a row of this batch")
+            return Line("isolation", "no row of this batch is known to hold two samples")
         if self._is_apart_unknown:
             text = "other tokens in a sample do not even move the sample's own numbers"
             return Line("isolation", text)
@@ -103,13 +104,13 @@ class RankReport:
             return Line("isolation", f"neighbors move from {self._leak.name} on", Known.SHOWN)
         if (layer := moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)) is not None:
             return Line("isolation", f"tokens of all rows move in {layer.name}")
-        what = "the padding" if trial.is_padding else "one sample"
+        noun = "the padding" if trial.is_padding else "one sample"
         number = sum(layer.name != "loss" for layer in evidence.layers)
-        where = [counted(number, "layer")] if number else []
-        where += ["losses"] if number < len(evidence.layers) else []
+        parts = [counted(number, "layer")] if number else []
+        parts += ["losses"] if number < len(evidence.layers) else []
         largest = evidence.largest(evidence.reach.exposed)
-        moved = f"move by {largest:.1e}, as rounding does" if largest else "do not move"
-        text = f"other tokens in {what}: the others {moved} ({' and '.join(where)})"
+        verb = f"move by {largest:.1e}, as rounding does" if largest else "do not move"
+        text = f"other tokens in {noun}: the others {verb} ({' and '.join(parts)})"
         return Line("isolation", text, Known.SHOWN)
 
     @property
@@ -143,14 +144,14 @@ class RankReport:
         layers = [layer.name for layer in evidence.layers if layer.name != "loss"]
         number = f" (layer {leak.layer + 1} of {len(layers)})" if leak.layer < len(layers) else ""
         if trial.exchanged is None:
-            changed, side = "a sample on another rank", ""
+            place, side = "a sample on another rank", ""
         else:
-            what = "padding" if trial.is_padding else "the sample"
-            changed = f"{what} at {_place(trial.exchanged)}"
+            noun = "padding" if trial.is_padding else "the sample"
+            place = f"{noun} at {_place(trial.exchanged)}"
             is_later = trial.exchanged.start < neighbor.start
             side = f", {'after' if is_later else 'before'} it"
         detail = (
-            f"other tokens in {changed} move {leak.moved} of {neighbor.length} tokens of the "
+            f"other tokens in {place} move {leak.moved} of {neighbor.length} tokens of the "
             f"sample at {_place(neighbor)}{side}, first in {self._name(leak.name)}{number}, "
             f"by {leak.size:.1e}"
         )
@@ -163,16 +164,17 @@ class RankReport:
         return float((sizes * self._evidence.reach.exposed).max())
 
     def _name(self, layer: str) -> str:
-        module = layers_of(self._model).get(layer)
+        module = self._call.layers.get(layer)
         kind = "" if module is None else f" ({type(module).__name__})"
-        return f"{self._stage}{'the losses' if layer == 'loss' else layer}{kind}"
+        stage = f"stage {self._call.stage} of {self._call.stages}, " if self._call.stage else ""
+        return f"{stage}{'the losses' if layer == 'loss' else layer}{kind}"
 
     def _cause(self, leak: Leak) -> tuple[str, str]:
         """Return the problem and the change that the circumstances of a leak suggest."""
         evidence, trial = self._evidence, self._evidence.trial
         if trial.is_padding:
             return "padding_seen", "give the mask of padding to every layer"
-        module = layers_of(self._model).get(leak.name)
+        module = self._call.layers.get(leak.name)
         classes = {type(part).__name__.lower() for part in module.modules()} if module else set()
         if any(word in name for word in _STATE_WORDS for name in classes):
             return (
@@ -192,7 +194,7 @@ class RankReport:
                 "neighbors_seen",
                 "use_cache=False: with a cache packed samples are not looked for",
             )
-        if leak.layer > 0:
+        if leak.layer > 0 or self._call.stage > 1:
             return "boundaries_lost", f"give the boundaries to {leak.name} as well"
         if not self._tells_boundaries:
             return (
@@ -208,13 +210,13 @@ class RankReport:
     @property
     def _cache_is_on(self) -> bool:
         is_default = bool(getattr(self._config, "use_cache", False))
-        return bool(self._arguments.get("use_cache", is_default))
+        return bool(self._call.arguments.get("use_cache", is_default))
 
     @property
     def _tells_boundaries(self) -> bool:
         """True if the word that tells the segments reaches the model."""
         word = self._evidence.trial.evidence
-        return bool(word) and self._arguments.get(word.split(".")[0]) is not None
+        return bool(word) and self._call.arguments.get(word.split(".")[0]) is not None
 
     def _gaps(self) -> Iterator[Finding]:
         """Yield differences between packed and alone, and between training and evaluation."""
@@ -246,12 +248,12 @@ class RankReport:
             )
 
     def _wrong_output(self) -> Iterator[Finding]:
-        vocab, hidden = size_of(self._config, "vocab_size"), size_of(self._config, "hidden_size")
-        if vocab is None or hidden is None or vocab == hidden:
+        vocab, channels = size_of(self._config, "vocab_size"), size_of(self._config, "hidden_size")
+        if vocab is None or channels is None or vocab == channels:
             return
         for name, width in self._evidence.outcome.widths.items():
             is_hidden = "hidden" in name
-            if (is_hidden and width == vocab) or (name == "logits" and width == hidden):
+            if (is_hidden and width == vocab) or (name == "logits" and width == channels):
                 kind = "logits of the vocabulary" if is_hidden else "hidden states"
                 detail = f"{name} of the output has {width} channels: these are {kind}"
                 judgment = Judgment.WRONG if is_hidden else Judgment.SUSPECT
@@ -261,7 +263,7 @@ class RankReport:
     def _auxiliary_loss(self) -> Iterator[Finding]:
         """Yield a balance of experts that was asked for and is missing or 0."""
         is_default = bool(getattr(self._config, "output_router_logits", False))
-        if not self._arguments.get("output_router_logits", is_default):
+        if not self._call.arguments.get("output_router_logits", is_default):
             return
         losses = self._evidence.outcome.extra_losses
         for name in ROUTER_LOSSES:
@@ -310,12 +312,12 @@ def merged(reports: Mapping[int, DoctorReport]) -> DoctorReport:
 
     all_lines: dict[str, list[Line]] = {}
     for line, ranks in lines.items():
-        own = all_lines.setdefault(line.topic, [])
-        if len(own) < _MAX_LINES:
-            own.append(replace(line, text=prefix(ranks) + line.text))
+        lines_of_topic = all_lines.setdefault(line.topic, [])
+        if len(lines_of_topic) < _MAX_LINES:
+            lines_of_topic.append(replace(line, text=prefix(ranks) + line.text))
     report = DoctorReport(
         "probe",
-        tuple(line for own in all_lines.values() for line in own),
+        tuple(itertools.chain.from_iterable(all_lines.values())),
         tuple(
             replace(pairs[0][1], detail=prefix([rank for rank, _ in pairs]) + pairs[0][1].detail)
             for pairs in findings.values()
@@ -324,3 +326,33 @@ def merged(reports: Mapping[int, DoctorReport]) -> DoctorReport:
     )
     # Of several lines of a topic the strongest evidence counts.
     return replace(report.with_others(), subject=report.subject)
+
+
+def report_of_all(talk: RankTalk, report: DoctorReport) -> DoctorReport:
+    """Ask all ranks for their reports and merge them."""
+    answers = talk.ask("report", report.as_dict())
+    reports = {rank: DoctorReport.from_dict(value) for rank, value in answers.values.items()}
+    report = merged(reports)
+    if answers.missing:
+        note = f"no report from {rank_names(answers.missing)}"
+        report = replace(report, notes=(*report.notes, note))
+    return report
+
+
+def tell(report: DoctorReport, *, is_first: bool, raises: bool) -> None:
+    """Log a report on the first rank; raise it on all ranks if it has findings and the caller wants
+    that.
+
+    Raises:
+        BrimfulError: the report.
+    """
+    if is_first:
+        level = logging.INFO if report.ok else logging.WARNING
+        logging.getLogger("brimful").log(level, "%s", report)
+    if raises and not report.ok:
+        raise BrimfulError(str(report))
+
+
+def not_shown(reason: str) -> DoctorReport:
+    """Return the report of a probe that stopped."""
+    return DoctorReport("probe", (Line("isolation", f"not shown: {reason}"),))

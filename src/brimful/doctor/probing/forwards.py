@@ -47,19 +47,25 @@ class ProbeStopped(Exception):
 
 
 class Call(Protocol):
-    """A call that a probe can run again with other tokens.
+    """Call that a probe can make again with other tokens.
 
     Attributes:
         module: the module that is called, or all modules of this rank.
-        layers: its layers by name.
+        arguments: of the call, by name.
+        layers: of the module, by name.
+        stage, stages: number of this rank's stage of a pipeline, from 1, and of all; 0 without one.
+        part, parts: number of this rank's part of a row between layers, and of all parts.
     """
 
     module: torch.nn.Module
+    arguments: Mapping[str, Any]
+    layers: Mapping[str, torch.nn.Module]
+    stage: int
+    stages: int
+    part: int
+    parts: int
 
-    @property
-    def layers(self) -> Mapping[str, torch.nn.Module]: ...
-
-    def again(self, batch: Mapping[str, Any] | None, **others: Any) -> Any:
+    def again(self, batch: Mapping[str, Any] | None, **options: Any) -> Any:
         """Run it with a batch; return its output."""
 
     def accepts(self, name: str) -> bool:
@@ -84,32 +90,33 @@ class ModuleCall:
         # A compiled module is run as it was written: hooks would be compiled into it.
         self.module = getattr(module, "_orig_mod", module)
         self._names = _argument_names(self.module)
-        given = [*self._names, *(f"argument {index}" for index in range(len(args)))]
-        self._positional = given[: len(args)]
+        names = [*self._names, *(f"argument {index}" for index in range(len(args)))]
+        self._positional = names[: len(args)]
         arguments = {**dict(zip(self._positional, args, strict=True)), **kwargs}
         self._keys = {name: "input_ids" if name == tokens else name for name in arguments}
-        self.arguments = {self._keys[name]: value for name, value in arguments.items()}
+        self.arguments: Mapping[str, Any] = {
+            self._keys[name]: value for name, value in arguments.items()
+        }
+        self.layers: Mapping[str, torch.nn.Module] = layers_of(self.module)
+        self.stage = self.stages = self.part = 0
+        self.parts = 1
 
-    @property
-    def layers(self) -> Mapping[str, torch.nn.Module]:
-        return layers_of(self.module)
-
-    def batch(self, loaded: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def batch(self, loader_batch: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the arguments as a batch, with words of the loader's batch that the module does
         not get.
         """
-        known = {role_of(name) for name, value in self.arguments.items() if value is not None}
-        missing = {
+        roles = {role_of(name) for name, value in self.arguments.items() if value is not None}
+        words = {
             name: value
-            for name, value in (loaded or {}).items()
-            if role_of(name) not in {None, Role.IDS, *known}
+            for name, value in (loader_batch or {}).items()
+            if role_of(name) not in {None, Role.IDS, *roles}
         }
-        return {**self.arguments, **missing}
+        return {**self.arguments, **words}
 
     def accepts(self, name: str) -> bool:
         return name in self._names and name not in self.arguments
 
-    def again(self, batch: Mapping[str, Any] | None, **others: Any) -> Any:
+    def again(self, batch: Mapping[str, Any] | None, **options: Any) -> Any:
         """Call the module with copies of the arguments in a batch."""
         assert batch is not None
         values = {
@@ -117,7 +124,7 @@ class ModuleCall:
             for name, key in self._keys.items()
         }
         args = [values.pop(name) for name in self._positional]
-        return self.module(*args, **values, **others)
+        return self.module(*args, **values, **options)
 
 
 def _argument_names(module: Any) -> list[str]:
@@ -139,10 +146,6 @@ def copied(value: Any) -> Any:
     return [copied(item) for item in value] if type(value) is list else value
 
 
-_EVALUATION = "evaluation"
-"""Name of the forward in evaluation."""
-
-
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """Measurements of one rank.
@@ -152,7 +155,7 @@ class Evidence:
         reach: which tokens may have moved.
         layers: movements of layers, and of the losses at the end.
         dtype: lowest precision of the layers.
-        coupled: numbers of tokens may depend on the whole batch.
+        is_coupled: numbers of tokens may depend on the whole batch.
         outcome: of the batch as it is.
         alone_gap: mean difference between rows of several samples and samples alone, relative to
             the mean (at least 1); None if it could not be measured.
@@ -164,7 +167,7 @@ class Evidence:
     reach: Reach
     layers: list[LayerMovement]
     dtype: torch.dtype
-    coupled: bool
+    is_coupled: bool
     outcome: Outcome
     alone_gap: float | None
     alone_by: str
@@ -216,10 +219,10 @@ class Forwards:
         self._vocab = size_of(setup.config, "vocab_size")
         media = media_tokens(setup.config) if view is not None else []
         is_medium = np.isin(view.ids, media) if media and view is not None else None
-        self._grid = TokenGrid(trial.shape, is_medium)
+        self._grid = TokenGrid(trial.shape, is_medium, call.part, call.parts)
         classes = {type(module).__name__.lower() for module in call.module.modules()}
-        self._coupled = any(word in name for word in _COUPLED_WORDS for name in classes)
-        self._segments = trial.alone
+        self._is_coupled = any(word in name for word in _COUPLED_WORDS for name in classes)
+        self._segments = None if view is None else trial.alone
         # All batches are made before the first forward, so that a rank can refuse in time.
         if batch is not None and view is not None:
             _check_boundaries(view)
@@ -243,23 +246,25 @@ class Forwards:
             RankFailedError: a forward failed on this rank alone, and others wait in it.
         """
         late = None
-        base = self._forward("as it is", self._batch)
-        other = self._exchanged
-        if base.outcome.losses is None and self._segments is not None:
-            other = self._with_targets_alone(other)
-        changed = self._forward("exchanged", other)
-        single = self._forward("alone", self._alone)
-        if self._modes:
-            options = {"use_cache": False} if self._call.accepts("use_cache") else {}
-            late = self._forward(_EVALUATION, self._batch, **options)
-        gap, measure = (None, "") if shares_rows else self._alone_gap(base, changed, single)
+        with unchanged(self._call.module), _without_compiled_calls(self._call.module):
+            base = self._forward("as it is", self._batch)
+            batch = self._exchanged
+            if base.outcome.losses is None and self._segments is not None:
+                batch = self._with_targets_alone(batch)
+            variant = self._forward("exchanged", batch)
+            single = self._forward("alone", self._alone)
+            if self._modes:
+                options = {"use_cache": False} if self._call.accepts("use_cache") else {}
+                with evaluating(self._call.module):
+                    late = self._forward("evaluation", self._batch, **options)
+        gap, measure = (None, "") if shares_rows else self._alone_gap(base, variant, single)
         dtypes = [*base.recording.dtypes, self._dtype]
         return Evidence(
             trial=self._trial,
-            reach=self._trial.reach(coupled=self._coupled),
-            layers=self._movements(base, changed),
+            reach=self._trial.reach(is_coupled=self._is_coupled),
+            layers=self._movements(base, variant),
             dtype=max(dtypes, key=lambda dtype: float(torch.finfo(dtype).eps)),
-            coupled=self._coupled,
+            is_coupled=self._is_coupled,
             outcome=base.outcome,
             alone_gap=gap,
             alone_by=measure,
@@ -271,13 +276,8 @@ class Forwards:
         problem = ""
         result = None
         try:
-            module = self._call.module
             with (
                 warnings.catch_warnings(),
-                # Each forward begins with the state of the job: a statistic moves with each.
-                unchanged(module),
-                evaluating(module) if name == _EVALUATION else contextlib.nullcontext(),
-                _without_compiled_calls(module),
                 seeded(self._device),
                 recording(self._call.layers, self._grid, self._trial.rows) as states,
             ):
@@ -310,51 +310,53 @@ class Forwards:
             raise ProbeStopped(f"no answer from {names} after a forward ({name})")
         failures = {rank: text for rank, text in answers.values.items() if text}
         if failures:
-            where = f" on {rank_names(failures)}" if len(answers.values) > 1 else ""
+            place = f" on {rank_names(failures)}" if len(answers.values) > 1 else ""
             text = next(iter(failures.values()))
-            raise ProbeStopped(f"a forward ({name}) failed{where}: {text}")
+            raise ProbeStopped(f"a forward ({name}) failed{place}: {text}")
 
-    def _movements(self, before: _Result, after: _Result) -> list[LayerMovement]:
+    def _movements(self, base: _Result, variant: _Result) -> list[LayerMovement]:
         """Return movements of layers in the order in which they ran, and of losses at the end."""
+        pairs = zip(base.recording.states, variant.recording.states, strict=True)
         layers = [
-            LayerMovement(old.name, movement(old, new, self._grid))
-            for old, new in zip(before.recording.states, after.recording.states, strict=True)
+            LayerMovement(state.name, movement(state, other_state, self._grid))
+            for state, other_state in pairs
         ]
-        old_losses, new_losses = before.outcome.losses, after.outcome.losses
-        if old_losses is not None and new_losses is not None:
-            gaps = np.abs(old_losses - new_losses) / np.maximum(1.0, np.abs(old_losses))
+        losses, other_losses = base.outcome.losses, variant.outcome.losses
+        if losses is not None and other_losses is not None:
+            gaps = np.abs(losses - other_losses) / np.maximum(1.0, np.abs(losses))
             layers.append(LayerMovement("loss", np.nan_to_num(gaps)[list(self._trial.rows)]))
         return layers
 
     def _alone_gap(
-        self, base: _Result, changed: _Result, single: _Result
+        self, base: _Result, variant: _Result, single: _Result
     ) -> tuple[float | None, str]:
         """Compare samples alone with the same samples in their rows: losses, else sums, else hidden
         states.
         """
-        segments, old, new = self._segments, base.outcome, single.outcome
+        segments, losses = self._segments, base.outcome.losses
         if segments is None:
             return None, ""
-        if old.losses is not None:
-            packed = np.full(self._trial.shape, np.nan, dtype=np.float32)
+        if losses is not None:
+            row_losses = np.full(self._trial.shape, np.nan, dtype=np.float32)
             for row, (source, start, stop) in enumerate(segments):
                 # The target of the last token is not a part of the sample.
-                packed[row, : stop - start - 1] = old.losses[source, start : stop - 1]
-            return _mean_gap(packed, new.losses), "losses"
+                row_losses[row, : stop - start - 1] = losses[source, start : stop - 1]
+            return _mean_gap(row_losses, single.outcome.losses), "losses"
         # Both batches train these samples alone; a balance of experts would be another one.
-        if changed.outcome.loss is not None and new.loss is not None and not new.extra_losses:
-            gap = abs(changed.outcome.loss - new.loss) / max(1.0, abs(new.loss))
-            return gap, "sums of losses"
+        loss, single_loss = variant.outcome.loss, single.outcome.loss
+        if loss is not None and single_loss is not None and not single.outcome.extra_losses:
+            return abs(loss - single_loss) / max(1.0, abs(single_loss)), "sums of losses"
         states = base.recording.states, single.recording.states
-        if not all(states) or self._grid.is_medium is not None:
+        if not all(states) or self._grid.is_medium is not None or self._grid.parts > 1:
             return None, ""
         gaps = []
         for index, row in enumerate(self._trial.rows):
             _, start, stop = segments[row]
-            kept = slice(index, index + 1)
-            before = states[0][-1].at(kept, slice(start, stop))
-            after = states[1][-1].at(kept, slice(0, stop - start))
-            gaps.append(float(movement(before, after, TokenGrid((1, stop - start))).mean()))
+            place = slice(index, index + 1)
+            state = states[0][-1].at(place, slice(start, stop))
+            single_state = states[1][-1].at(place, slice(0, stop - start))
+            grid = TokenGrid((1, stop - start))
+            gaps.append(float(movement(state, single_state, grid).mean()))
         return max(gaps), "hidden states"
 
     def _mode_gap(self, base: _Result, late: _Result) -> float | None:
@@ -412,6 +414,8 @@ def _check_boundaries(view: BatchView) -> None:
     Raises:
         CollateError: names the word.
     """
+    if view.why_unread:
+        raise CollateError(view.why_unread)
     for word in view.words_with(Role.BOUNDARIES):
         if word.array is None or word.array.dtype == object or str(word) != view.evidence:
             continue
@@ -422,17 +426,17 @@ def _check_boundaries(view: BatchView) -> None:
             )
 
 
-def _mean_gap(before: Float32Array | None, after: Float32Array | None) -> float | None:
-    """Return mean|before − after| ÷ max(1, mean|before|) over entries that both have; None without
+def _mean_gap(losses: Float32Array | None, other_losses: Float32Array | None) -> float | None:
+    """Return mean|losses − others| ÷ max(1, mean|losses|) over entries that both have; None without
     any.
     """
-    if before is None or after is None or before.shape != after.shape:
+    if losses is None or other_losses is None or losses.shape != other_losses.shape:
         return None
-    both = ~np.isnan(before) & ~np.isnan(after)
-    if not both.any():
+    is_shared = ~np.isnan(losses) & ~np.isnan(other_losses)
+    if not is_shared.any():
         return None
-    scale = max(1.0, float(np.abs(before[both]).mean()))
-    return float(np.abs(before[both] - after[both]).mean()) / scale
+    scale = max(1.0, float(np.abs(losses[is_shared]).mean()))
+    return float(np.abs(losses - other_losses)[is_shared].mean()) / scale
 
 
 @contextlib.contextmanager
@@ -440,15 +444,15 @@ def _without_compiled_calls(model: torch.nn.Module) -> Iterator[None]:
     """Run modules that were compiled in place as they were written: hooks would be compiled into
     them.
     """
-    compiled = [
+    calls = [
         (module, call)
         for module in model.modules()
         if (call := getattr(module, "_compiled_call_impl", None)) is not None
     ]
     try:
-        for module, _ in compiled:
+        for module, _ in calls:
             module._compiled_call_impl = None
         yield
     finally:
-        for module, call in compiled:
+        for module, call in calls:
             module._compiled_call_impl = call

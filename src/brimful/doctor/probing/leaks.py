@@ -92,7 +92,7 @@ def rounding_of(dtype: torch.dtype) -> float:
 
 
 def find_leak(
-    layers: Sequence[LayerMovement], reach: Reach, dtype: torch.dtype, *, coupled: bool
+    layers: Sequence[LayerMovement], reach: Reach, dtype: torch.dtype, *, is_coupled: bool
 ) -> Leak | None:
     """Return the first layer in which a neighbor moved farther than rounding moves it; None if
     none did.
@@ -101,7 +101,7 @@ def find_leak(
         layers: in the order in which they ran.
         reach: which tokens may move.
         dtype: lowest precision of the layers.
-        coupled: numbers of a token may depend on the whole batch, as with experts.
+        is_coupled: numbers of a token may depend on the whole batch, as with experts.
     """
     is_low = dtype in LOW_PRECISIONS
     rounding = rounding_of(dtype)
@@ -110,13 +110,13 @@ def find_leak(
     is_first = True
     for number, layer in enumerate(layers):
         sizes = np.nan_to_num(layer.sizes, nan=0.0, posinf=np.inf)
-        exposed, noise = sizes * reach.exposed, sizes[reach.protected]
-        if not exposed.any():
+        exposed_sizes, noise = sizes * reach.exposed, sizes[reach.protected]
+        if not exposed_sizes.any():
             continue
         neighbors = [
             (segment, values)
             for segment in reach.segments
-            if (values := exposed[segment.row, segment.start : segment.stop]).any()
+            if (values := exposed_sizes[segment.row, segment.start : segment.stop]).any()
         ]
         largest_noise = float(noise.max(initial=0.0))
         noise_share = float((noise > threshold).mean()) if noise.size else 0.0
@@ -125,13 +125,13 @@ def find_leak(
             for _, values in neighbors
         )
         # A router that chooses another expert moves a token far, here and there.
-        is_far = not (coupled and is_low) and float(exposed.max()) > max(
+        is_far = not (is_coupled and is_low) and float(exposed_sizes.max()) > max(
             rounding, _NOISE_FACTOR * largest_noise
         )
         if is_dense or is_far:
             segment, values = max(neighbors, key=lambda pair: float(pair[1].max()))
-            moved = int((values > threshold).sum())
-            return Leak(number, layer.name, segment, moved, float(values.max()))
+            num_moved = int((values > threshold).sum())
+            return Leak(number, layer.name, segment, num_moved, float(values.max()))
         is_first = False
     return None
 

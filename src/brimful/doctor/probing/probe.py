@@ -10,26 +10,25 @@ segment.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from brimful.base.checks import check_type, is_number
 from brimful.base.wording import setting
 from brimful.doctor.batch.view import BatchView, read_batch
 from brimful.doctor.probing.exchange import choose_trial
-from brimful.doctor.probing.findings import RankReport, merged
+from brimful.doctor.probing.findings import RankReport, not_shown, report_of_all, tell
 from brimful.doctor.probing.forwards import Forwards, ModuleCall, ProbeStopped, setup_of
 from brimful.doctor.probing.ranks import RankTalk, rank_names
 from brimful.doctor.probing.recorder import STACKS
 from brimful.doctor.probing.step import StepCount, step_report
 from brimful.doctor.report import DoctorReport, Line
-from brimful.errors import BrimfulError, RankFailedError, SettingsError
+from brimful.errors import RankFailedError, SettingsError
 from brimful.verify.modes import first_sentence
 
 __all__ = ["Probe", "probe"]
@@ -111,12 +110,7 @@ class Probe:
         timeout: float = 60.0,
     ) -> None:
         check_type("model", model, (torch.nn.Module,), "a module of torch")
-        if on_fault not in ("warn", "raise"):
-            raise SettingsError(f"{setting('on_fault', on_fault)} must be warn or raise")
-        if not is_number(timeout) or not timeout > 0:
-            raise SettingsError(
-                f"{setting('timeout', timeout)} must be a number of seconds above 0"
-            )
+        check_options(on_fault, timeout)
         self.report = DoctorReport("probe", (Line("isolation", "no forward in training yet"),))
         self.complete = False
         self._model, self._raises, self._tokens = model, on_fault == "raise", tokens
@@ -136,6 +130,8 @@ class Probe:
         return self.attach()
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if error is not None:
+            self._talk = None  # a rank that fails waits for no other
         self.detach()
 
     def attach(self) -> Probe:
@@ -143,16 +139,16 @@ class Probe:
         if self._handles or self.complete:
             return self
         self._talk = RankTalk.of_group(self._group, self._timeout)
-        before: Any = self._before
+        hook: Any = self._before
         # Once compiled into a model, a hook would never be called.
         if "torch._dynamo" in sys.modules:
-            before = torch.compiler.disable(before)
+            hook = torch.compiler.disable(hook)
         # First of all hooks: FSDP gathers weights in its own, and must do so for each forward.
         self._handles = [
-            module.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
+            module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
             for module in _outer_modules(self._model)
         ]
-        self._handles.append(register_optimizer_step_pre_hook(self._on_step))
+        self._handles.append(register_optimizer_step_post_hook(self._on_step))
         return self
 
     def detach(self) -> None:
@@ -202,12 +198,12 @@ class Probe:
             return
         if self._module not in (None, module):
             return
-        call = ModuleCall(module, args, kwargs, self._tokens)
-        batch = call.batch(self._loaded)
         try:
+            call = ModuleCall(module, args, kwargs, self._tokens)
+            batch = call.batch(self._loaded)
             view = read_batch(batch)
-        except BrimfulError as error:
-            self._reason = str(error)
+        except Exception as error:  # arguments may be of any form
+            self._reason = first_sentence(error)
             return
         if self._module is None:
             self._module = module
@@ -237,7 +233,7 @@ class Probe:
             self._stop(f"{type(error).__name__}: {first_sentence(error)}")
         finally:
             self._is_busy = False
-        self._tell(is_first)
+        tell(self.report, is_first=is_first, raises=self._raises)
 
     def _examine(self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView) -> None:
         """Run the forwards on all ranks, and merge their reports.
@@ -246,26 +242,22 @@ class Probe:
             ProbeStopped: a rank could not take part, or a forward failed.
         """
         assert self._talk is not None
-        setup = setup_of(call.module, view)
-        forwards, reason, has_parts = None, "", False
+        setup, forwards, reason, has_parts = None, None, "", False
         try:
+            setup = setup_of(call.module, view)
             trial, ids = choose_trial(view, setup.config, setup.position_start)
             has_parts = trial.has_parts
             forwards = Forwards(call, self._talk, trial, batch, view, ids)
         except Exception as error:  # a batch of unusual form
             reason = f"{type(error).__name__}: {first_sentence(error)}"
         shares_rows = self._agree(reason, has_parts)
+        assert setup is not None
         assert forwards is not None
         evidence = forwards.run(shares_rows=shares_rows)
         num_items = batch.get("num_items_in_batch")
         self._count.add_outcome(evidence.outcome, setup.config, num_items)
-        report = RankReport(evidence, call.module, setup.config, call.arguments).report()
-        answers = self._talk.ask("report", report.as_dict())
-        reports = {rank: DoctorReport.from_dict(value) for rank, value in answers.values.items()}
-        self.report = merged(reports)
-        if answers.missing:
-            note = f"no report from {rank_names(answers.missing)}"
-            self.report = replace(self.report, notes=(*self.report.notes, note))
+        report = RankReport(evidence, call, setup.config).report()
+        self.report = report_of_all(self._talk, report)
 
     def _agree(self, reason: str, has_parts: bool = False) -> bool:
         """Ask all ranks whether each can take part.
@@ -287,18 +279,18 @@ class Probe:
             raise ProbeStopped(f"no answer from {names} in {self._timeout:g} seconds")
         for rank, (text, _) in answers.values.items():
             if text:
-                where = "" if self._talk.is_alone else f"{rank_names([rank])}: "
-                raise ProbeStopped(f"{where}{text}")
+                prefix = "" if self._talk.is_alone else f"{rank_names([rank])}: "
+                raise ProbeStopped(f"{prefix}{text}")
         return any(part for _, part in answers.values.values())
 
     def _stop(self, reason: str) -> None:
-        self.report = DoctorReport("probe", (Line("isolation", f"not shown: {reason}"),))
+        self.report = not_shown(reason)
         self._talk = None  # ranks may have different reports now, so they ask each other no more
         if not self.complete:
             self._finish()
 
     def _on_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Complete the report at the first step of an optimizer."""
+        """Complete the report after the first step of an optimizer, which may run the forward."""
         if not self.complete and not self._is_busy:
             self._finish()
 
@@ -327,15 +319,7 @@ class Probe:
             return
         self.report = replace(self.report.with_others(step), subject=self.report.subject)
         if len(self.report.findings) > number:
-            self._tell(talk.is_first)
-
-    def _tell(self, is_first: bool) -> None:
-        """Log the report on the first rank; raise it on all ranks if the caller wants that."""
-        if is_first:
-            level = logging.INFO if self.report.ok else logging.WARNING
-            logging.getLogger("brimful").log(level, "%s", self.report)
-        if self._raises and not self.report.ok:
-            raise BrimfulError(str(self.report))
+            tell(self.report, is_first=talk.is_first, raises=self._raises)
 
 
 def _outer_modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -347,3 +331,15 @@ def _outer_modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     for child in model.children():
         if not isinstance(child, STACKS):
             yield from _outer_modules(child)
+
+
+def check_options(on_fault: str, timeout: float) -> None:
+    """Check the options of a probe.
+
+    Raises:
+        SettingsError: another ``on_fault``, or a time that is not positive.
+    """
+    if on_fault not in ("warn", "raise"):
+        raise SettingsError(f"{setting('on_fault', on_fault)} must be warn or raise")
+    if not is_number(timeout) or not timeout > 0:
+        raise SettingsError(f"{setting('timeout', timeout)} must be a number of seconds above 0")

@@ -99,16 +99,16 @@ class RankTalk:
             absent = self._absent(keys)
             # The first list that is written counts for all, also on a rank that came late.
             text = self.store.compare_set(f"{topic}/missing", "", json.dumps(absent))
-            missing = tuple(json.loads(text))
+            absentees = tuple(json.loads(text))
             values = {
                 rank: json.loads(self.store.get(key))
                 for rank, key in keys.items()
-                if rank not in missing
+                if rank not in absentees
             }
         except RuntimeError:  # the process that holds the store is gone
-            others = tuple(rank for rank in self.ranks if rank != self.rank)
-            return Answers({self.rank: value}, others)
-        return Answers(values, missing)
+            absentees = tuple(rank for rank in self.ranks if rank != self.rank)
+            return Answers({self.rank: value}, absentees)
+        return Answers(values, absentees)
 
     def _absent(self, keys: dict[int, str]) -> list[int]:
         """Wait for all keys; return the ranks without one when the time is over."""
@@ -125,5 +125,5 @@ def rank_names(numbers: Iterable[int]) -> str:
     >>> rank_names([3]), rank_names([0, 1, 5])
     ('rank 3', 'ranks 0, 1 and 5')
     """
-    *others, last = map(str, numbers)
-    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
+    *names, last = map(str, numbers)
+    return f"ranks {', '.join(names)} and {last}" if names else f"rank {last}"

@@ -4,6 +4,7 @@ A model lays tokens out in its own way. ``TokenGrid`` finds them again::
 
     [B, T, C]   [T, B, C]   [B·T, C]   [1, B·T, C]      tokens of the batch
     [B, T', C]                                          with media in place of their placeholders
+    [T/n, B, C]                                         one part of the row: sequence parallelism
 """
 
 from __future__ import annotations
@@ -46,10 +47,13 @@ class TokenGrid:
         shape: rows B, and tokens T of each.
         is_medium: ``bool[B, T]``: placeholders of media, which a model may expand; as many in each
             row that it does expand.
+        part, parts: number of this rank's part of each row, and of all parts.
     """
 
     shape: tuple[int, int]
     is_medium: BoolArray | None = None
+    part: int = 0
+    parts: int = 1
 
     def rows_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return a tensor as ``[B, T', C]``, where T' may exceed T by expanded media; None if it
@@ -65,20 +69,27 @@ class TokenGrid:
             return None
         if size[0] == rows and (size[1] == width or self._growth(size[1])):
             return tensor.reshape(rows, size[1], -1)
-        if size[:2] == (width, rows):
-            return tensor.transpose(0, 1).reshape(rows, width, -1)
+        if size[:2] in ((width, rows), (width // self.parts, rows)):
+            return tensor.transpose(0, 1).reshape(rows, size[0], -1)
         if size[0] == rows * width or size[:2] == (1, rows * width):
             return tensor.reshape(rows, width, -1)
         return None
 
     def by_token(self, values: torch.Tensor) -> Float32Array:
         """Return values of columns ``[R, T']`` by token ``float32[R, T]``: the largest of a
-        medium's.
+        medium's, 0 in parts of other ranks.
 
         Args:
             values: of rows that expand as the first row does.
         """
         numbers: Float32Array = values.float().cpu().numpy()
+        width = self.shape[1]
+        if numbers.shape[1] == width // self.parts < width:
+            # Tokens of other ranks have not moved, as far as this rank can see.
+            row = np.zeros((len(numbers), width), dtype=np.float32)
+            start = self.part * numbers.shape[1]
+            row[:, start : start + numbers.shape[1]] = numbers
+            return row
         growth = self._growth(numbers.shape[1])
         if not growth or self.is_medium is None:
             return numbers
@@ -193,16 +204,17 @@ def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     return layers or dict(model.named_children())
 
 
-def movement(before: LayerState, after: LayerState, grid: TokenGrid) -> Float32Array:
+def movement(state: LayerState, other_state: LayerState, grid: TokenGrid) -> Float32Array:
     """Return how far a layer's hidden states moved, ``float32[R, T]``: norm of the difference ÷
     norm.
     """
-    old, new = at_least_float32(before.values), at_least_float32(after.values)
-    gaps = torch.linalg.vector_norm(old - new, dim=-1)
-    sizes = torch.linalg.vector_norm(old, dim=-1)
+    values = at_least_float32(state.values)
+    other_values = at_least_float32(other_state.values)
+    gaps = torch.linalg.vector_norm(values - other_values, dim=-1)
+    sizes = torch.linalg.vector_norm(values, dim=-1)
     ratio = gaps / sizes.clamp_min(torch.finfo(torch.float32).tiny)
     # Equal values have not moved, infinite ones too.
-    return grid.by_token(ratio.masked_fill((old == new).all(dim=-1), 0.0))
+    return grid.by_token(ratio.masked_fill((values == other_values).all(dim=-1), 0.0))
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,11 @@ class StepCount:
         if outcome.losses is None or np.isnan(outcome.losses).all():
             return
         self.total = float(np.nansum(outcome.losses))
-        others = {name: value for name, value in outcome.extra_losses.items() if value}
+        extra_losses = {name: value for name, value in outcome.extra_losses.items() if value}
         weight = float(getattr(config, "router_aux_loss_coef", 0.0) or 0.0)
-        self.extra = weight * sum(abs(value) for value in others.values())
+        self.extra = weight * sum(abs(value) for value in extra_losses.values())
         # Another addition to the loss has a weight that is not known.
-        if others.keys() <= set(ROUTER_LOSSES):
+        if extra_losses.keys() <= set(ROUTER_LOSSES):
             self.loss = outcome.loss
             self.divisor = None if num_items is None else float(num_items)
 
@@ -125,13 +125,13 @@ def step_report(counts: Mapping[int, Mapping[str, Any]]) -> DoctorReport:
 def _lines(count: StepCount) -> Iterator[Line]:
     if not count.targets:
         return
-    is_compared = count.loss is not None and count.total is not None and count.due_loss is None
-    if is_compared and not list(_loss_findings(count)):
+    is_mean = count.loss is not None and count.total is not None and count.due_loss is None
+    if is_mean and not any(_loss_findings(count)):
         yield Line("divisor", f"sum of losses ÷ {_divisor(count)[1]}", Evidence.SHOWN)
     number = len(count.targets)
-    where = "a micro-batch" if number == 1 else f"{number} micro-batches"
+    place = "a micro-batch" if number == 1 else f"{number} micro-batches"
     text = f"{counted(sum(count.samples), 'sample')} and {counted(sum(count.targets), 'target')}"
-    yield Line("step", f"{text} in {where}", Evidence.SEEN)
+    yield Line("step", f"{text} in {place}", Evidence.SEEN)
 
 
 def _findings(count: StepCount, total: int, num_ranks: int) -> Iterator[Finding]:
@@ -205,16 +205,17 @@ def _counted_items(count: StepCount, total: int, num_ranks: int) -> Iterator[Fin
 
     Ranks of tensor or context parallelism count a target several times, or parts of it.
     """
-    num_items = count.num_items
-    assert num_items is not None
-    own = sum(count.targets)
+    assert count.num_items is not None
+    number, num_targets = count.num_items, sum(count.targets)
     shares = [total / part for part in range(1, num_ranks + 1) if num_ranks % part == 0]
-    nearest = min([own, *shares], key=lambda number: abs(number - num_items))
-    gap = abs(nearest - num_items)
+    nearest = min([num_targets, *shares], key=lambda targets: abs(targets - number))
+    gap = abs(nearest - number)
     if gap < 0.5:
         return
     everywhere = f", {total:,} on all ranks" if num_ranks > 1 else ""
-    detail = f"num_items_in_batch is {count.num_items:,.6g}, and the step has {own:,} targets{everywhere}"
+    detail = (
+        f"num_items_in_batch is {number:,.6g}, and the step has {num_targets:,} targets{everywhere}"
+    )
     judgment = Judgment.WRONG if gap > _TOLERANCE * max(1, nearest) else Judgment.SUSPECT
     change = "count the targets of the step once: labels that are not -100, as the loss sees them"
     yield shown("divisor", detail, "divisor", change, judgment)

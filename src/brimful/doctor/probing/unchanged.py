@@ -47,7 +47,7 @@ def unchanged(model: torch.nn.Module) -> Iterator[None]:
         with torch.no_grad(), training(model):
             # Noise on embeddings (NEFTune) has a rate of its own.
             for module in model.modules():
-                if hasattr(module, "neftune_noise_alpha"):
+                if "neftune_noise_alpha" in vars(module):
                     vars(module)["neftune_noise_alpha"] = 0.0
             yield
     finally:

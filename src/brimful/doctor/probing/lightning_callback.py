@@ -1,0 +1,52 @@
+"""Probe as a callback of Lightning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brimful.base.optional import optional
+from brimful.doctor.probing.probe import Probe
+from brimful.doctor.report import DoctorReport
+
+with optional("lightning", "lightning", "LightningProbe"):
+    import lightning.pytorch as pl
+
+__all__ = ["LightningProbe"]
+
+
+class LightningProbe(pl.Callback):  # type: ignore[misc]  # lightning is not typed here
+    """Callback that probes the first batch of training, with what the loader knows about it.
+
+    The report is logged on rank 0, and stays in ``report``. A loss that ``training_step`` computes
+    itself is not compared: its divisor is the module's own.
+
+    Args:
+        **options: ``on_fault``, ``group``, ``tokens`` and ``timeout``, as in ``probe``.
+
+    >>> callback = LightningProbe()  # pl.Trainer(callbacks=[callback])
+    >>> callback.report is None
+    True
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._probe: Probe | None = None
+
+    @property
+    def report(self) -> DoctorReport | None:
+        """The report so far; None before training begins."""
+        return None if self._probe is None else self._probe.report
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._probe is None:
+            self._probe = Probe(pl_module, **self._options).attach()
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, *arguments: Any
+    ) -> None:
+        if self._probe is not None:
+            self._probe.tell_batch(batch)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._probe is not None:
+            self._probe.detach()

@@ -1,0 +1,154 @@
+"""Callbacks of Transformers, TRL and Lightning: right runs, a planted fault each, and the divisor of a whole step."""
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+import torch
+import transformers
+
+from brimful import PackCollator
+from brimful.doctor.probing.callbacks import ProbeCallback
+from tests.integrations.trainers import tiny
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Masked(PackCollator):
+    """Fault 8: a mask of ones comes with the packs."""
+
+    def __call__(self, features):
+        batch = super().__call__(features)
+        return {**batch, "attention_mask": torch.ones_like(batch["input_ids"])}
+
+
+class Miscounting(transformers.Trainer):
+    """Fault 15: first tokens of samples are subtracted from the divisor once more."""
+
+    def _get_num_items_in_batch(self, batch_samples, device):
+        boundaries = sum(int((batch["position_ids"] == 0).sum()) for batch in batch_samples)
+        return super()._get_num_items_in_batch(batch_samples, device) - boundaries
+
+
+class Meaning(transformers.Trainer):
+    """A trainer whose own loss is the mean of each micro-batch, whatever the step has."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch=None)
+
+
+def trainer_of(folder, *, kind=transformers.Trainer, collator=None, **options):
+    torch.manual_seed(0)
+    model = tiny.model()
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.3
+    settings = {
+        "max_steps": 2,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 0.1,
+    }
+    quiet = {"logging_steps": 1, "report_to": "none", "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
+    args = transformers.TrainingArguments(str(folder), **settings, **quiet, **options)
+    return kind(model=model, args=args, train_dataset=tiny.packs(16), data_collator=collator or PackCollator())
+
+
+def train(trainer, *, is_probed=True):
+    callback = ProbeCallback(trainer)
+    if is_probed:
+        trainer.add_callback(callback)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return callback.report, losses, trainer.model.state_dict()
+
+
+def lines(report):
+    return {line.topic: line.text for line in report.lines}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bf16": True},
+        {"gradient_checkpointing": True},
+        pytest.param({"torch_compile": True, "torch_compile_backend": "eager"}, marks=pytest.mark.long),
+    ],
+)
+def test_a_trainer_of_transformers(options, tmp_path):
+    """Nothing is accused, and losses and weights are the same to the bit."""
+    report, losses, weights = train(trainer_of(tmp_path, **options))
+    _, own_losses, own_weights = train(trainer_of(tmp_path, **options), is_probed=False)
+    assert report.ok, str(report)
+    assert report.isolation.value == "shown"
+    assert lines(report)["divisor"] == "sum of losses ÷ num_items_in_batch (60)"
+    assert lines(report)["step"] == "12 samples and 60 targets in 2 micro-batches"
+    assert losses == own_losses
+    assert all(torch.equal(weights[name], own_weights[name]) for name in weights)
+
+
+def test_a_mask_of_ones(tmp_path):
+    report, *_ = train(trainer_of(tmp_path, collator=Masked()))
+    (finding,) = report.findings
+    assert finding.problem == "mask_hides_packs"
+    assert "first in model.layers.0 (Qwen2DecoderLayer)" in finding.detail
+
+
+def test_a_divisor_that_was_counted_wrongly(tmp_path):
+    """Samples of all micro-batches of the step are missing in it."""
+    report, *_ = train(trainer_of(tmp_path, kind=Miscounting))
+    (finding,) = report.findings
+    assert finding.problem == "divisor"
+    assert finding.detail == "num_items_in_batch is 48, and the step has 60 targets"
+
+
+def test_a_loss_that_ignores_the_divisor(tmp_path):
+    report, *_ = train(trainer_of(tmp_path, kind=Meaning))
+    assert [item.problem for item in report.findings] == ["divisor"]
+    assert "÷ num_items_in_batch (60)" in report.findings[0].detail
+
+
+def test_a_callback_without_its_trainer(tmp_path):
+    """It sees the loss of the model, with the divisor that the trainer gives it."""
+    trainer, callback = trainer_of(tmp_path), ProbeCallback(timeout=5)
+    trainer.add_callback(callback)
+    trainer.train()
+    assert callback.report.ok, str(callback.report)
+    assert lines(callback.report)["divisor"] == "sum of losses ÷ num_items_in_batch (60)"
+
+
+@pytest.mark.long
+def test_trl(tmp_path):
+    """Its loss is computed from the output of a fused head, with a divisor that the model never gets."""
+    from tests.integrations.trainers.test_trl import make_trainer
+
+    report, losses, _ = train(make_trainer(tmp_path, gradient_accumulation_steps=2))
+    _, own_losses, _ = train(make_trainer(tmp_path, gradient_accumulation_steps=2), is_probed=False)
+    assert report.ok, str(report)
+    assert lines(report)["divisor"] == "sum of losses ÷ num_items_in_batch (30)"
+    assert losses == own_losses
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_leaky", [False, True])
+def test_lightning(is_leaky, tmp_path):
+    pl = pytest.importorskip("lightning.pytorch")
+    from brimful.doctor.probing.callbacks import LightningProbe
+    from brimful.integrations.trainers.lightning import PackDataModule
+    from tests.integrations.trainers.lightning_run import Module
+
+    callback = LightningProbe()
+    switches = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = pl.Trainer(
+        default_root_dir=tmp_path,
+        max_steps=2,
+        accelerator="cpu",
+        callbacks=[callback],
+        **dict.fromkeys(switches, False),
+    )
+    collator = Masked() if is_leaky else PackCollator()
+    trainer.fit(Module(), PackDataModule(tiny.packs(10), collator))
+    assert [item.problem for item in callback.report.findings] == ["mask_hides_packs"] * is_leaky
+    assert callback.report.isolation.value == "shown"

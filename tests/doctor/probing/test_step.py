@@ -1,0 +1,64 @@
+"""Divisors of a step, on one rank and on several."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from brimful.doctor.probing.step import StepCount, step_report
+from brimful.doctor.report import Judgment
+
+
+def report(*counts):
+    return step_report({rank: count.as_dict() for rank, count in enumerate(counts)})
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        StepCount([10], [2], total=20.0, loss=2.0),
+        StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=0.5, divisor=40),
+        StepCount([10], [2], total=20.0, extra=0.5, loss=2.4),
+        StepCount([10], [2], total=20.0, loss=0.693, due_loss=0.6931, is_told=True),
+        StepCount([10, 30], [2, 3], total=20.0, loss=2.0, divisor=10, is_told=True),
+        StepCount([10], [2]),
+        StepCount(),
+    ],
+)
+def test_right_steps(count):
+    assert report(count).ok
+
+
+@pytest.mark.parametrize(
+    ("count", "problem", "judgment", "text"),
+    [
+        (StepCount([10], [2], total=20.0, loss=1.0), "divisor", Judgment.WRONG, "it is divided by 20"),
+        (StepCount([10], [2], total=20.0, loss=2.5), "divisor", Judgment.SUSPECT, "it is divided by 8"),
+        (StepCount([10], [2], num_items=8), "divisor", Judgment.WRONG, "num_items_in_batch is 8, and the step has 10"),
+        (StepCount([1000], [2], num_items=998), "divisor", Judgment.SUSPECT, "is 998, and the step has 1,000"),
+        (StepCount([10, 30], [2, 3], total=20.0, loss=2.0), "divisor", Judgment.SUSPECT, "10 to 30 targets"),
+        (StepCount([10], [2], loss=4.2, due_loss=0.69, is_told=True), "padding_as_samples", Judgment.WRONG, "is 4.2"),
+        (StepCount([10], [2], repeats=1), "computed_twice", Judgment.SUSPECT, "1 forward of a step"),
+    ],
+)
+def test_wrong_steps(count, problem, judgment, text):
+    (finding,) = report(count).findings
+    assert (finding.problem, finding.judgment) == (problem, judgment)
+    assert text in finding.detail
+    if "divided by" in text:
+        assert not [line for line in report(count).lines if line.topic == "divisor"], "no line of what is wrong"
+
+
+@pytest.mark.parametrize(("num_items", "is_right"), [(10, True), (20, True), (25, False), (40, True), (80, False)])
+def test_divisors_of_ranks(num_items, is_right):
+    """Own targets; of all ranks; or of all, where pairs of ranks have the same rows."""
+    counts = [StepCount([10], [2], num_items=num_items) for _ in range(4)]
+    assert report(*counts).ok is is_right
+
+
+def test_ranks_that_differ_are_told_apart():
+    report_of_two = report(StepCount([10], [2], total=20.0, loss=2.0), StepCount([10], [2], total=20.0, loss=1.0))
+    (finding,) = report_of_two.findings
+    assert finding.detail.startswith("rank 1: the loss is 1")
+    assert [line.text for line in report_of_two.lines if line.topic == "step"] == [
+        "2 samples and 10 targets in a micro-batch"
+    ]
