@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from brimful import PackCollator
 from brimful.collate import Padding
-from brimful.collate.dialects import DIALECTS
+from brimful.collate.dialects import DIALECTS, dialect_of
 from brimful.store.shards import Pack, assemble_pack
 
+BOS, EOS = 98, 99
 LENGTHS = st.lists(st.integers(2, 9), min_size=1, max_size=4)
 
 
@@ -35,7 +36,13 @@ class Made:
 
 
 @st.composite
-def made(draw: st.DrawFn, dialects: tuple[str, ...] = tuple(DIALECTS), most: int = 3, repeats: bool = True) -> Made:
+def made(
+    draw: st.DrawFn,
+    dialects: tuple[str, ...] = tuple(DIALECTS),
+    most: int = 3,
+    repeats: bool = True,
+    ends: bool = False,
+) -> Made:
     """Draw packs, and collate them in a dialect with some padding.
 
     Args:
@@ -43,6 +50,7 @@ def made(draw: st.DrawFn, dialects: tuple[str, ...] = tuple(DIALECTS), most: int
         dialects: names of dialects.
         most: packs.
         repeats: samples may have equal tokens next to each other.
+        ends: samples begin with BOS and end with a trained EOS.
     """
     dialect = draw(st.sampled_from(dialects))
     token = st.integers(1, 60)
@@ -51,6 +59,8 @@ def made(draw: st.DrawFn, dialects: tuple[str, ...] = tuple(DIALECTS), most: int
         own = [draw(st.lists(token, min_size=size, max_size=size)) for size in lengths]
         if not repeats:
             own = [(np.cumsum(row) % 61 + 1).tolist() for row in own]
+        if ends:
+            own = [[BOS, *row[1:-1], EOS] for row in own]
         masks = [[False, *draw(st.lists(st.booleans(), min_size=size - 1, max_size=size - 1))] for size in lengths]
         # One trained token in each sample: a sample without any is no training data.
         for mask in masks:
@@ -61,14 +71,19 @@ def made(draw: st.DrawFn, dialects: tuple[str, ...] = tuple(DIALECTS), most: int
         )
         samples += own
         targets += masks
-    unit = draw(st.sampled_from((1, 1, 4)))
     # In a row of one token alone no reader can tell whether labels are shifted.
     told = [
         row[i] != row[i - 1] and mask[i] for row, mask in zip(samples, targets, strict=True) for i in range(1, len(row))
     ]
     assume(any(told))
-    to = draw(st.sampled_from((None, 128)))
-    padding = None if dialect == "plain" else Padding(to=to, segment_multiple_of=unit)
-    options = {"pad_to": 16} if dialect == "plain" and to else {"padding": padding}
+    to, unit = draw(st.sampled_from((None, 128))), draw(st.sampled_from((1, 1, 4)))
+    options: dict[str, Any] = {"pad_to": 16 if to else None}
+    if dialect != "plain":
+        # Empty segments fill fixed shapes; Megatron-Bridge has none.
+        num_segments = draw(st.sampled_from((None, 20))) if dialect != "megatron_bridge" else None
+        options = {"padding": Padding(to=to, segment_multiple_of=unit, num_segments=num_segments)}
+    options["mrope"] = draw(st.booleans()) and dialect != "megatron_bridge_legacy"
+    options["position_start"] = draw(st.sampled_from((0, 2))) if dialect_of(dialect).any_start else 0
+    options["loss_weights"] = draw(st.sampled_from((None, "sample")))
     batch = PackCollator(dialect=dialect, **options)(packs)
     return Made(dialect, batch, packs, samples, targets)

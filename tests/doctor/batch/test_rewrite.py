@@ -87,7 +87,8 @@ def test_one_segment_is_alone_in_each_row(case, data):
         assert after.targets[row, : size - 1].tolist() == old.tolist()
         assert (after.targets[row, size - 1 :] == -100).all()
         if after.positions is not None:
-            assert after.positions[row, :size].tolist() == list(range(size))
+            begin = int(view.positions[segment.row, segment.start])
+            assert after.positions[row, :size].tolist() == list(range(begin, begin + size))
     for word, other in zip(view.words, after.words, strict=True):
         assert word.path == other.path
         if word.array is not None:
@@ -165,6 +166,29 @@ def test_segments_of_another_row_bring_its_places():
     copied = alone(batch, view, [view.segments[2], view.segments[0]])
     assert copied["attention_mask"].tolist() == [[1] * 6 + [0] * 2, [1] * 3 + [2] * 2 + [0] * 3]
     assert read_batch(copied).segments[0] == (0, 0, 6)
+
+
+def test_values_of_tokens_move_with_them():
+    """Weights, log probabilities: columns whose names nobody knows."""
+    batch = {
+        "input_ids": torch.tensor(IDS),
+        "seq_lengths": [[3, 2, 1]],
+        "logps": torch.arange(6.0)[None],
+        "note": "text",
+    }
+    view = read_batch(batch)
+    copied = alone(batch, view, [view.segments[1]])
+    assert copied["logps"].tolist() == [[3, 4, 0, 1, 2, 5]]
+    assert copied["note"] == "text"
+
+
+def test_tokens_alone_are_a_batch():
+    for ids in (torch.tensor([[1, 2, 3], [4, 5, 6]]), [[1, 2, 3], [4, 5, 6]], np.array([[1, 2, 3], [4, 5, 6]])):
+        view = read_batch(ids)
+        assert view.segments == [(0, 0, 3), (1, 0, 3)]
+        copied = exchanged(ids, view, view.segments[1], [7, 8, 9])
+        assert type(copied) is type(ids)
+        assert np.asarray(copied).tolist() == [[1, 2, 3], [7, 8, 9]]
 
 
 def test_rows_with_media_stay_as_they_are():

@@ -69,7 +69,7 @@ def ends_of(samples: list[list[int]]) -> list[int]:
     return [0, *accumulate(map(len, samples))]
 
 
-def int32(values: list[int]) -> torch.Tensor:
+def int32(values: Any) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 

@@ -167,8 +167,7 @@ def filled_rows(rows: AnyArray, width: int, fill: int = 0) -> AnyArray | None:
     """Return rows of several lengths as one array, filled at the end; None if they are longer."""
     if max(row.shape[-1] for row in rows) > width or len({row.ndim for row in rows}) > 1:
         return None
-    leading = rows[0].shape[:-1]
-    table = np.full((*leading, len(rows), width), fill, dtype=np.result_type(*rows))
+    table = np.full((*rows[0].shape[:-1], len(rows), width), fill, dtype=np.result_type(*rows))
     for index, row in enumerate(rows):
         table[..., index, : row.shape[-1]] = row
     return table
@@ -228,7 +227,7 @@ def rows_of_lengths(word: Word, shape: Shape) -> list[Int64Array] | None:
 
 def counts_real_tokens(word: Word, words: Iterable[Word]) -> bool:
     """Return whether a word counts tokens without padding, and another word has the places."""
-    names = {other.name for other in words if other.array is not None}
+    names = {item.name for item in words if item.array is not None}
     if word.name.endswith(_UNPADDED):
         return word.name.removesuffix(_UNPADDED) in names
     return word.name + _PADDED in names
@@ -250,10 +249,10 @@ def _partner(word: Word, words: Sequence[Word]) -> Word | None:
     name = word.name.removesuffix(_PADDED)
     if name == word.name:
         name += _UNPADDED
-    for other in words:
-        is_beside = other.path[:-1] == word.path[:-1] and other.array is not None
-        if is_beside and other.name == name:
-            return other
+    for item in words:
+        has_name = item.path[:-1] == word.path[:-1] and item.name == name
+        if has_name and item.array is not None:
+            return item
     return None
 
 
@@ -399,7 +398,12 @@ def _claim_of_positions(word: Word, shape: Shape) -> Claim | None:
     positions = per_token(word.array, shape)
     if positions is None:
         return None
-    starts = np.flatnonzero(begins_by_positions(positions, shape)).astype(np.int64)
+    begins = begins_by_positions(positions, shape)
+    if word.array is not None and word.array.dtype == object:
+        # What fills the end of a row is one place.
+        lengths = np.array([row.shape[-1] for row in word.array])
+        begins &= np.arange(shape[1]) <= lengths[:, None]
+    starts = np.flatnonzero(begins).astype(np.int64)
     return Claim(
         str(word), Role.POSITIONS, shape, starts, np.append(starts[1:], shape[0] * shape[1])
     )

@@ -16,8 +16,8 @@ from brimful.doctor.batch.words import (
     PREFIXES,
     Role,
     is_container,
+    leaves_of,
     name_and_prefix_of,
-    paths_of,
     role_of,
 )
 from brimful.doctor.report import DoctorReport, Finding
@@ -108,7 +108,7 @@ def _prefixes_of(batch: Any) -> list[str]:
     """Return the prefixes under which a batch has tokens."""
     prefixes = {
         prefix
-        for path in paths_of(batch)
+        for path, _ in leaves_of(batch)
         for name, prefix in [name_and_prefix_of(path)]
         if role_of(name) is Role.IDS
     }

@@ -9,6 +9,7 @@ from brimful.base.wording import counted, percent
 from brimful.doctor.batch.checks.alignment import common_multiple, place_lengths
 from brimful.doctor.batch.checks.case import BatchCase
 from brimful.doctor.batch.checks.targets import crossing_targets
+from brimful.doctor.batch.checks.tokens import LAST_TOKENS
 from brimful.doctor.batch.view import Labeling
 from brimful.doctor.batch.words import Role, text_of
 from brimful.doctor.report import Evidence, Line
@@ -59,7 +60,7 @@ def _isolation(case: BatchCase) -> Line:
     view = case.view
     if view.why_unread:
         return Line("isolation", f"not judged: {view.why_unread}")
-    if view.is_nested:
+    if view.is_nested and not len(case.inner_starts(view.believed)):
         return Line(
             "isolation", "rows have lengths of their own: each is one sample", Evidence.SEEN
         )
@@ -153,11 +154,20 @@ def _tokens(cases: Sequence[BatchCase]) -> Line:
         number = sum(int(facts.is_bos(case.ids[case.view.bounds[0]]).sum()) for case in cases)
         parts.append(f"{number} of {counted(segments, 'segment')} begin with BOS")
     if facts.eos:
-        number = sum(int(facts.is_eos(case.ids[case.view.bounds[1] - 1]).sum()) for case in cases)
         trained = sum(int((facts.is_eos(case.ids) & case.is_predicted).sum()) for case in cases)
-        parts.append(f"{number} of {counted(segments, 'segment')} end with EOS")
+        parts.append(
+            f"{sum(map(_ends_with_eos, cases))} of {counted(segments, 'segment')} have EOS among "
+            f"their last {LAST_TOKENS} tokens"
+        )
         parts.append(f"{trained} EOS are trained")
     return Line("tokens", "; ".join(parts), Evidence.SEEN)
+
+
+def _ends_with_eos(case: BatchCase) -> int:
+    """Return the number of segments that have EOS among their last tokens."""
+    num_eos = np.append(0, np.cumsum(case.facts.is_eos(case.ids)))
+    starts, stops = case.view.bounds[0], case.sample_stops
+    return int((num_eos[stops] > num_eos[np.maximum(starts, stops - LAST_TOKENS)]).sum())
 
 
 def _alignment(cases: Sequence[BatchCase]) -> Line:

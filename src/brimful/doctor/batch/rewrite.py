@@ -5,15 +5,15 @@ batch, and its boundaries in the same words.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from brimful.base.ragged import offsets_of
-from brimful.base.typing import IGNORE_INDEX, AnyArray, Int64Array
+from brimful.base.ragged import offsets_of, ranges, starts_of
+from brimful.base.typing import IGNORE_INDEX, AnyArray, BoolArray, Int64Array
 from brimful.doctor.batch.claims import (
     counts_real_tokens,
     in_own_axes,
@@ -23,8 +23,18 @@ from brimful.doctor.batch.claims import (
     rows_of_lengths,
     visible_pairs,
 )
-from brimful.doctor.batch.view import BatchView, Labeling, Segment, labeling_of
-from brimful.doctor.batch.words import MEDIA_NAMES, Path, Role, Word, name_of, paths_of
+from brimful.doctor.batch.targets import Labeling, labeling_of
+from brimful.doctor.batch.view import BatchView, Segment
+from brimful.doctor.batch.words import (
+    MEDIA_NAMES,
+    Path,
+    Role,
+    Word,
+    as_array,
+    leaves_of,
+    name_and_prefix_of,
+    name_of,
+)
 from brimful.errors import CollateError
 
 __all__ = ["alone", "exchanged"]
@@ -57,25 +67,35 @@ def exchanged(batch: Any, view: BatchView, segment: Segment, new_ids: npt.ArrayL
     {'input_ids': [[1, 2, 8, 9]], 'labels': [[1, 2, -100, 9]], 'seq_lengths': [[2, 2]]}
     """
     row, start, stop = segment
-    new = np.asarray(new_ids, dtype=np.int64)
-    if new.shape != (segment.length,):
+    tokens = np.asarray(new_ids, dtype=np.int64)
+    if tokens.shape != (segment.length,):
         raise CollateError(
-            f"new_ids has the shape {new.shape} and the segment {segment.length} tokens"
+            f"new_ids has the shape {tokens.shape} and the segment {segment.length} tokens"
         )
-    ids = view.ids.copy()
-    ids[row, start:stop] = new
-    changes = {view.ids_word: ids}
-    for word in view.words_with(Role.LABELS, Role.SHIFTED_LABELS):
-        labels = per_token(word.array, view.shape, IGNORE_INDEX)
-        if labels is None or labels.ndim != 2:
+    changes = []
+    for word in view.words:
+        if word.path == view.ids_word:
+            values: AnyArray = view.ids.copy()
+            values[row, start:stop] = tokens
+        elif (labels := _labels(word, view)) is not None:
+            # Labels of the tokens that the segment predicts: all but its first.
+            first = start if _is_shifted(word, view) else start + 1
+            places = np.s_[row, first : first + segment.length - 1]
+            is_token = labels[places] == view.ids[row, start + 1 : stop]
+            values = labels.copy()
+            values[places] = np.where(is_token, tokens[1:], labels[places])
+        else:
             continue
-        labels = labels.copy()
-        # Labels at the tokens that the segment predicts: all but its first.
-        places = slice(start, stop - 1) if _is_shifted(word, view) else slice(start + 1, stop)
-        old = view.ids[row, start + 1 : stop]
-        labels[row, places] = np.where(labels[row, places] == old, new[1:], labels[row, places])
-        changes[word.path] = labels
-    return _with_arrays(batch, view, changes, view.row_lengths)
+        changes.append((word, values))
+    return _with_values(batch, changes, view, view.row_lengths)
+
+
+def _labels(word: Word, view: BatchView) -> AnyArray | None:
+    """Return labels as ``[B, T]``; None for other words, and for labels of another shape."""
+    if word.role not in (Role.LABELS, Role.SHIFTED_LABELS):
+        return None
+    labels = per_token(word.array, view.shape, IGNORE_INDEX)
+    return labels if labels is not None and labels.ndim == 2 else None
 
 
 def alone(batch: Any, view: BatchView, segments: Sequence[Segment]) -> Any:
@@ -109,97 +129,99 @@ def alone(batch: Any, view: BatchView, segments: Sequence[Segment]) -> Any:
         raise CollateError(
             f"{len(segments)} segments for {len(view.ids)} rows: give one for each row"
         )
-    names = {name_of(path) for path in paths_of(batch)}
-    if media := sorted(name for name in names if name.startswith(MEDIA_NAMES)):
-        raise CollateError(f"the batch has {media[0]}: a segment with media cannot be moved")
+    leaves = list(leaves_of(batch))
+    for path, _ in leaves:
+        if name_of(path).startswith(MEDIA_NAMES):
+            raise CollateError(f"the batch has {name_of(path)}: media cannot be moved with tokens")
     layout = _Layout.of(view, segments)
-    changes: dict[Path, Any] = {}
-    for word in view.words:
+    changes = []
+    for word in (*view.words, *_other_words(leaves, view)):
+        values = _moved_word(word, view, layout)
         if word.path == view.ids_word:
             last = view.ids[[item.row for item in segments], [item.stop - 1 for item in segments]]
-            changes[word.path] = np.where(layout.is_segment, layout.moved(view.ids), last[:, None])
-        elif (value := _moved_word(word, view, layout)) is not None:
-            changes[word.path] = value
-    return _with_arrays(batch, view, changes, view.row_lengths[layout.source])
+            values = np.where(layout.is_segment, layout.moved(view.ids), last[:, None])
+        if values is not None:
+            changes.append((word, values))
+    return _with_values(batch, changes, view, view.row_lengths[layout.source])
 
 
+def _other_words(leaves: Sequence[tuple[Path, Any]], view: BatchView) -> Iterator[Word]:
+    """Yield arrays with a value for each token whose names are not known, such as weights."""
+    paths = {word.path for word in view.words}
+    prefix = name_and_prefix_of(view.ids_word)[1]
+    for path, value in leaves:
+        if path not in paths and name_and_prefix_of(path)[1] == prefix:
+            array = as_array(value)
+            if array is not None and array.size == view.ids.size:
+                yield Word(path, Role.VALUES, value, array)
+
+
+@dataclass(frozen=True, eq=False)
 class _Layout:
     """Places of a copy: each row has the places of the row its segment is from, segment first.
 
     Attributes:
-        shape: rows and tokens.
         source: ``int64[B]``: row of each segment.
-        order: ``int64[B, T]``: column in that row of each token of the copy.
+        columns: ``int64[B, T]``: column in that row of each token of the copy.
         is_segment: ``bool[B, T]``: tokens of the segments.
-        places: lengths of the places of each row, and of their real tokens.
+        sizes: tokens of each place of each row, its padding included.
+        real_sizes: the same without padding.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        source: Int64Array,
-        order: Int64Array,
-        lengths: Int64Array,
-        places: list[tuple[Int64Array, Int64Array]],
-    ) -> None:
-        self.shape, self.source, self.order, self.places = shape, source, order, places
-        self.is_segment = np.arange(shape[1]) < lengths[:, None]
+    source: Int64Array
+    columns: Int64Array
+    is_segment: BoolArray
+    sizes: list[Int64Array]
+    real_sizes: list[Int64Array]
 
     @classmethod
     def of(cls, view: BatchView, segments: Sequence[Segment]) -> "_Layout":
-        width = view.shape[1]
-        claim = view.believed
-        owners = claim.starts // width
-        orders, places = [], []
-        for segment in segments:
-            in_row = owners == segment.row
-            starts = claim.starts[in_row] - segment.row * width
-            ends = claim.ends[in_row] - segment.row * width
-            stops = claim.stops[in_row] - segment.row * width
-            number = int(np.searchsorted(starts, segment.start, side="right")) - 1
+        claim, width = view.believed, view.shape[1]
+        lengths = claim.ends - claim.starts
+        columns, sizes, real_sizes = [], [], []
+        for row, start, _ in segments:
+            places = np.flatnonzero(claim.starts // width == row)
+            own_place = np.searchsorted(claim.starts, row * width + start, side="right") - 1
+            order = np.append(own_place, places[places != own_place])
+            tokens = ranges(claim.starts[order] - row * width, lengths[order])
             # Padding before the segment (rows padded on the left) moves to the end of its place.
-            columns = [
-                np.r_[segment.start : int(ends[number]), int(starts[number]) : segment.start],
-                *(
-                    np.arange(start, end)
-                    for index, (start, end) in enumerate(zip(starts, ends, strict=True))
-                    if index != number
-                ),
-            ]
-            orders.append(np.concatenate(columns))
-            first = np.r_[number, np.delete(np.arange(len(starts)), number)]
-            places.append(((ends - starts)[first], (stops - starts)[first]))
+            lead = start - int(tokens[0])
+            tokens[: lengths[own_place]] = np.roll(tokens[: lengths[own_place]], -lead)
+            columns.append(tokens)
+            sizes.append(lengths[order])
+            real_sizes.append((claim.stops - claim.starts)[order])
+        segment_lengths = np.array([segment.length for segment in segments])
         return cls(
-            view.shape,
-            np.array([segment.row for segment in segments], dtype=np.int64),
-            np.stack(orders).astype(np.int64),
-            np.array([segment.length for segment in segments], dtype=np.int64),
-            places,
+            source=np.array([segment.row for segment in segments], dtype=np.int64),
+            columns=np.stack(columns),
+            is_segment=np.asarray(np.arange(width) < segment_lengths[:, None]),
+            sizes=sizes,
+            real_sizes=real_sizes,
         )
 
     def moved(self, values: AnyArray) -> AnyArray:
-        """Return values ``[…, B, T]`` with each token's value where the token is now."""
-        return np.asarray(values[..., self.source[:, None], self.order])
+        """Return values ``[…, B, T]`` with each token's value at its place in the copy."""
+        return np.asarray(values[..., self.source[:, None], self.columns])
 
+    @property
     def numbers(self) -> Int64Array:
-        """Return the number of the place of each token in its row, from 0: ``int64[B, T]``."""
-        return np.stack([np.repeat(np.arange(len(sizes)), sizes) for sizes, _ in self.places])
+        """Number of the place of each token in its row, from 0: ``int64[B, T]``."""
+        return np.stack([np.repeat(np.arange(len(sizes)), sizes) for sizes in self.sizes])
 
+    @property
     def place_starts(self) -> Int64Array:
-        """Return the column at which the place of each token begins: ``int64[B, T]``."""
-        return np.stack([np.repeat(np.cumsum(sizes) - sizes, sizes) for sizes, _ in self.places])
+        """Column at which the place of each token begins: ``int64[B, T]``."""
+        return np.stack([np.repeat(starts_of(sizes), sizes) for sizes in self.sizes])
 
 
 def _is_shifted(word: Word, view: BatchView) -> bool:
+    """Return whether labels are the next tokens."""
     if word.path == view.labels_word:
         return view.labeling is Labeling.SHIFTED
-    if word.role is Role.SHIFTED_LABELS:
+    labels = _labels(word, view)
+    if word.role is Role.SHIFTED_LABELS or labels is None:
         return True
-    labels = per_token(word.array, view.shape, IGNORE_INDEX)
-    return (
-        labels is not None
-        and labeling_of(labels, view.ids, view.believed.starts) is Labeling.SHIFTED
-    )
+    return labeling_of(labels, view.ids, view.believed.starts) is Labeling.SHIFTED
 
 
 def _moved_word(word: Word, view: BatchView, layout: _Layout) -> Any:
@@ -210,89 +232,77 @@ def _moved_word(word: Word, view: BatchView, layout: _Layout) -> Any:
         return _block_mask(word.value, layout)
     if word.role is Role.MASK and (visible := visible_pairs(word, view.shape)) is not None:
         return _moved_pairs(word, visible, layout)
-    values = per_token(word.array, view.shape, _fill_of(word))
+    is_labels = word.role in (Role.LABELS, Role.SHIFTED_LABELS)
+    values = per_token(word.array, view.shape, IGNORE_INDEX if is_labels else 0)
     if values is None:
         return None
-    moved = layout.moved(values)
+    moved_values = layout.moved(values)
     if word.role is Role.POSITIONS:
         # The same number at the beginning of each place, and from there on as it was.
-        first = np.take_along_axis(
-            moved, np.broadcast_to(layout.place_starts(), moved.shape), axis=-1
-        )
+        places = np.broadcast_to(layout.place_starts, moved_values.shape)
+        first = np.take_along_axis(moved_values, places, axis=-1)
         starts, _ = view.bounds
-        return moved - first + values.reshape(-1, view.ids.size)[:, starts].min()
-    if word.role in (Role.LABELS, Role.SHIFTED_LABELS):
+        return moved_values - first + values.reshape(-1, view.ids.size)[:, starts].min()
+    if is_labels:
         # With a mask of targets, labels without one may be any token.
         has_ignored = bool((values == IGNORE_INDEX).any()) or not view.words_with(Role.LOSS_MASK)
-        return np.where(layout.is_segment, moved, IGNORE_INDEX if has_ignored else 0)
+        return np.where(layout.is_segment, moved_values, IGNORE_INDEX if has_ignored else 0)
     if word.role is Role.LOSS_MASK:
-        return np.where(layout.is_segment, moved, 0)
+        return np.where(layout.is_segment, moved_values, 0)
     if word.role is Role.MASK and values.max() <= 1:
         # Ones at all tokens of packed rows stay; a mask of padding marks the rest of the row.
-        is_packed = len(layout.places[0][0]) > 1 and bool((values != 0).all())
-        return moved if is_packed else layout.is_segment
+        is_packed = len(layout.sizes[0]) > 1 and bool((values != 0).all())
+        return moved_values if is_packed else layout.is_segment
     if word.role in (Role.NUMBERS, Role.MASK):
         from_one = word.role is Role.MASK or int(values[:, 0].min()) > 0
-        is_padding = (moved < from_one) & ~layout.is_segment
-        return np.where(is_padding, moved, layout.numbers() + from_one)
-    return moved if word.role is Role.PADDING_MASK else None
-
-
-def _fill_of(word: Word) -> int:
-    """Return what fills the end of rows of several lengths."""
-    return IGNORE_INDEX if word.role in (Role.LABELS, Role.SHIFTED_LABELS) else 0
+        is_padding = (moved_values < from_one) & ~layout.is_segment
+        return np.where(is_padding, moved_values, layout.numbers + from_one)
+    return moved_values
 
 
 def _moved_boundaries(word: Word, view: BatchView, layout: _Layout) -> Any:
     """Return boundaries or lengths of the new places in the form of a word; None if unreadable."""
-    is_real = counts_real_tokens(word, view.words)
-    new = [real if is_real else sizes for sizes, real in layout.places]
     is_lengths = word.role is Role.LENGTHS
-    old = rows_of_lengths(word, view.shape) if is_lengths else rows_of_boundaries(word)
-    if old is None or word.array is None:
+    rows = rows_of_lengths(word, view.shape) if is_lengths else rows_of_boundaries(word)
+    if rows is None or word.array is None:
         return None
+    sizes = layout.real_sizes if counts_real_tokens(word, view.words) else layout.sizes
     # One list for all rows, or a list for each, which has the numbers of the row it is from.
-    if len(old) == 1:
-        new = [np.concatenate(new)]
-        counts = [len(old[0])]
-    else:
-        counts = [len(old[row]) for row in layout.source.tolist()]
-    if not is_lengths:
-        new = [offsets_of(row) for row in new]
-    # Words that leave out the padding at the end have fewer numbers than there are places.
-    new = [row[:count] for row, count in zip(new, counts, strict=True)]
+    counts = [len(rows[row]) for row in layout.source.tolist()] if len(rows) > 1 else [len(rows[0])]
+    if len(rows) == 1:
+        sizes = [np.concatenate(sizes)]
+    lists = sizes if is_lengths else [offsets_of(row) for row in sizes]
+    # Words that leave out the padding at the end have fewer numbers than the row has places.
+    lists = [numbers[:count] for numbers, count in zip(lists, counts, strict=True)]
     if word.array.dtype == object:
-        return new
-    return _filled_table(np.atleast_2d(word.array), new, is_lengths=is_lengths)
+        return lists
+    return _filled_table(np.atleast_2d(word.array), lists, is_lengths=is_lengths)
 
 
-def _filled_table(old: AnyArray, rows: list[Int64Array], *, is_lengths: bool) -> Int64Array:
-    """Return rows of numbers as a table, with the filler of the old one at their ends.
+def _filled_table(values: AnyArray, lists: list[Int64Array], *, is_lengths: bool) -> Int64Array:
+    """Return lists as a table, with the filler that the values of the batch have at their ends.
 
     Boundaries without a filler repeat the last one: segments without tokens.
     """
-    fillers = old[old < (1 if is_lengths else 0)]
-    width = max(old.shape[1], *map(len, rows))
-    table = np.zeros((len(rows), width), dtype=np.int64)
-    for target, row in zip(table, rows, strict=True):
-        target[: len(row)] = row
-        target[len(row) :] = fillers[0] if len(fillers) else 0 if is_lengths else row[-1]
+    fillers = values[values < (1 if is_lengths else 0)]
+    width = max(values.shape[1], *map(len, lists))
+    table = np.zeros((len(lists), width), dtype=np.int64)
+    for row, numbers in zip(table, lists, strict=True):
+        row[: len(numbers)] = numbers
+        row[len(numbers) :] = fillers[0] if len(fillers) else 0 if is_lengths else numbers[-1]
     return table
 
 
-def _moved_pairs(word: Word, visible: AnyArray, layout: _Layout) -> AnyArray:
+def _moved_pairs(word: Word, visible: BoolArray, layout: _Layout) -> AnyArray:
     """Return a mask of all pairs for the new places: causal, unless the batch's was not."""
     assert word.array is not None
-    numbers = layout.numbers()
-    new = numbers[:, :, None] == numbers[:, None, :]
-    width = layout.shape[1]
+    numbers = layout.numbers
+    is_visible = numbers[:, :, None] == numbers[:, None, :]
     if not np.triu(visible[0], 1).any():
-        new &= np.tri(width, dtype=bool)
+        is_visible &= np.tri(numbers.shape[1], dtype=bool)
+    values: AnyArray = is_visible
     if word.array.dtype.kind == "f" and float(word.array.max()) <= 0:
-        lowest = word.array.min()
-        values: AnyArray = np.where(new, word.array.dtype.type(0), lowest)
-    else:
-        values = new.astype(word.array.dtype)
+        values = np.where(is_visible, word.array.max(), word.array.min())
     return np.broadcast_to(values[:, None] if word.array.ndim == 4 else values, word.array.shape)
 
 
@@ -302,32 +312,42 @@ def _block_mask(mask: Any, layout: _Layout) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
     device = mask.kv_num_blocks.device
-    numbers = torch.from_numpy(layout.numbers()).to(device)
+    numbers = torch.from_numpy(layout.numbers).to(device)
 
     def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return (numbers[b, q_idx] == numbers[b, kv_idx]) & (q_idx >= kv_idx)
 
-    rows, width = layout.shape
+    rows, width = layout.columns.shape
     return create_block_mask(
         mask_mod, rows, None, width, width, device=str(device), BLOCK_SIZE=mask.BLOCK_SIZE
     )
 
 
-def _with_arrays(
-    batch: Any, view: BatchView, changes: Mapping[Path, Any], row_lengths: Int64Array
+def _with_values(
+    batch: Any,
+    changes: Sequence[tuple[Word, Any]],
+    view: BatchView,
+    row_lengths: Int64Array,
 ) -> Any:
-    """Return a copy of a batch with other values at some paths, of the types that it had."""
-    words = {word.path: word for word in view.words}
-    for path, value in changes.items():
-        word = words[path]
-        if isinstance(value, np.ndarray):
-            if word.array is not None and value.shape[-2:] == view.shape:
-                value = in_own_axes(value, word.array, view.shape)
-            value = _like(word, value, row_lengths)
-        elif isinstance(value, list):
-            rows = [Word(path, word.role, item, None) for item in word.value]
-            value = [_like(*pair, row_lengths) for pair in zip(rows, value, strict=True)]
-        batch = _with_value(batch, path, value)
+    """Return a copy of a batch with other values of some words, in the types that they had.
+
+    Args:
+        batch: the batch.
+        changes: words with their new values: an array, a list of arrays for a word with a value for
+            each row, or any other object as it is.
+        view: of the batch.
+        row_lengths: ``int64[B]``, lengths of the rows of the copy.
+    """
+    for word, values in changes:
+        copied_value = values
+        if isinstance(values, np.ndarray):
+            if word.array is not None and values.shape[-2:] == view.shape:
+                values = in_own_axes(values, word.array, view.shape)
+            copied_value = _like(word, values, row_lengths)
+        elif isinstance(values, list):
+            rows = [Word(word.path, word.role, value, None) for value in word.value]
+            copied_value = [_like(*pair, row_lengths) for pair in zip(rows, values, strict=True)]
+        batch = _with_value(batch, word.path, copied_value)
     return batch
 
 
@@ -335,74 +355,76 @@ def _with_value(container: Any, path: Path, value: Any) -> Any:
     """Return a shallow copy of a container with another value at the end of a path."""
     if not path:
         return value
-    key, rest = path[0], path[1:]
+    key, inner_path = path[0], path[1:]
     if isinstance(container, list) and isinstance(key, str):
         # One mapping for each row.
-        return [_with_value(item, path, own) for item, own in zip(container, value, strict=True)]
-    if hasattr(container, "keys"):
-        inner = _with_value(container[key], rest, value)
-        try:
-            changed: Any = copy.copy(container)
-            changed[key] = inner
-        except TypeError:  # a mapping that cannot be copied or written
-            changed = {**container, key: inner}
-        return changed
+        return [
+            _with_value(item, path, item_value)
+            for item, item_value in zip(container, value, strict=True)
+        ]
     if isinstance(key, int):
         items = list(container)
-        items[key] = _with_value(items[key], rest, value)
+        items[key] = _with_value(items[key], inner_path, value)
         return tuple(items) if isinstance(container, tuple) else items
-    inner = _with_value(getattr(container, key), rest, value)
+    if hasattr(container, "keys"):
+        item = _with_value(container[key], inner_path, value)
+        try:
+            copied_mapping = copy.copy(container)
+            copied_mapping[key] = item
+        except TypeError:  # a mapping that cannot be copied or written
+            return {**container, key: item}
+        return copied_mapping
+    item = _with_value(getattr(container, key), inner_path, value)
     if hasattr(container, "_replace"):
-        return container._replace(**{key: inner})
+        return container._replace(**{key: item})
     if is_dataclass(container) and not isinstance(container, type):
-        return replace(container, **{key: inner})
-    changed = copy.copy(container)
-    setattr(changed, key, inner)
-    return changed
+        return replace(container, **{key: item})
+    copied_object = copy.copy(container)
+    setattr(copied_object, key, item)
+    return copied_object
 
 
-def _like(word: Word, new: AnyArray, row_lengths: Int64Array) -> Any:
+def _like(word: Word, values: AnyArray, row_lengths: Int64Array) -> Any:
     """Return numbers as the kind of object that a word has, with its shape, dtype and device.
 
     Args:
         word: the word.
-        new: numbers; for rows of several lengths ``[…, B, T]``.
+        values: numbers; for rows of several lengths ``[…, B, T]``.
         row_lengths: ``int64[B]``, lengths of such rows.
     """
-    old, array = word.value, word.array
+    model, array = word.value, word.array
     if array is not None and array.dtype == object:
-        return _nested_like(old, new, row_lengths)
-    if hasattr(old, "detach"):
+        return _nested_like(model, values, row_lengths)
+    if hasattr(model, "detach"):
         import torch
 
-        tensor = torch.from_numpy(np.array(new)).to(device=old.device, dtype=old.dtype)
-        return tensor.reshape(old.shape) if tensor.numel() == old.numel() else tensor
-    if isinstance(old, (list, tuple)):
+        tensor = torch.from_numpy(np.array(values)).to(device=model.device, dtype=model.dtype)
+        return tensor.reshape(model.shape) if tensor.numel() == model.numel() else tensor
+    if isinstance(model, (list, tuple)):
         if array is not None:
-            new = new.reshape(array.shape) if new.size == array.size else new
-            new = new.astype(array.dtype)
-        return type(old)(new.tolist())
-    new = new.astype(getattr(old, "dtype", new.dtype))
-    return new.reshape(old.shape) if new.size == getattr(old, "size", -1) else new
+            values = values.reshape(array.shape) if values.size == array.size else values
+            values = values.astype(array.dtype)
+        return type(model)(values.tolist())
+    values = values.astype(getattr(model, "dtype", values.dtype))
+    return values.reshape(model.shape) if values.size == getattr(model, "size", -1) else values
 
 
-def _nested_like(old: Any, new: AnyArray, row_lengths: Int64Array) -> Any:
+def _nested_like(model: Any, values: AnyArray, row_lengths: Int64Array) -> Any:
     """Return rows of several lengths as a nested tensor, or as lists."""
-    rows = [new[..., row, :length] for row, length in enumerate(row_lengths.tolist())]
-    if not hasattr(old, "detach"):
-        return type(old)(
+    rows = [values[..., row, :length] for row, length in enumerate(row_lengths.tolist())]
+    if not hasattr(model, "detach"):
+        return type(model)(
             type(item)(row.tolist()) if isinstance(item, (list, tuple)) else row.astype(item.dtype)
-            for item, row in zip(old, rows, strict=True)
+            for item, row in zip(model, rows, strict=True)
         )
     import torch
 
     tensors = [
-        torch.from_numpy(np.array(row)).to(device=old.device, dtype=old.dtype) for row in rows
+        torch.from_numpy(np.array(row)).to(device=model.device, dtype=model.dtype) for row in rows
     ]
-    if old.layout is torch.jagged and old.dim() == 2:
-        lengths = torch.tensor([0, *row_lengths.cumsum().tolist()], device=old.device)
-        offsets = lengths.to(old.offsets().dtype)
-        if torch.equal(offsets, old.offsets()):
-            offsets = old.offsets()  # tensors with the same offsets can be combined
-        return torch.nested.nested_tensor_from_jagged(torch.cat(tensors), offsets)
-    return torch.nested.as_nested_tensor(tensors, layout=old.layout)
+    if model.layout is not torch.jagged or model.dim() != 2:
+        return torch.nested.as_nested_tensor(tensors, layout=model.layout)
+    offsets = torch.from_numpy(offsets_of(row_lengths)).to(model.offsets())
+    # Tensors with the very same offsets can be combined.
+    offsets = model.offsets() if torch.equal(offsets, model.offsets()) else offsets
+    return torch.nested.nested_tensor_from_jagged(torch.cat(tensors), offsets)

@@ -38,8 +38,8 @@ class RunFacts:
         ends: tokens that may end an answer: EOS, and the token that the chat template writes after
             one.
         inner_eos, inner_bos, inner_opening: true if a single sample of several turns may have EOS,
-            BOS, or its own first tokens after EOS inside: by the chat template, and without a
-            tokenizer to ask.
+            BOS, or its own first tokens after EOS inside, by the chat template; true as well if no
+            tokenizer can be asked.
         attention: attention implementation, such as ``sdpa``; empty if unknown.
         packing: setting that asks for packing, such as ``padding_free``; empty without one.
         segment_multiple, row_multiple: tokens to a multiple of which each segment, and each row,
@@ -77,20 +77,21 @@ class RunFacts:
         bos = _ids(tokenizer, config, "bos_token_id")
         turns = _tokens_of_turns(tokenizer)
         # The last special token of the template ends an answer; a newline may follow.
-        special = set(getattr(tokenizer, "all_special_ids", ()) or ())
-        last = next((token for token in reversed(turns[-3:]) if token in special), None)
-        inside = turns[:-3]
+        special_ids = set(getattr(tokenizer, "all_special_ids", ()) or ())
+        ending, inside = turns[-3:], turns[:-3]
+        last = next((token for token in reversed(ending) if token in special_ids), None)
+        # A tokenizer without a template is one of documents, which have no turns.
+        is_open = tokenizer is None or bool(_template_of(tokenizer) and not turns)
+        repeats = reopenings(np.array(inside, dtype=np.int64), eos, turns[:OPENING])
         return cls(
             tokenizer=tokenizer,
             eos=eos,
             bos=bos,
             pad=_ids(tokenizer, config, "pad_token_id"),
             ends=eos if last is None or last in eos else (*eos, last),
-            # A tokenizer without a template is one of documents, which have no turns.
-            inner_eos=tokenizer is None or any(token in eos for token in inside),
-            inner_bos=tokenizer is None or any(token in bos for token in inside[1:]),
-            inner_opening=tokenizer is None
-            or bool(len(reopenings(np.array(inside, dtype=np.int64), eos, turns[:OPENING]))),
+            inner_eos=is_open or not set(eos).isdisjoint(inside),
+            inner_bos=is_open or not set(bos).isdisjoint(inside[1:]),
+            inner_opening=is_open or len(repeats) > 0,
             attention=next(
                 (str(value) for name in _ATTENTION_SETTINGS if (value := _get(config, name))), ""
             ),
@@ -151,9 +152,13 @@ def _size(config: Any, name: str) -> int:
     return 1 if value is None else whole_number(name, value, minimum=1)
 
 
+def _template_of(tokenizer: Any) -> Any:
+    return getattr(tokenizer, "chat_template", None)
+
+
 def _tokens_of_turns(tokenizer: Any) -> list[int]:
     """Return the tokens of a conversation of two questions; empty without a chat template."""
-    if not getattr(tokenizer, "chat_template", None):
+    if not _template_of(tokenizer):
         return []
     try:
         ids = tokenizer.apply_chat_template(_TURNS, tokenize=True, return_dict=False)

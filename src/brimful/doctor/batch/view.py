@@ -1,15 +1,13 @@
 """View of a batch of any loader: tokens, targets, positions, and the segments that it claims."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from brimful.base.checks import check_type
-from brimful.base.typing import IGNORE_INDEX, AnyArray, BoolArray, Int64Array
+from brimful.base.typing import AnyArray, BoolArray, Int64Array
 from brimful.doctor.batch.claims import (
     Claim,
     Shape,
@@ -20,7 +18,8 @@ from brimful.doctor.batch.claims import (
     rows_of_boundaries,
 )
 from brimful.doctor.batch.padding import marked_padding, unmarked_padding
-from brimful.doctor.batch.words import Path, Role, Word, children_of, words_of
+from brimful.doctor.batch.targets import Labeling, Targets
+from brimful.doctor.batch.words import Path, Role, Word, items_of, words_of
 from brimful.errors import CollateError
 
 __all__ = ["BatchView", "Labeling", "Segment", "read_batch"]
@@ -37,21 +36,6 @@ class Segment(NamedTuple):
     def length(self) -> int:
         """Number of tokens."""
         return self.stop - self.start
-
-
-class Labeling(str, Enum):
-    """Ways to give targets."""
-
-    AS_TOKENS = "as tokens"
-    """The label of a token is the token itself: the model shifts."""
-    SHIFTED = "shifted"
-    """The label of a token is the next token: the model does not shift."""
-    BY_MASK = "by mask"
-    """No labels; a mask marks the tokens that are targets."""
-    NONE = "none"
-    """Nothing says what is trained: every token, as far as the batch tells."""
-    OTHER = "other"
-    """Labels that belong neither to their own token nor to the next one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +90,9 @@ class BatchView:
 
         A word marks them, or they end a row, all the same and none of them trained.
         """
-        known = self.marked_padding | self.believed.padding.reshape(self.shape)
+        mask = self.marked_padding | self.believed.padding.reshape(self.shape)
         targets = None if self.labeling is Labeling.NONE else self.targets
-        return known | unmarked_padding(self.believed, self.ids, targets, known)
+        return mask | unmarked_padding(self.believed, self.ids, targets, mask)
 
     @cached_property
     def marked_padding(self) -> BoolArray:
@@ -141,15 +125,14 @@ class BatchView:
 
         Positions that run through each row tell nothing.
         """
-        believed, width = self.believed, self.shape[1]
-        if believed.role is Role.IDS:
-            return ""
-        tells = believed.role is not Role.POSITIONS or bool((self.bounds[0] % width).any())
-        return believed.word if tells else ""
+        is_mute = self.believed.role in (Role.POSITIONS, Role.IDS)
+        if is_mute and not (self.bounds[0] % self.shape[1]).any():
+            return "rows" if self.is_nested else ""
+        return self.believed.word
 
     @cached_property
     def why_unread(self) -> str:
-        """Reason that the segments of this batch cannot be judged, in words; empty if they can.
+        """Reason for which the segments of this batch cannot be judged; empty if they can.
 
         Ranks of sequence and context parallelism have boundaries of a row that is several times as
         long as theirs. In a tree of shared prefixes a token sees several segments.
@@ -170,7 +153,7 @@ class BatchView:
 
     @property
     def is_nested(self) -> bool:
-        """True if the batch has rows of several lengths, each a sample."""
+        """True if the batch has rows of several lengths."""
         return bool((self.row_lengths < self.shape[1]).any())
 
 
@@ -206,11 +189,9 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
     shape: Shape = (ids.shape[0], ids.shape[1])
     claims = claims_of([word for word in words if word is not ids_word], shape)
     rows = claim_of_rows(shape, row_lengths)
-    # Rows of several lengths are samples: nothing in the batch is packed.
-    is_nested = bool((row_lengths < shape[1]).any())
-    strongest = next((claim for claim in claims if claim.real.any() and not is_nested), rows)
-    believed = strongest.cut_at(rows.starts)
-    targets, labeling, labels, labels_word = _targets(words, ids, row_lengths, believed)
+    strongest = next((claim for claim in claims if claim.real.any()), rows)
+    believed_claim = strongest.cut_at(rows.starts)
+    targets = Targets.of(words, ids, row_lengths, believed_claim.starts)
     positions_word = next(
         (
             word
@@ -224,14 +205,14 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
         ids=ids,
         ids_word=ids_word.path,
         row_lengths=row_lengths,
-        targets=targets,
-        labeling=labeling,
-        labels=labels,
-        labels_word=labels_word,
+        targets=targets.targets,
+        labeling=targets.labeling,
+        labels=targets.labels,
+        labels_word=None if targets.word is None else targets.word.path,
         positions=None if positions_word is None else _text_positions(positions_word, shape),
         positions_word=None if positions_word is None else positions_word.path,
         claims=tuple(claims),
-        believed=believed,
+        believed=believed_claim,
     )
 
 
@@ -239,13 +220,9 @@ def _ids_word(batch: Any, words: list[Word], prefix: str) -> Word:
     for word in words:
         if word.role is Role.IDS and word.array is not None and _is_ids(word.array):
             return word
-    # A tensor of tokens alone.
-    if not any(True for _ in children_of(batch)):
-        words.extend(words_of((batch,)))
-        if words and words[-1].array is not None and _is_ids(words[-1].array):
-            return words[-1]
-        check_type("a batch", batch, (Mapping,), "a mapping with input_ids")
-    names = ", ".join(str(key) for key, _ in children_of(batch))
+    if not any(True for _ in items_of(batch)):
+        check_type("a batch", batch, (), "a mapping with input_ids")
+    names = ", ".join(str(key) for key, _ in items_of(batch))
     raise CollateError(
         f"no token ids in the batch: none of its {names or 'parts'} is an array of integers with "
         f"a name such as {prefix}input_ids or {prefix}tokens, [B, T] or [T]"
@@ -273,100 +250,3 @@ def _text_positions(word: Word, shape: Shape) -> AnyArray:
     positions = per_token(word.array, shape)
     assert positions is not None
     return positions[0] if positions.ndim == 3 else positions
-
-
-def _targets(
-    words: list[Word], ids: Int64Array, row_lengths: Int64Array, believed: Claim
-) -> tuple[Int64Array, Labeling, Int64Array | None, Path | None]:
-    """Return the target at each position that predicts, how it is given, the labels, and the
-    word.
-    """
-    shape: Shape = (ids.shape[0], ids.shape[1])
-    following = np.full(shape, IGNORE_INDEX, dtype=np.int64)
-    following[:, :-1] = np.where(
-        np.arange(1, shape[1]) < row_lengths[:, None], ids[:, 1:], IGNORE_INDEX
-    )
-    mask, mask_word = _loss_mask(words, shape)
-    word, labels = _labels(words, shape)
-    if word is None or labels is None:
-        if mask is None or mask_word is None:
-            return following, Labeling.NONE, None, None
-        trained = np.zeros(shape, dtype=bool)
-        trained[:, :-1] = mask[:, 1:]
-        return np.where(trained, following, IGNORE_INDEX), Labeling.BY_MASK, None, mask_word.path
-    labels = np.where(labels < 0, IGNORE_INDEX, labels)
-    if mask is not None:
-        labels = np.where(mask, labels, IGNORE_INDEX)
-    labeling = (
-        Labeling.SHIFTED
-        if word.role is Role.SHIFTED_LABELS
-        else labeling_of(labels, ids, believed.starts)
-    )
-    if labeling is not Labeling.AS_TOKENS:
-        return labels, labeling, labels, word.path
-    targets = np.full(shape, IGNORE_INDEX, dtype=np.int64)
-    targets[:, :-1] = labels[:, 1:]
-    return targets, labeling, labels, word.path
-
-
-def _labels(words: list[Word], shape: Shape) -> tuple[Word | None, Int64Array | None]:
-    for role in (Role.SHIFTED_LABELS, Role.LABELS):
-        for word in words:
-            if word.role is role:
-                labels = per_token(word.array, shape, IGNORE_INDEX)
-                if labels is not None and labels.ndim == 2 and labels.dtype.kind in "iu":
-                    return word, labels.astype(np.int64)
-    return None, None
-
-
-def _loss_mask(words: list[Word], shape: Shape) -> tuple[BoolArray | None, Word | None]:
-    """Return the tokens that a mask marks as targets; several masks must all mark them."""
-    mask, first = None, None
-    has_labels = any(word.role in (Role.LABELS, Role.SHIFTED_LABELS) for word in words)
-    for word in words:
-        # Masks of answers are made into labels: with labels they mean nothing any more.
-        if word.role is Role.LOSS_MASK and not (has_labels and word.name in _MASKS_OF_ANSWERS):
-            values = per_token(word.array, shape)
-            if values is not None and values.ndim == 2:
-                mask = values != 0 if mask is None else mask & (values != 0)
-                first = first or word
-    return mask, first
-
-
-def labeling_of(labels: Int64Array, ids: Int64Array, starts: Int64Array) -> Labeling:
-    """Return whether labels are the tokens themselves, or the next tokens.
-
-    Args:
-        labels: ``int64[B, T]``, -100 if not a target.
-        ids: ``int64[B, T]``.
-        starts: first token of each segment in the flattened batch: a row of one repeated token
-            fits both, and is read so that no target crosses a segment.
-
-    >>> labeling_of(np.array([[6, 7, -100]]), np.array([[5, 6, 7]]), np.array([0])).value
-    'shifted'
-    """
-    trained = labels != IGNORE_INDEX
-    number = int(trained.sum())
-    if not number:
-        return Labeling.AS_TOKENS
-    as_tokens = int((labels == ids)[trained].sum())
-    # The label of the last token of a row is none of its tokens.
-    shifted = int((labels[:, :-1] == ids[:, 1:])[trained[:, :-1]].sum())
-    inner = int(trained[:, :-1].sum())
-    if as_tokens == number and shifted == inner:
-        flat = trained.reshape(-1)
-        crossings_as_tokens = int(flat[starts].sum())
-        crossings_shifted = int(flat[starts[1:] - 1].sum()) + int(flat[-1])
-        return Labeling.AS_TOKENS if crossings_as_tokens <= crossings_shifted else Labeling.SHIFTED
-    if as_tokens == number or (as_tokens > shifted and as_tokens >= _MATCH * number):
-        return Labeling.AS_TOKENS
-    if shifted > as_tokens and shifted >= _MATCH * inner:
-        return Labeling.SHIFTED
-    return Labeling.OTHER
-
-
-_MASKS_OF_ANSWERS = ("completion_mask", "assistant_masks")
-"""Masks of TRL, which has labels or one of these."""
-
-_MATCH = 0.8
-"""Share of labels that must be tokens of the batch: a few may be replaced, as in distillation."""

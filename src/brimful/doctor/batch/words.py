@@ -38,6 +38,7 @@ class Role(str, Enum):
     LONGEST = "longest segment"
     TAIL = "padding at the end"
     DIVISOR = "divisor"
+    VALUES = "values of tokens"
     TREE = "shared prefixes"
 
 
@@ -85,8 +86,8 @@ _BOUNDARIES = re.compile(
 _END_MARK = re.compile(rf"cu_{_LENGTH_WORD}{_SIDE}_argmin")
 _LONGEST = re.compile(rf"max_(?:{_LENGTH_WORD}|seqlens?|length|doc_lens?)(?:_(?:q|k|kv))?|max_[qk]")
 
-_ROLES_IN_PAIR: dict[Path, Role] = {(0,): Role.IDS, (1,): Role.LABELS}
-"""Roles of the two parts of a pair ``(inputs, labels)`` that have no names."""
+_ROLES_WITHOUT_NAME: dict[Path, Role] = {(): Role.IDS, (0,): Role.IDS, (1,): Role.LABELS}
+"""Roles of a batch that is an array of tokens, and of the parts of a pair ``(inputs, labels)``."""
 
 PREFIXES = ("chosen_", "rejected_", "concatenated_")
 """Prefixes of batches that hold several batches, such as pairs of answers."""
@@ -100,7 +101,7 @@ class Word:
     """A value of a batch whose name is known.
 
     Attributes:
-        path: keys that lead to it; a list of mappings, one for each row, has no key of its own.
+        path: keys that lead to it; a list of mappings, one for each row, adds no key.
         role: meaning of its name.
         value: as the batch has it, or a list of the values of each row.
         array: the same in host memory; None for an object, such as a block mask.
@@ -130,11 +131,13 @@ class Word:
 def text_of(path: Path) -> str:
     """Return a path in words.
 
-    >>> text_of(("inputs", "tokens")), text_of((1,))
-    ('inputs.tokens', 'item 1')
+    >>> text_of(("inputs", "tokens")), text_of((1,)), text_of(())
+    ('inputs.tokens', 'item 1', 'tokens')
     """
     text = ".".join(map(str, path))
-    return text if any(isinstance(key, str) for key in path) else f"item {text}"
+    return (
+        text if any(isinstance(key, str) for key in path) else f"item {text}" if path else "tokens"
+    )
 
 
 def name_of(path: Path) -> str:
@@ -184,10 +187,9 @@ def words_of(batch: Any, prefix: str = "") -> list[Word]:
             without one.
     """
     words = []
-    for path, value in _leaves(batch):
+    for path, value in leaves_of(batch):
         name, prefix_of_name = name_and_prefix_of(path)
-        # A bare tuple has no names: tokens come first, labels second.
-        role = _ROLES_IN_PAIR.get(path) or role_of(name)
+        role = _ROLES_WITHOUT_NAME.get(path) or role_of(name)
         if role is not None and prefix_of_name == prefix:
             words.append(Word(path, role, value, as_array(value)))
     return sorted(words, key=lambda word: word.rank)
@@ -239,7 +241,7 @@ def _ragged(rows: list[AnyArray]) -> AnyArray:
     return table
 
 
-def children_of(value: Any) -> Iterator[tuple[str | int, Any]]:
+def items_of(value: Any) -> Iterator[tuple[str | int, Any]]:
     """Yield the keys and values of a container; nothing for a value.
 
     A container is a mapping, an object with attributes, or a list or tuple that holds any of these.
@@ -279,26 +281,32 @@ def is_container(value: Any) -> bool:
     )
 
 
-def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the path and the value of everything in a batch that is no container."""
-    children = list(children_of(value)) if len(path) < _DEEPEST else []
-    if not path and not children and isinstance(value, (list, tuple)):
-        children = list(enumerate(value))
-    if not children:
+def leaves_of(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the path and the value of everything in a batch but containers.
+
+    >>> list(leaves_of({"inputs": {"tokens": [1, 2]}, "labels": [2, 3]}))
+    [(('inputs', 'tokens'), [1, 2]), (('labels',), [2, 3])]
+    """
+    items = list(items_of(value)) if len(path) < _DEEPEST else []
+    if not path and not items and isinstance(value, (list, tuple)) and not _is_table(value):
+        items = list(enumerate(value))  # a pair without names
+    if not items:
         if value is not None:
             yield path, value
     elif path and isinstance(value, list):
         # One mapping for each row of the batch: the values of all rows are one word.
         rows: dict[Path, list[Any]] = {}
-        for _, item in children:
-            for inner_path, leaf in _leaves(item, path):
+        for _, item in items:
+            for inner_path, leaf in leaves_of(item, path):
                 rows.setdefault(inner_path, []).append(leaf)
         yield from rows.items()
     else:
-        for key, item in children:
-            yield from _leaves(item, (*path, key))
+        for key, item in items:
+            yield from leaves_of(item, (*path, key))
 
 
-def paths_of(batch: Any) -> list[Path]:
-    """Return the paths of all values of a batch, whether their names are known or not."""
-    return [path for path, _ in _leaves(batch)]
+def _is_table(value: list[Any] | tuple[Any, ...]) -> bool:
+    """Return whether a list has one or two dimensions of numbers."""
+    array = _array_of_list(value)
+    is_of_tensors = any(hasattr(item, "__array__") for item in value)
+    return array is not None and array.ndim < 3 and not is_of_tensors

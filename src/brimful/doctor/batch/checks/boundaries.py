@@ -88,9 +88,11 @@ def check_end_marks(case: BatchCase) -> Iterator[Finding]:
     number, which is the 0 at the beginning unless a −1 follows the boundaries.
     """
     marks = {word.name: word for word in case.view.words_with(Role.END_MARK)}
+    families = {_family(name.removesuffix("_argmin")) for name in marks}
     for word in case.view.words_with(Role.BOUNDARIES):
         array = word.array
-        if not marks or array is None or array.dtype == object or not array.size:
+        is_marked = _family(word.name) in families
+        if not is_marked or array is None or array.dtype == object or not array.size:
             continue
         row = np.atleast_2d(array)[0]
         has_end = bool((row < 0).any())
@@ -116,6 +118,11 @@ def check_end_marks(case: BatchCase) -> Iterator[Finding]:
                     f"{_first_few(row[:place])}",
                     f"{name}: {end}",
                 )
+
+
+def _family(name: str) -> str:
+    """Return the name that boundaries with and without padding share."""
+    return name.removesuffix("_unpadded").removesuffix("_padded")
 
 
 def check_agreement(case: BatchCase) -> Iterator[Finding]:

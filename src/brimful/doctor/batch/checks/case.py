@@ -67,6 +67,31 @@ class BatchCase:
         return text_of(self.view.positions_word or ("position_ids",))
 
     @cached_property
+    def padding_tokens(self) -> tuple[int, ...]:
+        """Tokens of padding: of the tokenizer, or the only one in the padding of the batch."""
+        if self.facts.pad:
+            return self.facts.pad
+        tokens = np.unique(self.view.ids[self.view.padding])
+        has_one = len(tokens) == 1 and self.view.labeling is not Labeling.NONE
+        return (int(tokens[0]),) if has_one else ()
+
+    @cached_property
+    def sample_stops(self) -> Int64Array:
+        """End of each segment without the padding that no word marks: ``int64[n]``.
+
+        EOS that is padding as well ends a sample once.
+        """
+        starts, stops = self.view.bounds
+        is_fill = np.isin(self.ids, (*self.padding_tokens, 0)) & ~self.is_predicted
+        places = np.where(is_fill, -1, np.arange(len(self.ids)))
+        fill_starts = np.maximum(np.maximum.accumulate(places)[stops - 1], starts) + 1
+        is_end = np.isin(self.ids, self.facts.ends)
+        is_untrained_end = (fill_starts < stops) & is_end[np.minimum(fill_starts, stops - 1)]
+        has_end = is_end[fill_starts - 1] & self.is_predicted[fill_starts - 1]
+        result: Int64Array = fill_starts + (is_untrained_end & ~has_end)
+        return result
+
+    @cached_property
     def segment_of(self) -> Int64Array:
         """Segment of each token of the flattened batch, -1 in padding: ``int64[N]``."""
         starts, stops = self.view.bounds

@@ -8,7 +8,6 @@ from brimful.base.typing import BoolArray, Int64Array
 from brimful.base.wording import counted, percent
 from brimful.doctor.batch.checks.case import BatchCase, wrong
 from brimful.doctor.batch.run_facts import WITHOUT_PADDING
-from brimful.doctor.batch.view import Labeling
 from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Finding
 
@@ -54,10 +53,9 @@ def check_padding_segments(case: BatchCase) -> Iterator[Finding]:
     """
     view = case.view
     starts, stops = view.bounds
-    pad = _pad_token(case)
-    if pad is None or not len(starts):
+    if not case.padding_tokens or not len(starts):
         return
-    is_pad = (case.ids == pad) & ~case.is_predicted
+    is_pad = np.isin(case.ids, case.padding_tokens) & ~case.is_predicted
     run = _run_lengths(is_pad)[starts]
     run = np.minimum(run, stops - starts)
     begins = np.flatnonzero(run >= _LEAST_RUN)
@@ -70,7 +68,7 @@ def check_padding_segments(case: BatchCase) -> Iterator[Finding]:
             "padding_as_samples",
             f"the segment of {view.believed.word} at {case.place(starts[first])} "
             f"{'is' if whole else 'begins with'} {counted(int(run[first]), 'token')} of padding "
-            f"({pad}){'' if whole else f' out of {length:,}'}; {len(begins)} of {len(starts)} "
+            f"({case.ids[starts[first]]}){'' if whole else f' out of {length:,}'}; {len(begins)} of {len(starts)} "
             "segments are like it",
             "leave padding out of the boundaries, or make it a segment after all samples",
         )
@@ -112,15 +110,6 @@ def _places_of_boundaries(case: BatchCase) -> int:
     word = next(word for word in case.view.words if str(word) == case.view.believed.word)
     assert word.array is not None
     return int((np.diff(word.array.reshape(-1)) > 0).sum())
-
-
-def _pad_token(case: BatchCase) -> int | None:
-    """Return the token of padding: of the tokenizer, or the only one in the batch's padding."""
-    if case.facts.pad:
-        return case.facts.pad[0]
-    tokens = np.unique(case.ids[case.view.padding.reshape(-1)])
-    labeled = case.view.labeling is not Labeling.NONE
-    return int(tokens[0]) if len(tokens) == 1 and labeled else None
 
 
 def _run_lengths(mask: BoolArray) -> Int64Array:

@@ -204,22 +204,29 @@ def _merged(
     merged: dict[int, list[int]] = {}
     remainder = []
     numbers_used: set[int] = set()
+    # Samples are sought only where the first two tokens of one stand.
+    keys = [_pairs(sample.ids)[0] for sample in samples if len(sample.ids) > 1]
+    single_tokens = [sample.ids[0] for sample in samples if len(sample.ids) == 1]
     for index, piece in enumerate(pieces):
+        ids, stop = piece.ids, 0
         numbers: list[int] = []
-        position = 0
-        while position < len(piece.ids):
-            whole = _sample_at(piece.ids, position, by_key, sizes, numbers_used)
-            if whole is None:
-                position += 1
-                continue
-            numbers_used.add(whole.number)
-            numbers.append(whole.number)
-            position += len(whole.ids)
+        places = np.flatnonzero(np.isin(_pairs(ids), keys) | np.isin(ids, single_tokens))
+        for place in places.tolist():
+            whole = None if place < stop else _sample_at(ids, place, by_key, sizes, numbers_used)
+            if whole is not None:
+                numbers_used.add(whole.number)
+                numbers.append(whole.number)
+                stop = place + len(whole.ids)
         if numbers:
             merged[index] = numbers
         else:
             remainder.append(piece)
     return merged, remainder
+
+
+def _pairs(ids: Int64Array) -> Int64Array:
+    """Return each token and the next one as one number: ``int64[n]``."""
+    return np.asarray((ids << 32) + np.append(ids[1:], -1), dtype=np.int64)
 
 
 def _sample_at(

@@ -16,8 +16,8 @@ from brimful.doctor.report import Finding
 
 _TOPIC = "tokens"
 
-_LAST_TARGETS = 3
-"""Last targets of a sample in which its end is searched: templates write a newline after it."""
+LAST_TOKENS = 3
+"""Last tokens of a sample in which its end is searched: templates write a newline after it."""
 
 
 def check_doubled_bos(case: BatchCase) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ def check_lost_eos(case: BatchCase) -> Iterator[Finding]:
     facts, view = case.facts, case.view
     if not facts.ends or not case.has_labels or not case.num_targets:
         return
-    starts, stops = view.bounds
+    starts, stops = view.bounds[0], case.sample_stops
     is_end = np.isin(case.ids, facts.ends)
     # A sample that ends with its row may have been cut.
     targets = offsets_of(case.is_predicted)
@@ -59,7 +59,7 @@ def check_lost_eos(case: BatchCase) -> Iterator[Finding]:
         )
         return
     ends = offsets_of(is_end & case.is_predicted)
-    if not (ends[stops] - ends[np.maximum(starts, stops - _LAST_TARGETS)]).any():
+    if not (ends[stops] - ends[np.maximum(starts, stops - LAST_TOKENS)]).any():
         yield suspect(
             _TOPIC,
             "lost_eos",
@@ -90,7 +90,8 @@ def check_several_samples(case: BatchCase) -> Iterator[Finding]:
         yield suspect(
             "isolation",
             "boundaries_missing",
-            f"{detail}, and nothing in the batch tells samples apart",
+            f"{detail}, and nothing in the batch tells samples apart (a row that is one sample of "
+            "several turns may look the same)",
             "position_ids that begin again with each sample, or cu_seq_lens_q and cu_seq_lens_k",
         )
 
@@ -111,5 +112,6 @@ def _inner_beginnings(case: BatchCase) -> Int64Array:
     if not facts.inner_opening and len(case.view.bounds[0]):
         first = int(case.view.bounds[0][0])
         begins[reopenings(ids, facts.eos, ids[first : first + OPENING].tolist())] = True
-    inside = np.append(False, (segment[1:] == segment[:-1]) & (segment[1:] >= 0))
-    return np.flatnonzero(begins & inside).astype(np.int64)
+    begins[1:] &= (segment[1:] == segment[:-1]) & (segment[1:] >= 0)
+    places = np.flatnonzero(begins)
+    return np.asarray(places[places < case.sample_stops[segment[places]]], dtype=np.int64)
