@@ -92,8 +92,11 @@ def test_rows_of_lists_are_as_long_as_they_are():
 
 
 def test_padding_may_come_first():
-    view = read_batch({"input_ids": [[0, 0, 7], [8, 9, 5]], "attention_mask": [[0, 0, 1], [1, 1, 1]]})
-    assert view.segments == [(0, 2, 3), (1, 0, 3)]
+    batch = {"input_ids": [[0, 0, 7], [8, 9, 5]], "attention_mask": [[0, 0, 1], [1, 1, 1]]}
+    for words in ({}, {"position_ids": [[1, 1, 0], [0, 1, 2]]}):
+        view = read_batch({**batch, **words})
+        assert view.segments == [(0, 2, 3), (1, 0, 3)]
+        assert view.evidence == ""
 
 
 def test_masks_of_answers_mark_the_targets():

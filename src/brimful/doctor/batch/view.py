@@ -125,8 +125,9 @@ class BatchView:
 
         Positions that run through each row tell nothing.
         """
-        is_mute = self.believed.role in (Role.POSITIONS, Role.IDS)
-        if is_mute and not (self.bounds[0] % self.shape[1]).any():
+        rows = self.bounds[0] // self.shape[1]
+        is_packed = len(np.unique(rows)) < len(rows)
+        if self.believed.role in (Role.POSITIONS, Role.IDS) and not is_packed:
             return "rows" if self.is_nested else ""
         return self.believed.word
 
