@@ -14,7 +14,7 @@ from click.shell_completion import get_completion_class
 from brimful.cli.program import _brimful
 from tests.cli.tools import one_json, outcome, refused, run
 
-COMMANDS = ("demo", "pack", "measure", "plan", "write", "produce", "export", "verify", "inspect", "report")
+COMMANDS = ("demo", "pack", "measure", "plan", "write", "produce", "export", "verify", "doctor", "inspect", "report")
 
 
 def test_help_and_version_answer() -> None:
