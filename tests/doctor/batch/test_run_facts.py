@@ -63,6 +63,27 @@ def test_real_chats_in_one_row_are_found(chats, chat_tokenizer):
     assert not diagnose(batch, samples=chats).ok
 
 
+@pytest.fixture(scope="module")
+def chats_without_system(chats, chat_tokenizer):
+    """The same as a trainer's own template writes them: they begin as each of their turns does."""
+    start = chat_tokenizer.convert_tokens_to_ids("<|im_start|>")
+    firsts = [chat["input_ids"].index(start, 1) for chat in chats]
+    return [{key: row[first:] for key, row in chat.items()} for first, chat in zip(firsts, chats, strict=True)]
+
+
+def test_chats_that_begin_as_their_turns_are_not_accused(chats_without_system, chat_tokenizer):
+    batch = DataCollatorWithFlattening()(chats_without_system)
+    assert diagnose(batch, tokenizer=chat_tokenizer, config={"packing": True}).ok
+    alone = DataCollatorWithFlattening()(chats_without_system[:1])
+    assert diagnose(alone, tokenizer=chat_tokenizer).ok
+
+
+def test_they_are_found_in_one_row_if_packing_is_on(chats_without_system, chat_tokenizer):
+    batch = DataCollatorWithFlattening(return_position_ids=False)(chats_without_system)
+    report = diagnose(batch, tokenizer=chat_tokenizer, config={"packing": True})
+    assert [finding.problem for finding in report.findings] == ["boundaries_missing"]
+
+
 def test_tools_that_are_trained_are_found(chats, chat_tokenizer):
     """The second half of each chat is trained as a whole."""
     halves = [len(chat["labels"]) // 2 for chat in chats]

@@ -40,6 +40,7 @@ class RunFacts:
         inner_eos, inner_bos, inner_opening: true if a single sample of several turns may have EOS,
             BOS, or its own first tokens after EOS inside, by the chat template; true as well if no
             tokenizer can be asked.
+        turns: tokens of a conversation by the chat template, up to its last answer.
         attention: attention implementation, such as ``sdpa``; empty if unknown.
         packing: setting that asks for packing, such as ``padding_free``; empty without one.
         segment_multiple, row_multiple: tokens to a multiple of which each segment, and each row,
@@ -56,6 +57,7 @@ class RunFacts:
     inner_eos: bool = True
     inner_bos: bool = True
     inner_opening: bool = True
+    turns: tuple[int, ...] = ()
     attention: str = ""
     packing: str = ""
     segment_multiple: int = 1
@@ -92,6 +94,7 @@ class RunFacts:
             inner_eos=is_open or not set(eos).isdisjoint(inside),
             inner_bos=is_open or not set(bos).isdisjoint(inside[1:]),
             inner_opening=is_open or len(repeats) > 0,
+            turns=tuple(inside),
             attention=next(
                 (str(value) for name in _ATTENTION_SETTINGS if (value := _get(config, name))), ""
             ),
@@ -113,6 +116,15 @@ class RunFacts:
     def is_bos(self, ids: Int64Array) -> BoolArray:
         """Mark the tokens that are BOS."""
         return np.isin(ids, self.bos)
+
+    def begins_turns(self, opening: Sequence[int]) -> bool:
+        """Return true if a later turn of a sample may begin with these tokens.
+
+        Trainers have templates of their own: without the system prompt of the tokenizer's, a sample
+        begins as each of its turns does.
+        """
+        turns = np.array(self.turns, dtype=np.int64)
+        return self.inner_opening or len(reopenings(turns, self.eos, opening)) > 0
 
 
 def reopenings(ids: Int64Array, eos: tuple[int, ...], opening: Sequence[int]) -> Int64Array:

@@ -109,9 +109,11 @@ def _inner_beginnings(case: BatchCase) -> Int64Array:
         begins[1:] |= is_bos[1:] & ~is_bos[:-1]
     if not facts.inner_eos:
         begins[1:] |= ~is_eos[1:] & is_eos[:-1]
-    if not facts.inner_opening and len(case.view.bounds[0]):
-        first = int(case.view.bounds[0][0])
-        begins[reopenings(ids, facts.eos, ids[first : first + OPENING].tolist())] = True
+    opening = ids[segment >= 0][:OPENING].tolist()
+    # Where packing is on and nothing begins samples, several turns are rather several samples.
+    is_lost = bool(facts.packing) and not len(case.inner_starts(case.view.believed))
+    if not facts.inner_opening and (is_lost or not facts.begins_turns(opening)):
+        begins[reopenings(ids, facts.eos, opening)] = True
     begins[1:] &= (segment[1:] == segment[:-1]) & (segment[1:] >= 0)
     places = np.flatnonzero(begins)
     return np.asarray(places[places < case.sample_stops[segment[places]]], dtype=np.int64)
