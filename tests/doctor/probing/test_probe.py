@@ -269,3 +269,25 @@ def test_a_model_in_evaluation_mode_inside_of_a_training_module_is_probed():
     with probe(wrapper) as check:
         wrapper.model(input_ids=ids, position_ids=place, labels=ids, use_cache=False).loss.backward()
     assert check.report.isolation is Evidence.SHOWN
+
+
+@pytest.mark.parametrize("kind", ["mask", "places", "number"])
+def test_logits_of_some_tokens(kind):
+    """A trainer that keeps the logits of targets shortens the labels as well, as ms-swift does."""
+    model = tiny_model("qwen2").train()
+    ids, place = torch.arange(3, 27)[None], torch.arange(24)[None] % 8
+    is_target = (place > 4) & (place[0].cumsum(0) > 40)
+    keep: torch.Tensor | int
+    if kind == "number":
+        keep = 25 - int(is_target[0].int().argmax())
+        labels = torch.where(is_target, ids, -100)[:, -keep:]
+    else:
+        mask = torch.cat([is_target[0, 1:], torch.tensor([True])])
+        keep = mask if kind == "mask" else mask.nonzero()[:, 0]
+        labels = torch.nn.functional.pad(ids[is_target], (1, 0), value=-100)[None]
+    with probe(model) as check:
+        loss = model(input_ids=ids, position_ids=place, labels=labels, logits_to_keep=keep, use_cache=False).loss
+    assert check.report.ok, str(check.report)
+    assert texts(check.report, "divisor") == [f"sum of losses ÷ {is_target.sum()} targets of each micro-batch"]
+    whole = torch.where(is_target, ids, -100)
+    assert torch.allclose(loss, model(input_ids=ids, position_ids=place, labels=whole, use_cache=False).loss)

@@ -42,6 +42,10 @@ _COUPLED_WORDS = ("moe", "expert", "router", "fp8", "float8")
 """Words in names of classes whose numbers depend on the whole batch."""
 
 
+_LOGITS_TO_KEEP = "logits_to_keep"
+"""Argument of models of Transformers: number or places of the tokens that get logits; 0 for all."""
+
+
 class ProbeStopped(Exception):
     """A probe that cannot go on: the reason. Training does."""
 
@@ -111,18 +115,20 @@ class ModuleCall:
             for name, value in (loader_batch or {}).items()
             if role_of(name) not in {None, Role.IDS, *roles}
         }
-        return {**self.arguments, **words}
+        return _with_whole_labels({**self.arguments, **words})
 
     def accepts(self, name: str) -> bool:
         return name in self._names and name not in self.arguments
 
     def again(self, batch: Mapping[str, Any] | None, **options: Any) -> Any:
-        """Call the module with copies of the arguments in a batch."""
+        """Call the module with copies of the arguments in a batch, for the logits of all tokens."""
         assert batch is not None
         values = {
             name: None if self.arguments[key] is None else copied(batch[key])
             for name, key in self._keys.items()
         }
+        if values.get(_LOGITS_TO_KEEP) is not None:
+            values[_LOGITS_TO_KEEP] = 0
         args = [values.pop(name) for name in self._positional]
         return self.module(*args, **values, **options)
 
@@ -135,6 +141,27 @@ def _argument_names(module: Any) -> list[str]:
         return _argument_names(module.get_base_model())
     inner = getattr(module, "module", None)
     return names if names or inner is None else _argument_names(inner)
+
+
+def _with_whole_labels(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch with a label for each token, where a trainer keeps some of the logits only.
+
+    ::
+
+        input_ids       a b c d e f       labels   - - c - - f
+        logits_to_keep  0 1 0 0 1 1       kept     - c f: each but the first is predicted by one of
+                                                   the kept logits, the last of which predicts nothing
+    """
+    keep, ids, labels = (batch.get(name) for name in (_LOGITS_TO_KEEP, "input_ids", "labels"))
+    if keep is None or ids is None or labels is None or labels.shape == ids.shape:
+        return batch
+    columns = torch.arange(ids.shape[-1], device=ids.device)
+    places = columns[slice(-keep, None) if isinstance(keep, int) else keep]
+    if labels.shape[-1] != len(places):
+        return batch
+    whole = torch.full_like(ids, IGNORE_INDEX)
+    whole[:, places[:-1] + 1] = labels[:, 1:]
+    return {**batch, "labels": whole}
 
 
 def copied(value: Any) -> Any:
