@@ -149,6 +149,13 @@ CASES = {
         labeled([IGNORE] * 9),
         labeled(RIGHT),
     ),
+    "mask of VeOmni with sdpa": Case(
+        "mask_hides_packs",
+        "sdpa takes it for a mask of padding",
+        packed(attention_mask=torch.ones(1, 9), linear_attn_cu_seq_lens_q=int32([0, 4, 9])),
+        packed(linear_attn_cu_seq_lens_q=int32([0, 4, 9])),
+        {"config": {"attn_implementation": "sdpa"}},
+    ),
     "boundaries of 64 bits": Case(
         "number_types",
         "cu_seq_lens_q is int64",
@@ -251,3 +258,10 @@ def test_more_than_three_places_are_counted():
     batch = {**one_row(samples), "labels": torch.tensor([[1, 5, 2] * 5])}
     details = [finding.detail for finding in diagnose(batch).findings]
     assert any(text.endswith(": token 3; token 6; token 9 and 1 more") for text in details), details
+
+
+@pytest.mark.parametrize("attention", [None, "veomni_flash_attention_2_with_sp"])
+def test_own_attention_of_veomni_reads_boundaries_next_to_a_mask(attention):
+    batch = packed(attention_mask=torch.ones(1, 9), linear_attn_cu_seq_lens_q=int32([0, 4, 9]))
+    report = diagnose(batch, config={"attn_implementation": attention})
+    assert report.ok, str(report)

@@ -19,7 +19,7 @@ padding, and then do not look at positions.
 """
 
 _OWN_ATTENTION = "linear_attn_cu_seq_lens_q"
-"""Word of VeOmni, whose attention reads boundaries and no mask."""
+"""Word of VeOmni, whose own attention reads boundaries and no mask. Its sdpa does not."""
 
 _OF_STATES = "seq_idx"
 """Word for layers with a state, which attention does not read."""
@@ -35,14 +35,14 @@ def check_flat_mask(case: BatchCase) -> Iterator[Finding]:
     view = case.view
     names = {word.name for word in view.words if word.array is not None}
     claims = [claim for claim in view.claims if len(case.inner_starts(claim))]
-    if not claims or _OWN_ATTENTION in names:
+    believes = any(name in case.facts.attention.lower() for name in _BELIEVE_MASKS)
+    if not claims or (_OWN_ATTENTION in names and not believes):
         return
     others = [
         claim for claim in claims if claim.role is not Role.POSITIONS and claim.word != _OF_STATES
     ]
     by_positions = not others
     by_transformers = bool(others) and all("cu_seq_lens_" in claim.word for claim in others)
-    believes = any(name in case.facts.attention.lower() for name in _BELIEVE_MASKS)
     for word in view.words_with(Role.MASK):
         values = per_token(word.array, view.shape)
         if values is None or values.ndim != 2 or is_boundary_mask(word, view.shape):
