@@ -63,6 +63,12 @@ def test_real_chats_in_one_row_are_found(chats, chat_tokenizer):
     assert not diagnose(batch, samples=chats).ok
 
 
+def test_real_chats_in_rows_that_begin_anywhere_are_found(chats, chat_tokenizer):
+    stream = [token for chat in chats for token in chat["input_ids"]]
+    report = diagnose({"input_ids": [stream[200:]]}, tokenizer=chat_tokenizer)
+    assert [finding.problem for finding in report.findings] == ["boundaries_missing"]
+
+
 @pytest.fixture(scope="module")
 def chats_without_system(chats, chat_tokenizer):
     """The same as a trainer's own template writes them: they begin as each of their turns does."""

@@ -99,8 +99,8 @@ def check_several_samples(case: BatchCase) -> Iterator[Finding]:
 def _inner_beginnings(case: BatchCase) -> Int64Array:
     """Return the tokens inside segments at which another sample seems to begin.
 
-    Such a token is a BOS, or follows an EOS, or repeats the first tokens of the row after an EOS:
-    whatever a single sample of several turns does not have.
+    Such a token is a BOS, or follows an EOS, or repeats the first tokens of the row or of the chat
+    template after an EOS: whatever a single sample of several turns does not have.
     """
     facts, ids, segment = case.facts, case.ids, case.segment_of
     begins = np.zeros(len(ids), dtype=bool)
@@ -112,8 +112,11 @@ def _inner_beginnings(case: BatchCase) -> Int64Array:
     opening = ids[segment >= 0][:OPENING].tolist()
     # Where packing is on and nothing begins samples, several turns are rather several samples.
     is_lost = bool(facts.packing) and not len(case.inner_starts(case.view.believed))
-    if not facts.inner_opening and (is_lost or not facts.begins_turns(opening)):
-        begins[reopenings(ids, facts.eos, opening)] = True
+    if not facts.inner_opening:
+        # A row that is cut from a stream begins anywhere.
+        begins[reopenings(ids, facts.eos, facts.turns[:OPENING])] = True
+        if is_lost or not facts.begins_turns(opening):
+            begins[reopenings(ids, facts.eos, opening)] = True
     begins[1:] &= (segment[1:] == segment[:-1]) & (segment[1:] >= 0)
     places = np.flatnonzero(begins)
     return np.asarray(places[places < case.sample_stops[segment[places]]], dtype=np.int64)
