@@ -24,6 +24,15 @@ class Masked(PackCollator):
         return {**batch, "attention_mask": torch.ones_like(batch["input_ids"])}
 
 
+class Prompted(PackCollator):
+    """The first sample of a row begins with a prompt of seven tokens after its first."""
+
+    def __call__(self, features):
+        batch = super().__call__(features)
+        batch["labels"][:, :8] = -100
+        return batch
+
+
 class Miscounting(transformers.Trainer):
     """Fault 15: first tokens of samples are subtracted from the divisor once more."""
 
@@ -37,6 +46,41 @@ class Meaning(transformers.Trainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch=None)
+
+
+class Saving(transformers.Trainer):
+    """A trainer that asks for the logits of tokens with a target alone, as ms-swift does, with labels for these."""
+
+    by_number = False
+
+    def _prepare_inputs(self, inputs):
+        inputs = dict(super()._prepare_inputs(inputs))
+        is_target = (inputs["labels"] != -100).any(dim=0)
+        if self.by_number:
+            keep = inputs["labels"].shape[1] - int(is_target.int().argmax()) + 1
+            labels = inputs["labels"][:, -keep:]
+        else:
+            keep = torch.nn.functional.pad(is_target[1:], (0, 1), value=True)
+            labels = torch.nn.functional.pad(inputs["labels"][:, is_target], (1, 0), value=-100)
+        return {**inputs, "labels": labels, "logits_to_keep": keep}
+
+
+class SavingByNumber(Saving):
+    by_number = True
+
+
+class Listing(transformers.Trainer):
+    """A trainer whose batches have a list of targets for labels."""
+
+    def _prepare_inputs(self, inputs):
+        inputs = dict(super()._prepare_inputs(inputs))
+        labels = inputs["labels"]
+        return {**inputs, "labels": labels[labels != -100], "is_target": labels.roll(-1) != -100}
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        logits = model(input_ids=inputs["input_ids"], position_ids=inputs["position_ids"], use_cache=False).logits
+        losses = torch.nn.functional.cross_entropy(logits[inputs["is_target"]], inputs["labels"], reduction="sum")
+        return losses / num_items_in_batch
 
 
 def trainer_of(folder, *, kind=transformers.Trainer, collator=None, **options):
@@ -117,6 +161,21 @@ def test_a_callback_without_its_trainer(tmp_path):
     trainer.train()
     assert callback.report.ok, str(callback.report)
     assert lines(callback.report)["divisor"] == "sum of losses ÷ num_items_in_batch (60)"
+
+
+@pytest.mark.parametrize("kind", [Saving, SavingByNumber])
+def test_logits_of_some_tokens(kind, tmp_path):
+    report, *_ = train(trainer_of(tmp_path, kind=kind, collator=Prompted()))
+    assert report.ok, str(report)
+    assert lines(report)["divisor"] == "sum of losses ÷ num_items_in_batch (46)"
+    assert lines(report)["isolation"].endswith("do not move (2 layers and losses)")
+
+
+def test_labels_of_an_unknown_form_are_not_counted(tmp_path):
+    report, *_ = train(trainer_of(tmp_path, kind=Listing))
+    assert report.ok, str(report)
+    assert report.isolation.value == "shown"
+    assert "divisor" not in lines(report)
 
 
 @pytest.mark.long

@@ -153,7 +153,9 @@ def _with_whole_labels(batch: dict[str, Any]) -> dict[str, Any]:
                                                    the kept logits, the last of which predicts nothing
     """
     keep, ids, labels = (batch.get(name) for name in (_LOGITS_TO_KEEP, "input_ids", "labels"))
-    if keep is None or ids is None or labels is None or labels.shape == ids.shape:
+    if keep is None or not isinstance(ids, torch.Tensor) or not isinstance(labels, torch.Tensor):
+        return batch
+    if ids.ndim != 2 or labels.shape == ids.shape or labels.shape[:1] != ids.shape[:1]:
         return batch
     columns = torch.arange(ids.shape[-1], device=ids.device)
     places = columns[slice(-keep, None) if isinstance(keep, int) else keep]

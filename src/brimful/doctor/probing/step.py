@@ -17,7 +17,8 @@ import numpy as np
 
 from brimful.base.typing import IGNORE_INDEX
 from brimful.base.wording import counted
-from brimful.doctor.batch.view import BatchView
+from brimful.doctor.batch.view import BatchView, Labeling
+from brimful.doctor.batch.words import Role
 from brimful.doctor.probing.findings import ROUTER_LOSSES, merged, shown
 from brimful.doctor.probing.recorder import Outcome
 from brimful.doctor.report import DoctorReport, Evidence, Finding, Judgment, Line
@@ -66,7 +67,9 @@ class StepCount:
     _tokens: list[bytes] = field(default_factory=list, repr=False)
 
     def add(self, view: BatchView, num_items: Any = None) -> None:
-        """Count one forward with gradients."""
+        """Count one forward with gradients; not if its labels have a form that nobody knows."""
+        if view.labeling is Labeling.NONE and view.words_with(Role.LABELS, Role.SHIFTED_LABELS):
+            return
         tokens = view.ids.tobytes()
         if tokens in self._tokens:
             self.repeats += 1
@@ -143,6 +146,8 @@ def _findings(count: StepCount, total: int, num_ranks: int) -> Iterator[Finding]
         num_ranks: ranks that count.
     """
     yield from _loss_findings(count)
+    if not count.targets:
+        return
     if count.num_items is not None:
         yield from _counted_items(count, total, num_ranks)
     elif (
