@@ -508,7 +508,7 @@ def fused(gives_logits):
     return lambda: job(Fused(gives_logits), step=step)
 
 
-# 21, 23, 27, 38: nothing that the model gets says where samples begin; the loader knew it.
+# 21, 38: nothing that the model gets says where samples begin; the loader knew it.
 class Plain(Body):
     def forward(self, tokens, doc_lens=None):
         document = torch.zeros_like(tokens)
@@ -562,6 +562,34 @@ def preference(padded):
     return make
 
 
+# 23: policy and reference see neighbors alike, so that the first loss is ln 2 all the same.
+class Pairwise(Body):
+    def forward(self, input_ids, position_ids, cu_seqlens=None):
+        document = torch.zeros_like(input_ids)
+        if cu_seqlens is not None:
+            document = (torch.arange(input_ids.shape[1]) >= cu_seqlens[1:, None]).sum(0)[None]
+        return self.head(self.hidden(self.embedded(input_ids, position_ids), document))
+
+
+def pairwise_job(passes):
+    row = LENGTHS[:1]
+    bounds = boundaries(row)
+
+    def margins(logits, labels):
+        scores = -F.cross_entropy(logits[0, :-1], labels[0, 1:], reduction="none")
+        sums = torch.stack([scores[start : stop - 1].sum() for start, stop in pairwise(bounds.tolist())])
+        return sums[0::2] - sums[1::2]
+
+    def step(model, loaded):
+        place = loaded["position_ids"] if passes else torch.arange(sum(row[0]))[None]
+        words = (loaded["input_ids"], place, loaded["cu_seqlens"] if passes else None)
+        with torch.no_grad():
+            reference = margins(model(*words), loaded["labels"])
+        return -F.logsigmoid(margins(model(*words), loaded["labels"]) - reference).mean()
+
+    return lambda: job(Pairwise(), {"cu_seqlens": bounds}, lengths=row, step=step, expected=math.log(2))
+
+
 # 26: masks are made of a token, and the tokenizer has another one.
 class EndOfText(Body):
     def __init__(self, token):
@@ -582,6 +610,26 @@ def end_of_text(token):
         for one in made.batches:
             one["input_ids"][F.pad(one["position_ids"][:, 1:], (0, 1)) == 0] = 2
             one["labels"] = one["input_ids"].masked_fill(one["position_ids"] == 0, IGNORE)
+        return made
+
+    return make
+
+
+# 27: the default attention of a model has no mask; another one of its attentions makes it of positions.
+class Causal(Attention):
+    def forward(self, x, document, mask=None):
+        query, key, value = self.inputs(x)[:, None].chunk(3, dim=-1)
+        return self.output(F.scaled_dot_product_attention(query, key, value, is_causal=True)[:, 0])
+
+
+# 38: an end of text between samples is all that keeps them apart.
+def ends_only(passes):
+    def make():
+        made = plain(passes)()
+        for one in made.batches:
+            place = positions()
+            one["input_ids"][F.pad(place[:, 1:], (0, 1)) == 0] = 2
+            one["labels"] = one["input_ids"].masked_fill(place == 0, IGNORE)
         return made
 
     return make
@@ -646,8 +694,8 @@ def replacing(replaces):
     return lambda: job(Replacing(replaces), {"attention_mask": pairs(documents())[:, None]})
 
 
-def decoder(mixer, number=3):
-    return lambda: job(Decoder([Attention, *[mixer] * (number - 1)]))
+def decoder(mixer, first=Attention):
+    return lambda: job(Decoder([first, mixer, mixer]))
 
 
 JOBS = {
@@ -671,9 +719,12 @@ JOBS = {
     19: Case(fused(True), fused(False), "wrong_output"),
     21: Case(plain(False), plain(True), "boundaries_missing", "layers.0"),
     22: Case(preference(True), preference(False), "padding_as_samples"),
+    23: Case(pairwise_job(False), pairwise_job(True), "boundaries_missing", "layers.0"),
     26: Case(end_of_text(1), end_of_text(2), "boundaries_ignored", "layers.0"),
+    27: Case(decoder(Causal, first=Causal), decoder(Attention), "boundaries_ignored", "layers.0"),
     29: Case(flag(False), flag(True), "boundaries_ignored", "model.layers.0"),
     34: Case(lambda: job(TwoAhead(True)), lambda: job(TwoAhead(False)), "boundaries_lost", "heads.0"),
+    38: Case(ends_only(False), ends_only(True), "boundaries_missing", "layers.0"),
     40: Case(replacing(True), replacing(False), "mask_replaced", "layers.0"),
 }
-"""By number in the table; 23, 27 and 38 are what 21 is: boundaries that the loader knows and nothing tells the model."""
+"""By number in the table."""
