@@ -16,6 +16,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 SUSPECT = {10, 17}
 """Faults that may have another reason."""
 
+PADDED = {14}
+"""Faults of rows with one sample each: their twins show nothing about two samples of one row."""
+
 
 def report_of(job):
     check = Probe(job.model)
@@ -41,7 +44,7 @@ def test_a_fault_is_named_with_its_layer(number):
 def test_the_mended_twin_is_clean(number):
     report = report_of(JOBS[number].right())
     assert report.ok, str(report)
-    assert report.isolation is Evidence.SHOWN, str(report)
+    assert report.isolation is (Evidence.UNKNOWN if number in PADDED else Evidence.SHOWN), str(report)
 
 
 @pytest.mark.parametrize("number", JOBS)

@@ -291,3 +291,18 @@ def test_logits_of_some_tokens(kind):
     assert texts(check.report, "divisor") == [f"sum of losses ÷ {is_target.sum()} targets of each micro-batch"]
     whole = torch.where(is_target, ids, -100)
     assert torch.allclose(loss, model(input_ids=ids, position_ids=place, labels=whole, use_cache=False).loss)
+
+
+@pytest.mark.parametrize("padding", [0, 12])
+def test_samples_that_nothing_tells_apart_are_not_shown_to_be_apart(padding):
+    """A row cut out of a stream of text holds samples that see each other, and looks like one sample."""
+    ids = batch(((32,), (32,)))["input_ids"]
+    real = torch.arange(32) < torch.tensor([[32], [32 - padding]])
+    model = tiny_model("qwen2").train()
+    with probe(model) as check:
+        model(ids, attention_mask=real.long(), labels=ids.masked_fill(~real, -100), use_cache=False)
+    report = check.report
+    assert report.verdict == "NOTHING FOUND: how samples are kept apart is unknown"
+    assert texts(report, "packing") == ["2 rows of 32 tokens, and nothing tells two samples of one row apart"]
+    assert not texts(report, "positions")
+    assert ("other tokens in the padding: the samples do not move" in texts(report, "isolation")[0]) == bool(padding)

@@ -72,9 +72,12 @@ class RankReport:
     def _lines(self) -> Iterator[Line]:
         evidence, trial = self._evidence, self._evidence.trial
         rows, width = trial.shape
-        samples = counted(len(trial.segments), "sample")
-        text = f"{samples} in {counted(rows, 'row')} of {width:,} tokens"
-        yield Line("packing", text, Known.SEEN, trial.evidence)
+        text = f"{counted(rows, 'row')} of {width:,} tokens"
+        if self._has_neighbors:
+            samples = counted(len(trial.segments), "sample")
+            yield Line("packing", f"{samples} in {text}", Known.SEEN, trial.evidence)
+        else:
+            yield Line("packing", f"{text}, and nothing tells two samples of one row apart")
         yield self._isolation()
         names = sorted(
             {
@@ -87,7 +90,8 @@ class RankReport:
         parts = [] if implementation == "as it is" else [implementation]
         if text := " in ".join([*parts, *names[:1]]):
             yield Line("attention", text, Known.SHOWN)
-        if evidence.alone_gap is not None and self._leak is None and not self._is_apart_unknown:
+        is_apart = self._leak is None and not self._is_apart_unknown
+        if evidence.alone_gap is not None and is_apart and self._has_neighbors:
             limit = parity_limit_of(evidence.dtype)
             if evidence.alone_gap <= limit:
                 text = f"{evidence.alone_by} of samples alone differ by {evidence.alone_gap:.1e}"
@@ -104,14 +108,25 @@ class RankReport:
             return Line("isolation", f"neighbors move from {self._leak.name} on", Known.SHOWN)
         if (layer := moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)) is not None:
             return Line("isolation", f"tokens of all rows move in {layer.name}")
-        noun = "the padding" if trial.is_padding else "one sample"
         number = sum(layer.name != "loss" for layer in evidence.layers)
         parts = [counted(number, "layer")] if number else []
         parts += ["losses"] if number < len(evidence.layers) else []
         largest = evidence.largest(evidence.reach.exposed)
         verb = f"move by {largest:.1e}, as rounding does" if largest else "do not move"
-        text = f"other tokens in {noun}: the others {verb} ({' and '.join(parts)})"
-        return Line("isolation", text, Known.SHOWN)
+        scope = f"{verb} ({' and '.join(parts)})"
+        if trial.is_padding:
+            # Rows may hold samples that no word tells apart, and these may see each other.
+            text = (
+                "no row of this batch is known to hold two samples; other tokens in the padding: "
+            )
+            return Line("isolation", f"{text}the samples {scope}")
+        return Line("isolation", f"other tokens in one sample: the others {scope}", Known.SHOWN)
+
+    @property
+    def _has_neighbors(self) -> bool:
+        """True if a row is known to hold two samples."""
+        segments = self._evidence.trial.segments
+        return len(segments) > len({segment.row for segment in segments})
 
     @property
     def _is_apart_unknown(self) -> bool:
