@@ -11,6 +11,8 @@ import transformers
 
 from brimful import PackCollator
 from brimful.doctor.probing.callbacks import ProbeCallback
+from brimful.doctor.report import Evidence
+from brimful.verify.models import tiny_model
 from tests.integrations.trainers import tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -188,6 +190,35 @@ def test_trl(tmp_path):
     assert report.ok, str(report)
     assert lines(report)["divisor"] == "sum of losses ÷ num_items_in_batch (30)"
     assert losses == own_losses
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{"packing": True, "max_length": 32}, {"padding_free": True, "max_length": None}])
+def test_packs_of_trl_itself(options, tmp_path):
+    trl = pytest.importorskip("trl")
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models
+
+    words = models.WordLevel({f"w{number}": number for number in range(64)}, unk_token="w1")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(words), pad_token="w0", eos_token="w2", unk_token="w1"
+    )
+    data = Dataset.from_list(
+        [{"input_ids": [3 + (7 * row + step) % 60 for step in range(4 + row % 9)]} for row in range(48)]
+    )
+    settings = {"max_steps": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "logging_steps": 1}
+    quiet = {"report_to": "none", "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "bf16": False}
+
+    def trainer():
+        torch.manual_seed(0)
+        args = trl.SFTConfig(str(tmp_path), **settings, **quiet, **options)
+        return trl.SFTTrainer(model=tiny_model("qwen2"), args=args, train_dataset=data, processing_class=tokenizer)
+
+    report, losses, _ = train(trainer())
+    assert report.ok, str(report)
+    assert report.isolation is Evidence.SHOWN, str(report)
+    assert lines(report)["divisor"].startswith("sum of losses ÷ num_items_in_batch")
+    assert train(trainer(), is_probed=False)[1] == losses
 
 
 @pytest.mark.long

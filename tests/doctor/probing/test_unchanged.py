@@ -117,6 +117,13 @@ def test_an_exception_leaves_everything_as_it_was():
     assert not hasattr(model, "late")
 
 
+def test_random_numbers_go_on_as_they_were():
+    state = torch.get_rng_state()
+    with unchanged(torch.nn.Linear(2, 2)):
+        torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_wrapped_weights_are_not_copied():
     """A wrapper may give the memory of a weight back, and keep a view of it as an attribute."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
