@@ -142,6 +142,8 @@ def main(kind, rank, address):
             optimizer.zero_grad()
         runs.append(losses)
     print(json.dumps({"report": probed_schedule.report.as_dict(), "losses": runs}), flush=True)
+    # A group that the interpreter takes down at its end may still have threads.
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -95,6 +95,8 @@ def main(kind, rank, address):
             optimizer.zero_grad()
     seconds = time.monotonic() - started
     print(json.dumps({"report": check.report.as_dict(), "losses": losses, "seconds": seconds}), flush=True)
+    # A group that the interpreter takes down at its end may still have threads.
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
