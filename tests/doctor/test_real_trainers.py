@@ -19,8 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 CASES: dict[tuple[str, str], dict[str, str]] = {
     ("trl", ""): {},
     ("trl", "attention"): {"probe": "boundaries_ignored"},
-    ("trl", "wrapped"): {"config": "neighbors_seen", "batch": "boundaries_missing"},
-    ("trl", "seq_lengths"): {"batch": "boundaries_missing"},
+    ("trl", "wrapped"): {"config": "neighbors_seen", "batch": "boundaries_missing", "probe": "boundaries_missing"},
+    ("trl", "seq_lengths"): {"batch": "boundaries_missing", "probe": "boundaries_missing"},
     ("transformers", ""): {},
     ("transformers", "mask"): {"batch": "mask_hides_packs", "probe": "mask_hides_packs"},
     ("transformers", "divisor"): {"probe": "divisor"},

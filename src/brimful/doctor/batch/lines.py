@@ -173,11 +173,13 @@ def _ends_with_eos(case: BatchCase) -> int:
 def _alignment(cases: Sequence[BatchCase]) -> Line:
     lengths = np.concatenate([place_lengths(case) for case in cases])
     widths = np.array([case.view.shape[1] for case in cases], dtype=np.int64)
-    text = (
-        f"lengths of all segments, padding included, are multiples of {common_multiple(lengths)}, "
-        f"rows of {common_multiple(widths)}"
-    )
-    return Line("alignment", text, Evidence.SEEN)
+    names = {"all segments with their padding": lengths, "all rows": widths}
+    texts = [
+        f"{name} are multiples of {multiple}"
+        for name, sizes in names.items()
+        if (multiple := common_multiple(sizes)) > 1
+    ]
+    return Line("alignment", ", ".join(texts) or "lengths have no common multiple", Evidence.SEEN)
 
 
 def notes_of(cases: Sequence[BatchCase]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from brimful.base.checks import check_type, is_number
 from brimful.base.wording import setting
+from brimful.doctor.batch.diagnose import diagnose
 from brimful.doctor.batch.view import BatchView, read_batch
 from brimful.doctor.probing.exchange import choose_trial
 from brimful.doctor.probing.findings import RankReport, not_shown, report_of_all, tell
@@ -27,7 +28,7 @@ from brimful.doctor.probing.forwards import Forwards, ModuleCall, ProbeStopped, 
 from brimful.doctor.probing.ranks import RankTalk, rank_names
 from brimful.doctor.probing.recorder import STACKS
 from brimful.doctor.probing.step import StepCount, step_report
-from brimful.doctor.report import DoctorReport, Line
+from brimful.doctor.report import DoctorReport, Evidence, Line
 from brimful.errors import RankFailedError, SettingsError
 from brimful.verify.modes import first_sentence
 
@@ -43,6 +44,7 @@ def probe(
     on_fault: str = "warn",
     group: Any = None,
     tokens: str | None = None,
+    tokenizer: Any = None,
     timeout: float = 60.0,
 ) -> Probe:
     """Probe a model in its own training loop: do samples of one row see each other?
@@ -68,6 +70,8 @@ def probe(
         group: ranks that take part; all ranks of the job if None.
         tokens: name of the argument that holds the tokens, if it is none of ``input_ids``,
             ``tokens``, ``input``, ….
+        tokenizer: of the model. A batch in which nothing tells samples apart is read with it, as
+            ``diagnose`` does; ``ProbeCallback`` takes the trainer's.
         timeout: seconds that ranks wait for each other. A rank that gives no answer is named, and
             training goes on.
 
@@ -89,7 +93,9 @@ def probe(
     samples a step      seen     2 samples and 11 targets in a micro-batch
     NOTHING FOUND: samples were shown to be apart
     """
-    return Probe(model, on_fault=on_fault, group=group, tokens=tokens, timeout=timeout)
+    return Probe(
+        model, on_fault=on_fault, group=group, tokens=tokens, tokenizer=tokenizer, timeout=timeout
+    )
 
 
 class Probe:
@@ -107,6 +113,7 @@ class Probe:
         on_fault: str = "warn",
         group: Any = None,
         tokens: str | None = None,
+        tokenizer: Any = None,
         timeout: float = 60.0,
     ) -> None:
         check_type("model", model, (torch.nn.Module,), "a module of torch")
@@ -114,7 +121,7 @@ class Probe:
         self.report = DoctorReport("probe", (Line("isolation", "no forward in training yet"),))
         self.complete = False
         self._model, self._raises, self._tokens = model, on_fault == "raise", tokens
-        self._group, self._timeout = group, timeout
+        self._group, self._timeout, self._tokenizer = group, timeout, tokenizer
         self._talk: RankTalk | None = None
         self._loaded: Mapping[str, Any] = {}
         self._count = StepCount()
@@ -257,6 +264,10 @@ class Probe:
         num_items = batch.get("num_items_in_batch")
         self._count.add_outcome(evidence.outcome, setup.config, num_items)
         report = RankReport(evidence, call, setup.config).report()
+        if report.isolation is not Evidence.SHOWN:
+            # Without neighbors to move: a batch that lost its boundaries looks like one sample.
+            findings = diagnose(batch, tokenizer=self._tokenizer).findings
+            report = replace(report, findings=(*report.findings, *findings))
         self.report = report_of_all(self._talk, report)
 
     def _agree(self, reason: str, has_parts: bool = False) -> bool:

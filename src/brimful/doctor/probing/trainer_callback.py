@@ -26,7 +26,7 @@ class ProbeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tran
     Args:
         trainer: the trainer. With it the loss that the trainer differentiates is compared too;
             without it only a loss that the model itself returns.
-        **options: ``on_fault``, ``group``, ``tokens`` and ``timeout``, as in ``probe``.
+        **options: ``on_fault``, ``group``, ``tokens``, ``tokenizer`` and ``timeout``, as in ``probe``.
 
     >>> callback = ProbeCallback()  # trainer.add_callback(ProbeCallback(trainer))
     >>> callback.report is None
@@ -44,7 +44,8 @@ class ProbeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tran
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if self._probe is None:
-            self._probe = Probe(objects["model"], **self._options).attach()
+            options = {"tokenizer": objects.get("processing_class"), **self._options}
+            self._probe = Probe(objects["model"], **options).attach()
             if self._trainer is not None:
                 _watch_loss(self._trainer, self._probe)
 
