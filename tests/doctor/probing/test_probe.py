@@ -306,3 +306,39 @@ def test_samples_that_nothing_tells_apart_are_not_shown_to_be_apart(padding):
     assert texts(report, "packing") == ["2 rows of 32 tokens, and nothing tells two samples of one row apart"]
     assert not texts(report, "positions")
     assert ("other tokens in the padding: the samples do not move" in texts(report, "isolation")[0]) == bool(padding)
+
+
+class MovingMean(Decoder):
+    """Adds a mean that each forward in training moves."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean: torch.Tensor
+        self.register_buffer("mean", torch.zeros(self.width))
+
+    def embedded(self, ids, place):
+        x = super().embedded(ids, place) + 0.01 * self.mean
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
+        return x
+
+
+def test_each_forward_begins_with_the_statistics_of_the_job():
+    """Without it a mean that moves from forward to forward looks like samples that see each other."""
+    made = job(MovingMean())
+    check = probe(made.model)
+    made.run(check)
+    assert check.report.ok, str(check.report)
+    assert check.report.isolation is Evidence.SHOWN
+
+
+@pytest.mark.parametrize(("leaky", "number"), [([], 3), ([0], 5)])
+def test_a_right_run_takes_three_forwards(leaky, number):
+    """Two more tell evaluation from packing where samples alone differ."""
+    model = Decoder(leaky=leaky)
+    calls = []
+    model.head.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    made = job(model)
+    made.run(probe(model))
+    assert calls.count(False) == number
+    assert calls.count(True) == len(made.batches)

@@ -1,4 +1,5 @@
-"""Forwards of a probe: the batch as it is, with one segment exchanged, alone, and in evaluation.
+"""Forwards of a probe: the batch as it is, with one segment exchanged, and one sample alone in each
+row; two more if samples alone differ, to tell evaluation from packing.
 
 All run in the job's own modules, with its parallelism and kernels, before the job's forward goes
 on. Every rank runs the same number of them, since layers may hold collectives.
@@ -36,7 +37,7 @@ from brimful.doctor.probing.unchanged import unchanged
 from brimful.errors import CollateError, RankFailedError
 from brimful.verify.modes import evaluating, first_sentence, seeded
 from brimful.verify.reference_samples import ReferenceSamples
-from brimful.verify.setup import PackingSetup, media_tokens
+from brimful.verify.setup import PackingSetup, media_tokens, parity_limit_of
 
 _COUPLED_WORDS = ("moe", "expert", "router", "fp8", "float8")
 """Words in names of classes whose numbers depend on the whole batch."""
@@ -274,25 +275,29 @@ class Forwards:
             ProbeStopped: a forward failed, on this rank or another one.
             RankFailedError: a forward failed on this rank alone, and others wait in it.
         """
-        late = None
-        with unchanged(self._call.module), _without_compiled_calls(self._call.module):
-            base = self._forward("as it is", self._batch)
-            batch = self._exchanged
-            if base.outcome.losses is None and self._segments is not None:
-                batch = self._with_targets_alone(batch)
-            variant = self._forward("exchanged", batch)
-            single = self._forward("alone", self._alone)
-            if self._modes:
-                options = {"use_cache": False} if self._call.accepts("use_cache") else {}
-                with evaluating(self._call.module):
-                    late = self._forward("evaluation", self._batch, **options)
-        gap, measure = (None, "") if shares_rows else self._alone_gap(base, variant, single)
+        if shares_rows:
+            self._alone, self._segments = self._batch, None
+        base = self._forward("as it is", self._batch)
+        batch = self._exchanged
+        if base.outcome.losses is None and self._segments is not None:
+            batch = self._with_targets_alone(batch)
+        variant = self._forward("exchanged", batch)
+        # In evaluation: a right run has the losses of samples alone there too.
+        single = self._forward("alone", self._alone, evaluates=self._modes)
+        gap, measure = self._alone_gap(base, variant, single)
         dtypes = [*base.recording.dtypes, self._dtype]
+        dtype = max(dtypes, key=lambda dtype: float(torch.finfo(dtype).eps))
+        # Without samples alone the third forward was the batch itself.
+        late = single if self._modes and self._segments is None else None
+        if self._modes and self._differs(gap, dtype):
+            late = self._forward("evaluation", self._batch, evaluates=True)
+            single = self._forward("alone in training", self._alone)
+            gap, measure = self._alone_gap(base, variant, single)
         return Evidence(
             trial=self._trial,
             reach=self._trial.reach(is_coupled=self._is_coupled),
             layers=self._movements(base, variant),
-            dtype=max(dtypes, key=lambda dtype: float(torch.finfo(dtype).eps)),
+            dtype=dtype,
             is_coupled=self._is_coupled,
             outcome=base.outcome,
             alone_gap=gap,
@@ -300,13 +305,33 @@ class Forwards:
             mode_gap=None if late is None else self._mode_gap(base, late),
         )
 
-    def _forward(self, name: str, batch: Mapping[str, Any] | None, **options: Any) -> _Result:
-        """Run one forward on all ranks; each says whether its own came to an end."""
-        problem = ""
+    def _differs(self, gap: float | None, dtype: torch.dtype) -> bool:
+        """Return true if samples alone differ from their rows on any rank: packing may be the
+        reason, or evaluation.
+        """
+        is_large = gap is not None and gap > parity_limit_of(dtype)
+        return any(self._talk.ask("differs", is_large).values.values())
+
+    def _forward(
+        self, name: str, batch: Mapping[str, Any] | None, *, evaluates: bool = False
+    ) -> _Result:
+        """Run one forward on all ranks; each says whether its own came to an end.
+
+        Args:
+            name: of the forward.
+            batch: what it gets.
+            evaluates: run in evaluation, and without a cache.
+        """
+        module, problem = self._call.module, ""
+        options = {"use_cache": False} if evaluates and self._call.accepts("use_cache") else {}
         result = None
         try:
             with (
                 warnings.catch_warnings(),
+                # Each forward begins with the state of the job: a statistic moves with each.
+                unchanged(module),
+                evaluating(module) if evaluates else contextlib.nullcontext(),
+                _without_compiled_calls(module),
                 seeded(self._device),
                 recording(self._call.layers, self._grid, self._trial.rows) as states,
             ):
@@ -314,7 +339,7 @@ class Forwards:
                 output = self._call.again(batch, **options)
                 targets = np.full(self._trial.shape, IGNORE_INDEX)
                 if self._view is not None:
-                    is_other = name == "alone" and self._segments is not None
+                    is_other = batch is self._alone and self._segments is not None
                     targets = read_batch(batch).targets if is_other else self._view.targets
                 result = _Result(states, outcome_of(output, targets, self._grid, self._vocab))
         except Exception as error:  # a model may refuse a batch in any way it likes

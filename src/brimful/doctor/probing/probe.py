@@ -3,7 +3,7 @@ segment.
 
 ::
 
-    first forward in training        three forwards and one in evaluation, everything put back
+    first forward in training        three forwards without gradients, everything put back
     forwards until the next step     targets are counted
     step of the optimizer            the report is complete, all hooks are gone
 """
@@ -49,9 +49,10 @@ def probe(
 ) -> Probe:
     """Probe a model in its own training loop: do samples of one row see each other?
 
-    At the first forward in training mode the model runs four more times, without gradients: on the
-    batch as it is, with the tokens of one segment exchanged, with one sample alone in each row, and
-    in evaluation. Tokens of other segments must stand, in every layer. Then everything is as it was:
+    At the first forward in training mode the model runs three more times, without gradients: on the
+    batch as it is, with the tokens of one segment exchanged, and in evaluation with one sample
+    alone in each row; twice more if those differ. Tokens of other segments must stand, in every
+    layer. Then everything is as it was:
     weights, buffers, random numbers, attributes, gradients; losses of the run do not change by a
     bit. The report is complete when the optimizer makes its first step.
 
