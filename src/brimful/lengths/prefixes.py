@@ -71,7 +71,8 @@ def find_prefixes(
     edges = (8 * offsets).tolist()
     names = [0] * (len(offsets) - 1) if groups is None else np.asarray(groups).tolist()
     order = sorted(
-        range(len(names)), key=lambda sample: (names[sample], data[edges[sample] : edges[sample + 1]])
+        range(len(names)),
+        key=lambda sample: (names[sample], data[edges[sample] : edges[sample + 1]]),
     )
     shared = np.zeros(len(order), dtype=np.int32)
     for place in range(1, len(order)):

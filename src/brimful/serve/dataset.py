@@ -31,7 +31,7 @@ from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
 from brimful.serve.wrapped import EncodedRows, WrappedPacks
 from brimful.sources.augmented import Transform, names_of
 from brimful.sources.source import Source
-from brimful.store.shards import Pack, assemble_pack
+from brimful.store.shards import Pack, assemble_pack, assemble_tree
 
 
 class _PlannedPacks:
@@ -99,15 +99,28 @@ class _PlannedPacks:
                 "if their lengths are drawn again each time, measure, plan and serve "
                 "source.augmented(transforms, epoch=…), whose draws stay"
             ) from error
+        sample_ids = [segment.sample_id for segment in segments]
+        media = (
+            [sample.media for sample in samples]
+            if any(sample.media for sample in samples)
+            else None
+        )
+        if plan.parents is not None:
+            return assemble_tree(
+                [sample.input_ids for sample in samples],
+                [sample.loss_mask for sample in samples],
+                sample_ids,
+                [segment.length for segment in segments],
+                plan.parents[first : first + len(segments)],
+                media,
+            )
         slices = [slice(segment.start, segment.start + segment.length) for segment in segments]
         return assemble_pack(
             [sample.input_ids[tokens] for sample, tokens in zip(samples, slices, strict=True)],
             [sample.loss_mask[tokens] for sample, tokens in zip(samples, slices, strict=True)],
-            [segment.sample_id for segment in segments],
+            sample_ids,
             [segment.start for segment in segments],
-            [sample.media for sample in samples]
-            if any(sample.media for sample in samples)
-            else None,
+            media,
         )
 
 

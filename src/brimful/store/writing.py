@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,15 @@ from brimful.sources.source import Source
 from brimful.store.claim import JobSettings, PackJob
 from brimful.store.shards import (
     BATCH_ROWS,
-    MEDIA_VERSION,
-    SHARD_VERSION,
     EndRecord,
     PackRows,
     ShardRecord,
     ShardWriter,
     StreamLog,
     add_shard,
+    assemble_tree,
     new_producer_id,
+    version_of,
 )
 
 
@@ -113,7 +114,7 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
                 )
             )
         blob = files.blob(f"shards/{seq:08d}")
-        version = SHARD_VERSION if media is None else MEDIA_VERSION
+        version = version_of(has_media=media is not None, has_trees=plan.parents is not None)
         writer = ShardWriter(blob, version=version, media_root=context.media_root)
         for begin in range(first, end, BATCH_ROWS):
             writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end), media))
@@ -186,12 +187,6 @@ def _gather_rows(
         samples = [distinct_samples[place] for place in places.tolist()]
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
     plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
-    runs = [(sample.input_ids, sample.loss_mask) for sample in samples]
-    # Most plans hold whole samples; then nothing is cut.
-    if starts.any() or not np.array_equal(sample_lengths, lengths):
-        cuts = zip(runs, starts.tolist(), (starts + lengths).tolist(), strict=True)
-        runs = [(ids[start:stop], mask[start:stop]) for (ids, mask), start, stop in cuts]
-    input_ids, loss_mask = (np.concatenate(pieces) for pieces in zip(*runs, strict=True))
     sample_media = {
         index: sample.media
         for index, sample in zip(sample_ids.tolist(), samples, strict=True)
@@ -201,6 +196,24 @@ def _gather_rows(
     pack_media = (
         None if media is None else media.packs(sample_media, sample_ids, starts, lengths, segments)
     )
+    runs = [(sample.input_ids, sample.loss_mask) for sample in samples]
+    if plan.parents is not None:
+        trees = [
+            assemble_tree(
+                [ids for ids, _ in runs[first_row:end_row]],
+                [mask for _, mask in runs[first_row:end_row]],
+                sample_ids[first_row:end_row],
+                lengths[first_row:end_row],
+                plan.parents[rows][first_row:end_row],
+            )
+            for first_row, end_row in pairwise(segments.tolist())
+        ]
+        return PackRows.of_packs(trees, pack_media)
+    # Most plans hold whole samples; then nothing is cut.
+    if starts.any() or not np.array_equal(sample_lengths, lengths):
+        cuts = zip(runs, starts.tolist(), (starts + lengths).tolist(), strict=True)
+        runs = [(ids[start:stop], mask[start:stop]) for (ids, mask), start, stop in cuts]
+    input_ids, loss_mask = (np.concatenate(pieces) for pieces in zip(*runs, strict=True))
     return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, pack_media)
 
 

@@ -25,6 +25,7 @@ from brimful.store.shards import (
     StreamLog,
     add_shard,
     assemble_pack,
+    assemble_tree,
 )
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "toy_picture",
     "toy_records",
     "toy_stream",
+    "toy_tree",
 ]
 
 
@@ -147,6 +149,50 @@ def toy_pack(lengths: Sequence[int], first_sample: int = 0, seed: int = 0) -> Pa
     ids = [rng.integers(1, 1000, length, dtype=np.int32) for length in lengths]
     masks = [np.ones(length, dtype=bool) for length in lengths]
     return assemble_pack(ids, masks, range(first_sample, first_sample + len(lengths)))
+
+
+def toy_tree(
+    samples: Sequence[Sequence[int]], masks: Sequence[Sequence[bool]] | None = None
+) -> Pack:
+    """Return the pack of samples as one forest: what any of them share is there once.
+
+    Args:
+        samples: tokens of each, none empty.
+        masks: targets of each; all tokens if None.
+
+    >>> pack = toy_tree([[5, 6, 7], [5, 6, 8], [9]])
+    >>> pack.input_ids.tolist(), pack.tree.parents.tolist(), pack.sample_ids.tolist()
+    ([5, 6, 7, 8, 9], [-1, 0, 0, -1], [0, 0, 1, 2])
+    """
+    ids = [np.asarray(sample, dtype=np.int32) for sample in samples]
+    targets = [np.ones(len(sample), bool) for sample in ids] if masks is None else masks
+    segments: list[tuple[int, int, int]] = []  # sample, length, parent
+
+    def grow(members: list[int], depth: int, parent: int) -> None:
+        end = depth
+        while len(
+            {tuple(ids[member][depth : end + 1].tolist()) for member in members}
+        ) == 1 and all(len(ids[member]) > end for member in members):
+            end += 1
+        number = len(segments)
+        segments.append((members[0], end - depth, parent))
+        ended = [member for member in members if len(ids[member]) == end]
+        segments.extend((member, 0, number) for member in ended[1:])
+        branches = [member for member in members if len(ids[member]) > end]
+        for token in dict.fromkeys(int(ids[member][end]) for member in branches):
+            grow([member for member in branches if ids[member][end] == token], end, number)
+
+    order = sorted(range(len(ids)), key=lambda sample: (ids[sample].tolist(), sample))
+    for token in dict.fromkeys(int(ids[sample][0]) for sample in order):
+        grow([sample for sample in order if ids[sample][0] == token], 0, -1)
+    owners, lengths, parents = map(list, zip(*segments, strict=True))
+    return assemble_tree(
+        [ids[owner] for owner in owners],
+        [np.asarray(targets[owner], dtype=np.bool_) for owner in owners],
+        owners,
+        lengths,
+        parents,
+    )
 
 
 class ToyPacks(list[Pack]):

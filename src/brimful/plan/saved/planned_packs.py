@@ -48,6 +48,7 @@ class PlannedPacks:
     truncated: Truncated
     ledger: Ledger
     settings: PlanSettings
+    parents: Lengths | None = None
 
     @cached_property
     def lengths(self) -> Lengths:

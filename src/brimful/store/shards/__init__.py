@@ -1,6 +1,12 @@
 """File format of packs and the log that commits them; independent of policies."""
 
-from brimful.store.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardWriter
+from brimful.store.shards.format import (
+    BATCH_ROWS,
+    MEDIA_VERSION,
+    SHARD_VERSION,
+    ShardWriter,
+    version_of,
+)
 from brimful.store.shards.log import LANES, StreamLog
 from brimful.store.shards.pack import (
     FingerprintedPacks,
@@ -9,9 +15,11 @@ from brimful.store.shards.pack import (
     PackSequence,
     PlainPack,
     assemble_pack,
+    assemble_tree,
 )
 from brimful.store.shards.shard_reader import ShardReader, checked_file
 from brimful.store.shards.shard_record import EndRecord, ShardRecord, add_shard, new_producer_id
+from brimful.store.shards.tree import PackTree
 
 __all__ = [
     "BATCH_ROWS",
@@ -23,6 +31,7 @@ __all__ = [
     "Pack",
     "PackRows",
     "PackSequence",
+    "PackTree",
     "PlainPack",
     "ShardReader",
     "ShardRecord",
@@ -30,6 +39,8 @@ __all__ = [
     "StreamLog",
     "add_shard",
     "assemble_pack",
+    "assemble_tree",
     "checked_file",
     "new_producer_id",
+    "version_of",
 ]

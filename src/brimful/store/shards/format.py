@@ -6,12 +6,16 @@
 ``lengths``      list<int32>         tokens of each segment
 ``sample_ids``   list<int64>         sample of each segment
 ``starts``       list<int32>         first token of the sample in each segment
-``…``                                columns of attachments (``attachment.py``), of media five; version 4
+``parents``      list<int32>         parent of each segment, of trees: versions 5 and 6
+``spans``        list<int32>         begins and ends of the targets of each sample, of trees
+``span_sizes``   list<int32>         spans of each sample, of trees
+``…``                                columns of attachments (``attachment.py``), of media five; versions 4 and 6
 ``checksum``     uint64              XXH3-64 of the row, checked at every read
 ===============  ==================  ==========================================================
 
 Packs with media are version 4: a reader that does not support media must not serve their tokens
-without them. Their bytes are in separate files (``media/store/files.py``).
+without them. Their bytes are in separate files (``media/store/files.py``). Trees are version 5, and
+6 with media: to a reader that does not support trees, their segments would be samples.
 """
 
 import functools
@@ -32,7 +36,16 @@ SHARD_VERSION = 1
 """Version in the metadata of a shard of text."""
 
 MEDIA_VERSION = 4
-"""Version of a shard of packs with media. A reader rejects every version that is not named here."""
+"""Version of a shard of packs with media."""
+
+TREE_VERSION, MEDIA_TREE_VERSION = 5, 6
+"""Versions of a shard of trees, without and with media."""
+
+VERSIONS = (SHARD_VERSION, MEDIA_VERSION, TREE_VERSION, MEDIA_TREE_VERSION)
+"""All versions. A reader rejects every other one."""
+
+TREE_COLUMNS = ("parents", "spans", "span_sizes")
+"""Columns of trees, in the order in which they enter the checksum of a row."""
 
 BATCH_ROWS = 64
 """Rows in a record batch. A reader parses a shard batch by batch, and finds row ``r`` in batch
@@ -65,6 +78,14 @@ def _packed_masks(rows: PackRows) -> tuple[AnyArray, Offsets]:
     return np.packbits(padded, bitorder="little"), offsets
 
 
+def _list_column(arrays: Sequence[AnyArray]) -> Any:
+    """Return a column of lists, given the values of each row."""
+    import pyarrow as pa
+
+    offsets = offsets_of([len(array) for array in arrays]).astype(np.int32)
+    return pa.ListArray.from_arrays(to_arrow(offsets), to_arrow(np.concatenate(arrays)))
+
+
 def batch_digest(checksums: AnyArray) -> str:
     """Return 8 hexadecimal digits for the column of checksums of a batch, which covers all its
     rows.
@@ -72,12 +93,25 @@ def batch_digest(checksums: AnyArray) -> str:
     return f"{xxhash.xxh3_64_intdigest(checksums.data) & 0xFFFFFFFF:08x}"
 
 
+def version_of(*, has_media: bool, has_trees: bool) -> int:
+    """Return the version of shards with media, with trees, or both.
+
+    >>> version_of(has_media=True, has_trees=False)
+    4
+    """
+    if has_trees:
+        return MEDIA_TREE_VERSION if has_media else TREE_VERSION
+    return MEDIA_VERSION if has_media else SHARD_VERSION
+
+
 @functools.cache
 def schema_of(version: int) -> Any:
     """Return the Arrow schema of a shard."""
     import pyarrow as pa
 
-    attached = attachment_store().column_types().items() if version == MEDIA_VERSION else ()
+    has_media = version in (MEDIA_VERSION, MEDIA_TREE_VERSION)
+    attached = attachment_store().column_types().items() if has_media else ()
+    has_trees = version in (TREE_VERSION, MEDIA_TREE_VERSION)
     return pa.schema(
         [
             ("input_ids", pa.list_(pa.int32())),
@@ -85,6 +119,7 @@ def schema_of(version: int) -> Any:
             ("lengths", pa.list_(pa.int32())),
             ("sample_ids", pa.list_(pa.int64())),
             ("starts", pa.list_(pa.int32())),
+            *((name, pa.list_(pa.int32())) for name in TREE_COLUMNS if has_trees),
             *attached,
             ("checksum", pa.uint64()),
         ],
@@ -97,7 +132,7 @@ class ShardWriter:
 
     Args:
         sink: anything with ``write``.
-        version: ``MEDIA_VERSION`` for packs that may have media.
+        version: of the packs, by ``version_of``.
         media_root: directory that references to files in it are relative to.
 
     Attributes:
@@ -108,7 +143,8 @@ class ShardWriter:
     def __init__(self, sink: Any, *, version: int = SHARD_VERSION, media_root: str = "") -> None:
         import pyarrow as pa
 
-        self._attached = attachment_store() if version == MEDIA_VERSION else None
+        has_media = version in (MEDIA_VERSION, MEDIA_TREE_VERSION)
+        self._attached = attachment_store() if has_media else None
         self._media_root = media_root
         self.batches = ""
         self._schema = schema_of(version)
@@ -134,6 +170,15 @@ class ShardWriter:
                 self._attached.cells_of(items, self._media_root)
                 for items in rows.attachments or attached
             ]
+        trees = [[getattr(tree, name) for name in TREE_COLUMNS] for tree in rows.trees or ()]
+        if trees:
+            # In a checksum, columns of trees come before cells of attachments.
+            cells = [
+                (*(array.tobytes() for array in arrays), *others)
+                for arrays, others in zip(trees, attached, strict=True)
+            ]
+        else:
+            cells = list(attached)
         # Memoryviews: they are sliced and joined faster than NumPy views, five for each row.
         ids, masks, lengths, sample_ids, starts = (
             column.data
@@ -143,12 +188,12 @@ class ShardWriter:
             pairwise(tokens),
             pairwise(segments),
             pairwise(mask_offsets.tolist()),
-            attached,
+            cells,
             strict=True,
         )
         checksums = [
-            row_checksum(ids[a:b], masks[e:f], lengths[c:d], sample_ids[c:d], starts[c:d], *cells)
-            for (a, b), (c, d), (e, f), cells in places
+            row_checksum(ids[a:b], masks[e:f], lengths[c:d], sample_ids[c:d], starts[c:d], *rest)
+            for (a, b), (c, d), (e, f), rest in places
         ]
         checksum_column = np.array(checksums, dtype=np.uint64)
         self.batches += batch_digest(checksum_column)
@@ -165,6 +210,7 @@ class ShardWriter:
                 pa.ListArray.from_arrays(segment_offsets, to_arrow(values))
                 for values in (rows.lengths, rows.sample_ids, rows.starts)
             ),
+            *map(_list_column, zip(*trees, strict=True)),
             *(() if self._attached is None else self._attached.columns_of(attached)),
             to_arrow(checksum_column),
         ]

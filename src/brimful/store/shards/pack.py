@@ -25,6 +25,7 @@ from brimful.base.typing import (
     TokenIds,
 )
 from brimful.errors import CollateError
+from brimful.store.shards.tree import PackTree, ends_of, spans_of
 
 
 class _NoDictionary:
@@ -55,14 +56,16 @@ class Pack(_NoDictionary):
 
     Attributes:
         input_ids: ``int32[num_tokens]``.
-        loss_mask: ``bool[num_tokens]``, true where the token is a target; never for the first of a
-            segment.
+        loss_mask: ``bool[num_tokens]``, true where the token is a target of any sample; never for
+            the first of a sample.
         cu_seqlens: ``int32[num_segments + 1]``, starts of the segments, and the end.
         sample_ids: ``int64[num_segments]``, the sample of each segment; -1 in a filler pack without
             loss.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless the
             sample was cut.
         attachments: what belongs to some of its tokens, such as images, in their order.
+        tree: how the segments make samples that share their beginnings; None if each segment is a
+            sample, or a part of one. ``starts`` are depths in a tree.
 
     >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
     >>> pack.labels.tolist(), pack.cu_seqlens.tolist(), len(pack)
@@ -75,6 +78,7 @@ class Pack(_NoDictionary):
     sample_ids: SampleIds
     starts: TokenIds
     attachments: Sequence[Any] = ()
+    tree: PackTree | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -112,6 +116,7 @@ class Pack(_NoDictionary):
         >>> pack.take([1]).labels.tolist(), pack.take([1]).sample_ids.tolist()
         ([-100, 9], [2])
         """
+        assert self.tree is None, "a segment of a tree is not a sample: take it from flat()"
         edges, starts = self.cu_seqlens.tolist(), self.starts.tolist()
         spans = [slice(edges[segment], edges[segment + 1]) for segment in segments]
         # ``assemble_pack`` takes the attachments of whole samples, in which a segment begins at its
@@ -132,12 +137,50 @@ class Pack(_NoDictionary):
             attachments,
         )
 
+    def flat(self) -> Pack:
+        """Return the samples of a tree one after the other, each whole; any other pack unchanged.
+
+        >>> ids, masks = [np.array([5, 6, 7]), np.array([5, 6, 8])], [np.ones(3, bool)] * 2
+        >>> pack = assemble_tree([ids[0], *ids], [masks[0], *masks], [0, 0, 1], [2, 1, 1], [-1, 0, 0])
+        >>> len(pack), pack.flat().input_ids.tolist(), pack.flat().sample_ids.tolist()
+        (4, [5, 6, 7, 5, 6, 8], [0, 1])
+        """
+        tree = self.tree
+        if tree is None:
+            return self
+        places, paths = tree.places(self.cu_seqlens), tree.paths()
+        loss_mask = np.zeros(len(places.values), dtype=np.bool_)
+        numbers = replace(places, values=np.arange(len(places.values)))
+        loss_mask[tree.target_places(numbers).values] = True
+        attachments = [
+            replace(item, start=int(numbers.row(sample)[depth]), segment=sample)
+            for sample in range(tree.num_samples)
+            for segment in paths.row(sample).tolist()
+            for item in self.attachments
+            if item.segment == segment
+            for depth in [item.start - self.cu_seqlens[segment] + self.starts[segment]]
+        ]
+        return Pack(
+            self.input_ids[places.values],
+            loss_mask,
+            places.offsets.astype(np.int32),
+            self.sample_ids[tree.ends],
+            np.zeros(tree.num_samples, dtype=np.int32),
+            tuple(attachments),
+        )
+
     def without_loss(self) -> Pack:
         """Return the same tokens without targets, media and samples: every id is -1. It keeps a
         rank without a pack in step with the others.
         """
-        no_ids = np.full_like(self.sample_ids, -1)
-        return Pack(self.input_ids, self.loss_mask & False, self.cu_seqlens, no_ids, self.starts)
+        return Pack(
+            self.input_ids,
+            self.loss_mask & False,
+            self.cu_seqlens,
+            np.full_like(self.sample_ids, -1),
+            self.starts,
+            tree=None if self.tree is None else self.tree.without_targets(),
+        )
 
     def __eq__(self, other: object) -> bool:
         # A tokenizer that pads a batch checks `"input_ids" in batch`, which compares each pack with
@@ -146,17 +189,18 @@ class Pack(_NoDictionary):
             raise _wrong_collator()
         if not isinstance(other, Pack):
             return NotImplemented
-        arrays = (name for name in self.__slots__ if name != "attachments")
+        arrays = (name for name in self.__slots__ if name not in ("attachments", "tree"))
         is_equal = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
-        return is_equal and self.attachments == other.attachments
+        return is_equal and self.attachments == other.attachments and self.tree == other.tree
 
     def __dir__(self) -> list[str]:
         return dir(type(self))
 
     def __repr__(self) -> str:
         media = f", media: {len(self.attachments)}" if self.attachments else ""
+        samples = "" if self.tree is None else f", a tree of {self.tree.num_samples} samples"
         return (
-            f"Pack({len(self):,} tokens, {self.num_segments} segments, "
+            f"Pack({len(self):,} tokens, {self.num_segments} segments{samples}, "
             f"{self.num_loss_tokens:,} loss tokens{media})"
         )
 
@@ -202,29 +246,86 @@ def assemble_pack(
     first_tokens = (
         np.zeros(len(ids), dtype=np.int32) if starts is None else np.asarray(starts, dtype=np.int32)
     )
-    placed: list[Any] = []
-    for segment, items in enumerate(attachments or ()):
-        start, offset, length = (
-            int(first_tokens[segment]),
-            int(cu_seqlens[segment]),
-            len(ids[segment]),
-        )
-        try:
-            placed += attachments_of_segment(
-                items, start=start, length=length, segment=segment, offset=offset
-            )
-        except BadAttachmentError as error:
-            raise CollateError(
-                f"sample {int(sample_ids[segment])}: {error}; drop samples that are too long"
-            ) from error
     return Pack(
         input_ids=np.concatenate(ids).astype(np.int32, copy=False),
         loss_mask=loss_mask,
         cu_seqlens=cu_seqlens,
         sample_ids=np.asarray(sample_ids, dtype=np.int64),
         starts=first_tokens,
-        attachments=tuple(placed),
+        attachments=_placed(attachments, sample_ids, first_tokens, cu_seqlens),
     )
+
+
+def assemble_tree(
+    ids: Sequence[TokenIds],
+    masks: Sequence[LossMask],
+    sample_ids: Sequence[int] | SampleIds,
+    lengths: Sequence[int] | Lengths,
+    parents: Sequence[int] | Lengths,
+    attachments: Sequence[Sequence[Any]] | None = None,
+) -> Pack:
+    """Assemble the pack of samples that share their beginnings, segment by segment in depth-first
+    order.
+
+    Args:
+        ids, masks, attachments: of the whole sample that each segment is a part of.
+        sample_ids: of the sample that ends with the segment; of the next segment if none does.
+        lengths: tokens of each segment.
+        parents: an earlier segment, or -1.
+
+    Raises:
+        CollateError: a segment holds only a part of an attachment.
+
+    >>> ids, masks = [np.array([5, 6, 7]), np.array([5, 6, 8])], [np.ones(3, bool)] * 2
+    >>> pack = assemble_tree([ids[0], *ids], [masks[0], *masks], [0, 0, 1], [2, 1, 1], [-1, 0, 0])
+    >>> pack.input_ids.tolist(), pack.starts.tolist(), pack.loss_mask.tolist()
+    ([5, 6, 7, 8], [0, 2, 2], [False, True, True, True])
+    """
+    sample_ids = np.asarray(sample_ids, dtype=np.int64)
+    lengths, parents = np.asarray(lengths, dtype=np.int32), np.asarray(parents, dtype=np.int32)
+    stops = lengths.tolist()
+    for segment, parent in enumerate(parents.tolist()):
+        if parent >= 0:
+            stops[segment] += stops[parent]
+    starts = np.array(stops, dtype=np.int32) - lengths
+    cuts = [slice(start, stop) for start, stop in zip(starts.tolist(), stops, strict=True)]
+    cu_seqlens = offsets_of(lengths).astype(np.int32)
+    ends = ends_of(parents, sample_ids, lengths)
+    spans = spans_of([masks[segment][: stops[segment]] for segment in ends.tolist()])
+    tree = PackTree(parents, ends, *spans)
+    loss_mask = np.zeros(int(cu_seqlens[-1]), dtype=np.bool_)
+    loss_mask[tree.target_places(tree.places(cu_seqlens)).values] = True
+    return Pack(
+        np.concatenate([one[cut] for one, cut in zip(ids, cuts, strict=True)]).astype(np.int32),
+        loss_mask,
+        cu_seqlens,
+        sample_ids,
+        starts,
+        _placed(attachments, sample_ids, starts, cu_seqlens),
+        tree,
+    )
+
+
+def _placed(
+    attachments: Sequence[Sequence[Any]] | None,
+    sample_ids: Sequence[int] | SampleIds,
+    starts: Lengths,
+    cu_seqlens: CuSeqlens,
+) -> tuple[Any, ...]:
+    """Return the attachments of segments, placed in their pack."""
+    placed: list[Any] = []
+    for segment, items in enumerate(attachments or ()):
+        offset = int(cu_seqlens[segment])
+        length = int(cu_seqlens[segment + 1]) - offset
+        try:
+            placed += attachments_of_segment(
+                items, start=int(starts[segment]), length=length, segment=segment, offset=offset
+            )
+        except BadAttachmentError as error:
+            raise CollateError(
+                f"sample {int(sample_ids[segment])}: {error}; drop samples that are too long"
+            ) from error
+    return tuple(placed)
 
 
 @dataclass(frozen=True)
@@ -241,6 +342,7 @@ class PackRows:
         starts: ``int32[num_segments]``.
         segments: ``int64[num_packs + 1]``, first segment of each pack, and the end.
         attachments: of each pack; None if the packs of this store have none.
+        trees: of each pack; None if the segments of this store are samples, or parts of them.
 
     >>> rows = PackRows(np.array([5, 6, 7], np.int32), np.ones(3, bool), np.array([2, 1], np.int32),
     ...                 np.array([4, 2]), np.zeros(2, np.int32), np.array([0, 2]))
@@ -255,6 +357,7 @@ class PackRows:
     starts: Lengths
     segments: Offsets
     attachments: Sequence[Sequence[Any]] | None = None
+    trees: Sequence[PackTree] | None = None
 
     @classmethod
     def of_packs(
@@ -269,12 +372,16 @@ class PackRows:
             np.concatenate([pack.starts for pack in packs]),
             offsets_of([pack.num_segments for pack in packs]),
             attachments,
+            [pack.tree for pack in packs if pack.tree is not None] or None,
         )
 
     def __post_init__(self) -> None:
         assert self._token_offsets[-1] == len(self.input_ids)
-        # A token is predicted from the tokens before it in its segment, and the first has none.
-        self.loss_mask[self._token_offsets[:-1]] = False
+        assert self.trees is None or len(self.trees) == len(self)
+        # A token is predicted from the tokens before it in its segment, and the first has none. The
+        # first of a branch is predicted from its trunk.
+        if self.trees is None:
+            self.loss_mask[self._token_offsets[:-1]] = False
 
     @cached_property
     def _token_offsets(self) -> Offsets:

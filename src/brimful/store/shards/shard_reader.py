@@ -19,13 +19,16 @@ from brimful.base.typing import AnyArray
 from brimful.errors import CorruptFileError
 from brimful.store.shards.format import (
     BATCH_ROWS,
+    MEDIA_TREE_VERSION,
     MEDIA_VERSION,
-    SHARD_VERSION,
+    TREE_COLUMNS,
+    VERSIONS,
     batch_digest,
     row_checksum,
     schema_of,
 )
 from brimful.store.shards.pack import Pack
+from brimful.store.shards.tree import PackTree, ends_of
 
 _BOOL = np.dtype(np.bool_)
 
@@ -47,6 +50,9 @@ class _BatchViews:
         self.cu_seqlens = offsets_of(self.lengths).astype(np.int32)
         self.sample_ids, _ = _list_views(batch.column("sample_ids"))
         self.starts, _ = _list_views(batch.column("starts"))
+        self.trees = [
+            _list_views(batch.column(name)) for name in TREE_COLUMNS if name in batch.schema.names
+        ]
         self.bits, self.mask_offsets = _text_views(batch.column("loss_mask"))
         checksums = to_numpy(batch.column("checksum"))
         self.digest = batch_digest(checksums)
@@ -58,6 +64,10 @@ class _BatchViews:
         ]
         # Columns without a value in this batch need no slices.
         self.attached = [(data.data, offsets) if len(data) else None for data, offsets in views]
+
+    def tree_of(self, row: int) -> list[AnyArray]:
+        """Return the columns of a pack's tree; empty in a shard without trees."""
+        return [values[offsets[row] : offsets[row + 1]] for values, offsets in self.trees]
 
     def attached_of(self, row: int) -> list[bytes]:
         """Return the stored cells of a pack's attachments; empty in a shard of text."""
@@ -123,7 +133,7 @@ class ShardReader:
             raise CorruptFileError(
                 f"{path} cannot be read as a shard: {str(error).splitlines()[0]}"
             ) from error
-        versions = {str(number).encode(): number for number in (SHARD_VERSION, MEDIA_VERSION)}
+        versions = {str(number).encode(): number for number in VERSIONS}
         if version not in versions:
             known = ", ".join(map(str, versions.values()))
             raise CorruptFileError(
@@ -134,7 +144,7 @@ class ShardReader:
                 raise CorruptFileError(
                     f"{path} has no column {field.name!r} of type {field.type}: write it again"
                 )
-        self.has_media = versions[version] == MEDIA_VERSION
+        self.has_media = versions[version] in (MEDIA_VERSION, MEDIA_TREE_VERSION)
         self._attached = attachment_store() if self.has_media else None
         self._batches: dict[int, _BatchViews] = {}
 
@@ -183,8 +193,9 @@ class ShardReader:
         )
         # The views share the mapped file, which may change under an open reader: check at every
         # read.
-        attached = batch.attached_of(i)
-        if row_checksum(ids, bits, lengths, sample_ids, starts, *attached) != batch.checksums[i]:
+        attached, branches = batch.attached_of(i), batch.tree_of(i)
+        columns = (ids, bits, lengths, sample_ids, starts, *branches, *attached)
+        if row_checksum(*columns) != batch.checksums[i]:
             raise CorruptFileError(
                 f"{self.path}: row {row} has other bytes than were written: write the shard again"
             )
@@ -194,7 +205,13 @@ class ShardReader:
         return Pack(
             *(ids, mask, cu_seqlens - cu_seqlens[0], sample_ids, starts),
             () if self._attached is None else self._attached.stored(attached, self._media),
+            _tree(branches, sample_ids, lengths) if branches else None,
         )
+
+
+def _tree(branches: Sequence[AnyArray], sample_ids: AnyArray, lengths: AnyArray) -> PackTree:
+    parents, spans, span_sizes = branches
+    return PackTree(parents, ends_of(parents, sample_ids, lengths), spans, span_sizes)
 
 
 @contextlib.contextmanager

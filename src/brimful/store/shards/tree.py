@@ -1,0 +1,146 @@
+"""Trees of segments: samples of a pack that share their beginnings.
+
+A sample is a path of segments, from a root to the segment that ends it::
+
+    row          a b c c | x x | y y y | z         segments 0 1 2 3
+    parents      -1        0     0       2         sample 7: 0 1    sample 3: 0 2    sample 5: 0 2 3
+    starts       0         4     4       7         depth of the first token of each
+
+Segments are in depth-first order, so a subtree is one range of the row. Token ``k`` is visible to
+itself and to every later token of the subtree of its segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.base.ragged import offsets_of, ranges
+from brimful.base.tables import Ragged
+from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, LossMask
+
+_NO_SPANS = np.zeros(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackTree:
+    """Tree of the segments of a pack, and the targets of each of its samples.
+
+    Samples are in the order of the segments that end them (``ends``): the targets of a shared token
+    may differ between the samples that share it.
+
+    Attributes:
+        parents: ``int32[num_segments]``: an earlier segment of the pack; -1 for a root.
+        ends: ``int32[num_samples]``, ascending: the segment that ends each sample.
+        spans: ``int32[2 * num_spans]``: ``[begin, end, begin, end, …]``, the targets of all
+            samples, counted in tokens of the sample. The first token of a sample is never a target.
+        span_sizes: ``int32[num_samples]``, spans of each sample.
+    """
+
+    parents: Int32Array
+    ends: Int32Array
+    spans: Int32Array
+    span_sizes: Int32Array
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the pack."""
+        return len(self.ends)
+
+    def paths(self) -> Ragged:
+        """Return the segments of each sample, from its root: ``int64``, one row for each sample.
+
+        >>> tree = PackTree(np.array([-1, 0, 0, 2]), np.array([1, 2, 3]), _NO_SPANS, np.zeros(3, int))
+        >>> [tree.paths().row(sample).tolist() for sample in range(3)]
+        [[0, 1], [0, 2], [0, 2, 3]]
+        """
+        level = self.ends.astype(np.int64)
+        levels = [level]
+        while (level := np.where(level >= 0, self.parents[level], -1)).max(initial=-1) >= 0:
+            levels.append(level)
+        upward = np.stack(levels[::-1], axis=1)
+        is_segment = upward >= 0
+        return Ragged(upward[is_segment], offsets_of(is_segment.sum(axis=1)))
+
+    def places(self, cu_seqlens: AnyIntArray) -> Ragged:
+        """Return the place in the row of each token of each sample: ``int64``, one row for each
+        sample.
+
+        Args:
+            cu_seqlens: ``int[num_segments + 1]``, where each segment begins, and the end.
+
+        >>> tree = PackTree(np.array([-1, 0, 0]), np.array([1, 2]), _NO_SPANS, np.zeros(2, int))
+        >>> [tree.places(np.array([0, 3, 5, 6])).row(sample).tolist() for sample in range(2)]
+        [[0, 1, 2, 3, 4], [0, 1, 2, 5]]
+        """
+        paths = self.paths()
+        sizes = np.diff(cu_seqlens)[paths.values]
+        tokens = offsets_of(sizes)
+        return Ragged(ranges(cu_seqlens[:-1][paths.values], sizes), tokens[paths.offsets])
+
+    def target_places(self, places: Ragged) -> Ragged:
+        """Return the place in the row of each target of each sample, given its ``places``:
+        ``int64``, one row for each sample.
+        """
+        begins, ends = self.spans.reshape(-1, 2).T.astype(np.int64)
+        first = np.repeat(places.offsets[:-1], self.span_sizes)
+        sizes = ends - begins
+        spans = offsets_of(self.span_sizes)
+        return Ragged(places.values[ranges(first + begins, sizes)], offsets_of(sizes)[spans])
+
+    def subtree_ends(self) -> Int64Array:
+        """Return the segment after the last of each subtree: ``int64[num_segments]``.
+
+        >>> PackTree(np.array([-1, 0, 0, 2, -1]), _NO_SPANS, _NO_SPANS, _NO_SPANS).subtree_ends().tolist()
+        [4, 2, 4, 4, 5]
+        """
+        parents = self.parents.tolist()
+        ends = list(range(1, len(parents) + 1))
+        for segment in range(len(parents) - 1, -1, -1):
+            if (parent := parents[segment]) >= 0:
+                ends[parent] = max(ends[parent], ends[segment])
+        return np.array(ends, dtype=np.int64)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackTree) and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__slots__
+        )
+
+    def without_targets(self) -> PackTree:
+        """Return the same tree of samples without targets."""
+        return PackTree(self.parents, self.ends, _NO_SPANS, np.zeros_like(self.ends))
+
+
+def ends_of(parents: AnyIntArray, sample_ids: AnyIntArray, lengths: AnyIntArray) -> Int32Array:
+    """Return the segments that end a sample, ascending: ``int32[num_samples]``.
+
+    A segment has the id of the sample that ends with it. If none does, it has the id of its first
+    child, which is the next segment.
+
+    Args:
+        parents, sample_ids, lengths: of each segment, in depth-first order.
+
+    >>> ends_of(np.array([-1, 0, 0]), np.array([7, 7, 3]), np.array([4, 2, 3])).tolist()
+    [1, 2]
+    """
+    is_end = np.ones(len(parents), dtype=np.bool_)
+    next_is_child = parents[1:] == np.arange(len(parents) - 1)
+    is_end[:-1] = ~(next_is_child & (sample_ids[1:] == sample_ids[:-1]) & (lengths[1:] > 0))
+    return np.flatnonzero(is_end).astype(np.int32)
+
+
+def spans_of(masks: Sequence[LossMask]) -> tuple[Int32Array, Int32Array]:
+    """Return the ``spans`` and ``span_sizes`` of samples, given the targets of each.
+
+    >>> spans, sizes = spans_of([np.array([True, False, True, True]), np.array([True, False])])
+    >>> spans.tolist(), sizes.tolist()
+    ([2, 4], [1, 0])
+    """
+    spans = [_NO_SPANS]
+    for mask in masks:
+        # No token predicts the first of a sample.
+        edges = np.diff(mask[1:].astype(np.int8), prepend=0, append=0)
+        spans.append(np.flatnonzero(edges).astype(np.int32) + np.int32(1))
+    return np.concatenate(spans), np.array([len(one) // 2 for one in spans[1:]], dtype=np.int32)
