@@ -18,6 +18,7 @@ from brimful.base.typing import (
 )
 from brimful.collate.columns import Column
 from brimful.errors import CollateError
+from brimful.store.shards import PackTree
 
 
 @dataclass(slots=True, eq=False)  # not frozen: freezing costs a tenth of the time of a whole batch
@@ -46,7 +47,7 @@ class PackedBatch:
         num_segments: real segments, the first of the ``S``; then the padding, then empty segments
             if requested.
         sample_ids: ``int64[num_segments]``; -1 in a pack without loss that fills an empty place.
-        num_loss_tokens: targets in the batch.
+        num_loss_tokens: targets in the batch; of a tree, targets of all its samples.
         real_lengths: ``int32[S]``: tokens of samples in each segment; 0 in the padding.
         max_seqlen: length of the longest segment, or its bound from the padding policy. A Python
             integer: a tensor defeats the cache of some kernels.
@@ -58,6 +59,9 @@ class PackedBatch:
             decoded; ``labels`` and ``num_loss_tokens`` already leave them out.
         columns: additional values of each token, ``[T, …]``, with the fill value at padding; not
             shifted.
+        tree: how the segments make samples that share their beginnings: positions are depths, and
+            the first token of a branch may have a label, which the last token of its trunk
+            predicts. None if each segment is a sample.
     """
 
     input_ids: Int64Array
@@ -76,6 +80,7 @@ class PackedBatch:
     media: tuple[Media, ...] = ()
     no_loss: tuple[int, ...] = ()
     columns: tuple[Column, ...] = ()
+    tree: PackTree | None = None
 
     @property
     def lengths(self) -> Int32Array:

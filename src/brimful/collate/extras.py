@@ -60,7 +60,7 @@ def with_extras(
     rope = _join_extras(packs, pack_extras, "rope_positions", "tokens")
     # Arrays of the packs are joined without padding; this mask selects their tokens in the row.
     is_token = ~batch.padding_mask
-    loss_weights: Float32Array | None = None
+    loss_weights = batch.loss_weights
     if weights is not None:
         loss_weights = np.zeros(len(batch.input_ids), dtype=np.float32)
         loss_weights[is_token] = weights

@@ -1,16 +1,19 @@
 """Layout of packs in one row: the only code that makes boundaries."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from brimful.base.ragged import starts_of
 from brimful.base.typing import IGNORE_INDEX, Int32Array
+from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.extras import PackExtras, names_of, with_extras
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import Row, writer
 from brimful.errors import CollateError
-from brimful.store.shards import Pack
+from brimful.store.shards import Pack, PackTree
 
 _NO_PADDING = Padding()
 
@@ -97,7 +100,49 @@ def lay_out(
         real_lengths=real_lengths[:-1],
         max_seqlen=max_seqlen,
     )
+    if any(pack.tree is not None for pack in packs):
+        batch = _with_tree(batch, packs)
     return batch if extras is None else with_extras(batch, packs, extras)
+
+
+def _with_tree(batch: PackedBatch, packs: Sequence[Pack]) -> PackedBatch:
+    """Give a row the trees of its packs: positions are depths, and a token that several samples
+    train has the sum of their weights.
+    """
+    trees = [pack.tree for pack in packs if pack.tree is not None]
+    if len(trees) < len(packs):
+        raise CollateError(
+            f"the batch has packs of trees and other packs (samples {names_of(packs)}): give it "
+            "one kind"
+        )
+    if batch.has_gaps:
+        raise CollateError(
+            f"{setting('segment_multiple_of')} does not go with trees (samples {names_of(packs)}): "
+            "a branch continues its trunk without a gap; use total_multiple_of"
+        )
+    first_segments = starts_of(np.array([pack.num_segments for pack in packs])).tolist()
+    # The padding at the end, and empty segments after it, are trees of their own.
+    parents = np.full(len(batch.cu_seqlens) - 1, -1, dtype=np.int32)
+    for first, one in zip(first_segments, trees, strict=True):
+        parents[first : first + len(one.parents)] = np.where(
+            one.parents < 0, -1, one.parents + first
+        )
+    tree = PackTree(
+        parents,
+        np.concatenate(
+            [one.ends + first for first, one in zip(first_segments, trees, strict=True)]
+        ),
+        np.concatenate([one.spans for one in trees]),
+        np.concatenate([one.span_sizes for one in trees]),
+    )
+    size = batch.num_tokens
+    depths = np.concatenate([pack.starts for pack in packs])
+    batch.position_ids[:size] += np.repeat(depths, batch.lengths[: batch.num_segments])
+    loss_mask = np.concatenate([pack.loss_mask for pack in packs])
+    batch.labels[:size] = np.where(loss_mask, batch.input_ids[:size], IGNORE_INDEX)
+    targets = tree.target_places(tree.places(batch.cu_seqlens)).values
+    weights = np.bincount(targets, minlength=len(batch.input_ids)).astype(np.float32)
+    return replace(batch, tree=tree, loss_weights=weights, num_loss_tokens=len(targets))
 
 
 def indexed_mask(batch: PackedBatch) -> Int32Array:

@@ -14,7 +14,7 @@ from brimful.base.checks import check_type
 from brimful.base.typing import Float32Array
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects import dialect_of
+from brimful.collate.dialects import DIALECTS, dialect_of
 from brimful.collate.extras import PackExtras
 from brimful.collate.features import Feature, as_packs, check_vocabulary
 from brimful.collate.layout import lay_out
@@ -136,7 +136,18 @@ class PackCollator:
         return self.speak(self.rows(features))
 
     def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
-        """Convert the result of ``rows`` to the dialect."""
+        """Convert the result of ``rows`` to the dialect.
+
+        Raises:
+            CollateError: packs of trees, and a dialect that would take their segments for samples.
+        """
+        if not self.dialect.takes_trees and any(batch.tree is not None for batch in rows):
+            takers = ", ".join(name for name, entry in DIALECTS.items() if entry.takes_trees)
+            raise CollateError(
+                f"{setting('dialect', self.dialect.name)} has no words for packs of trees, whose "
+                f"segments are not samples: use one of {takers}, or plan with "
+                f"{setting('share', 'none')}"
+            )
         if self.dialect.row_per_pack:
             return self._convert(rows)
         (batch,) = rows

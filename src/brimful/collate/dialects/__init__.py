@@ -30,6 +30,7 @@ class Dialect:
         spare_tokens: padding tokens of each row beyond ``pad_to``.
         any_start: positions may begin at a number other than 0; trainers of the other dialects find
             boundaries by zeros.
+        takes_trees: it has words for samples that share their beginnings.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Dialect:
     row_per_sample: bool = False
     spare_tokens: int = 0
     any_start: bool = False
+    takes_trees: bool = False
 
     def load(self) -> Callable[..., dict[str, Any]]:
         """Import the function ``to_<name>``; it takes a list of batches if each pack is a row,
