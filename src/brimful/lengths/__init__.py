@@ -1,6 +1,7 @@
 """Lengths of samples: what measuring returns and all that planning needs."""
 
+from brimful.lengths.prefixes import Prefixes, Share, find_prefixes
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Account, Targets
 
-__all__ = ["Account", "LengthTable", "Targets"]
+__all__ = ["Account", "LengthTable", "Prefixes", "Share", "Targets", "find_prefixes"]

@@ -14,14 +14,41 @@ longest common prefixes of a suffix array: Manber and Myers, 1993)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
 
 import numpy as np
 
+from brimful.base.checks import choice_of
+from brimful.base.fingerprint import fingerprint_array
+from brimful.base.tables import Table
 from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, IntArrayLike, Offsets
 
 LEAST_SHARED = 64
 """Tokens below which a shared prefix costs more than it saves: half a block of attention kernels."""
+
+_AMOUNT = "prefix_shared_"
+"""Beginning of the names of the columns with amounts in a saved table."""
+
+
+class Share(str, Enum):
+    """Choice of the tokens that samples of a pack share."""
+
+    NONE = "none"
+    """Nothing: each sample has all of its tokens. The default."""
+    PREFIXES = "prefixes"
+    """Tokens with which several samples begin are there once."""
+
+    @classmethod
+    def named(cls, name: Share | str) -> Share:
+        """Return the member with this name.
+
+        Raises:
+            SettingsError: no such member.
+        """
+        return choice_of(cls, name, argument="share")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +60,8 @@ class Prefixes:
         shared: ``int32[num_samples]``: tokens that sample ``order[i]`` shares with
             ``order[i - 1]``; 0 where a tree begins.
         least: shorter prefixes count as none.
+        amounts: ``int32[num_samples]`` of a budget's name: how much of it lies within the tokens
+            that ``order[i]`` shares with ``order[i - 1]``, such as the patches of shared images.
 
     >>> prefixes = find_prefixes(np.array([5, 6, 7, 8, 5, 6, 9]), np.array([0, 3, 4, 7]), least=2)
     >>> prefixes.order.tolist(), prefixes.shared.tolist()
@@ -42,9 +71,41 @@ class Prefixes:
     order: Int64Array
     shared: Int32Array
     least: int = LEAST_SHARED
+    amounts: Mapping[str, Int32Array] = field(default_factory=dict)
+
+    @classmethod
+    def of_columns(cls, columns: Table, description: Mapping[str, Any] | None) -> Prefixes | None:
+        """Read prefixes from their ``columns`` in a saved table, by their ``description``; None if
+        they were not measured.
+        """
+        if description is None:
+            return None
+        amounts = {name: columns.flat(_AMOUNT + name) for name in description["amounts"]}
+        order, shared = columns.flat("prefix_order"), columns.flat("prefix_shared")
+        return cls(order, shared, description["least"], amounts)
 
     def __len__(self) -> int:
         return len(self.order)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Part of the description of a saved table that belongs to the columns."""
+        return {"least": self.least, "amounts": list(self.amounts)}
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Columns of a saved table that hold them."""
+        return {
+            "prefix_order": self.order,
+            "prefix_shared": self.shared,
+            **{_AMOUNT + name: column for name, column in self.amounts.items()},
+        }
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Fingerprints of the columns, and ``least``, for the fingerprint of a length table."""
+        columns = self.columns
+        return {"least": self.least, **{k: fingerprint_array(v) for k, v in columns.items()}}
 
 
 def find_prefixes(

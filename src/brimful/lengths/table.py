@@ -24,6 +24,7 @@ from brimful.base.typing import (
     Lengths,
 )
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
+from brimful.lengths.prefixes import Prefixes
 from brimful.lengths.targets import Account, Targets, as_lengths
 
 REJECTED = -1
@@ -44,6 +45,7 @@ class LengthTable:
         joins_rows: true if a sample is made of several rows, and must keep its beginning.
         targets: targets of the loss in each sample, not in the fingerprint; None if not measured.
         media_states: ``int64[num_samples]``, states of each sample's media files; None for texts.
+        prefixes: prefixes that samples share; None if they were not looked for.
 
     >>> LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
     LengthTable(3 samples, 8 tokens, 1 rejected, 4ba7723)
@@ -57,6 +59,7 @@ class LengthTable:
         rejects: Sequence[Sequence[Any]] = (),
         targets: Targets | None = None,
         media_states: Int64Array | None = None,
+        prefixes: Prefixes | None = None,
         path: str | None = None,
     ) -> None:
         if "tokens" not in budgets:
@@ -69,12 +72,17 @@ class LengthTable:
         if len(set(map(len, self.budgets.values()))) != 1:
             sizes = {name: len(column) for name, column in self.budgets.items()}
             raise InvalidLengthsError(f"the budgets have different numbers of samples: {sizes}")
+        if prefixes is not None and len(prefixes) != len(budgets["tokens"]):
+            raise InvalidLengthsError(
+                f"the prefixes are of {len(prefixes):,} samples and the lengths of "
+                f"{len(budgets['tokens']):,}"
+            )
         self.tokens = self.budgets["tokens"]
         self.provenance: dict[str, Any] = dict(provenance or {})
         self.group_size = int(self.provenance.get("group_size", 1))
         self.joins_rows = bool(self.provenance.get("has_mismatches", False))
         self.rejects, self.path = list(map(list, rejects)), path
-        self.targets, self.media_states = targets, media_states
+        self.targets, self.media_states, self.prefixes = targets, media_states, prefixes
 
     @classmethod
     def from_lengths(cls, lengths: IntArrayLike, **budgets: IntArrayLike) -> LengthTable:
@@ -141,9 +149,12 @@ class LengthTable:
     @cached_property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the numbers alone: equal lengths of any origin give equal plans."""
-        return fingerprint_of(
-            {name: fingerprint_array(self.budgets[name]) for name in self.budgets}
-        )
+        parts: dict[str, Any] = {
+            name: fingerprint_array(self.budgets[name]) for name in self.budgets
+        }
+        if self.prefixes is not None:
+            parts["prefixes"] = self.prefixes.identity
+        return fingerprint_of(parts)
 
     def save(self, path: AnyPath) -> None:
         """Write the table to one file, atomically."""
@@ -156,6 +167,9 @@ class LengthTable:
             columns |= self.targets.columns
         if self.media_states is not None:
             columns["media_states"] = self.media_states
+        if self.prefixes is not None:
+            description["prefixes"] = self.prefixes.description
+            columns |= self.prefixes.columns
         write_table(path, columns, description)
         self.path = os.fspath(path)
 
@@ -183,6 +197,7 @@ class LengthTable:
                 rejects=meta["rejects"],
                 targets=Targets.of_columns(columns, meta.get("targets")),
                 media_states=columns.flat("media_states") if "media_states" in columns else None,
+                prefixes=Prefixes.of_columns(columns, meta.get("prefixes")),
                 path=name,
             )
             table.fingerprint = meta["fingerprint"]
