@@ -1,9 +1,10 @@
 """Prefixes that samples share: the forest of all samples, as one order and the tokens that
 neighbors in it share.
 
-Samples in the order of their tokens, as words in a dictionary, stand next to the ones that they
-share most with. What any two of them share is the least that neighbors between them share (the
-longest common prefixes of a suffix array: Manber and Myers, 1993)::
+Samples of a tree, in the order of their tokens as words in a dictionary, stand next to the ones that
+they share most with; trees are in the order of their first samples. What any two samples share is
+the least that neighbors between them share (the longest common prefixes of a suffix array: Manber
+and Myers, 1993)::
 
     order   sample          shared
     0       a b c d         0
@@ -21,10 +22,19 @@ from typing import Any
 
 import numpy as np
 
-from brimful.base.checks import choice_of
+from brimful.base.checks import choice_of, whole_number
 from brimful.base.fingerprint import fingerprint_array
 from brimful.base.tables import Table
-from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, IntArrayLike, Offsets
+from brimful.base.typing import (
+    AnyIntArray,
+    Int32Array,
+    Int64Array,
+    IntArrayLike,
+    Lengths,
+    Offsets,
+)
+from brimful.base.wording import setting
+from brimful.lengths.prefix_order import order_of_trees
 
 LEAST_SHARED = 64
 """Tokens below which a shared prefix costs more than it saves: half a block of attention kernels."""
@@ -56,7 +66,8 @@ class Prefixes:
     """Prefixes that samples share.
 
     Attributes:
-        order: ``int64[num_samples]``: every sample once, the ones of a tree next to each other.
+        order: ``int64[num_samples]``: every sample once, the ones of a tree next to each other and
+            in the order of their tokens.
         shared: ``int32[num_samples]``: tokens that sample ``order[i]`` shares with
             ``order[i - 1]``; 0 where a tree begins.
         least: shorter prefixes count as none.
@@ -121,28 +132,73 @@ def find_prefixes(
         keys: ``int[num_tokens]`` of all samples: two tokens with equal keys are equal in everything
             that a model reads. Ids of tokens are keys of texts; keys of images are of their bytes.
         offsets: ``int64[num_samples + 1]``: sample ``i`` is ``keys[offsets[i]:offsets[i + 1]]``.
-        groups: ``int[num_samples]``: only samples of one number share; None for all.
+        groups: ``int[num_samples]``: only samples of one number share, and a sample with -1 shares
+            with none; None for all.
         least: shorter prefixes count as none.
 
-    Cost: O(tokens · log(samples of a tree)) comparisons, of bytes by vector instructions.
+    Cost: O(tokens + samples · log(samples of a tree)); about a billion tokens a second.
+
+    Raises:
+        SettingsError: ``least`` is below 1.
     """
-    # In big-endian bytes, numbers are in the order of their bytes; signs are flipped.
-    unsigned = keys.astype(np.int64) ^ np.int64(-(2**63))
-    data = unsigned.astype(">i8").tobytes()
-    edges = (8 * offsets).tolist()
-    names = [0] * (len(offsets) - 1) if groups is None else np.asarray(groups).tolist()
-    order = sorted(
-        range(len(names)),
-        key=lambda sample: (names[sample], data[edges[sample] : edges[sample + 1]]),
+    least = whole_number(setting("least_shared"), least, minimum=1)
+    offsets = np.ascontiguousarray(offsets, dtype=np.int64)
+    names = np.zeros(len(offsets) - 1) if groups is None else groups
+    order, shared = order_of_trees(
+        np.ascontiguousarray(keys), offsets, np.ascontiguousarray(names, dtype=np.int64), least
     )
-    shared = np.zeros(len(order), dtype=np.int32)
-    for place in range(1, len(order)):
-        one, other = order[place - 1], order[place]
-        if names[one] != names[other]:
-            continue
-        left, right = (keys[offsets[sample] : offsets[sample + 1]] for sample in (one, other))
-        common = min(len(left), len(right))
-        differs = left[:common] != right[:common]
-        length = int(np.argmax(differs)) if differs.any() else common
-        shared[place] = length if length >= least else 0
-    return Prefixes(np.array(order, dtype=np.int64), shared, least)
+    return Prefixes(order, shared, least)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Account of what samples share.
+
+    Attributes:
+        flat_tokens: sum of the lengths of the samples.
+        tree_tokens: tokens that are left if each shared one is there once.
+        num_trees: trees of several samples.
+        shares: samples in such trees.
+        too_short: samples of fewer tokens than may be shared.
+        alone: longer ones whose first tokens no other sample has.
+    """
+
+    flat_tokens: int
+    tree_tokens: int
+    num_trees: int
+    shares: int
+    too_short: int
+    alone: int
+
+    @property
+    def ratio(self) -> float:
+        """Flat tokens for each token of the trees; 1 if there are none."""
+        return self.flat_tokens / self.tree_tokens if self.tree_tokens else 1.0
+
+
+def sharing_of(prefixes: Prefixes, lengths: Lengths) -> Sharing:
+    """Count what samples share.
+
+    Args:
+        prefixes: of the samples.
+        lengths: ``int32[num_samples]``, their tokens; rejected samples, with -1, are left out.
+
+    >>> prefixes = find_prefixes(np.array([5, 6, 7, 8, 5, 6, 9]), np.array([0, 3, 4, 7]), least=2)
+    >>> sharing_of(prefixes, np.array([3, 1, 3], dtype=np.int32))
+    Sharing(flat_tokens=7, tree_tokens=5, num_trees=1, shares=2, too_short=1, alone=0)
+    """
+    is_shared = prefixes.shared > 0
+    in_tree = is_shared.copy()
+    in_tree[:-1] |= is_shared[1:]
+    shares = int(np.count_nonzero(in_tree))
+    samples = lengths[lengths > 0]
+    too_short = int(np.count_nonzero(samples < prefixes.least))
+    flat_tokens = int(samples.sum(dtype=np.int64))
+    return Sharing(
+        flat_tokens=flat_tokens,
+        tree_tokens=flat_tokens - int(prefixes.shared.sum(dtype=np.int64)),
+        num_trees=int(np.count_nonzero(in_tree & ~is_shared)),
+        shares=shares,
+        too_short=too_short,
+        alone=len(samples) - shares - too_short,
+    )

@@ -1,0 +1,177 @@
+"""Order in which samples that share a prefix are neighbors, and what neighbors share.
+
+Samples with equal first tokens are a tree; trees are in the order of their first samples, the
+samples of a tree in the order of their tokens. There are two forms with one result.
+
+The compiled form finds trees in a table of hashes, which only proposes: tokens are compared. Then
+it merges the samples of each tree, as strings are merged (LCP merge sort: Ng and Kakehi, 2008):
+what each head shares with the sample written last is known, and the head that shares more comes
+first, without a look at its tokens. So a token is compared a few times, however many samples the
+tree has. NumPy has neither loop, and sorts bytes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from brimful.base.compiling import compiled
+from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, Offsets
+
+_WORTH_COMPILING = 100_000_000
+"""Tokens from which loading compiled code is faster than sorting bytes: about a second."""
+
+_AT_ONCE = 32
+"""Tokens that the compiled form compares without a branch, by vector instructions."""
+
+
+def order_of_trees(
+    keys: AnyIntArray, offsets: Offsets, groups: Int64Array, least: int
+) -> tuple[Int64Array, Int32Array]:
+    """Return the order of samples, ``int64[num_samples]``, and the number of keys that each shares
+    with the one before it, ``int32[num_samples]``: 0 if fewer than ``least``.
+
+    Args:
+        keys, offsets: as for ``find_prefixes``.
+        groups: ``int64[num_samples]``; a sample with a negative number is alone.
+        least: at least 1.
+    """
+    find = compiled(_find_by_merging, len(keys), worth=_WORTH_COMPILING, sum_calls=True)
+    return (find or _find_by_bytes)(keys, offsets, groups, least)
+
+
+def _find_by_merging(
+    keys: AnyIntArray, offsets: Offsets, groups: Int64Array, least: int
+) -> tuple[Int64Array, Int32Array]:
+    """Find trees, number their samples, and merge each; to be compiled."""
+    num_samples = len(offsets) - 1
+    num_slots = 16
+    while num_slots < 2 * num_samples:
+        num_slots *= 2
+    slots = np.full(num_slots, -1, np.int64)
+    # Trees are numbered by their first samples, and hold samples in their order.
+    first_of = np.empty(num_samples, np.int64)
+    sizes = np.zeros(num_samples + 1, np.int64)
+    for sample in range(num_samples):
+        first_of[sample] = sample
+        begin = offsets[sample]
+        if offsets[sample + 1] - begin >= least and groups[sample] >= 0:
+            head = keys[begin : begin + least]
+            hashed = np.uint64(groups[sample]) + np.uint64(0x9E3779B97F4A7C15)
+            for token in head:
+                hashed = (hashed ^ np.uint64(token)) * np.uint64(0xD6E8FEB86659FD93)
+                hashed ^= hashed >> np.uint64(32)
+            slot = np.int64(hashed & np.uint64(num_slots - 1))
+            while slots[slot] >= 0:
+                first = slots[slot]
+                other = keys[offsets[first] : offsets[first] + least]
+                if groups[first] == groups[sample]:
+                    place = 0
+                    while place < least and head[place] == other[place]:
+                        place += 1
+                    if place == least:
+                        break
+                slot = (slot + 1) & (num_slots - 1)
+            if slots[slot] < 0:
+                slots[slot] = sample
+            first_of[sample] = slots[slot]
+        sizes[first_of[sample] + 1] += 1
+    starts = np.cumsum(sizes)
+    order = np.empty(num_samples, np.int64)
+    shared = np.zeros(num_samples, np.int32)
+    places = starts.copy()
+    for sample in range(num_samples):
+        order[places[first_of[sample]]] = sample
+        places[first_of[sample]] += 1
+
+    merged_order, merged_shared = np.empty_like(order), np.empty_like(shared)
+    for first in range(num_samples):
+        begin, end = starts[first], starts[first + 1]
+        if end - begin < 2:
+            continue
+        width = 1
+        while width < end - begin:
+            for left in range(begin, end, 2 * width):
+                middle, stop = min(left + width, end), min(left + 2 * width, end)
+                one, other = left, middle
+                # Keys that the heads share with the sample written last.
+                with_one, with_other = np.int64(least), np.int64(least)
+                for place in range(left, stop):
+                    takes_one = True
+                    known = with_one
+                    if other == stop:
+                        pass
+                    elif one == middle or with_one < with_other:
+                        takes_one, known = False, with_other
+                    elif with_one == with_other:
+                        a, b = offsets[order[one]], offsets[order[other]]
+                        length = offsets[order[one] + 1] - a
+                        other_length = offsets[order[other] + 1] - b
+                        common = min(length, other_length)
+                        depth = known
+                        while depth + _AT_ONCE <= common:
+                            x = keys[a + depth : a + depth + _AT_ONCE]
+                            y = keys[b + depth : b + depth + _AT_ONCE]
+                            differs = x[0] ^ y[0]
+                            for i in range(_AT_ONCE):
+                                differs |= x[i] ^ y[i]
+                            if differs:
+                                break
+                            depth += _AT_ONCE
+                        while depth < common and keys[a + depth] == keys[b + depth]:
+                            depth += 1
+                        if depth == common:
+                            takes_one = length <= other_length
+                        else:
+                            takes_one = keys[a + depth] < keys[b + depth]
+                        if takes_one:
+                            with_other = depth
+                        else:
+                            with_one = depth
+                    merged_shared[place] = known
+                    if takes_one:
+                        merged_order[place] = order[one]
+                        one += 1
+                        if one < middle:
+                            with_one = np.int64(shared[one])
+                    else:
+                        merged_order[place] = order[other]
+                        other += 1
+                        if other < stop:
+                            with_other = np.int64(shared[other])
+            order[begin:end] = merged_order[begin:end]
+            shared[begin:end] = merged_shared[begin:end]
+            width *= 2
+        shared[begin] = 0
+    return order, shared
+
+
+def _find_by_bytes(
+    keys: AnyIntArray, offsets: Offsets, groups: Int64Array, least: int
+) -> tuple[Int64Array, Int32Array]:
+    """Find trees among the bytes of their first keys, and sort each by the bytes of all."""
+    size = keys.dtype.itemsize
+    # In big-endian bytes, numbers are in the order of their bytes; signs are flipped.
+    flipped = keys ^ np.iinfo(keys.dtype).min if keys.dtype.kind == "i" else keys
+    data = flipped.astype(keys.dtype.newbyteorder(">")).tobytes()
+    edges = offsets.tolist()
+    trees: dict[Any, list[int]] = {}
+    for sample, group in enumerate(groups.tolist()):
+        begin, end = edges[sample], edges[sample] + least
+        is_alone = group < 0 or end > edges[sample + 1]
+        head = sample if is_alone else (group, data[begin * size : end * size])
+        trees.setdefault(head, []).append(sample)
+    order: list[int] = []
+    shared: list[int] = []
+    for tree in trees.values():
+        tree.sort(key=lambda sample: data[edges[sample] * size : edges[sample + 1] * size])
+        order += tree
+        shared.append(0)
+        for sample, other in pairwise(tree):
+            a, b = edges[sample], edges[other]
+            common = min(edges[sample + 1] - a, edges[other + 1] - b)
+            is_equal = keys[a : a + common] == keys[b : b + common]
+            shared.append(common if is_equal.all() else int(is_equal.argmin()))
+    return np.array(order, dtype=np.int64), np.array(shared, dtype=np.int32)
