@@ -19,8 +19,8 @@ from brimful.lengths.prefixes import Sharing, sharing_of
 
 _SAMPLES = st.lists(
     st.lists(st.sampled_from([-1, 0, 1, 70_000]), max_size=5).map(tuple)
-    # Equal for more tokens than are compared at once, and different after them.
-    | st.tuples(st.integers(28, 70), st.integers(0, 2)).map(lambda case: (7,) * case[0] + (case[1],)),
+    # Equal for more tokens than are compared at once, and again after one that differs.
+    | st.tuples(st.integers(28, 70), st.integers(-1, 1)).map(lambda case: (7,) * case[0] + (case[1],) + (7,) * 40),
     max_size=12,
 )
 
@@ -91,6 +91,15 @@ def test_large_trees(compiled):
     trie = {sample[:n] for sample in samples for n in range(1, len(sample) + 1)}
     sharing = sharing_of(found, np.array([*map(len, samples)], np.int32))
     assert sharing == Sharing(sum(map(len, samples)), len(trie), num_trees=1, shares=999, too_short=0, alone=0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_equal_samples_of_many_groups(compiled):
+    """Hashes only propose: groups meet in the table of hashes by the hundred, and share nothing."""
+    groups = np.arange(2000) % 1000
+    found = _find([(1, 2, 3)] * 2000, compiled=compiled, least=2, groups=groups)
+    assert found.order.reshape(1000, 2).tolist() == [[group, group + 1000] for group in range(1000)]
+    assert found.shared.reshape(1000, 2).tolist() == [[0, 3]] * 1000
 
 
 def test_rejected_samples_share_nothing():
