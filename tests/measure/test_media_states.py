@@ -1,6 +1,7 @@
 """Lengths are those of the media that lie there now: a picture that is replaced under its name is measured again."""
 
 import io
+import json
 import os
 import shutil
 import tarfile
@@ -78,6 +79,18 @@ def test_a_copy_that_keeps_times_costs_nothing(home):
     copied = open_source([chat("ab", f"p{n}.png") for n in range(4)], media=True, media_dir=home / "copy")
     tokens, _ = measure(home, source)
     assert measure(home, copied) == (tokens, 0)
+
+
+def test_equal_rows_of_two_directories_have_their_own_pictures(home):
+    """Their block of rows was measured once, and pictures of the second had the lengths of the first."""
+    for folder, number in (("one", 1), ("two", 2)):
+        write_pictures(home / folder, [0])
+        (home / folder / "p0.png").write_bytes(picture(number))
+        (home / folder / "rows.jsonl").write_text(json.dumps(chat("ab", "p0.png")) + "\n")
+    source = open_source([home / "one/rows.jsonl", home / "two/rows.jsonl"], media=True)
+    expected = [len(PictureEncoder().encode(sample)) for sample in source.read(0, 2)]
+    assert len(set(expected)) == 2
+    assert measure(home, source)[0] == expected
 
 
 def test_a_picture_that_is_gone_or_comes_is_noticed(home):

@@ -281,6 +281,7 @@ class Source:
                 "order"
             )
         result: list[Block] = []
+        directories = self.media_directories
         file_edges = set(
             [*accumulate((num_rows for num_rows, _ in self._sized_readings), initial=0)][FEW_FILES:]
         )
@@ -300,8 +301,13 @@ class Source:
                 runs = joined(runs, lambda file: file.fingerprint.endswith("00"))
             # Draws depend on the sample's number: the same rows elsewhere have other draws.
             draws = [] if self.augmentation is None else [self.augmentation.settings]
+            # Equal rows name other media in another directory of this source. Its number is the
+            # same for a copy elsewhere.
+            media = reading.media
+            place = 0 if media is None else directories.index(os.path.abspath(media.directory))
             for run in runs:
                 identity = [run.fingerprint, settings, *([*draws, run.start] if draws else [])]
+                identity += [place] if place else []
                 result.append(replace(run, fingerprint=fingerprint_of(identity)))
         return result
 
