@@ -63,7 +63,8 @@ def attachment_store() -> Any:
 
     An attachment is a frozen dataclass with ``start``, the first of its tokens, and ``length``,
     their number, both counted in the sample or in the pack; ``segment``, the number of the segment
-    that it belongs to, 0 in a sample; and ``title``, kind and name for messages.
+    that it belongs to, 0 in a sample; ``title``, kind and name for messages; and ``identity``,
+    bytes that are equal if a model reads two of them as equal.
     """
     return import_module(ATTACHMENT_STORE)
 

@@ -19,6 +19,7 @@ from brimful.cli.options import (
     job_options,
     max_patches_option,
     media_storage_option,
+    options_of,
     pairs_of,
     plan_options,
     sample_options,
@@ -30,6 +31,7 @@ from brimful.cli.options import (
 from brimful.cli.program import show
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.measure import OnMismatch
+from brimful.measure.measure_settings import MeasureSettings
 from brimful.plan import Plan
 from brimful.report.text.artefact_lines import describe_lengths
 from brimful.serve import open_packs
@@ -70,6 +72,7 @@ from brimful.store.claim import JobHome
         multiple=True,
         callback=pairs_of("--augmentation", "NAME=VALUE, such as crop=224"),
     ),
+    options_of(MeasureSettings, "Lengths", "share", "least_shared", "share_within"),
 )
 @grouped(
     "Output",
@@ -98,7 +101,7 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
         budgets=("tokens", *options["budgets"]),
         path=output,
         rejects_path=options["rejects"] or (f"{output}.rejects.jsonl" if output else None),
-        **{name: options[name] for name in ("targets", "augmentation", "on_mismatch")},
+        **{name: options[name] for name in ("targets", "augmentation", "share", "on_mismatch")},
     )
     data = {**lengths_as_dict(table), "account": table.account.as_dict()}
     show(
@@ -114,6 +117,7 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
 @max_patches_option
 @media_storage_option
 @plan_options
+@options_of(MeasureSettings, "Packing", "least_shared", "share_within")
 @store_options
 @engine_option
 @job_options

@@ -15,7 +15,7 @@ and Myers, 1993)::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 
 from brimful.base.checks import choice_of, whole_number
 from brimful.base.fingerprint import fingerprint_array
+from brimful.base.ragged import offsets_of
 from brimful.base.tables import Table
 from brimful.base.typing import (
     AnyIntArray,
@@ -85,15 +86,27 @@ class Prefixes:
     amounts: Mapping[str, Int32Array] = field(default_factory=dict)
 
     @classmethod
-    def of_columns(cls, columns: Table, description: Mapping[str, Any] | None) -> Prefixes | None:
-        """Read prefixes from their ``columns`` in a saved table, by their ``description``; None if
-        they were not measured.
-        """
-        if description is None:
-            return None
+    def of_columns(cls, columns: Table, description: Mapping[str, Any]) -> Prefixes:
+        """Read prefixes from their ``columns`` in a saved table, by their ``description``."""
         amounts = {name: columns.flat(_AMOUNT + name) for name in description["amounts"]}
         order, shared = columns.flat("prefix_order"), columns.flat("prefix_shared")
         return cls(order, shared, description["least"], amounts)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Prefixes]) -> Prefixes:
+        """Concatenate the prefixes of several tables: samples of two tables share nothing."""
+        starts = offsets_of([*map(len, parts)])
+        return cls(
+            np.concatenate(
+                [part.order + start for part, start in zip(parts, starts, strict=False)]
+            ),
+            np.concatenate([part.shared for part in parts]),
+            parts[0].least,
+            {
+                name: np.concatenate([part.amounts[name] for part in parts])
+                for name in parts[0].amounts
+            },
+        )
 
     def __len__(self) -> int:
         return len(self.order)

@@ -197,7 +197,9 @@ class LengthTable:
                 rejects=meta["rejects"],
                 targets=Targets.of_columns(columns, meta.get("targets")),
                 media_states=columns.flat("media_states") if "media_states" in columns else None,
-                prefixes=Prefixes.of_columns(columns, meta.get("prefixes")),
+                prefixes=Prefixes.of_columns(columns, meta["prefixes"])
+                if "prefixes" in meta
+                else None,
                 path=name,
             )
             table.fingerprint = meta["fingerprint"]

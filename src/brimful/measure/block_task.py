@@ -28,7 +28,11 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True)
 class BlockContext:
-    """Settings that all blocks of a job share; sent to each worker process once."""
+    """Settings that all blocks of a job share; sent to each worker process once.
+
+    Attributes:
+        least_shared: tokens that samples must share; 0 if prefixes are not looked for.
+    """
 
     source: Source
     encoder: Encoder
@@ -37,6 +41,7 @@ class BlockContext:
     keep_encoded: bool
     targets: bool
     looks_at_media: bool = False
+    least_shared: int = 0
 
     @property
     def needs_runs(self) -> bool:

@@ -24,6 +24,7 @@ from brimful.measure.block_task import BlockContext, BlockTask
 from brimful.measure.measure_settings import MeasureSettings, open_earlier, provenance_of
 from brimful.measure.media_states import StatedRows, changed_samples
 from brimful.measure.pending import forget_shares, measure_share, run_pending, task_for
+from brimful.measure.prefixes import shared_prefixes
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
@@ -64,6 +65,12 @@ def measure_lengths(
             opens it (``LengthCache``).
         transforms: functions from a sample to a sample, run before measuring: short for
             ``source.augmented(transforms)``.
+        share: ``prefixes`` finds the beginnings that samples share (``LengthTable.prefixes``), so
+            that a plan can have them once. Samples that may share are encoded twice, unless their
+            tokens are kept.
+        least_shared: shorter beginnings count as none.
+        share_within: samples that may share: ``all``, the samples of one ``row``, or the ones with
+            equal numbers, ``int[num_samples]``; -1 shares with none.
         on_mismatch: action if ``path`` has lengths of other data or another encoder: ``error``
             names the parts that differ, ``rebuild`` replaces the table.
         execution: ``ray``, for a cluster, or an ``Execution``, for one share of the job. All
@@ -106,8 +113,13 @@ def measure_and_keep(
     path, targets, rejects_path = settings.path, settings.targets, settings.rejects_path
     resources = settings.resources
     provenance = provenance_of(source, encoder, settings)
+    groups = settings.groups_of(source) if settings.shares else None
+    least_shared = settings.least_shared if settings.shares else 0
     key = fingerprint_of(
-        [_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None]
+        [
+            *(_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None),
+            *(["prefixes", least_shared] if settings.shares else []),
+        ]
     )
     folder = default_cache_dir(settings.cache_dir) / "lengths" / key[:16]
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
@@ -122,6 +134,8 @@ def measure_and_keep(
     if earlier_table is not None and (
         encoded_dir is not None
         or (targets and earlier_table.targets is None)
+        # Appended rows may share with any, and a table has no hashes.
+        or (settings.shares and len(earlier_table) < len(source))
         or (settings.on_bad_sample == "error" and len(earlier_table.rejected_ids))
         # A table names the first rejects alone; the files of its blocks name all.
         or (
@@ -170,19 +184,25 @@ def measure_and_keep(
             encoded_dir is not None,
             targets,
             looks_at_media,
+            least_shared,
         )
         if resources.execution.is_share:
             measure_share(context, tasks, folder / "shares" / source.fingerprint, resources, path)
         shared = [folder / "parts", *([] if encoded_dir is None else [encoded_dir])]
         run_pending(context, tasks, resources, num_earlier=first_new, shared=shared)
-        table = assembled_table(earlier_table, tasks, context, provenance)
-        table.save(target)
-        forget_shares(target)
         if encoded_dir is not None:
             paths = [
                 (task.start, task.encoded_path) for task in tasks if task.encoded_path is not None
             ]
             samples = StoredSamples(paths)
+        prefixes = None
+        if settings.shares:
+            prefixes = shared_prefixes(
+                context, tasks, samples, groups, folder / "prefixes", resources
+            )
+        table = assembled_table(earlier_table, tasks, context, provenance, prefixes)
+        table.save(target)
+        forget_shares(target)
     if rejects_path is not None and (len(table.rejected_ids) or os.path.exists(rejects_path)):
         write_rejects(source, rejects_path, rejects_of(earlier_table, tasks))
     return table, samples

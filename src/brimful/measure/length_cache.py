@@ -20,6 +20,7 @@ from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder, encoder_for
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, CacheMismatchError, SettingsError
+from brimful.lengths.prefixes import Share
 from brimful.lengths.table import LengthTable
 from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import (
@@ -125,13 +126,7 @@ class LengthCache:
                     ". Choose "
                 )[0]
         if self.on_mismatch == "error":
-            command = writing_command(
-                source,
-                encoder,
-                os.fspath(self.path),
-                [name for name in settings.budgets if name != "tokens"],
-                augmentation_settings(self.augmentation),
-            )
+            command = writing_command(source, encoder, os.fspath(self.path), settings)
             raise CacheMismatchError(
                 f"{os.fspath(self.path)} {misfit}. Write it with `{command}`, or choose "
                 f"{setting('on_mismatch', 'rebuild')} or {setting('on_mismatch', 'fallback')}"
@@ -142,13 +137,7 @@ class LengthCache:
         return measure_and_keep(source, encoder, replace(settings, path=None, augmentation=None))[0]
 
 
-def writing_command(
-    source: Source,
-    encoder: Encoder,
-    path: str,
-    budgets: Sequence[str],
-    augmentation: Mapping[str, str],
-) -> str:
+def writing_command(source: Source, encoder: Encoder, path: str, settings: MeasureSettings) -> str:
     """Return the command that writes the lengths of a source; the Python call if no command measures the same.
 
     The command is verified: the source and encoder that it would make are made here, and must have the same settings.
@@ -156,9 +145,10 @@ def writing_command(
     Args:
         source, encoder: as for ``measure_lengths``.
         path: of the table.
-        budgets: measured besides tokens.
-        augmentation: settings as texts.
+        settings: of measuring.
     """
+    augmentation = augmentation_settings(settings.augmentation or {})
+    is_in_python = settings.shares and not isinstance(settings.share_within, str)
     paths = [title for title, _ in source.rows.members]
     try:
         flags = _flags_of(source, encoder, paths)
@@ -166,10 +156,18 @@ def writing_command(
         flags = None
     transforms = () if source.augmentation is None else source.augmentation.transforms
     names = [*map(_importable, transforms)]
-    if flags is None or None in names:
-        record = f", augmentation={dict(augmentation)!r}" if augmentation else ""
+    if flags is None or None in names or is_in_python:
+        record = f", augmentation={augmentation!r}" if augmentation else ""
+        record += ", share='prefixes', share_within=…" if settings.shares else ""
         return f"measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)"
-    flags |= {"budget": [*budgets], "transform": names}
+    budgets = [name for name in settings.budgets if name != "tokens"]
+    flags |= {"budget": budgets, "transform": names}
+    if settings.shares:
+        flags |= {
+            "share": [Share.PREFIXES.value],
+            "least_shared": [str(settings.least_shared)],
+            "share_within": [settings.share_within],
+        }
     flags["augmentation"] = [f"{name}={text}" for name, text in augmentation.items()]
     words = [
         f"--{name.replace('_', '-')}{'' if value is True else ' ' + shlex.quote(value)}"

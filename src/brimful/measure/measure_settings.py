@@ -11,14 +11,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from brimful.base.arguments import option
+from brimful.base.checks import whole_number
 from brimful.base.execute import LOCAL, ExecutionLike, Resources, as_execution
-from brimful.base.fingerprint import differing_keys, short
+from brimful.base.fingerprint import differing_keys, fingerprint_array, short
 from brimful.base.progress import Progress
-from brimful.base.typing import AnyPath
+from brimful.base.typing import AnyIntArray, AnyPath, Int64Array
 from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
+from brimful.lengths.prefixes import LEAST_SHARED, Share
 from brimful.lengths.table import LengthTable
 from brimful.sources.augmented import Transform
 from brimful.sources.source import Source
@@ -30,7 +34,10 @@ BUDGETS = ("tokens", "loss_tokens")
 """Budgets that can be measured for texts: all tokens, and the targets of the loss."""
 
 
-_COMPARED = ("settings", "labels", "augmentation")
+ShareWithin: TypeAlias = Literal["all", "row"] | AnyIntArray
+"""Samples that may share: all, the samples of one row, or the ones of equal numbers."""
+
+_COMPARED = ("settings", "labels", "augmentation", "sharing")
 """Parts of a provenance that are compared by their keys."""
 
 
@@ -51,10 +58,27 @@ class SampleSettings:
         "Directory for indexes and measured lengths, but not for notes on tokenizers (default: "
         "$BRIMFUL_CACHE or ~/.cache/brimful).",
     )
+    least_shared: int = option(
+        LEAST_SHARED,
+        "Shorter common beginnings of samples are not shared.",
+        "TOKENS",
+        minimum=1,
+    )
+    share_within: ShareWithin = option(
+        "all", "Samples that may share: all, or the ones of one row, such as a preference."
+    )
     execution: ExecutionLike = LOCAL
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
+        whole_number(setting("least_shared"), self.least_shared, minimum=1)
+        if isinstance(self.share_within, str) and self.share_within not in ("all", "row"):
+            raise SettingsError(
+                f"{setting('share_within', self.share_within)} is unknown: use all, row, or in "
+                "Python a number for each sample"
+            )
+        if not isinstance(self.share_within, str):
+            object.__setattr__(self, "share_within", np.asarray(self.share_within))
         if self.on_bad_sample not in ("error", "skip"):
             raise SettingsError(
                 f"{setting('on_bad_sample', self.on_bad_sample)} is unknown: use error or skip"
@@ -70,6 +94,9 @@ class SampleSettings:
 class MeasureSettings(SampleSettings):
     """Settings of ``measure_lengths``, which explains them."""
 
+    share: Share | str = option(
+        Share.NONE, "Find the prefixes that samples share, so that plans can share them."
+    )
     budgets: Sequence[str] = ("tokens",)
     targets: bool = True
     path: AnyPath | None = None
@@ -80,6 +107,7 @@ class MeasureSettings(SampleSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        Share.named(self.share)
         if self.on_mismatch not in ("error", "rebuild"):
             raise SettingsError(
                 f"{setting('on_mismatch', self.on_mismatch)} is unknown: use error or rebuild"
@@ -88,6 +116,28 @@ class MeasureSettings(SampleSettings):
             if name not in BUDGETS:
                 value = setting("budgets", name, python=f"budgets {name!r}")
                 raise SettingsError(f"{value} cannot be measured here: use {', '.join(BUDGETS)}")
+
+    @property
+    def shares(self) -> bool:
+        """True if the prefixes that samples share are looked for."""
+        return Share.named(self.share) is Share.PREFIXES
+
+    def groups_of(self, source: Source) -> Int64Array | None:
+        """Return the groups of samples that may share, ``int64[num_samples]``; None if all may.
+
+        Raises:
+            SettingsError: other numbers than one for each sample.
+        """
+        if isinstance(self.share_within, str):
+            within_rows = np.arange(len(source)) // source.group_size
+            return None if self.share_within == "all" else within_rows
+        groups = self.share_within
+        if groups.shape != (len(source),) or groups.dtype.kind not in "iu":
+            raise SettingsError(
+                f"{setting('share_within')} must be all, row, or a whole number for each of the "
+                f"{len(source):,} samples, and is {groups.dtype} of shape {groups.shape}"
+            )
+        return groups.astype(np.int64)
 
     def budgets_of(self, encoder: Encoder) -> tuple[str, ...]:
         """Return the budgets of a table: tokens first, then the requested ones, then the encoder's
@@ -126,12 +176,24 @@ def provenance_of(
             if measuring.augmentation is None
             else {"augmentation": augmentation_settings(measuring.augmentation)}
         ),
+        **({"sharing": _sharing_settings(source, measuring)} if measuring.shares else {}),
         "source_fingerprint": source.fingerprint,
         "source": source.title,
         "parts": [list(member) for member in source.rows.members],
         "num_samples": len(source),
         **({"group_size": source.group_size} if source.group_size > 1 else {}),
         **({"has_mismatches": True} if source.joins_rows else {}),
+    }
+
+
+def _sharing_settings(source: Source, measuring: MeasureSettings) -> dict[str, Any]:
+    within, places = measuring.share_within, source.media_directories
+    return {
+        "share": Share.PREFIXES.value,
+        "least_shared": measuring.least_shared,
+        "share_within": within if isinstance(within, str) else fingerprint_array(within),
+        # Rows tell which media are one file, unless they name files in several directories.
+        **({"media_directories": places} if len(places) > 1 else {}),
     }
 
 
@@ -167,8 +229,10 @@ def open_earlier(
     names = [
         name for name in _COMPARED if name in provenance and (name != "labels" or name in earlier)
     ]
+    # Prefixes are in the fingerprint, so a job without them takes no table that has them.
+    names += ["sharing"] if "sharing" in earlier and "sharing" not in names else []
     differences = differing_settings(
-        {name: earlier.get(name, {}) for name in names}, {n: provenance[n] for n in names}
+        *({n: of.get(n, {}) for n in names} for of in (earlier, provenance))
     )
     if not all(map(encoder.engine.trusts, earlier.get("engines", ()))):
         differences.append(

@@ -256,6 +256,13 @@ CHANGED = "was changed since it was packed: restore it, or pack the data again"
 """Reason for bytes that differ from the packed ones."""
 
 
+_READ = (
+    *("length", "num_tokens", "num_patches", "grid", "num_frames", "num_mel_frames", "runs"),
+    "seconds_per_grid",
+)
+"""Facts of a placed medium that decide what a model reads of it, besides its bytes."""
+
+
 @dataclass(frozen=True)
 class PlacedMedium:
     """One image, video or audio clip of an encoded sample, or of a pack.
@@ -300,6 +307,22 @@ class PlacedMedium:
     def title(self) -> str:
         """Kind and name, for messages."""
         return f"{self.medium.kind.value} {self.medium.name[:200]!r}"
+
+    @property
+    def identity(self) -> bytes:
+        """Bytes that are equal if a model reads two media as equal: of their content (equal bytes
+        that came with rows, or one place in files with its state) and of what was made of it.
+
+        Raises:
+            BadMediumError: its file is gone.
+
+        >>> one, other = (PlacedMedium(Medium(MediaKind.IMAGE, name, data=b"a"), 0, 4, 4) for name in "ab")
+        >>> one.identity == other.identity, one.identity == replace(other, num_frames=2).identity
+        (True, False)
+        """
+        medium, facts = self.medium, [getattr(self, name) for name in _READ]
+        content = medium.state() if medium.data is None else medium.fingerprint()
+        return repr((medium.kind.value, medium.path, content, facts)).encode()
 
     @property
     def is_unchanged(self) -> bool:

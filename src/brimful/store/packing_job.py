@@ -24,6 +24,7 @@ from brimful.errors import (
     SettingsError,
     SourceError,
 )
+from brimful.lengths.prefixes import Share
 from brimful.lengths.table import LengthTable
 from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import MeasureSettings
@@ -111,6 +112,7 @@ def pack_dataset(
             settings_from(
                 MeasureSettings,
                 {**vars(job), "progress": progress},
+                share=vars(settings).get("share", Share.NONE),
                 budgets=budgets,
                 path=home.path("lengths.arrow"),
                 rejects_path=home.path("rejects.jsonl"),

@@ -1,0 +1,328 @@
+"""Prefixes that the samples of a source share, found at any size.
+
+While a block is measured, each of its rows has two hashes: of its first tokens, as many as samples
+must share, and of its first 512. Equal hashes propose samples that share; then the tokens of these
+alone are read, some ten million at a time (a *window*), and compared. A window holds whole trees as
+long as they fit. A larger tree is cut, and its parts share nothing with each other.
+
+What is compared are *keys*: ids of tokens and, in their place, numbers of images, videos and audio.
+Each window writes a file, as each block does, and a killed job continues after the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.base.execute import Resources, run_tasks
+from brimful.base.fingerprint import (
+    fingerprint_array,
+    fingerprint_bytes,
+    fingerprint_of,
+    short_digest,
+)
+from brimful.base.ragged import offsets_of, ranges, starts_of
+from brimful.base.tables import Ragged, open_table, write_table
+from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, Lengths, Offsets, TokenIds
+from brimful.encode.encoded import EncodedSample, StoredSamples, joined_rows
+from brimful.encode.encoded_samples import EncodedSamples
+from brimful.encode.encoder import Encoder
+from brimful.errors import BrimfulError
+from brimful.lengths.prefixes import Prefixes, find_prefixes
+from brimful.measure.block_task import BlockContext, BlockTask
+
+HEADS, LONG_HEADS = HEAD_COLUMNS = ("prefix_heads", "prefix_long_heads")
+"""Columns of a block's file: hashes of the first keys of each row, 0 for a shorter row."""
+
+NUMBERS = "prefix_numbers"
+"""Column of a block's file: the two numbers of each medium of a row."""
+
+_LONG = 512
+"""Keys of the longer hash, by which a tree is cut that is larger than a window."""
+
+_WINDOW_TOKENS = 1 << 25
+"""Tokens that are compared at a time: some hundred megabytes."""
+
+_FEW_WINDOWS = 4
+"""Windows of stored tokens that one process compares before others would have started."""
+
+
+def head_columns(
+    ids: TokenIds, offsets: Offsets, media: Mapping[int, Sequence[Any]], context: BlockContext
+) -> dict[str, Any]:
+    """Return the columns of a block's file from which candidates are found.
+
+    Args:
+        ids, offsets: tokens of all rows.
+        media: media of each row that has any.
+        context: of the job.
+    """
+    count, least = len(offsets) - 1, context.least_shared
+    columns: dict[str, Any] = {}
+    keys: AnyIntArray = ids
+    if context.encoder.takes_media:
+        numbers = [_numbers_of(media.get(row, ())) for row in range(count)]
+        columns[NUMBERS] = joined_rows(numbers, np.int64)
+        # In every block, also without media: a row has the same bytes in all.
+        keys = _with_numbers(ids, offsets, media, numbers)
+    for name, size in ((HEADS, least), (LONG_HEADS, max(least, _LONG))):
+        column = columns[name] = np.zeros(count, dtype=np.int64)
+        for row in np.flatnonzero(np.diff(offsets) >= size).tolist():
+            begin = int(offsets[row])
+            # 0 is for a row without a hash.
+            column[row] = short_digest(keys[begin : begin + size].tobytes()) or 1
+    return columns
+
+
+def _numbers_of(media: Sequence[Any]) -> Int64Array:
+    """Return two numbers for each medium, which are the keys of its tokens in turn: below 0, where
+    no id of a token is, and equal for media that a model reads as equal.
+    """
+    digests = [int(fingerprint_bytes(item.identity), 16) for item in media]
+    return np.array([~(half >> 1) for d in digests for half in divmod(d, 1 << 64)], dtype=np.int64)
+
+
+def _with_numbers(
+    ids: TokenIds,
+    offsets: Offsets,
+    media: Mapping[int, Sequence[Any]],
+    numbers: Sequence[Int64Array],
+) -> Int64Array:
+    """Return ids with the numbers of media in the place of their tokens, ``int64[len(ids)]``."""
+    keys = ids.astype(np.int64)
+    for row, items in media.items():
+        pairs = numbers[row].reshape(-1, 2)
+        for item, pair in zip(items, pairs, strict=True):
+            begin = int(offsets[row]) + item.start
+            keys[begin : begin + item.length] = np.resize(pair, item.length)
+    return keys
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Samples whose keys are compared together.
+
+    Attributes:
+        sample_ids: ``int64``, ascending.
+        groups: ``int64``, their groups; None if all may share.
+        numbers: of the media of each, as they were measured: bytes that come with rows are not kept
+            with tokens. None for texts.
+        path: of the file of its result.
+    """
+
+    sample_ids: Int64Array
+    groups: Int64Array | None
+    numbers: Ragged | None
+    path: str
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    def __str__(self) -> str:
+        first, last = int(self.sample_ids[0]), int(self.sample_ids[-1])
+        return f"prefixes of {len(self):,} samples from {first:,} to {last:,}"
+
+
+@dataclass(frozen=True)
+class _WindowContext:
+    """Samples of all windows, their encoder, and the tokens that they must share."""
+
+    samples: StoredSamples | EncodedSamples
+    encoder: Encoder
+    least: int
+
+
+def shared_prefixes(
+    context: BlockContext,
+    tasks: Sequence[BlockTask],
+    stored: StoredSamples | None,
+    groups: Int64Array | None,
+    folder: Path,
+    resources: Resources,
+) -> Prefixes:
+    """Find the prefixes that all samples of a source share.
+
+    Args:
+        context, tasks: of the job; all blocks are measured.
+        stored: tokens that measuring kept; None to encode candidates again.
+        groups: as for ``find_prefixes``.
+        folder: of the files of windows.
+        resources: means of the job.
+    """
+    source, encoder = context.source, context.encoder
+    count = len(source)
+    tokens = np.empty(count, dtype=np.int32)
+    heads, long_heads = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    rows_of_numbers: list[Int64Array] = []
+    for task in tasks:
+        part = open_table(task.part_path)
+        for name, numbers in (("tokens", tokens), (HEADS, heads), (LONG_HEADS, long_heads)):
+            numbers[task.start : task.stop] = part.flat(name)
+        if encoder.takes_media:
+            column = part.ragged(NUMBERS)
+            rows_of_numbers += [column.row(row).copy() for row in range(len(task))]
+    origin = [source.fingerprint, encoder.fingerprint]
+    windows = []
+    for sample_ids in _windows(heads, long_heads, tokens, groups):
+        named = None if groups is None else groups[sample_ids]
+        of_media = None
+        if encoder.takes_media:
+            of_media = joined_rows([rows_of_numbers[index] for index in sample_ids], np.int64)
+        arrays = [sample_ids, named, None if of_media is None else of_media.values]
+        name = fingerprint_of(
+            [*origin, *(None if array is None else fingerprint_array(array) for array in arrays)]
+        )
+        path = str(folder / name[:2] / f"{name}.arrow")
+        windows.append(_Window(sample_ids, named, of_media, path))
+    _run(
+        _WindowContext(stored or EncodedSamples(source, encoder), encoder, context.least_shared),
+        windows,
+        resources.for_work(is_small=stored is not None and len(windows) <= _FEW_WINDOWS),
+        folder,
+    )
+    return _joined(windows, len(tokens), context)
+
+
+def _windows(
+    heads: Int64Array, long_heads: Int64Array, tokens: Lengths, groups: Int64Array | None
+) -> Iterable[Int64Array]:
+    """Yield the samples of each window, ascending: all that have the first hash of another sample.
+
+    Trees are in the order of their first samples, which are mostly near each other in their source.
+
+    Args:
+        heads, long_heads: hashes of all samples.
+        tokens: their lengths.
+        groups: their groups; None if all may share.
+    """
+    sample_ids = np.flatnonzero(heads if groups is None else (heads != 0) & (groups >= 0))
+    columns = [heads[sample_ids], *([] if groups is None else [groups[sample_ids]])]
+    # Stable: the samples of a tree stay in their order.
+    order = np.lexsort(columns)
+    sample_ids = sample_ids[order]
+    begins = np.ones(len(sample_ids), dtype=bool)
+    begins[1:] = np.any([np.diff(column[order]) for column in columns], axis=0)
+    starts = np.flatnonzero(begins)
+    sizes = np.diff(np.append(starts, len(sample_ids)))
+    starts, sizes = starts[sizes > 1], sizes[sizes > 1]
+    by_first = np.argsort(sample_ids[starts])
+    sizes = sizes[by_first]
+    sample_ids = sample_ids[ranges(starts[by_first], sizes)]
+    tree_ends = np.cumsum(sizes)
+    tokens_before = offsets_of(tokens[sample_ids])
+    token_ends = tokens_before[tree_ends]
+    tree = 0
+    while tree < len(sizes):
+        begin = int(tree_ends[tree] - sizes[tree])
+        end = np.searchsorted(token_ends, tokens_before[begin] + _WINDOW_TOKENS, side="right")
+        if end > tree:
+            yield np.sort(sample_ids[begin : tree_ends[end - 1]])
+        else:
+            end = tree + 1
+            yield from _pieces(sample_ids[begin : tree_ends[tree]], long_heads, tokens)
+        tree = int(end)
+
+
+def _pieces(
+    sample_ids: Int64Array, long_heads: Int64Array, tokens: Lengths
+) -> Iterable[Int64Array]:
+    """Yield a tree that is larger than a window in parts, ascending: samples with equal longer
+    heads next to each other, all in the order of the first of them.
+    """
+    heads = long_heads[sample_ids]
+    _, firsts, number = np.unique(heads, return_index=True, return_inverse=True)
+    first = np.where(heads == 0, np.arange(len(heads)), firsts[number])
+    sample_ids = sample_ids[np.argsort(first, kind="stable")]
+    pieces = starts_of(tokens[sample_ids].astype(np.int64)) // _WINDOW_TOKENS
+    for piece in np.split(sample_ids, np.flatnonzero(np.diff(pieces)) + 1):
+        yield np.sort(piece)
+
+
+def _run(
+    context: _WindowContext, windows: Sequence[_Window], resources: Resources, folder: Path
+) -> None:
+    """Compare the windows that have no file yet."""
+    progress = resources.progress
+    with progress.stage("prefixes", total=sum(map(len, windows)), unit="samples"):
+        pending = [window for window in windows if not _is_found(window)]
+        progress.advance(sum(map(len, windows)) - sum(map(len, pending)), resumed=True)
+        preload = {**context.encoder.engine.preload, _find_in_window.__module__: {}}
+        done = run_tasks(
+            _find_in_window,
+            pending,
+            context=context,
+            resources=resources,
+            preload=preload,
+            shared=[folder],
+        )
+        with closing(done) as results:
+            for window, num_tokens in results:
+                progress.advance(len(window), tokens=num_tokens)
+
+
+def _is_found(window: _Window) -> bool:
+    """Return true if the file of a window is there and undamaged."""
+    try:
+        table = open_table(window.path)
+        for name in table.names:
+            table.flat(name)
+    except (FileNotFoundError, BrimfulError):
+        return False
+    return True
+
+
+def _find_in_window(context: _WindowContext, window: _Window) -> int:
+    """Compare the keys of one window, write its file and return the number of its tokens; runs in
+    any process.
+    """
+    samples: list[EncodedSample] = list(context.samples.read(window.sample_ids.tolist()))
+    ids = joined_rows([sample.input_ids for sample in samples], np.int32)
+    keys: AnyIntArray = ids.values
+    if window.numbers is not None:
+        media = {row: sample.attachments for row, sample in enumerate(samples)}
+        numbers = [window.numbers.row(row) for row in media]
+        keys = _with_numbers(ids.values, ids.offsets, media, numbers)
+    found = find_prefixes(keys, ids.offsets, groups=window.groups, least=context.least)
+    amounts = {name: np.zeros(len(window), dtype=np.int32) for name in context.encoder.budgets}
+    for place in np.flatnonzero(found.shared).tolist() if amounts else ():
+        items = samples[found.order[place]].attachments
+        shared = [item for item in items if item.start + item.length <= found.shared[place]]
+        for name, size in context.encoder.sizes_of_media(shared).items():
+            amounts[name][place] = size
+    order = window.sample_ids[found.order]
+    columns = Prefixes(order, found.shared, context.least, amounts).columns
+    write_table(window.path, columns, {"kind": "prefixes"})
+    return len(ids.values)
+
+
+def _joined(windows: Sequence[_Window], num_samples: int, context: BlockContext) -> Prefixes:
+    """Join the results of all windows and the samples of none, trees in the order of their first
+    samples.
+    """
+    description = {"least": context.least_shared, "amounts": context.encoder.budgets}
+    found = [Prefixes.of_columns(open_table(window.path), description) for window in windows]
+    is_alone = np.ones(num_samples, dtype=bool)
+    for window in windows:
+        is_alone[window.sample_ids] = False
+    alone = np.flatnonzero(is_alone)
+
+    def column(parts: Iterable[Int32Array | Int64Array], rest: AnyIntArray) -> Any:
+        return np.concatenate([*parts, rest])
+
+    rest = np.zeros(len(alone), dtype=np.int32)
+    order = column([part.order for part in found], alone)
+    shared = column([part.shared for part in found], rest)
+    starts = np.flatnonzero(shared == 0)
+    sizes = np.diff(np.append(starts, num_samples))
+    first = np.repeat(np.minimum.reduceat(order, starts) if len(starts) else starts, sizes)
+    places = np.argsort(first, kind="stable")
+    amounts = {
+        name: column([part.amounts[name] for part in found], rest)[places]
+        for name in context.encoder.budgets
+    }
+    return Prefixes(order[places], shared[places], context.least_shared, amounts)
