@@ -264,19 +264,20 @@ PLAN_MAY_IMPORT = {
     "plan_settings": {"policies", "phased", "algorithms"},
     "items": {"packing", "policies", "plan_settings"},
     "ledger": {"policies", "plan_settings"},
+    "trees": {"packing", "policies", "counts", "fit", "vector", "plan_settings", "items", "ledger"},
     "saved": {"packing", "policies", "schedule", "plan_settings", "ledger"},
     "plan": {"packing", "plan_settings", "ledger", "saved"},
     "stream": {"packing", "policies", "counts", "fit", "order", "algorithms"},
     "mixed": {"packing", "policies", "plan_settings", "items", "ledger"},
     "planner": {
         *("packing", "policies", "counts", "fit", "order", "vector", "phased"),
-        *("algorithms", "plan_settings", "items", "ledger", "plan", "mixed"),
+        *("algorithms", "plan_settings", "items", "ledger", "plan", "mixed", "trees"),
     },
     "stages": {"packing", "plan_settings", "plan", "mixed", "planner"},
 }
 """Rooms and top modules of ``plan``, each behind all that it may import: read downwards it is the way of a plan."""
 
-PLAN_ENTRIES = 20
+PLAN_ENTRIES = 21
 """Modules and folders at the top of ``plan``, at most: one screen of a listing."""
 
 

@@ -170,7 +170,7 @@ def prepare_items(
             sizes: AnyIntArray = segments.lengths
             if settings.row_alignment.segment > 1:
                 sizes = settings.row_alignment.rounded(sizes)
-            items = Items(segments, sizes, np.array([settings.longest_segment], dtype=np.int64))
+            items = Items(segments, sizes, np.array([settings.usable], dtype=np.int64))
     except OversizedSampleError as error:
         if fault is None:
             raise
@@ -193,10 +193,10 @@ def _segments(table: LengthTable, settings: PlanSettings) -> Segments:
     tokens, policy = table.tokens, settings.overflow_policy
     if settings.algorithm == "concat_split":
         return cut_stream(tokens, capacity=settings.capacity, policy=policy)
-    if int(tokens.min()) > 0 and int(tokens.max()) <= settings.usable:
+    if int(tokens.min()) > 0 and int(tokens.max()) <= settings.longest_segment:
         return Segments(tokens, None, None, NO_SAMPLES)
     return apply_overflow(
-        tokens, capacity=settings.usable, policy=policy, unit=settings.row_alignment.total
+        tokens, capacity=settings.longest_segment, policy=policy, unit=settings.row_alignment.total
     )
 
 

@@ -37,6 +37,10 @@ class Ledger:
     """The account of one plan. In samples: in = packed + dropped. In tokens: in = packed + dropped
     + truncated.
 
+    If samples share their beginnings, ``tokens_packed`` counts a shared token once, and
+    ``tokens_shared`` the further times that samples have it: in = packed + shared + dropped +
+    truncated. Targets are counted for each sample that has them.
+
     Rejected samples (malformed rows) have no length and are counted separately. Targets of the loss
     are counted if they were measured: in = packed + dropped + cut, where ``cut`` counts the targets
     that truncation removes and the first tokens of segments in the middle of a sample, which are
@@ -59,6 +63,7 @@ class Ledger:
     tokens_dropped: int = 0
     samples_truncated: int = 0
     tokens_truncated: int = 0
+    tokens_shared: int = 0
     samples_split: int = 0
     segments: int = 0
     samples_rejected: int = 0
@@ -84,7 +89,7 @@ class Ledger:
         tokens = (
             self.tokens_packed - self.tokens_repeated + self.tokens_dropped + self.tokens_truncated
         )
-        tokens += self.tokens_not_drawn
+        tokens += self.tokens_not_drawn + self.tokens_shared
         assert samples == self.samples_in, (
             f"{samples} samples accounted for, {self.samples_in} came in"
         )
@@ -112,13 +117,13 @@ class Ledger:
 
     def as_dict(self) -> dict[str, int]:
         """Return the account for JSON; targets only if they were measured, draws only for
-        mixtures.
+        mixtures, shared tokens only for trees.
         """
-        of_mixtures = ("_repeated", "_not_drawn")
+        if_any = ("_repeated", "_not_drawn", "_shared")
         return {
             name: value
             for name, value in asdict(self).items()
-            if value is not None and (value or not name.endswith(of_mixtures))
+            if value is not None and (value or not name.endswith(if_any))
         }
 
 

@@ -11,6 +11,7 @@ from brimful.base.checks import check_type, choice_of, is_number, setting_number
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
+from brimful.lengths.prefixes import Share
 from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME
 from brimful.plan.phased import Recipe
 from brimful.plan.policies.budgets import UNALIGNED, Alignment, Budgets
@@ -43,6 +44,7 @@ class PlanSettings:
         overflow_policy: ``overflow`` as a policy.
         no_target_policy: ``no_target`` as a policy.
         row_alignment: ``alignment`` as an object.
+        shares_prefixes: true if ``share`` is ``prefixes``.
         usable: maximum aligned tokens of a pack.
         longest_segment: maximum tokens that the overflow policy leaves of a sample.
 
@@ -80,11 +82,18 @@ class PlanSettings:
     )
     seed: int | None = option(0, "Seed of the order of packs and of equally long samples.")
     epoch: int = option(0, "Pass over the data; each pass combines samples differently.")
+    share: Share | str = option(
+        Share.NONE, "What samples of a pack share: none, or the prefixes that they begin with."
+    )
+    max_path: int | None = option(
+        None, "Most tokens of a sample, if a pack may be longer than the context.", "TOKENS"
+    )
     mixture: Mixture | None = None
 
     overflow_policy: Overflow = field(init=False, repr=False, compare=False)
     no_target_policy: NoTarget = field(init=False, repr=False, compare=False)
     row_alignment: Alignment = field(init=False, repr=False, compare=False)
+    shares_prefixes: bool = field(init=False, repr=False, compare=False)
     usable: int = field(init=False, repr=False, compare=False)
     longest_segment: int = field(init=False, repr=False, compare=False)
 
@@ -101,6 +110,9 @@ class PlanSettings:
         num_packs = self.num_packs
         if num_packs is not None:
             num_packs = setting_number("num_packs", num_packs, minimum=1)
+        max_path = self.max_path
+        if max_path is not None:
+            max_path = setting_number("max_path", max_path, minimum=1)
         seed = None if self.seed is None else setting_number("seed", self.seed)
         epoch = setting_number("epoch", self.epoch, minimum=0)
         for name, value, most, bounds in (
@@ -110,6 +122,7 @@ class PlanSettings:
             if not is_number(value) or not 0 <= value <= most:
                 raise SettingsError(f"{setting(name)} must be a number {bounds}, and is {value!r}")
         overflow = choice_of(Overflow, self.overflow, argument="overflow")
+        share = choice_of(Share, self.share, argument="share")
         no_target = choice_of(NoTarget, self.no_target, argument="no_target")
         alignment = (
             self.alignment
@@ -149,14 +162,21 @@ class PlanSettings:
             overflow=overflow,
             no_target=no_target,
             alignment=alignment,
+            share=share,
+            max_path=max_path,
             phases=recipe,
             overflow_policy=overflow,
             no_target_policy=no_target,
             row_alignment=alignment,
             usable=usable,
-            longest_segment=capacity if rule.name == "concat_split" else usable,
+            shares_prefixes=share is Share.PREFIXES,
+            longest_segment=min(
+                capacity if rule.name == "concat_split" else usable, max_path or capacity
+            ),
         )
-        if not rule.contradicts and num_packs is None and self.mixture is None:
+        if self.shares_prefixes:
+            self._check_sharing()
+        if not rule.contradicts and num_packs is None and self.mixture is None and max_path is None:
             return
         algorithm, contradicts = setting("algorithm", self.algorithm), rule.contradicts
         budget = next(iter(self.budgets or ()), None)
@@ -194,6 +214,11 @@ class PlanSettings:
                 f"{self.alignment}: use {setting('overflow', 'split')} with another algorithm",
             ),
             (
+                max_path and self.algorithm == "concat_split",
+                f"{algorithm} cuts the stream of all samples where packs end, whatever "
+                f"{setting('max_path', max_path)} says: leave one out",
+            ),
+            (
                 mixture and self.algorithm == "concat_split",
                 f"{algorithm} cuts samples anywhere, and {setting('mixture')} draws whole ones: "
                 f"use {setting('overflow', 'split')} with another algorithm, or weighting loss",
@@ -208,6 +233,39 @@ class PlanSettings:
                 mixture and number,
                 f"{setting('num_packs')} is for a plan of all samples: with {setting('mixture')}, "
                 "give num_packs there",
+            ),
+        ):
+            if is_wrong:
+                raise SettingsError(message)
+
+    def _check_sharing(self) -> None:
+        """Refuse what has no meaning if samples share their prefixes."""
+        share = setting("share", "prefixes")
+        policy, alignment = self.overflow_policy, self.row_alignment
+        for is_wrong, message in (
+            (
+                self.algorithm != "auto",
+                f"{share} packs trees of samples, and "
+                f"{setting('algorithm', self.algorithm)} packs samples one by one: use auto",
+            ),
+            (
+                policy in (Overflow.SPLIT, Overflow.TRUNCATE_LEFT),
+                f"{share} shares beginnings, which {setting('overflow', policy.value)} cuts off: "
+                "use drop or truncate",
+            ),
+            (
+                alignment.segment > 1,
+                f"{share} makes segments that continue one another, and an alignment of "
+                f"{alignment.segment} tokens pads each of them: align only the total",
+            ),
+            (
+                self.min_fill,
+                f"{share} empties the emptiest packs by itself: leave {setting('min_fill')} out",
+            ),
+            (
+                self.mixture is not None and self.mixture.weighting is Weighting.DRAWS,
+                f"{share} packs each sample once, and {setting('mixture')} draws some more often: "
+                "use weighting loss, or leave one out",
             ),
         ):
             if is_wrong:
@@ -233,6 +291,8 @@ class PlanSettings:
             "phases": str(self.phases or ""),
             "epoch": self.epoch,
             "num_packs": self.num_packs,
+            "share": Share.PREFIXES.value if self.shares_prefixes else "",
+            "max_path": self.max_path,
             "mixture": None if self.mixture is None else self.mixture.as_dict(),
         }
         return record | {name: value for name, value in others.items() if value}

@@ -26,6 +26,7 @@ from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.plan.policies.overflow import Overflow, Truncated
+from brimful.plan.trees.pack_trees import PackedTrees, pack_trees
 from brimful.plan.vector.pack_vectors import pack_vectors
 
 _NONE_TRUNCATED = Truncated.none()
@@ -87,6 +88,10 @@ def plan_packs(
             shares.
         sources: number of samples of each source of the mixture, by name and in the order of the
             table; None for the files of the table.
+        share: ``prefixes`` packs tokens with which several samples begin once for those in a pack
+            (``Plan.parents``); the table must have been measured with it.
+        max_path: maximum tokens of a sample, such as the context of the model, if a pack may be
+            longer; None for the capacity.
         uses: ``int[num_samples]``, how often each sample was consumed before
             (``consumed_samples``): the mixture continues from there. None: from where the epochs
             before this one would have ended.
@@ -134,6 +139,9 @@ def plan_with(
             f"{setting(name)} belongs to {setting('mixture')}, which is not given: leave it out"
         )
     items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
+    if settings.shares_prefixes:
+        trees = pack_trees(table, items, settings, _pack)
+        return _make_plan(table, items, trees.result, settings, trees=trees)
     if settings.mixture is None:
         return _make_plan(table, items, _pack(items, settings), settings)
     mixed = pack_mixture(table, items, settings, sources=sources, uses=uses, pack=_pack)
@@ -247,33 +255,36 @@ def _make_plan(
     settings: PlanSettings,
     mixed: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
+    trees: PackedTrees | None = None,
 ) -> Plan:
     packing, segments = result.packs, items.segments
     if items.groups is not None:
         packing = items.groups.to_samples(packing)
+    ledger = ledger or ledger_of(table, segments, settings)
     # Rows of the segments, in the order of the packs.
     rows = packing.items
     starts = np.broadcast_to(np.zeros(1, dtype=np.int32), rows.shape)
     if segments.starts is not None:
         starts = segments.starts[rows]
+    arrays: dict[str, Any] = {"offsets": packing.offsets, "starts": starts}
+    if trees is not None:
+        arrays, rows, ledger = trees.segments.arrays, trees.rows, trees.account(ledger)
     sample_ids = rows
     if segments.sample_ids is not None:
         sample_ids = segments.sample_ids[rows].astype(positions_type(len(table)), copy=False)
-    ledger = ledger or ledger_of(table, segments, settings)
     truncated = _NONE_TRUNCATED
     # A sample that lost its beginning ends where its segment ends: its length follows from the
     # packs.
     if ledger.samples_truncated and settings.overflow_policy is Overflow.TRUNCATE:
-        ids = np.flatnonzero(table.tokens > settings.usable)
+        ids = np.flatnonzero(table.tokens > settings.longest_segment)
         if table.group_size > 1:
             ids = segments.ids()[segments.lengths < table.tokens[segments.ids()]]
         truncated = Truncated(ids, table.tokens[ids])
     return Plan(
         capacity=settings.capacity,
-        offsets=packing.offsets,
+        **arrays,
         sample_ids=sample_ids,
-        starts=starts,
-        find_lengths=lambda: segments.lengths[rows],
+        find_lengths=lambda: segments.lengths[rows] if trees is None else trees.segments.lengths,
         dropped_ids=segments.dropped_ids,
         truncated=truncated,
         ledger=ledger,

@@ -234,22 +234,26 @@ class PlannedPacks:
         return self.settings.row_alignment
 
     @property
-    def arrays(self) -> tuple[Offsets, AnyIntArray, Lengths, Lengths, Int64Array]:
-        """The arrays that are the plan: of packs, of segments, and of samples left out."""
-        return self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids
+    def arrays(self) -> tuple[AnyIntArray, ...]:
+        """The arrays that are the plan: of packs, of segments, and of samples left out; parents
+        only of trees.
+        """
+        flat = self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids
+        return flat if self.parents is None else (*flat, self.parents)
 
 
 _KIND = "plan"
-_PLAIN, _WITH_TRUNCATED = 1, 2
-"""Versions. Only the second has a row of truncated samples; without this row, the first version is
-written.
+_PLAIN, _WITH_TRUNCATED, _TREES = 1, 2, 3
+"""Versions. The first has no row of truncated samples, and is written without one. The third has
+the parents of segments, and that row if there are any.
 """
 _PACK, _DROPPED, _TRUNCATED = 0, 1, 2
 
 
 def save_plan(path: AnyPath, packs: PlannedPacks, description: Mapping[str, Any]) -> None:
     """Write packs and their description, atomically."""
-    offsets, sample_ids, starts, lengths, dropped_ids = packs.arrays
+    offsets, sample_ids, starts = packs.offsets, packs.sample_ids, packs.starts
+    lengths, dropped_ids, parents = packs.lengths, packs.dropped_ids, packs.parents
     truncated = packs.truncated
     kind = np.full(packs.num_packs, _PACK, dtype=np.int8)
     further_rows = [(_DROPPED, dropped_ids, np.zeros(len(dropped_ids), dtype=np.int32))]
@@ -258,6 +262,8 @@ def save_plan(path: AnyPath, packs: PlannedPacks, description: Mapping[str, Any]
         further_rows.append((_TRUNCATED, truncated.sample_ids, truncated.lengths))
         description = {**description, "truncated_fingerprint": truncated.fingerprint}
         version = _WITH_TRUNCATED
+    if parents is not None:
+        version = _TREES
     for row_kind, ids, ids_lengths in further_rows:
         if len(ids):
             kind = np.append(kind, np.int8(row_kind))
@@ -272,6 +278,9 @@ def save_plan(path: AnyPath, packs: PlannedPacks, description: Mapping[str, Any]
     }
     if starts.any():
         columns["starts"] = Ragged(starts, offsets)
+    if parents is not None:
+        no_parents = np.full(len(sample_ids) - len(parents), -1, dtype=np.int32)
+        columns["parents"] = Ragged(np.concatenate([parents, no_parents]), offsets)
     write_table(
         path,
         columns,
@@ -289,10 +298,10 @@ def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[s
     name = os.fspath(path)
     if meta.get("kind") != _KIND:
         raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and not a plan")
-    if meta.get("version") not in (_PLAIN, _WITH_TRUNCATED):
+    if meta.get("version") not in (_PLAIN, _WITH_TRUNCATED, _TREES):
         raise CorruptFileError(
-            f"{name} has plan version {meta.get('version')}; this brimful reads {_PLAIN} and "
-            f"{_WITH_TRUNCATED}"
+            f"{name} has plan version {meta.get('version')}; this brimful reads {_PLAIN} to "
+            f"{_TREES}"
         )
     # Opens in milliseconds at any size: the arrays are compared with the fingerprint when they are
     # used.
@@ -314,7 +323,7 @@ def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[s
     kind = table.flat("kind")
     last_row = len(kind) - 1
     truncated = Truncated.none()
-    if meta["version"] == _WITH_TRUNCATED:
+    if "truncated_fingerprint" in meta:
         if kind[last_row] != _TRUNCATED:
             raise CorruptFileError(f"{name}: its last row does not name the truncated samples")
         truncated = Truncated(
@@ -328,4 +337,6 @@ def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[s
         "starts": starts,
         "dropped_ids": dropped_ids.astype(np.int64),
     }
+    if meta["version"] == _TREES:
+        arrays["parents"] = table.ragged("parents", checked=False).values[:num_segments]
     return arrays, lengths.values[:num_segments], truncated, meta

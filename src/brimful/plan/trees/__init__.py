@@ -1,0 +1,1 @@
+"""Trees: packs in which samples share the tokens that they begin with."""

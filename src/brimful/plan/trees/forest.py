@@ -1,0 +1,269 @@
+"""The forest of all samples: leaves in the order of their tokens, and the trunks that they share.
+
+::
+
+    leaf      tokens      shared with the leaf before       trunks
+    0         a b c d     0                                 a b c    of leaves 0, 1
+    1         a b c x y   3                                 a b      of leaves 0, 1, 2
+    2         a b z       2
+    3         q r         0                                 leaf 3 is alone
+
+Everything that leaves share is known from neighbors: what leaves ``i < j`` share is the least of
+``shared[i + 1 … j]``. So the size of any set of leaves is a sum over its neighbors::
+
+    size of {0, 2} = 4 + (3 - 2) = a b c d, and z
+
+A budget that is counted along the path adds up in the same way: squares of lengths, patches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from brimful.base.compiling import compiled
+from brimful.base.typing import AnyIntArray, BoolArray, Int64Array
+
+CRUMB = 16
+"""Tokens that cost less than a segment: a trunk below another trunk joins it if this repeats
+fewer.
+"""
+
+_NO_TRUNK = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Leaves and trunks. A leaf is a sample, a trunk is shared by at least two leaves.
+
+    Nodes are leaves ``0 … n - 1`` and after them the trunks, each after all nodes below it.
+
+    Attributes:
+        depths: ``int64[num_nodes, num_budgets]``: how much of each budget the path to the end of
+            each node takes; of tokens, the first budget, this is its depth. Leaves are in
+            dictionary order.
+        parents: ``int64[num_nodes]``: the trunk that a node continues; -1 for none.
+        gaps: ``int64[num_leaves]``: the deepest trunk that leaf ``i`` shares with leaf ``i - 1``; -1
+            for none.
+        first, stop: ``int64[num_trunks]``: the leaves below each trunk.
+    """
+
+    depths: Int64Array
+    parents: Int64Array
+    gaps: Int64Array
+    first: Int64Array
+    stop: Int64Array
+
+    @classmethod
+    def of(cls, sizes: Int64Array, shared: Int64Array) -> Forest:
+        """Find the trunks that pay.
+
+        Args:
+            sizes: ``int64[num_leaves, num_budgets]``: what each sample takes alone; tokens first.
+            shared: ``int64[num_leaves, num_budgets]``: how much of it is shared with the leaf
+                before; 0 tokens where a tree begins.
+
+        >>> forest = Forest.of(np.array([[4], [5], [3], [2]]), np.array([[0], [3], [2], [0]]))
+        >>> forest.depths[:, 0].tolist(), forest.parents.tolist()
+        ([4, 5, 3, 2, 3, 2], [4, 4, 5, -1, 5, -1])
+        """
+        forest = cls.found(sizes, shared)
+        joined = forest._joined_crumbs()
+        if joined is None:
+            return forest
+        return cls.found(sizes, np.where(forest.gaps[:, None] >= 0, joined[forest.gaps], 0))
+
+    @classmethod
+    def found(cls, sizes: Int64Array, shared: Int64Array) -> Forest:
+        """Find the trunks, crumbs among them; arguments are as in ``of``."""
+        num_leaves = len(sizes)
+        common = shared[:, 0]
+        # Most leaves of many data sets are alone.
+        is_shared = np.append(common > 0, False)
+        places = np.flatnonzero(is_shared[:-1] | is_shared[1:])
+        find = compiled(_find_trunks, len(places), sum_calls=True) or _find_trunks
+        parents_of_places, gaps_of_places, trunks = find(np.ascontiguousarray(common[places]))
+        num_trunks = len(trunks)
+        # Trunks that were found are after the places; now they are after all leaves.
+        shift = num_leaves - len(places)
+
+        def moved(nodes: Int64Array) -> Int64Array:
+            return np.where(nodes >= 0, nodes + shift, _NO_TRUNK)
+
+        parents = np.full(num_leaves + num_trunks, _NO_TRUNK, dtype=np.int64)
+        gaps = np.full(num_leaves, _NO_TRUNK, dtype=np.int64)
+        parents[places] = moved(parents_of_places[: len(places)])
+        parents[num_leaves:] = moved(parents_of_places[len(places) :])
+        gaps[places] = moved(gaps_of_places)
+        first, last, row = (places[trunks[:, column]] for column in range(3))
+        return cls(np.concatenate([sizes, shared[row]]), parents, gaps, first, last + 1)
+
+    @property
+    def num_leaves(self) -> int:
+        """Leaves, which are samples."""
+        return len(self.gaps)
+
+    @cached_property
+    def is_branch(self) -> BoolArray:
+        """``bool[num_nodes]``: true for nodes with tokens of their own that continue a trunk."""
+        has_parent = self.parents >= 0
+        tokens = self.depths[:, 0]
+        return has_parent & (tokens > tokens[self.parents])
+
+    @cached_property
+    def sums(self) -> Int64Array:
+        """``int64[num_leaves + 1, num_budgets]``: running sum of what each leaf adds to the leaf
+        before it.
+        """
+        added = self.added_by(np.arange(self.num_leaves) - 1, np.arange(self.num_leaves), self.gaps)
+        sums = np.zeros((self.num_leaves + 1, self.depths.shape[1]), dtype=np.int64)
+        np.cumsum(added, axis=0, out=sums[1:])
+        return sums
+
+    def added_by(self, before: Int64Array, leaves: Int64Array, trunks: Int64Array) -> Int64Array:
+        """Return what leaves add to a pack in which another leaf is the one before them.
+
+        This includes the room of a fork: a trunk repeats its last token for each branch after its
+        first.
+
+        Args:
+            before: ``int64[n]``, the leaf before each leaf in its pack.
+            leaves: ``int64[n]``.
+            trunks: ``int64[n]``, the deepest trunk of both, -1 for none.
+
+        Returns:
+            ``int64[n, num_budgets]``.
+        """
+        is_shared = trunks >= 0
+        upto = np.where(is_shared[:, None], self.depths[trunks], 0)
+        added = self.depths[leaves] - upto
+        ends = self.depths[:, 0]
+        added[:, 0] += is_shared & (ends[before] > upto[:, 0]) & (ends[leaves] > upto[:, 0])
+        return added
+
+    def loads(self, first: Int64Array, stop: Int64Array) -> Int64Array:
+        """Return the size of each range of leaves, with their trunks from the root:
+        ``int64[n, num_budgets]``.
+        """
+        return self.depths[first] + self.sums[stop] - self.sums[first + 1]
+
+    def between(self, before: Int64Array, leaves: Int64Array) -> Int64Array:
+        """Return the deepest trunk that pairs of leaves share, -1 for none: ``int64[n]``.
+
+        Args:
+            before: ``int64[n]``, leaves.
+            leaves: ``int64[n]``, later leaves.
+        """
+        depths = np.where(self.gaps >= 0, self.depths[self.gaps, 0], 0)
+        return self.gaps[lowest(depths, before + 1, leaves + 1)]
+
+    def _joined_crumbs(self) -> Int64Array | None:
+        """Return the row of ``depths`` that each trunk has after crumbs joined their parents; None
+        without crumbs.
+        """
+        num_leaves, parents, tokens = self.num_leaves, self.parents, self.depths[:, 0]
+        num_nodes = len(parents)
+        has_parent = parents >= 0
+        inner = np.flatnonzero(has_parent[num_leaves:]) + num_leaves
+        if not len(inner):
+            return None
+        branches = np.bincount(parents[self.is_branch], minlength=num_nodes)
+        is_end = np.zeros(num_nodes, dtype=np.bool_)
+        is_end[parents[has_parent & ~self.is_branch]] = True
+        own = tokens[inner] - tokens[parents[inner]]
+        candidates = inner[(own < CRUMB) & ~is_end[inner]]
+        target = np.arange(num_nodes)
+        for trunk in candidates.tolist():
+            parent = parents[trunk]
+            repeated = (branches[trunk] - 1) * (tokens[trunk] - tokens[parent])
+            if repeated < CRUMB:
+                target[trunk] = parent
+                branches[parent] += branches[trunk] - 1
+        if (target == np.arange(num_nodes)).all():
+            return None
+        while not np.array_equal(further := target[target], target):
+            target = further
+        return self.depths[target]
+
+
+def _find_trunks(common: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Find the trunks of leaves by a stack of open trunks; to be compiled.
+
+    Args:
+        common: ``int64[n]``: tokens that leaf ``i`` shares with leaf ``i - 1``.
+
+    Returns:
+        Parents of leaves and trunks; the trunk between each leaf and the one before it; and a row
+        for each trunk: its first leaf, its last, and a leaf that shares just the trunk with the one
+        before it.
+
+    Source: intervals of a suffix array, Abouelhoda, Kurtz and Ohlebusch (2004).
+    """
+    num_leaves = len(common)
+    parents = np.full(2 * num_leaves, -1, dtype=np.int64)
+    gaps = np.full(num_leaves, -1, dtype=np.int64)
+    rows = np.zeros((num_leaves, 3), dtype=np.int64)
+    # Trunks have the numbers in which they open until all are closed.
+    closing = np.zeros(num_leaves, dtype=np.int64)
+    stack = np.zeros(num_leaves + 1, dtype=np.int64)
+    height, num_open, num_closed = 0, 0, 0
+    for leaf in range(1, num_leaves + 1):
+        depth = common[leaf] if leaf < num_leaves else 0
+        below, first = leaf - 1, leaf - 1
+        while height > 0 and common[rows[stack[height - 1], 2]] > depth:
+            height -= 1
+            trunk = stack[height]
+            parents[below] = num_leaves + trunk
+            rows[trunk, 1] = leaf - 1
+            closing[trunk] = num_closed
+            num_closed += 1
+            below, first = num_leaves + trunk, rows[trunk, 0]
+        if depth > 0:
+            if height == 0 or common[rows[stack[height - 1], 2]] < depth:
+                stack[height] = num_open
+                rows[num_open, 0], rows[num_open, 2] = first, leaf
+                height += 1
+                num_open += 1
+            parents[below] = num_leaves + stack[height - 1]
+            gaps[leaf] = stack[height - 1]
+    order = np.zeros(num_open, dtype=np.int64)
+    for trunk in range(num_open):
+        order[closing[trunk]] = trunk
+    moved = np.zeros(num_leaves + num_open, dtype=np.int64)
+    for node in range(num_leaves):
+        if parents[node] >= 0:
+            parents[node] = num_leaves + closing[parents[node] - num_leaves]
+        if gaps[node] >= 0:
+            gaps[node] = num_leaves + closing[gaps[node]]
+        moved[node] = parents[node]
+    for number in range(num_open):
+        parent = parents[num_leaves + order[number]]
+        moved[num_leaves + number] = (
+            parent if parent < 0 else num_leaves + closing[parent - num_leaves]
+        )
+    return moved, gaps, rows[order]
+
+
+def lowest(values: AnyIntArray, begins: Int64Array, stops: Int64Array) -> Int64Array:
+    """Return the index of the least value of each range ``[begin, stop)``, none empty.
+
+    Ranges are answered level by level, by two ranges of a power of two that cover them (a sparse
+    table: Bender and Farach-Colton, 2000), of which one level is kept.
+
+    >>> lowest(np.array([5, 3, 4, 9]), np.array([0, 2]), np.array([3, 4])).tolist()
+    [1, 2]
+    """
+    result = np.zeros(len(begins), dtype=np.int64)
+    levels = np.frexp((stops - begins).astype(np.float64))[1] - 1
+    least = np.arange(len(values))
+    for level in range(int(levels.max(initial=-1)) + 1):
+        if level:
+            half = 1 << (level - 1)
+            left, right = least[:-half], least[half:]
+            least = np.where(values[right] < values[left], right, left)
+        rows = np.flatnonzero(levels == level)
+        left, right = least[begins[rows]], least[stops[rows] - (1 << level)]
+        result[rows] = np.where(values[right] < values[left], right, left)
+    return result
