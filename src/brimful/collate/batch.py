@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.base.ragged import offsets_of
+from brimful.base.tables import Ragged
 from brimful.base.tokenized_media import Media
 from brimful.base.typing import (
     IGNORE_INDEX,
@@ -19,6 +20,26 @@ from brimful.base.typing import (
 from brimful.collate.columns import Column
 from brimful.errors import CollateError
 from brimful.store.shards import PackTree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossTerms:
+    """Terms of the loss of a row of trees: one for each token that a sample trains.
+
+    Attributes:
+        index: ``int64[M]``: the place whose logits predict the target; several branches have the
+            same.
+        targets: ``int64[M]``: the token.
+        weights: ``float32[M]``: sum of the weights of the samples that train it.
+        samples: ``int64[M]``: the first sample that trains it, by its number in the batch.
+        of_samples: the term of each target of each sample: ``int64``, one row for each sample.
+    """
+
+    index: Int64Array
+    targets: Int64Array
+    weights: Float32Array
+    samples: Int64Array
+    of_samples: Ragged
 
 
 @dataclass(slots=True, eq=False)  # not frozen: freezing costs a tenth of the time of a whole batch
@@ -62,6 +83,8 @@ class PackedBatch:
         tree: how the segments make samples that share their beginnings: positions are depths, and
             the first token of a branch may have a label, which the last token of its trunk
             predicts. None if each segment is a sample.
+        loss_terms: targets of a tree with the places that predict them, if the dialect gives these
+            instead of labels.
     """
 
     input_ids: Int64Array
@@ -81,6 +104,7 @@ class PackedBatch:
     no_loss: tuple[int, ...] = ()
     columns: tuple[Column, ...] = ()
     tree: PackTree | None = None
+    loss_terms: LossTerms | None = None
 
     @property
     def lengths(self) -> Int32Array:

@@ -13,7 +13,7 @@ from brimful.base.typing import IGNORE_INDEX, Float32Array, Int32Array, Int64Arr
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, join_columns
 from brimful.errors import CollateError
-from brimful.store.shards import Pack
+from brimful.store.shards import Pack, PackTree
 
 _MASK = "feature_attention_mask"
 """Array of the columns of audio clips that hold sound."""
@@ -60,10 +60,6 @@ def with_extras(
     rope = _join_extras(packs, pack_extras, "rope_positions", "tokens")
     # Arrays of the packs are joined without padding; this mask selects their tokens in the row.
     is_token = ~batch.padding_mask
-    loss_weights = batch.loss_weights
-    if weights is not None:
-        loss_weights = np.zeros(len(batch.input_ids), dtype=np.float32)
-        loss_weights[is_token] = weights
     rope_positions: Int64Array | None = None
     if rope is not None:
         # Padding has no place in an image: its three rows count like text.
@@ -76,9 +72,23 @@ def with_extras(
         if extra.no_loss is not None
         for segment in extra.no_loss.tolist()
     )
-    # The labels are an array of the row, so no array of the packs is overwritten.
-    for segment in no_loss:
-        batch.labels[batch.cu_seqlens[segment] : batch.cu_seqlens[segment + 1]] = IGNORE_INDEX
+    tree = batch.tree
+    if tree is not None and no_loss:
+        samples = tree.samples_through(np.array(no_loss))
+        batch = with_targets(batch, tree.without_targets(samples))
+        no_loss = tuple(tree.ends[samples].tolist())
+    elif no_loss:
+        # The labels are an array of the row, so no array of the packs is overwritten.
+        for segment in no_loss:
+            batch.labels[batch.cu_seqlens[segment] : batch.cu_seqlens[segment + 1]] = IGNORE_INDEX
+        batch.num_loss_tokens = int(np.count_nonzero(batch.labels != IGNORE_INDEX))
+    loss_weights = batch.loss_weights
+    if weights is not None:
+        counts = loss_weights
+        loss_weights = np.zeros(len(batch.input_ids), dtype=np.float32)
+        loss_weights[is_token] = weights
+        # A target of a tree counts once for each sample that trains it.
+        loss_weights = loss_weights if counts is None else loss_weights * counts
     media = join_media(
         [(first, extra.media) for first, extra in zip(first_segments, pack_extras, strict=True)]
     )
@@ -89,15 +99,27 @@ def with_extras(
         columns = join_columns(list(parts), batch.cu_seqlens, is_token)
     return replace(
         batch,
-        num_loss_tokens=int(np.count_nonzero(batch.labels != IGNORE_INDEX))
-        if no_loss
-        else batch.num_loss_tokens,
         no_loss=no_loss,
         loss_weights=loss_weights,
         source_ids=None if sources is None else sources.astype(np.int32, copy=False),
         rope_positions=rope_positions,
         media=media,
         columns=columns,
+    )
+
+
+def with_targets(batch: PackedBatch, tree: PackTree) -> PackedBatch:
+    """Return a row of trees with the targets of this tree: a token that several samples train has
+    their number as its weight.
+    """
+    targets = tree.target_places(tree.places(batch.cu_seqlens)).values
+    counts = np.bincount(targets, minlength=len(batch.input_ids))
+    return replace(
+        batch,
+        tree=tree,
+        labels=np.where(counts > 0, batch.input_ids, IGNORE_INDEX),
+        loss_weights=counts.astype(np.float32),
+        num_loss_tokens=len(targets),
     )
 
 

@@ -1,7 +1,6 @@
 """Layout of packs in one row: the only code that makes boundaries."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from brimful.base.ragged import starts_of
 from brimful.base.typing import IGNORE_INDEX, Int32Array
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
-from brimful.collate.extras import PackExtras, names_of, with_extras
+from brimful.collate.extras import PackExtras, names_of, with_extras, with_targets
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import Row, writer
 from brimful.errors import CollateError
@@ -138,11 +137,7 @@ def _with_tree(batch: PackedBatch, packs: Sequence[Pack]) -> PackedBatch:
     size = batch.num_tokens
     depths = np.concatenate([pack.starts for pack in packs])
     batch.position_ids[:size] += np.repeat(depths, batch.lengths[: batch.num_segments])
-    loss_mask = np.concatenate([pack.loss_mask for pack in packs])
-    batch.labels[:size] = np.where(loss_mask, batch.input_ids[:size], IGNORE_INDEX)
-    targets = tree.target_places(tree.places(batch.cu_seqlens)).values
-    weights = np.bincount(targets, minlength=len(batch.input_ids)).astype(np.float32)
-    return replace(batch, tree=tree, loss_weights=weights, num_loss_tokens=len(targets))
+    return with_targets(batch, tree)
 
 
 def indexed_mask(batch: PackedBatch) -> Int32Array:

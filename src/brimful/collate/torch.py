@@ -10,7 +10,7 @@ import numpy as np
 import torch  # noqa: F401  imported so that a missing torch is an error immediately, not at the first batch
 
 from brimful.base.arguments import understands
-from brimful.base.checks import check_type
+from brimful.base.checks import check_type, choice_of
 from brimful.base.typing import Float32Array
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
@@ -21,6 +21,8 @@ from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, token_weights
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
+from brimful.collate.trees.branch import Branch
+from brimful.collate.trees.fork import forked_features
 from brimful.errors import CollateError, SettingsError
 from brimful.store.shards import Pack
 
@@ -52,6 +54,9 @@ class PackCollator:
         mrope: give batches of text four rows of positions too: text first, then time, height and
             width. Models with such positions (Qwen2-VL and similar) need them to isolate samples.
             Without it, attention crosses samples in packs of text in such a model.
+        branch: form of the loss of trees, at the branches of a trunk. ``"fork"``: each branch
+            repeats the last token of its trunk, so that labels stay one for each token. ``"index"``:
+            the batch names the place that predicts each target. ``Branch`` explains both.
         media: makes the pixels, spectrograms and positions of packs with media:
             ``media.collate.MediaFeatures``. For plain samples, which already have features, it
             makes the positions.
@@ -78,6 +83,7 @@ class PackCollator:
         loss_weights: Callable[[PackedBatch], Float32Array] | str | None = None,
         position_start: int = 0,
         mrope: bool = False,
+        branch: Branch | str = Branch.FORK,
         media: Callable[[Pack], PackExtras] | None = None,
     ) -> None:
         self.dialect = dialect_of(dialect)
@@ -96,6 +102,7 @@ class PackCollator:
         self._loss_weights = loss_weights
         self._position_start = position_start
         self._mrope = mrope
+        self._branch = choice_of(Branch, branch, argument="branch")
         self.media = media
         if position_start and not self.dialect.any_start:
             raise SettingsError(
@@ -200,6 +207,9 @@ class PackCollator:
         ]
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
+        has_trees = any(pack.tree is not None for pack in packs)
+        if has_trees and self._branch is Branch.FORK:
+            packs, extras = forked_features(packs, extras)
         fill, start = self.pad_token_id, self._position_start
         rows, padding = [slice(None)], Padding() if self.dialect.row_per_sample else self.padding
         if self.dialect.row_per_pack:
@@ -224,9 +234,9 @@ class PackCollator:
                 else batch
                 for batch in batches
             ]
-        if self._loss_weights is None:
-            return batches
-        return [replace(batch, loss_weights=self._loss_weights(batch)) for batch in batches]
+        if self._loss_weights is not None:
+            batches = [replace(batch, loss_weights=self._loss_weights(batch)) for batch in batches]
+        return [self._branch.apply(batch) for batch in batches] if has_trees else batches
 
     def _row_padding(self, rows: Sequence[Sequence[Pack]]) -> Padding:
         """Return padding that gives all rows the length of the longest, plus the dialect's spare

@@ -58,7 +58,7 @@ class Dialect:
 DIALECTS: dict[str, Dialect] = {
     entry.name: entry
     for entry in (
-        Dialect("transformers", "one_row", any_start=True),
+        Dialect("transformers", "one_row", any_start=True, takes_trees=True),
         Dialect("trl", "one_row"),
         Dialect("ms_swift", "one_row"),
         Dialect("megatron", "megatron", labels_shifted=True),
@@ -72,8 +72,8 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("llama_factory", "several_rows", row_per_pack=True, spare_tokens=1),
         Dialect("axolotl", "several_rows", row_per_pack=True),
         Dialect("flex_attention", "flex_attention", any_start=True),
-        Dialect("dense_mask", "masks", any_start=True),
-        Dialect("dense_mask_additive", "masks", any_start=True),
+        Dialect("dense_mask", "masks", any_start=True, takes_trees=True),
+        Dialect("dense_mask_additive", "masks", any_start=True, takes_trees=True),
         Dialect("plain", "several_rows", row_per_sample=True, any_start=True),
     )
 }

@@ -5,7 +5,12 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import divisor_if_no_target, other_tensors, token_row
+from brimful.collate.dialects.tensors import (
+    divisor_if_no_target,
+    other_tensors,
+    token_row,
+    tree_tensors,
+)
 
 
 def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
@@ -21,15 +26,21 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
     ==========================================  =====================================================
 
     The mask takes 64 MiB at T = 8,192, and four times as much at twice the length. Padding attends
-    to padding, because an empty row of the softmax would be NaN.
+    to padding, because an empty row of the softmax would be NaN. A row of trees has ``parents``,
+    ``tree_in`` and ``tree_out`` too.
     """
-    segments = torch.from_numpy(batch.segment_index)
-    # True for keys of the query's segment up to the query.
-    mask = (segments[:, None] == segments[None, :]).tril_()
+    trees = tree_tensors(batch)
+    if trees:
+        mask = tree_mask(trees["tree_out"])
+    else:
+        segments = torch.from_numpy(batch.segment_index)
+        # True for keys of the query's segment up to the query.
+        mask = (segments[:, None] == segments[None, :]).tril_()
     return {
         **token_row(batch),
         "attention_mask": mask[None, None],
         "use_cache": False,
+        **trees,
         **divisor_if_no_target(batch),
         **other_tensors(batch),
     }
@@ -48,3 +59,17 @@ def to_dense_mask_additive(batch: PackedBatch) -> dict[str, Any]:
         ~is_visible, lowest
     )
     return tensors
+
+
+def tree_mask(tree_out: torch.Tensor) -> torch.Tensor:
+    """Return the mask of a row of trees: ``bool[T, T]``, true if the query attends to the key.
+
+    Args:
+        tree_out: ``int32[T]``, as in the batch.
+
+    >>> tree_mask(torch.tensor([4, 4, 3, 4])).int().tolist()
+    [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
+    """
+    places = torch.arange(len(tree_out), device=tree_out.device)
+    # A key sees no query before itself: the rest is the subtree of its segment.
+    return (places[:, None] < tree_out[None, :]).tril_()

@@ -18,7 +18,9 @@ from brimful.collate.dialects.tensors import (
     shifted_labels,
     thd_boundaries,
     token_row,
+    tree_tensors,
 )
+from brimful.collate.trees.visibility import attention_runs
 from brimful.errors import CollateError
 
 _KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
@@ -43,8 +45,30 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
-    Media arrays are added under their own names.
+    Media arrays are added under their own names. A row of trees has ``parents``, ``tree_in`` and
+    ``tree_out`` (``tree_tensors``), and in place of the boundaries one call of variable-length
+    attention with gathered keys and values, which ``use_tree_attention`` reads:
+
+    ==========================================  =====================================================
+    ``tree_kv_index``                           ``int64[K]``: the place of each key, run by run
+    ``tree_cu_seqlens_q, tree_cu_seqlens_k``    ``int32[R + 1]``: boundaries of the runs
+    ``tree_max_length_q, tree_max_length_k``    Python integers
+    ==========================================  =====================================================
     """
+    if batch.tree is not None:
+        runs = attention_runs(batch)
+        return {
+            **token_row(batch),
+            **tree_tensors(batch),
+            "tree_kv_index": torch.from_numpy(runs.kv_index),
+            "tree_cu_seqlens_q": torch.from_numpy(runs.cu_seqlens_q),
+            "tree_cu_seqlens_k": torch.from_numpy(runs.cu_seqlens_k),
+            "tree_max_length_q": runs.max_length_q,
+            "tree_max_length_k": runs.max_length_k,
+            "use_cache": False,
+            **divisor_if_no_target(batch),
+            **other_tensors(batch),
+        }
     # Written out, because this is called in each step: another dictionary costs as much as another
     # tensor.
     boundaries = torch.from_numpy(batch.cu_seqlens)

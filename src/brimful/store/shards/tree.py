@@ -103,14 +103,33 @@ class PackTree:
                 ends[parent] = max(ends[parent], ends[segment])
         return np.array(ends, dtype=np.int64)
 
+    def samples_through(self, segments: AnyIntArray) -> Int64Array:
+        """Return the samples whose paths have any of the segments, ascending: their numbers in
+        ``ends``.
+
+        >>> tree = PackTree(np.array([-1, 0, 0, 2, 2]), np.array([1, 3, 4]), _NO_SPANS, np.zeros(3, int))
+        >>> tree.samples_through(np.array([2])).tolist()
+        [1, 2]
+        """
+        begins, ends = np.searchsorted(self.ends, [segments, self.subtree_ends()[segments]])
+        return np.unique(ranges(begins, ends - begins))
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PackTree) and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__slots__
         )
 
-    def without_targets(self) -> PackTree:
-        """Return the same tree of samples without targets."""
-        return PackTree(self.parents, self.ends, _NO_SPANS, np.zeros_like(self.ends))
+    def without_targets(self, samples: AnyIntArray | None = None) -> PackTree:
+        """Return the same tree without the targets of some samples; of all if None.
+
+        >>> tree = PackTree(np.array([-1, 0]), np.array([0, 1]), np.array([1, 3, 2, 4, 5, 6]), np.array([1, 2]))
+        >>> tree.without_targets(np.array([0])).spans.tolist()
+        [2, 4, 5, 6]
+        """
+        sizes = self.span_sizes.copy()
+        sizes[slice(None) if samples is None else samples] = 0
+        is_kept = np.repeat(sizes == self.span_sizes, 2 * self.span_sizes)
+        return PackTree(self.parents, self.ends, self.spans[is_kept], sizes)
 
 
 def ends_of(parents: AnyIntArray, sample_ids: AnyIntArray, lengths: AnyIntArray) -> Int32Array:
