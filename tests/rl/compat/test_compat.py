@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -185,84 +184,6 @@ def test_the_packer_of_skyrl():
     lengths = lognormal(300)
     packer = theirs.FirstFitDecreasing(32768, 8, 8)
     assert len(skyrl.make_seq_packer("balanced", 32768, 8, 8).pack(lengths)) <= len(packer.pack(lengths))
-
-
-def rollouts(lengths):
-    return [
-        {
-            "input_ids": np.zeros(length, dtype=np.int64),
-            "completion_mask": np.ones(length, dtype=np.int64),
-            "group_id": number,
-        }
-        for number, length in enumerate(lengths)
-    ]
-
-
-def test_the_batcher_of_trl():
-    """Rows within the budget, none empty; too long ones are dropped and counted, too few wait."""
-    pytest.importorskip("torch")
-    from brimful.rl.compat.trl import TokenBudgetBatcher
-
-    metrics: dict[str, list[float]] = {}
-    batcher = TokenBudgetBatcher(rollouts([3, 9, 5, 6, 1, 1, 2]), 2, 8, metrics, window=4, rows_of=list)
-    with pytest.warns(UserWarning, match="exceeds token_budget=8"):
-        batches = list(batcher)
-    assert metrics == {"batch/dropped_oversize_total": [1.0]}
-    assert all(len(rows) == 2 and all(rows) for rows in batches)
-    assert sum(len(row) for rows in batches for row in rows) == 6
-    assert all(sum(len(sample["input_ids"]) for sample in row) <= 8 for rows in batches for row in rows)
-    with pytest.warns(UserWarning, match="1 rollouts are too few for 2 rows"):
-        assert list(TokenBudgetBatcher(rollouts([3]), 2, 8, {}, rows_of=list)) == []
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
-@pytest.mark.parametrize("window", [1, 4, 16])
-def test_an_empty_rollout_loses_no_other(ranks, window):
-    """Without it one empty rollout kept every later window from being planned, and the samples of a stream piled up."""
-    pytest.importorskip("torch")
-    from brimful.rl.compat.trl import TokenBudgetBatcher
-
-    metrics: dict[str, list[float]] = {}
-    lengths = [int(length) for length in np.random.default_rng(window).integers(1, 9, 301)]
-    lengths[5] = 0
-    taken = []
-
-    def stream():
-        for rollout in rollouts(lengths):
-            taken.append(rollout)
-            yield rollout
-
-    served = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for rows in TokenBudgetBatcher(stream(), ranks, 8, metrics, window=window, rows_of=list):
-            assert [bool(row) for row in rows] == [True] * ranks
-            served += [sample["group_id"] for row in rows for sample in row]
-            assert len(taken) - len(served) <= window + 2 * ranks, "the window grows"
-    assert str(caught[0].message) == "a rollout of 0 tokens is empty and is dropped"
-    assert metrics == {"batch/dropped_empty_total": [1.0]}
-    assert len(set(served)) == len(served) > 300 - ranks
-
-
-def test_a_window_of_no_sample_is_refused():
-    pytest.importorskip("torch")
-    from brimful.rl.compat.trl import TokenBudgetBatcher
-
-    with pytest.raises(SettingsError, match="window"):
-        TokenBudgetBatcher([], 1, 8, {}, window=0)
-
-
-def test_rows_are_those_of_trl():
-    """Its collator takes rows that know their samples."""
-    pytest.importorskip("torch")
-    trainer = pytest.importorskip("trl.experimental.async_grpo.async_grpo_trainer", exc_type=ImportError)
-    from brimful.rl.compat.trl import TokenBudgetBatcher
-
-    assert names_of(trainer.TokenBudgetBatcher) == names_of(TokenBudgetBatcher)[:4]
-    if not hasattr(trainer, "TreeRow"):
-        pytest.skip("this TRL makes no trees")
-    (rows,) = list(TokenBudgetBatcher(rollouts([3, 3, 5]), 1, 16, {}))
-    assert isinstance(rows[0], trainer.TreeRow)
 
 
 def test_the_scheduler_of_megatron():

@@ -8,7 +8,7 @@ To use one, replace one import:
 ``compat.slime``        ``get_seqlen_balanced_partitions``, ``build_dp_schedule``
 ``compat.nemo_rl``      ``SequencePacker``, ``get_packer``
 ``compat.skyrl``        ``make_seq_packer``
-``compat.trl``          ``TokenBudgetBatcher``
+``compat.trl``          ``TokenBudgetBatcher``, ``TreeRow``
 ``compat.megatron``     ``balanced_cp_scheduler``
 ======================  ==============================================================================
 

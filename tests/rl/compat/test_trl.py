@@ -1,0 +1,151 @@
+"""Rows and batcher of TRL, beside TRL's own where it is installed."""
+
+import inspect
+import warnings
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from brimful.errors import SettingsError  # noqa: E402
+from brimful.rl.compat.trl import TokenBudgetBatcher, TreeRow  # noqa: E402
+
+
+def rollout(ids, mask, group=0):
+    length = len(ids)
+    return {
+        "input_ids": torch.tensor(ids),
+        "completion_mask": torch.tensor(mask),
+        "old_log_probs": -torch.rand(length, generator=torch.Generator().manual_seed(length)),
+        "advantage": 0.1 * length + group,
+        "group_id": group,
+        "metrics": {},
+    }
+
+
+IDS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
+ROLLOUTS = st.lists(
+    IDS.flatmap(
+        lambda ids: st.builds(
+            rollout, st.just(ids), st.lists(st.integers(0, 1), min_size=len(ids), max_size=len(ids)), st.integers(0, 3)
+        )
+    ),
+    min_size=1,
+    max_size=14,
+)
+"""Rollouts of which many share, some are equal, and some end where others go on."""
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """TRL's module of rows."""
+    return pytest.importorskip("trl.experimental.async_grpo.packing", exc_type=ImportError)
+
+
+@given(rollouts=ROLLOUTS, budget=st.integers(0, 60))
+def test_rows_are_those_of_trl(theirs, rollouts, budget):
+    """Equal in every element: the order of the row, its segments and paths, each target of each sample."""
+    one, other = theirs.TreeRow(), TreeRow()
+    for sample in rollouts:
+        assert one.fits(sample, budget) == other.fits(sample, budget)
+        one.add(sample)
+        other.add(sample)
+        assert one.tokens == other.tokens.tolist()
+        assert (one.groups, one.trained, one.load) == (other.groups, other.trained, other.load)
+    assert one.samples == other.samples
+    expected, packed = one.pack(), other.pack()
+    assert list(expected) == list(packed)
+    for name, tensor in expected.items():
+        assert tensor.dtype == packed[name].dtype, name
+        assert torch.equal(tensor, packed[name]), name
+
+
+def test_the_collator_of_trl_takes_our_rows():
+    """Its batch and its metrics are the same as with its own rows."""
+    trainer = pytest.importorskip("trl.experimental.async_grpo.async_grpo_trainer", exc_type=ImportError)
+    if not hasattr(trainer, "TreeRow"):
+        pytest.skip("this TRL makes no trees")
+    samples = [rollout([5, 6, 7, 8], [0, 0, 1, 1]), rollout([5, 6, 7, 9], [0, 0, 1, 1]), rollout([3, 4], [0, 1], 1)]
+    batches = []
+    for kind in (trainer.TreeRow, TreeRow):
+        rows = [kind(), kind()]
+        for number, sample in enumerate(samples):
+            rows[number // 2].add(sample)
+        collator = trainer.DataCollatorForRollout(0, num_processes=2, metrics=defaultdict(list), token_budget=8)
+        batches.append((collator([rows]), collator.metrics))
+    (expected, their_metrics), (batch, metrics) = batches
+    assert metrics == their_metrics
+    assert list(batch) == list(expected)
+    assert all(torch.equal(batch[name], expected[name]) for name in expected)
+
+
+def flat_rollouts(lengths):
+    return [
+        {
+            "input_ids": np.zeros(length, dtype=np.int64),
+            "completion_mask": np.ones(length, dtype=np.int64),
+            "group_id": number,
+        }
+        for number, length in enumerate(lengths)
+    ]
+
+
+def test_the_batcher_of_trl():
+    """Rows within the budget, none empty; too long ones are dropped and counted, too few wait."""
+    metrics: dict[str, list[float]] = {}
+    batcher = TokenBudgetBatcher(flat_rollouts([3, 9, 5, 6, 1, 1, 2]), 2, 8, metrics, window=4, rows_of=list)
+    with pytest.warns(UserWarning, match="exceeds token_budget=8"):
+        batches = list(batcher)
+    assert metrics == {"batch/dropped_oversize_total": [1.0]}
+    assert all(len(rows) == 2 and all(rows) for rows in batches)
+    assert sum(len(row) for rows in batches for row in rows) == 6
+    assert all(sum(len(sample["input_ids"]) for sample in row) <= 8 for rows in batches for row in rows)
+    with pytest.warns(UserWarning, match="1 rollouts are too few for 2 rows"):
+        assert list(TokenBudgetBatcher(flat_rollouts([3]), 2, 8, {}, rows_of=list)) == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+@pytest.mark.parametrize("window", [1, 4, 16])
+def test_an_empty_rollout_loses_no_other(ranks, window):
+    """Without it one empty rollout kept every later window from being planned, and the samples of a stream piled up."""
+    metrics: dict[str, list[float]] = {}
+    lengths = [int(length) for length in np.random.default_rng(window).integers(1, 9, 301)]
+    lengths[5] = 0
+    taken = []
+
+    def stream():
+        for rollout in flat_rollouts(lengths):
+            taken.append(rollout)
+            yield rollout
+
+    served = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows in TokenBudgetBatcher(stream(), ranks, 8, metrics, window=window, rows_of=list):
+            assert [bool(row) for row in rows] == [True] * ranks
+            served += [sample["group_id"] for row in rows for sample in row]
+            assert len(taken) - len(served) <= window + 2 * ranks, "the window grows"
+    assert str(caught[0].message) == "a rollout of 0 tokens is empty and is dropped"
+    assert metrics == {"batch/dropped_empty_total": [1.0]}
+    assert len(set(served)) == len(served) > 300 - ranks
+
+
+def test_a_window_of_no_sample_is_refused():
+    with pytest.raises(SettingsError, match="window"):
+        TokenBudgetBatcher([], 1, 8, {}, window=0)
+
+
+def test_signatures_are_those_of_trl():
+    trainer = pytest.importorskip("trl.experimental.async_grpo.async_grpo_trainer", exc_type=ImportError)
+
+    def names_of(function):
+        return list(inspect.signature(function).parameters)
+
+    assert names_of(trainer.TokenBudgetBatcher) == names_of(TokenBudgetBatcher)[:4]
+    if hasattr(trainer, "TreeRow"):
+        for name in ("__init__", "fits", "add", "pack"):
+            assert names_of(getattr(trainer.TreeRow, name)) == names_of(getattr(TreeRow, name))
