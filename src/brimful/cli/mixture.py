@@ -35,6 +35,7 @@ _OF_DATA = (
     "split",
     "subset",
     "media_dir",
+    "per_turn",
 )
 """Keys of the file: limits of a source, keys of the whole mixture, and of the data of a source."""
 
@@ -173,6 +174,9 @@ def _source(path: str, source: FileEntry) -> dict[str, Any]:
                 isinstance(item, str) for pair in value.items() for item in pair
             ):
                 raise wrong_value(entry, "names such as `messages: dialogue`")
+        elif key == "per_turn":
+            if not isinstance(value, bool):
+                raise wrong_value(entry, "true or false")
         elif key in _OF_DATA:
             if not isinstance(value, str):
                 raise wrong_value(entry, "one text")

@@ -133,11 +133,8 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     progress = progress_of(options)
     # A detected format is not reported if the first row does not have it.
     if source.detected and not isinstance(next(source.read(0, 1)), BadSampleError):
-        of_rows = (
-            f" of {counted(len(source) // source.group_size, 'row')}"
-            if source.group_size > 1
-            else ""
-        )
+        num_rows = source.rows.num_rows
+        of_rows = "" if num_rows == len(source) else f" of {counted(num_rows, 'row')}"
         samples = counted(len(source), "sample") + of_rows
         progress.say(f"{source.title}: {samples}, format {source.format_name} (detected)")
     tokenizer = getattr(encoder, "tokenizer", None)

@@ -276,7 +276,7 @@ media_place_options = options_of(SourceSettings, "Media", "media_dir", "media_ou
 file_options = grouped(
     "Source",
     row_options,
-    options_of(SourceSettings, "Source", "text_unit", "split", "config", "max_samples"),
+    options_of(SourceSettings, "Source", "text_unit", "split", "config", "max_samples", "per_turn"),
 )
 source_options = grouped(
     "Source",

@@ -22,7 +22,14 @@ from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.turns import SwallowedText, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
-from brimful.sources.sample import Message, PlainMessages, Sample, unusual_messages
+from brimful.sources.sample import (
+    Message,
+    PlainMessages,
+    Sample,
+    is_empty,
+    unusual_messages,
+    weight,
+)
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
@@ -366,13 +373,13 @@ class ChatEncoder(RenderingEncoder):
         if type(messages) is PlainMessages:
             return True
         return not any(
-            "weight" in message or "loss_weight" in message or _is_empty(message)
+            "weight" in message or "loss_weight" in message or is_empty(message)
             for message in unusual_messages(messages)
         )
 
     def _may_hide(self, context: _Rendering) -> bool:
         if self._marks_turns:
-            return any(_weight(message) == 0 for message in _answers_of(context.chat))
+            return any(weight(message) == 0 for message in _answers_of(context.chat))
         return context.text.skeleton is None
 
     def _target_spans(self, context: _Rendering, text: str) -> Sequence[Span]:
@@ -402,9 +409,9 @@ class ChatEncoder(RenderingEncoder):
         if self.train_on is TrainOn.LAST:
             turns, answers = turns[-1:], answers[-1:]
         # If all answers are empty, the ends of turns are not worth training on.
-        if all(map(_is_empty, answers)):
+        if all(map(is_empty, answers)):
             return []
-        if any(_weight(message) == 0 for message in answers):
+        if any(weight(message) == 0 for message in answers):
             # Weights belong to answers, so each turn has to belong to a known answer.
             if len(turns) != len(answers):
                 raise AssistantTurnsError(
@@ -413,7 +420,7 @@ class ChatEncoder(RenderingEncoder):
                     "or use a template that marks each"
                 )
             turns = [
-                turn for turn, message in zip(turns, answers, strict=True) if _weight(message) != 0
+                turn for turn, message in zip(turns, answers, strict=True) if weight(message) != 0
             ]
         return [(start, end) for turn in turns for start, end in turn if start < end]
 
@@ -459,9 +466,9 @@ class ChatEncoder(RenderingEncoder):
                 "" if is_usual else f" (its roles: {', '.join(roles)})"
             )
         trained_answers = answers[-1:] if self.train_on is TrainOn.LAST else answers
-        if all(_weight(message) == 0 for message in trained_answers):
+        if all(weight(message) == 0 for message in trained_answers):
             return "its answers have weight 0"
-        if all(map(_is_empty, trained_answers)):
+        if all(map(is_empty, trained_answers)):
             return "its answers are empty"
         return "the chat template marks none of its tokens as an answer"
 
@@ -500,12 +507,3 @@ def _without_reasoning(message: Message, is_inline: bool) -> Message:
 
 def _answers_of(sample: Sample) -> list[Message]:
     return [message for message in sample.messages or () if message["role"] == "assistant"]
-
-
-def _is_empty(message: Message) -> bool:
-    return not any(message.get(key) for key in ("content", "tool_calls", "reasoning_content"))
-
-
-def _weight(message: Message) -> Any:
-    weight = message.get("weight", message.get("loss_weight", 1))
-    return 1 if weight is None else weight

@@ -13,7 +13,7 @@ from brimful.base.checks import choice_of
 from brimful.base.typing import AnyPath
 from brimful.base.wings import MEDIA_ENCODER
 from brimful.base.wording import setting
-from brimful.encode.chat import ChatEncoder, Reasoning
+from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn
 from brimful.encode.encoder import Encoder, TokenEncoder
 from brimful.encode.text import CompletionEncoder, TextEncoder
 from brimful.encode.tokenizer import Tokenizer
@@ -161,6 +161,15 @@ def encoder_for(
             f"{setting('train_on')} has no effect on preferences, whose targets are their "
             "completions: leave it out"
         )
+    if source is not None and source.per_turn:
+        if mode is not Mode.CHAT:
+            raise SettingsError(
+                f"{setting('per_turn')} is for {setting('mode', Mode.CHAT.value)}, and the mode is "
+                f"{mode.value}"
+            )
+        if train_on not in (None, TrainOn.LAST):
+            raise _repeated_targets(train_on)
+        values["train_on"] = TrainOn.LAST
     if mode is Mode.TOKENS:
         return TokenEncoder(tokenizer)
     if tokenizer is None:
@@ -191,8 +200,21 @@ def as_encoder(source: Source, encoder: Encoder | AnyPath | Any) -> Encoder:
     """Return an encoder as it is; for a tokenizer or its name, the encoder for the source.
 
     Raises:
-        SettingsError: neither an encoder nor a tokenizer.
+        SettingsError: neither an encoder nor a tokenizer; or an encoder that would train answers of
+            a source ``per_turn`` several times.
     """
     if isinstance(encoder, Encoder):
+        train_on = encoder.train_on if isinstance(encoder, ChatEncoder) else TrainOn.LAST
+        if source.per_turn and train_on is not TrainOn.LAST:
+            raise _repeated_targets(train_on.value)
         return encoder
     return encoder_for(source, Tokenizer.of(encoder))
+
+
+def _repeated_targets(train_on: str) -> SettingsError:
+    """Return the error of targets that are in several samples of one conversation."""
+    return SettingsError(
+        f"with {setting('per_turn', True)} each answer is the only target of its sample, and "
+        f"{setting('train_on', train_on)} would train it again in each later one: choose "
+        f"{setting('train_on', TrainOn.LAST.value)}"
+    )

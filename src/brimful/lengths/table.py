@@ -42,6 +42,8 @@ class LengthTable:
         provenance: fingerprints and settings of source and encoder, for comparison.
         rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
         group_size: samples of one row, which are packed together; 1 for most.
+        num_rows: rows that the samples are of.
+        per_turn: true if each answer of a conversation is a sample.
         joins_rows: true if a sample is made of several rows, and must keep its beginning.
         targets: targets of the loss in each sample, not in the fingerprint; None if not measured.
         media_states: ``int64[num_samples]``, states of each sample's media files; None for texts.
@@ -80,6 +82,8 @@ class LengthTable:
         self.tokens = self.budgets["tokens"]
         self.provenance: dict[str, Any] = dict(provenance or {})
         self.group_size = int(self.provenance.get("group_size", 1))
+        self.per_turn = "num_rows" in self.provenance
+        self.num_rows = int(self.provenance.get("num_rows", len(self.tokens) // self.group_size))
         self.joins_rows = bool(self.provenance.get("has_mismatches", False))
         self.rejects, self.path = list(map(list, rejects)), path
         self.targets, self.media_states, self.prefixes = targets, media_states, prefixes

@@ -111,6 +111,7 @@ def _provenance(tables: Sequence[LengthTable]) -> dict[str, Any]:
         else first["source"],
         "parts": [part for table in tables for part in table.provenance["parts"]],
         "num_samples": sum(map(len, tables)),
+        **({"num_rows": sum(table.num_rows for table in tables)} if tables[0].per_turn else {}),
         "account": Account.sum(table.provenance.get("account", {}) for table in tables).as_dict(),
     }
 
@@ -129,11 +130,17 @@ def _differences(first: LengthTable, table: LengthTable) -> list[str]:
         names.append(f"samples of a row ({first.group_size} and {table.group_size})")
     if (first.prefixes is None) != (table.prefixes is None):
         names.append("share (one has prefixes that its samples share)")
+    if first.per_turn != table.per_turn:
+        names.append(f"answers as samples ({_per_turn(first)} and {_per_turn(table)})")
     if _kind_of_targets(first) != _kind_of_targets(table):
         names.append(f"targets ({_kind_of_targets(first)} and {_kind_of_targets(table)})")
     if ("source_fingerprint" in first.provenance) != ("source_fingerprint" in table.provenance):
         names.append("origin (one names its data and the other has plain numbers)")
     return list(dict.fromkeys(names))
+
+
+def _per_turn(table: LengthTable) -> str:
+    return "one each" if table.per_turn else "all in one"
 
 
 def _kind_of_targets(table: LengthTable) -> str:

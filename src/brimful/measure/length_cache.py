@@ -204,6 +204,7 @@ def _flags_of(
         "format": None if source.detected or len(source.formats) > 1 else source.format_name,
         "media_dir": None if is_near or not directories else directories[0],
         "media_outside": source.has_media_outside,
+        "per_turn": source.per_turn,
     }
     train_on = getattr(getattr(encoder, "train_on", None), "value", None)
     encoding: dict[str, Any] = {

@@ -182,6 +182,7 @@ def provenance_of(
         "parts": [list(member) for member in source.rows.members],
         "num_samples": len(source),
         **({"group_size": source.group_size} if source.group_size > 1 else {}),
+        **({"num_rows": source.rows.num_rows} if source.per_turn else {}),
         **({"has_mismatches": True} if source.joins_rows else {}),
     }
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.wording import setting
+from brimful.sources.answers import AnswerOfRow
 from brimful.sources.formats.conversation import as_text, as_tools, preview
 from brimful.sources.formats.messages import Messages, ShareGPT, as_sharegpt_message
 from brimful.sources.formats.row_format import RowFormat, register
@@ -29,13 +30,6 @@ ROTATED_ROWS = 8
 """Number of rows that rotate their answers among themselves: TRL's default
 ``per_device_train_batch_size``.
 """
-
-
-class AnswerOfRow(NamedTuple):
-    """A row of a preference, and which of its answers is meant: 0 for chosen, 1 for rejected."""
-
-    row: Any
-    answer: int
 
 
 class PreferenceRows(RowView):

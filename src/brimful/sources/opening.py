@@ -105,7 +105,9 @@ def open_source(
         text_unit: one document of a text file: the whole ``file``, or a ``line``.
         split: of a data set that has several; ``all`` takes every split of a directory.
         config: of a data set that has several configurations.
-        max_samples: number of samples to take from the beginning; None takes all.
+        max_samples: number of rows to take from the beginning; None takes all.
+        per_turn: make a sample of each answer of a conversation, after the turns before it, with
+            that answer as its only target; of each caption, if a medium has several.
         media: take rows with images, videos and audio, for an encoder that packs them; else they
             are refused.
         media_dir: directory to which media names in rows are relative; the directory of their file
@@ -127,18 +129,25 @@ def open_source(
     settings = row_settings(as_settings(SourceSettings, settings, options), media=media)
     if cache_dir is not None:
         path_of("cache_dir", cache_dir, "the path of a directory")
+    cache = None if cache_dir is None else Path(cache_dir)
     sources = data if isinstance(data, (list, tuple)) else [data]
     if sources and all(isinstance(source, Source) for source in sources):
-        names = ("format", "fields", "ignore", "prompt", "max_samples")
-        if any(getattr(settings, name) not in (None, ()) for name in names):
+        names = ("format", "fields", "ignore", "prompt", "max_samples", "per_turn")
+        if any(getattr(settings, name) not in (None, (), False) for name in names):
             raise SettingsError(
                 "open sources take no further options: give them where each is opened"
             )
         return sources[0] if len(sources) == 1 else Source.chained(sources, "several sources")
-    rows = _Opening(settings, None if cache_dir is None else Path(cache_dir)).rows(data)
+    rows = _Opening(settings, cache).rows(data)
     if settings.max_samples is not None:
         rows = _first_rows(rows, settings.max_samples)
-    return Source(rows, settings)
+    source = Source(rows, settings, cache)
+    if settings.per_turn and not source.per_turn:
+        raise SettingsError(
+            f"{setting('per_turn')} has no effect on rows of format {source.format_name}, which "
+            "have no turns: leave it out"
+        )
+    return source
 
 
 def row_settings(settings: _Settings, *, media: bool) -> _Settings:

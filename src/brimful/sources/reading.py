@@ -15,9 +15,10 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from pathlib import Path
 from typing import Any
 
 from brimful.base.checks import MalformedRowError
@@ -31,8 +32,10 @@ from brimful.media.media_places import (
     placed,
     placeholder,
 )
+from brimful.sources.answers import AnswerRows, row_of, sample_of_answer
 from brimful.sources.formats import RowFormat, suggested
 from brimful.sources.formats.row_format import REFUSED_COLUMNS
+from brimful.sources.rows import ROW_FAULTS, Rows
 from brimful.sources.sample import Message, PlainMessages, Sample, unusual_messages
 
 MESSAGE_KEYS = frozenset(
@@ -74,13 +77,30 @@ class Reading:
     format: RowFormat
     ignore: frozenset[str] = frozenset()
     media: MediaPlace | None = None
+    per_turn: bool = False
+    """True if the rows are parts of an ``AnswerRows``."""
+
+    def view(self, rows: Rows, cache: Path | None = None) -> Rows:
+        """Return the rows of a file as one row for each sample.
+
+        Args:
+            rows: of the file.
+            cache: directory of what is counted once; None for the default.
+        """
+        if self.format.view is not None:
+            return self.format.view(rows)
+        return AnswerRows(rows, self.format, cache) if self.per_turn else rows
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that decide, together with a row, the content of its sample."""
         settings = self.format.settings
         # The directory of the media is not among them: a copy elsewhere holds the same samples.
-        optional = {"ignore": sorted(self.ignore), "media": self.media is not None}
+        optional = {
+            "ignore": sorted(self.ignore),
+            "media": self.media is not None,
+            "per_turn": self.per_turn,
+        }
         return {**settings, **{name: value for name, value in optional.items() if value}}
 
     def read(
@@ -93,6 +113,37 @@ class Reading:
             rows: rows, or ``MalformedRowError`` of those that cannot be read.
             where: function from a sample id to file and line.
         """
+        return (self._read_answers if self.per_turn else self._read_rows)(sample_ids, rows, where)
+
+    def _read_answers(
+        self, sample_ids: Iterable[int], parts: Iterator[Any], where: Callable[[int], str]
+    ) -> Iterator[Sample | BadSampleError]:
+        """Yield the sample of each answer. Answers of one row follow one another: it is converted
+        once for them.
+        """
+        remaining_ids = iter(sample_ids)
+        while ids := [*islice(remaining_ids, _ROWS_AT_ONCE)]:
+            pairs = [*zip(ids, islice(parts, len(ids)), strict=False)]
+            runs = [[*run] for _, run in groupby(pairs, lambda pair: id(row_of(pair[1])))]
+            rows = [row_of(run[0][1]) for run in runs]
+            samples = self._read_rows([run[0][0] for run in runs], iter(rows), where)
+            for run, sample in zip(runs, samples, strict=True):
+                for sample_id, part in run:
+                    if isinstance(sample, BadSampleError):
+                        place = where(sample_id)
+                        yield BadSampleError(sample.reason, sample_id=sample_id, where=place)
+                    else:
+                        yield sample_of_answer(
+                            replace(sample, sample_id=sample_id),
+                            part.answer,
+                            are_alternatives=self.format.answers_are_alternatives,
+                        )
+            if len(pairs) < len(ids):
+                return
+
+    def _read_rows(
+        self, sample_ids: Iterable[int], rows: Iterator[Any], where: Callable[[int], str]
+    ) -> Iterator[Sample | BadSampleError]:
         if not self.format.has_conversations or self.media is not None:
             for sample_id, row in zip(sample_ids, rows, strict=False):
                 yield self.convert(sample_id, row, where)
@@ -115,9 +166,7 @@ class Reading:
             return self.sample(sample_id, row)
         except MalformedRowError as error:
             reason = str(error)
-        # A format may fail anywhere on values of unexpected types: that is this row's fault, and
-        # reading continues.
-        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        except ROW_FAULTS as error:
             reason = (
                 f"cannot be read as format {self.format.name} ({type(error).__name__}: {error})"
             )

@@ -33,6 +33,12 @@ machine.
 """
 
 
+ROW_FAULTS = (MalformedRowError, TypeError, ValueError, KeyError, AttributeError, RecursionError)
+"""Errors by which a format refuses a row. It may fail anywhere on values of unexpected types: that
+is the row's fault, and reading continues.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Rows ``start … stop-1`` with the fingerprint of their content.
@@ -137,6 +143,11 @@ class Rows(abc.ABC):
         """
 
     @property
+    def num_rows(self) -> int:
+        """Number of rows in storage: less than ``len`` if a row is several samples."""
+        return len(self)
+
+    @property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of all contents in order."""
         return fingerprint_of([block.fingerprint for block in self.blocks])
@@ -197,6 +208,10 @@ class ChainedRows(Rows):
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def num_rows(self) -> int:
+        return sum(part.num_rows for part in self.parts)
 
     def _part_of(self, index: int) -> int:
         """Return the number of the part that has a row."""
@@ -311,6 +326,10 @@ class RowView(WrappedRows):
 
     def __len__(self) -> int:
         return self.samples_per_row * len(self._rows)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._rows)
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         if start >= stop:

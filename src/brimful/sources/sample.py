@@ -91,6 +91,10 @@ class PlainMessages(list[Message]):
             texts,
         )
 
+    def first(self, count: int) -> "PlainMessages":
+        """Return the first messages."""
+        return self._made(self[:count], self.roles[:count], self.texts[:count])
+
     @classmethod
     def _made(
         cls, messages: list[Any], roles: tuple[str, ...], texts: list[str]
@@ -127,16 +131,52 @@ class MixedMessages(list[Message]):
         roles = [message.get("role") for message in messages]
         if set(map(type, roles)) != _ROLE_AND_TEXT[2] or not all(roles):
             return None
-        result = cls(messages)
-        result.roles = tuple(roles)
-        result.others = [
+        others = [
             index
             for index, message in enumerate(messages)
             if len(message) != 2
             or type(content := message.get("content")) is not str
             or not content
         ]
-        return result
+        return cls._made(messages, tuple(roles), others)
+
+    def first(self, count: int) -> "PlainMessages | MixedMessages":
+        """Return the first messages, which may all be plain."""
+        messages, roles = self[:count], self.roles[:count]
+        others = [index for index in self.others if index < count]
+        if not others:
+            return PlainMessages._made(messages, roles, [*map(_content_of, messages)])
+        return self._made(messages, roles, others)
+
+    @classmethod
+    def _made(
+        cls, messages: list[Any], roles: tuple[str, ...], others: list[int]
+    ) -> "MixedMessages":
+        mixed = cls(messages)
+        mixed.roles, mixed.others = roles, others
+        return mixed
+
+
+def first_messages(messages: Sequence[Message], count: int) -> Sequence[Message]:
+    """Return the first messages of a conversation, with what is known of them.
+
+    >>> first_messages(PlainMessages.of_texts(("user", "assistant"), ["hi", "ho"]), 1).texts
+    ['hi']
+    """
+    if isinstance(messages, (PlainMessages, MixedMessages)):
+        return messages.first(count)
+    return messages[:count]
+
+
+def is_empty(message: Message) -> bool:
+    """Return true for a message without content, tool calls and reasoning."""
+    return not any(message.get(key) for key in ("content", "tool_calls", "reasoning_content"))
+
+
+def weight(message: Message) -> Any:
+    """Return the weight of a message in the loss: 0 or 1."""
+    value = message.get("weight", message.get("loss_weight", 1))
+    return 1 if value is None else value
 
 
 def unusual_messages(messages: Sequence[Message]) -> Sequence[Message]:

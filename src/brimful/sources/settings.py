@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, TypeAlias
 
@@ -111,6 +111,11 @@ class SourceSettings(RowSettings):
         None, "Configuration (subset) of a data set with several.", "NAME", "--subset"
     )
     max_samples: int | None = option(None, "Take the first N samples: a trial run.", "N")
+    per_turn: bool = option(
+        False,
+        "Each answer of a conversation is a sample, after the turns before it, and is trained "
+        "alone; each caption of a medium too.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,3 +127,14 @@ class SourceSettings(RowSettings):
             raise SettingsError(
                 f"{setting('max_samples')} must be at least 1 and is {self.max_samples}"
             )
+
+    def reading(self, row_format: RowFormat, directory: str) -> Reading:
+        reading = super().reading(row_format, directory)
+        if not self.per_turn:
+            return reading
+        if row_format.view is not None:
+            raise SettingsError(
+                f"{setting('per_turn')} is for conversations, and rows of format "
+                f"{row_format.name} are already several samples each: leave it out"
+            )
+        return replace(reading, per_turn=row_format.has_turns)

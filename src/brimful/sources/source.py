@@ -9,6 +9,7 @@ from copy import copy
 from dataclasses import replace
 from itertools import accumulate, chain, groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from brimful.base.checks import index_of, setting_number
@@ -39,6 +40,8 @@ class Source:
     Args:
         rows: of one file, table or list, or several chained.
         settings: decide how the rows are read.
+        cache: directory of what is counted once (``brimful.sources.answers``); None for the
+            default.
 
     >>> from brimful.sources.memory import MemoryRows
     >>> source = Source(MemoryRows([{"question": "1+1?", "answer": "2"}]))
@@ -46,7 +49,9 @@ class Source:
     (1, 'question_answer', '2')
     """
 
-    def __init__(self, rows: Rows, settings: RowSettings = _DEFAULTS) -> None:
+    def __init__(
+        self, rows: Rows, settings: RowSettings = _DEFAULTS, cache: Path | None = None
+    ) -> None:
         parts = rows.parts if isinstance(rows, ChainedRows) else [rows]
         if len(rows) == 0:
             raise SourceError(f"{rows.title} is empty: it has no sample to pack")
@@ -59,8 +64,9 @@ class Source:
         views: list[Rows] = []
         sized_readings: list[tuple[int, Reading]] = []
         for part, row_format in zip(parts, formats, strict=True):
-            views.append(part if row_format.view is None else row_format.view(part))
-            sized_readings.append((len(views[-1]), settings.reading(row_format, part.directory)))
+            reading = settings.reading(row_format, part.directory)
+            views.append(reading.view(part, cache))
+            sized_readings.append((len(views[-1]), reading))
         rows = ChainedRows(views, rows.title) if isinstance(rows, ChainedRows) else views[0]
         self._set_rows(rows, sized_readings)
         self.detected = settings.format is None
@@ -105,6 +111,14 @@ class Source:
         """True if a sample is made of several rows: it depends on its neighbors, and must keep its
         beginning.
         """
+        kinds = {reading.per_turn for _, reading in sized_readings if reading.format.has_turns}
+        if len(kinds) > 1:
+            raise SettingsError(
+                f"{rows.title} holds conversations whose answers are samples among others that "
+                f"are one sample each: open all with {setting('per_turn', True)}, or none"
+            )
+        self.per_turn = True in kinds
+        """True if each answer of a conversation is a sample, which is trained alone."""
         # A run ends where the reading changes: neighboring files that are read alike form one run.
         self._runs: list[tuple[int, Reading]] = []
         start = 0

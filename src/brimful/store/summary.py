@@ -110,8 +110,8 @@ class PackSummary:
         stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
         unit = f", {self.unit}" if self.unit else ""
         first_rejected = f"; first: {self.first_rejected}" if self.first_rejected else ""
-        group_size = self.table.group_size
-        of_rows = f" of {ledger.samples_in // group_size:,} rows" if group_size > 1 else ""
+        num_rows = self.table.num_rows
+        of_rows = "" if num_rows == len(self.table) else f" of {num_rows:,} rows"
         return [
             f"samples        {ledger.samples_in:,}{of_rows} in {self.source} (format "
             f"{self.format}{unit})",

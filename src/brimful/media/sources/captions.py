@@ -21,7 +21,8 @@ class Caption(RowFormat):
 
     One row is one sample. The user asks for a description, the caption is the answer; further
     captions of a medium become further turns of the same chat, so that the medium costs its tokens
-    only once. A caption is a text or ``{"content": text}``.
+    only once. With ``per_turn`` each caption is a sample that answers the first turn, and all of
+    them have the same medium. A caption is a text or ``{"content": text}``.
 
     >>> row = {"image": "a.jpg", "captions": ["A cat.", {"content": "A cat on a mat."}]}
     >>> [message["content"] for message in Caption().convert(row)["messages"]]
@@ -31,6 +32,7 @@ class Caption(RowFormat):
     name = "caption"
     default_fields = {"caption": "caption", "captions": "captions", "prompt": "prompt"}
     required_fields = ("caption",)
+    answers_are_alternatives = True
     default_prompt = _FIRST
     puts_media_first = True
 

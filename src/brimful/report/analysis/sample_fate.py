@@ -153,6 +153,8 @@ def _origin(table: LengthTable, sample_id: int) -> str:
         if row < count:
             try:
                 source = open_source(title)
+                if table.per_turn and len(source) != count:
+                    source = open_source(title, per_turn=True)
             except (BrimfulError, OSError):
                 return f"row {row:,} of {title}"
             return (

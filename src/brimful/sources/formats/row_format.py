@@ -36,6 +36,10 @@ class RowFormat(abc.ABC):
     """Reason to refuse rows with one of the ``refused_columns`` in another format, up to the
     remedy.
     """
+    has_turns: ClassVar[bool] = True
+    """False if its rows are texts or tokens, not conversations."""
+    answers_are_alternatives: ClassVar[bool] = False
+    """True if each answer of a row follows its first turn alone when it is a sample of its own."""
     turn_keys: ClassVar[frozenset[str]] = frozenset()
     """Keys of a turn, if the first required field is a list of turns."""
     synonyms: ClassVar[Mapping[str, Sequence[str]]] = {}

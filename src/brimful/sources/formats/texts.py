@@ -27,6 +27,7 @@ class Text(RowFormat):
     name = "text"
     default_fields = {"text": "text"}
     required_fields = ("text",)
+    has_turns = False
     synonyms = {"text": ("text", "content", "document", "body", "article")}
 
     def matches(self, row: Any) -> bool:
@@ -59,6 +60,7 @@ class Tokens(RowFormat):
     name = "tokens"
     default_fields = {name: name for name in _NAMES}
     required_fields = ("input_ids",)
+    has_turns = False
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         self.get(row, "input_ids")

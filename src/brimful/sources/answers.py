@@ -1,0 +1,308 @@
+"""Answers of conversations, each a sample of its own together with the turns before it.
+
+A chat template may write the turns before an answer differently from answer to answer: it removes
+the thoughts of earlier ones. A model sees each answer after exactly such a text, so each answer is
+trained after its own rendering::
+
+    row 0    user  assistant  user  assistant        sample 0    user  assistant
+                                                     sample 1    user  assistant  user  assistant
+    row 1    user  assistant                         sample 2    user  assistant
+
+The number of answers of each row decides which row a sample belongs to. It is counted once, block
+by block, and kept in the cache by the content of the rows and the settings of their format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from brimful.base.checks import MalformedRowError
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.locks import cache_dir, exclusive
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import open_table, write_table
+from brimful.base.typing import Fingerprint, Int32Array
+from brimful.errors import BrimfulError
+from brimful.sources.rows import (
+    BLOCK_BYTES,
+    BLOCK_ROWS,
+    ROW_FAULTS,
+    Block,
+    Rows,
+    WrappedRows,
+)
+from brimful.sources.sample import Message, PlainMessages, Sample, first_messages, is_empty, weight
+
+if TYPE_CHECKING:
+    from brimful.sources.formats.row_format import RowFormat
+
+_KIND, _VERSION = "answers", 1
+
+_FEW_ROWS = 1024
+_FEW_BYTES = 1 << 18
+"""Rows and bytes up to which a block is counted whenever it is opened: its numbers are not kept."""
+
+_ROWS_AT_ONCE = 64
+
+_OBJECTS = {dict}
+
+
+class AnswerOfRow(NamedTuple):
+    """A row, and which of its answers is meant, from 0."""
+
+    row: Any
+    answer: int
+
+
+class AnswerRows(WrappedRows):
+    """Rows of conversations, each as often as it has answers; once if it has none or is malformed.
+
+    The samples of a row need not be in one pack.
+
+    Args:
+        rows: of one file or table.
+        row_format: format of the rows, which gives their turns.
+        cache: directory of kept numbers; None for the default.
+
+    >>> from brimful.sources.formats import format_named
+    >>> from brimful.sources.memory import MemoryRows
+    >>> turns = [{"role": role, "content": "x"} for role in ("user", "assistant", "assistant")]
+    >>> rows = AnswerRows(MemoryRows([{"messages": turns}, {}]), format_named("messages"))
+    >>> len(rows), rows.get(1).answer, rows.where(1), rows.where(2)
+    (3, 1, 'memory[0], answer 2', 'memory[1]')
+    """
+
+    def __init__(self, rows: Rows, row_format: RowFormat, cache: Path | None = None) -> None:
+        super().__init__(rows)
+        self._counts = _kept_counts(rows, row_format, cache)
+
+    @cached_property
+    def _edges(self) -> Any:
+        """``int64[num_rows + 1]``: the first sample of each row."""
+        return offsets_of(self._counts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_edges"}
+
+    def __len__(self) -> int:
+        return int(self._edges[-1])
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._counts)
+
+    def _row_of(self, index: int) -> int:
+        return int(np.searchsorted(self._edges, index, side="right")) - 1
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        if start >= stop:
+            return iter(())
+        first, last = self._row_of(start), self._row_of(stop - 1) + 1
+        counts = self._counts[first:last].tolist()
+        parts = chain.from_iterable(map(_parts, self._rows.read(first, last), counts))
+        begin = int(self._edges[first])
+        return islice(parts, start - begin, stop - begin)
+
+    def read_many(self, indices: Iterable[int]) -> Iterator[Any]:
+        pairs = [(row := self._row_of(index), index - int(self._edges[row])) for index in indices]
+        # A row is read once for all its answers.
+        numbers = dict.fromkeys(row for row, _ in pairs)
+        rows = dict(zip(numbers, self._rows.read_many(numbers), strict=True))
+        return (_part(rows[row], answer) for row, answer in pairs)
+
+    def where(self, index: int) -> str:
+        row = self._row_of(index)
+        place = self._rows.where(row)
+        if self._counts[row] == 1:
+            return place
+        return f"{place}, answer {index - int(self._edges[row]) + 1}"
+
+    @cached_property
+    def blocks(self) -> Sequence[Block]:
+        """The blocks of the rows; one of many samples, or of much text, in several pieces."""
+        return [piece for block in self._rows.blocks for piece in self._pieces(block)]
+
+    def _pieces(self, block: Block) -> Iterator[Block]:
+        counts = self._counts[block.start : block.stop]
+        # The text before an answer is rendered again for it: on average half of the row.
+        repeats = offsets_of(counts + 1) / 2
+        row_bytes = 0.0 if block.num_bytes is None else block.num_bytes / len(block)
+        begin = block.start
+        while begin < block.stop:
+            ends = (
+                np.searchsorted(self._edges, self._edges[begin] + BLOCK_ROWS, side="right") - 1,
+                block.stop
+                if not row_bytes
+                else block.start
+                + np.searchsorted(
+                    repeats, repeats[begin - block.start] + BLOCK_BYTES / row_bytes, side="right"
+                )
+                - 1,
+            )
+            stop = max(begin + 1, min(*map(int, ends), block.stop))
+            # A whole block keeps its own fingerprint; a piece is identified by its place in it.
+            is_whole = stop - begin == len(block)
+            identity = [] if is_whole else [begin - block.start, stop - block.start]
+            num_repeats = repeats[stop - block.start] - repeats[begin - block.start]
+            yield Block(
+                int(self._edges[begin]),
+                int(self._edges[stop]),
+                fingerprint_of([block.fingerprint, _KIND, *identity]),
+                None if block.num_bytes is None else int(num_repeats * row_bytes),
+            )
+            begin = stop
+
+    @property
+    def members(self) -> list[tuple[str, int]]:
+        titles, sizes = zip(*self._rows.members, strict=True)
+        edges = self._edges[offsets_of(sizes)]
+        return list(zip(titles, np.diff(edges).tolist(), strict=True))
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return fingerprint_of([self._rows.fingerprint, _KIND])
+
+    def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
+        row = int(np.searchsorted(self._edges, count))
+        # Some answers of a row are not an earlier state of a file.
+        if row == len(self._edges) or self._edges[row] != count:
+            return []
+        return [
+            fingerprint_of([fingerprint, _KIND])
+            for fingerprint in self._rows.prefix_fingerprints(row)
+        ]
+
+
+def _part(row: Any, answer: int) -> Any:
+    return row if isinstance(row, MalformedRowError) else AnswerOfRow(row, answer)
+
+
+def row_of(part: Any) -> Any:
+    """Return the row of a part that ``AnswerRows`` yields, or the error that says why it cannot be
+    read.
+    """
+    return part if isinstance(part, MalformedRowError) else part.row
+
+
+def _parts(row: Any, count: int) -> Iterable[Any]:
+    return map(_part, repeat(row, count), range(count))
+
+
+def _kept_counts(rows: Rows, row_format: RowFormat, cache: Path | None) -> Int32Array:
+    """Return the number of samples of each row; one process of many counts them."""
+    folder = (cache or cache_dir()) / "answers"
+    folder /= fingerprint_of([_VERSION, row_format.settings])[:16]
+    counts = np.empty(len(rows), dtype=np.int32)
+    missing: list[tuple[Block, Path]] = []
+    for block in rows.blocks:
+        if len(block) <= _FEW_ROWS and (block.num_bytes or 0) <= _FEW_BYTES:
+            counts[block.start : block.stop] = _counted(rows, block, row_format)
+            continue
+        path = folder / f"{block.fingerprint}.arrow"
+        kept = _load(path, len(block))
+        if kept is None:
+            missing.append((block, path))
+        else:
+            counts[block.start : block.stop] = kept
+    if missing:
+        with exclusive(folder / rows.fingerprint):
+            for block, path in missing:
+                # Another process may have counted it while this one waited for the lock.
+                kept = _load(path, len(block))
+                if kept is None:
+                    kept = _counted(rows, block, row_format)
+                    write_table(path, {"answers": kept}, {"kind": _KIND}, durable=False)
+                counts[block.start : block.stop] = kept
+    return counts
+
+
+def _load(path: Path, num_rows: int) -> Int32Array | None:
+    try:
+        counts = open_table(path).flat("answers")
+    except (FileNotFoundError, BrimfulError):
+        return None
+    return counts if len(counts) == num_rows else None
+
+
+def _counted(rows: Rows, block: Block, row_format: RowFormat) -> Int32Array:
+    """Return the number of samples of each row of a block: of its answers, at least 1."""
+    counts: list[int] = []
+    remaining = rows.read(block.start, block.stop)
+    while piece := [*islice(remaining, _ROWS_AT_ONCE)]:
+        conversations: Sequence[Sequence[Message] | None] = [None] * len(piece)
+        if row_format.has_conversations and set(map(type, piece)) == _OBJECTS:
+            conversations = row_format.conversations(piece)
+        for row, turns in zip(piece, conversations, strict=True):
+            messages = _turns(row, row_format) if turns is None else turns
+            counts.append(max(1, len(places_of_answers(messages))))
+    return np.array(counts, dtype=np.int32)
+
+
+def _turns(row: Any, row_format: RowFormat) -> Sequence[Message]:
+    """Return the turns of a row; none of a row that cannot be read."""
+    if isinstance(row, MalformedRowError):
+        return ()
+    try:
+        turns: Sequence[Message] = row_format.convert(row)["messages"]
+    except ROW_FAULTS:
+        return ()
+    return turns
+
+
+def places_of_answers(messages: Sequence[Message]) -> list[int]:
+    """Return the indices of the messages that are trained: the assistant's, unless they are empty
+    or have weight 0.
+
+    >>> call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}
+    >>> places_of_answers([{"role": "user", "content": "a"}, call, {"role": "assistant", "content": ""}])
+    [1]
+    """
+    if type(messages) is PlainMessages:
+        return [index for index, role in enumerate(messages.roles) if role == "assistant"]
+    return [
+        index
+        for index, message in enumerate(messages)
+        if message["role"] == "assistant" and not is_empty(message) and weight(message) != 0
+    ]
+
+
+def sample_of_answer(row: Sample, answer: int, *, are_alternatives: bool = False) -> Sample:
+    """Return the sample of one answer from the sample of the whole row.
+
+    Args:
+        row: the whole conversation; it stays whole if it has no answer.
+        answer: which of its answers, from 0.
+        are_alternatives: each answer follows the first turn alone, not the answers before it.
+
+    >>> turns = [{"role": role, "content": role} for role in ("user", "assistant") * 2]
+    >>> len(sample_of_answer(Sample(0, messages=turns), 0).messages)
+    2
+    """
+    messages = row.messages or ()
+    places = places_of_answers(messages)
+    if not places:
+        return row
+    place = places[answer]
+    if not are_alternatives:
+        kept: Sequence[int] = range(place + 1)
+        result = first_messages(messages, place + 1)
+    else:
+        kept = (0, place)
+        result = [messages[index] for index in kept]
+    media = row.media
+    if media:
+        edges = offsets_of([*map(_num_media, messages)]).tolist()
+        media = tuple(chain.from_iterable(media[edges[index] : edges[index + 1]] for index in kept))
+    return replace(row, messages=result, media=media)
+
+
+def _num_media(message: Message) -> int:
+    content = message.get("content")
+    return sum(part.get("type") != "text" for part in content) if type(content) is list else 0
