@@ -1,10 +1,11 @@
 """A preference is two samples with one prompt, whatever its project calls them."""
 
 import pickle
+from typing import Any
 
 import pytest
 
-from brimful import open_source
+from brimful import encoder_for, open_source
 from brimful.errors import BadSampleError, SettingsError
 from brimful.preferences.formats import PreferenceRows
 from brimful.sources.memory import MemoryRows
@@ -39,6 +40,20 @@ def test_one_row_is_two_samples(name):
     assert chosen.completion.num_prompt == rejected.completion.num_prompt == 1
     assert chosen.completion.other == list(rejected.messages or ())
     assert source.where(1) == "memory[0], rejected"
+
+
+@pytest.mark.parametrize("mode", ["chat", "completion"])
+def test_chosen_and_rejected_share_their_prompt(mode, data_dir, small_tokenizer):
+    """All tokens before the first target are equal, so that a tree holds them once."""
+    source = open_source(data_dir / "text" / "llama_factory_demo" / "dpo_en_demo.json", max_samples=50)
+    samples: list[Any] = [*source.read(0, 100)]
+    samples = [sample for sample in samples if mode == "chat" or len(sample.messages) == 2]
+    encoded: list[Any] = encoder_for(None, small_tokenizer, mode=mode).encode_batch(samples)
+    assert len(encoded) > 30
+    for chosen, rejected in zip(encoded[::2], encoded[1::2], strict=True):
+        begin = int(chosen.loss_mask.argmax())
+        assert int(rejected.loss_mask.argmax()) == begin > 0
+        assert chosen.input_ids[:begin].tolist() == rejected.input_ids[:begin].tolist()
 
 
 def test_texts_without_a_prompt_are_cut_where_they_differ():

@@ -28,7 +28,7 @@ from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir, exclusive
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import open_table, write_table
-from brimful.base.typing import Fingerprint, Int32Array
+from brimful.base.typing import Fingerprint, Int32Array, Offsets
 from brimful.errors import BrimfulError
 from brimful.sources.rows import (
     BLOCK_BYTES,
@@ -84,7 +84,7 @@ class AnswerRows(WrappedRows):
         self._counts = _kept_counts(rows, row_format, cache)
 
     @cached_property
-    def _edges(self) -> Any:
+    def _edges(self) -> Offsets:
         """``int64[num_rows + 1]``: the first sample of each row."""
         return offsets_of(self._counts)
 
@@ -130,32 +130,24 @@ class AnswerRows(WrappedRows):
         return [piece for block in self._rows.blocks for piece in self._pieces(block)]
 
     def _pieces(self, block: Block) -> Iterator[Block]:
-        counts = self._counts[block.start : block.stop]
-        # The text before an answer is rendered again for it: on average half of the row.
-        repeats = offsets_of(counts + 1) / 2
-        row_bytes = 0.0 if block.num_bytes is None else block.num_bytes / len(block)
-        begin = block.start
-        while begin < block.stop:
-            ends = (
-                np.searchsorted(self._edges, self._edges[begin] + BLOCK_ROWS, side="right") - 1,
-                block.stop
-                if not row_bytes
-                else block.start
-                + np.searchsorted(
-                    repeats, repeats[begin - block.start] + BLOCK_BYTES / row_bytes, side="right"
-                )
-                - 1,
+        edges = self._edges[block.start : block.stop + 1]
+        # The sample of an answer begins with all turns before it: on average with half of the row.
+        row_bytes = (block.num_bytes or 0) / len(block)
+        num_bytes = offsets_of(self._counts[block.start : block.stop] + 1) / 2 * row_bytes
+        begin = 0
+        while begin < len(block):
+            stop = min(
+                int(np.searchsorted(sizes, sizes[begin] + limit, side="right")) - 1
+                for sizes, limit in ((edges, BLOCK_ROWS), (num_bytes, BLOCK_BYTES))
             )
-            stop = max(begin + 1, min(*map(int, ends), block.stop))
-            # A whole block keeps its own fingerprint; a piece is identified by its place in it.
-            is_whole = stop - begin == len(block)
-            identity = [] if is_whole else [begin - block.start, stop - block.start]
-            num_repeats = repeats[stop - block.start] - repeats[begin - block.start]
+            stop = max(stop, begin + 1)
+            # A piece is identified by its place in the block.
+            identity = [] if stop - begin == len(block) else [begin, stop]
             yield Block(
-                int(self._edges[begin]),
-                int(self._edges[stop]),
+                int(edges[begin]),
+                int(edges[stop]),
                 fingerprint_of([block.fingerprint, _KIND, *identity]),
-                None if block.num_bytes is None else int(num_repeats * row_bytes),
+                None if block.num_bytes is None else int(num_bytes[stop] - num_bytes[begin]),
             )
             begin = stop
 

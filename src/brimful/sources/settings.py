@@ -104,18 +104,12 @@ class SourceSettings(RowSettings):
     """Settings of a data set that is complete."""
 
     text_unit: TextUnit = option("file", "What one document of a text file is.")
-    split: str | None = option(
-        None, "Split of a data set with several (all: every split in a directory).", "NAME"
-    )
+    split: str | None = option(None, "Split of the data (all: every one in a directory).", "NAME")
     config: str | None = option(
         None, "Configuration (subset) of a data set with several.", "NAME", "--subset"
     )
     max_samples: int | None = option(None, "Take the first N samples: a trial run.", "N")
-    per_turn: bool = option(
-        False,
-        "Each answer of a conversation is a sample, after the turns before it, and is trained "
-        "alone; each caption of a medium too.",
-    )
+    per_turn: bool = option(False, "Each answer of a chat is a sample, trained alone.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
