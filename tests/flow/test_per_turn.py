@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from brimful import ChatEncoder, PlanSettings, open_packs, open_source, pack_dataset
-from brimful.encode import encoder_for
+from brimful.encode import EncodedSamples, encoder_for
 from brimful.errors import CacheMismatchError, SettingsError
 from brimful.lengths import LengthTable
 from brimful.measure import join_tables, measure_lengths
@@ -94,7 +94,7 @@ def test_pictures_are_those_of_the_turns_so_far(small_qwen):
     options = {"media": test_media.encoder_of("qwen2-vl", small_qwen).family, "train_on": "last"}
     template = str(small_qwen / "chat_template_vl.jinja")
     encoder = encoder_for(per_turn, small_qwen, chat_template=template, **options)
-    found, expected = (encoder.encode_batch([*source.read(0, len(source))]) for source in (per_turn, by_hand))
+    found, expected = ([*EncodedSamples(source, encoder)] for source in (per_turn, by_hand))
     assert len(found) == len(expected) == 2 * len(whole)
     for one, other in zip(found, expected, strict=True):
         assert not one.difference(other)
@@ -109,9 +109,8 @@ def test_captions_share_all_before_them(small_qwen):
     source = open_source([row], media=True, per_turn=True)
     family = test_media.encoder_of("qwen2-vl", small_qwen).family
     template = str(small_qwen / "chat_template_vl.jinja")
-    one, other = encoder_for(source, small_qwen, chat_template=template, media=family).encode_batch(
-        [*source.read(0, 2)]
-    )
+    encoder = encoder_for(source, small_qwen, chat_template=template, media=family)
+    one, other = EncodedSamples(source, encoder)
     begin = int(one.loss_mask.argmax())
     assert int(other.loss_mask.argmax()) == begin > one.media[0].start + one.media[0].length
     assert one.input_ids[:begin].tolist() == other.input_ids[:begin].tolist()
@@ -170,8 +169,8 @@ def test_joined_tables_are_of_one_kind(rows_and_file, small_tokenizer, tmp_path)
 
 def test_targets_that_would_repeat_are_refused(rows_and_file, small_tokenizer):
     source = open_source(rows_and_file[0], per_turn=True)
-    assert encoder_for(source, small_tokenizer).train_on == "last"
-    assert encoder_for(source, small_tokenizer, train_on="last").train_on == "last"
+    assert encoder_for(source, small_tokenizer).label_settings == {"train_on": "last"}
+    assert encoder_for(source, small_tokenizer, train_on="last").label_settings == {"train_on": "last"}
     for train_on in ("assistant", "all"):
         message = f'train_on="{train_on}" would train it again in each later one: choose train_on="last"'
         with pytest.raises(SettingsError, match=message):

@@ -40,7 +40,7 @@ OTHERS = [
     {"role": "assistant", "content": ""},
     {"role": "assistant", "content": "a", "weight": 0},
 ]
-_turn = st.sampled_from(ANSWERS + OTHERS).map(lambda turn: dict(turn))
+_turn = st.sampled_from(ANSWERS + OTHERS)
 _row = st.lists(_turn, min_size=1, max_size=8).map(lambda messages: {"messages": messages})
 _rows = st.lists(_row | st.just({"messages": []}) | st.just({"messages": 3}), min_size=1, max_size=6)
 
