@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from brimful.base.ragged import offsets_of, positions_type, ranges
+from brimful.base.ragged import positions_type
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
@@ -20,12 +20,21 @@ from brimful.plan.packing import Packing, PackResult
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.trees.bound import bound_of_trees
+from brimful.plan.trees.emptying import emptied
 from brimful.plan.trees.forest import Forest
-from brimful.plan.trees.segments import TreeSegments, segments_of
+from brimful.plan.trees.segments import TreeSegments, loads_of_trees, packs_of, segments_of
 from brimful.plan.trees.subtree_fit import fragments_of
 
 Pack: TypeAlias = Callable[[Items, PlanSettings], PackResult[Packing]]
 """The packing of items that share nothing."""
+
+_CHEAP = 128
+"""Share of the capacity, as one in this number, up to which a trunk is cheap to repeat."""
+
+_CLOSE_ENOUGH = 0.001
+"""Distance from the bound, as a share of it, at which no other way is tried."""
+
+_NEVER = 2**62
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,21 +83,60 @@ def pack_trees(table: LengthTable, items: Items, settings: PlanSettings, pack: P
             f"not say it: measure with {setting('share', 'prefixes')}"
         )
     forest, rows = forest_of(items, table.prefixes, list(settings.budgets or {}))
-    fragments, loads = fragments_of(forest, items.capacities)
-    sizes = loads[:, 0].astype(np.int32) if loads.shape[1] == 1 else loads
-    result = pack(replace(items, sizes=sizes), settings)
-    counts = fragments.sizes[result.packs.items]
-    leaves = fragments.items[ranges(fragments.offsets[:-1][result.packs.items], counts)]
-    packs = Packing(offsets_of(counts)[result.packs.offsets], leaves)
-    segments = segments_of(forest, packs)
-    bound = bound_of_trees(forest, items.capacities).packs
+
+    def pack_loads(loads: Int64Array) -> PackResult[Packing]:
+        sizes = loads[:, 0].astype(np.int32) if loads.shape[1] == 1 else loads
+        return pack(replace(items, sizes=sizes), settings)
+
+    result = pack_forest(forest, items.capacities, pack_loads)
+    segments = segments_of(forest, result.packs)
     tokens_shared = int(forest.depths[: forest.num_leaves, 0].sum() - segments.lengths.sum())
-    return PackedTrees(
-        replace(result, packs=packs, bound=bound),
-        rows[segments.leaves].astype(positions_type(len(table))),
-        segments,
-        tokens_shared,
-    )
+    rows = rows[segments.leaves].astype(positions_type(len(table)))
+    return PackedTrees(result, rows, segments, tokens_shared)
+
+
+def pack_forest(
+    forest: Forest,
+    capacities: Int64Array,
+    pack: Callable[[Int64Array], PackResult[Packing]],
+) -> PackResult[Packing]:
+    """Pack leaves in two ways, and return the one with fewer packs, of these the one with fewer
+    tokens.
+
+    Trees above the capacity are cut (``fragments_of``): only these, or also the ones with a short
+    trunk, whose copies cost little and whose leaves fill packs. Then the emptiest packs are
+    emptied.
+
+    Args:
+        forest: no leaf alone exceeds a capacity.
+        capacities: ``int64[num_budgets]``, tokens first.
+        pack: packs items that share nothing, by their sizes, ``int64[num_items, num_budgets]``.
+
+    Returns:
+        Packs of leaves, ascending in each, with a bound on any plan of the forest.
+    """
+    bound = bound_of_trees(forest, capacities).packs
+    most = int(capacities[0])
+    offers: list[tuple[int, int, PackResult[Packing]]] = []
+    shortest = int(forest.depths[forest.num_leaves :, 0].min(initial=_NEVER))
+    for cheap in (0, most // _CHEAP):
+        if offers and (offers[0][0] <= bound * (1 + _CLOSE_ENOUGH) or shortest > cheap):
+            break
+        fragments, loads = fragments_of(forest, capacities, cheap=cheap)
+        if offers and int(loads[:, 0].sum()) > offers[0][0] * most:
+            break
+        result = pack(loads)
+        of_leaf = np.empty(forest.num_leaves, dtype=np.int64)
+        of_fragment = np.empty(len(fragments), dtype=np.int64)
+        of_fragment[result.packs.items] = np.repeat(
+            np.arange(len(result.packs)), result.packs.sizes
+        )
+        of_leaf[fragments.items] = np.repeat(of_fragment, fragments.sizes)
+        packs = packs_of(of_leaf, len(result.packs))
+        packs = emptied(forest, packs, capacities, least=bound)
+        tokens = int(loads_of_trees(forest, packs)[:, 0].sum())
+        offers.append((len(packs), tokens, replace(result, packs=packs, bound=bound)))
+    return min(offers, key=lambda offer: offer[:2])[2]
 
 
 def forest_of(items: Items, prefixes: Prefixes, budgets: list[str]) -> tuple[Forest, Int64Array]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.base.ragged import offsets_of
+from brimful.base.ragged import offsets_of, sums_of
 from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, Offsets
 from brimful.plan.packing import Packing
 from brimful.plan.trees.forest import Forest
@@ -53,12 +53,12 @@ def segments_of(forest: Forest, packs: Packing) -> TreeSegments:
 
     Args:
         forest: of all leaves.
-        packs: leaves, each once, in any order within a pack.
+        packs: leaves, each once, ascending within a pack.
     """
     pack = np.repeat(np.arange(len(packs)), packs.sizes)
-    order = np.lexsort((packs.items, pack))
-    leaves = packs.items[order].astype(np.int64)
-    shared = shared_with_previous(forest, packs.offsets, leaves)
+    leaves = packs.items.astype(np.int64, copy=False)
+    trunks = trunks_with_previous(forest, packs.offsets, leaves)
+    shared = np.where(trunks >= 0, forest.depths[trunks, 0], 0)
     ends = forest.depths[leaves, 0]
     # The trunks of the packs alone.
     own = Forest.found(ends[:, None], shared[:, None])
@@ -87,22 +87,14 @@ def segments_of(forest: Forest, packs: Packing) -> TreeSegments:
     )
 
 
-def shared_with_previous(forest: Forest, offsets: Offsets, leaves: Int64Array) -> Int64Array:
-    """Return the tokens that each leaf of some packs shares with the leaf before it in its pack, 0
-    for the first: ``int64[n]``.
+def trunks_with_previous(forest: Forest, offsets: Offsets, leaves: Int64Array) -> Int64Array:
+    """Return the deepest trunk that each leaf of some packs shares with the leaf before it in its
+    pack, -1 for none: ``int64[n]``.
 
     Args:
         forest: of all leaves.
         offsets: of the packs.
         leaves: ``int64[n]``, ascending within a pack.
-    """
-    trunks = trunks_with_previous(forest, offsets, leaves)
-    return np.where(trunks >= 0, forest.depths[trunks, 0], 0)
-
-
-def trunks_with_previous(forest: Forest, offsets: Offsets, leaves: Int64Array) -> Int64Array:
-    """Return the deepest trunk that each leaf of some packs shares with the leaf before it in its
-    pack, -1 for none: ``int64[n]``. Arguments are as in ``shared_with_previous``.
     """
     trunks = np.full(len(leaves), -1, dtype=np.int64)
     follows = np.ones(len(leaves), dtype=np.bool_)
@@ -110,3 +102,27 @@ def trunks_with_previous(forest: Forest, offsets: Offsets, leaves: Int64Array) -
     rows = np.flatnonzero(follows)
     trunks[rows] = forest.between(leaves[rows - 1], leaves[rows])
     return trunks
+
+
+def loads_of_trees(forest: Forest, packs: Packing) -> Int64Array:
+    """Return what each pack takes of each budget, with the room of forks:
+    ``int64[num_packs, num_budgets]``.
+
+    Args:
+        forest: of all leaves.
+        packs: leaves, ascending within a pack.
+    """
+    leaves = packs.items.astype(np.int64, copy=False)
+    trunks = trunks_with_previous(forest, packs.offsets, leaves)
+    added = forest.added_by(np.roll(leaves, 1), leaves, trunks)
+    return np.stack([sums_of(column, packs.offsets) for column in added.T], axis=1)
+
+
+def packs_of(pack: Int64Array, num_packs: int) -> Packing:
+    """Return the packs of leaves, ascending in each, by the pack of each leaf: ``int64[num_leaves]``.
+
+    >>> packs_of(np.array([1, 0, 1]), 2).as_lists()
+    [[1], [0, 2]]
+    """
+    sizes = np.bincount(pack, minlength=num_packs).astype(np.int64)
+    return Packing(offsets_of(sizes), np.argsort(pack, kind="stable"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-
 import numpy as np
 
+from brimful.base.compiling import compiled
 from brimful.base.ragged import offsets_of, ranges
-from brimful.base.typing import Int64Array
+from brimful.base.typing import BoolArray, Int64Array
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
@@ -15,11 +14,13 @@ from brimful.plan.packing import Packing
 from brimful.plan.trees.forest import Forest
 from brimful.plan.vector.pack_vectors import pack_vectors
 
-_FEW = 200
+_FEW = 256
 """Pieces of a trunk up to which they are placed one by one."""
 
 
-def fragments_of(forest: Forest, capacities: Int64Array) -> tuple[Packing, Int64Array]:
+def fragments_of(
+    forest: Forest, capacities: Int64Array, *, cheap: int = 0
+) -> tuple[Packing, Int64Array]:
     """Cut the trees that exceed a pack; the others are fragments as they are.
 
     At each trunk whose leaves do not fit one pack, what is below it is placed by best fit
@@ -36,92 +37,224 @@ def fragments_of(forest: Forest, capacities: Int64Array) -> tuple[Packing, Int64
     Args:
         forest: no leaf alone exceeds a capacity.
         capacities: ``int64[num_budgets]``.
+        cheap: trunks of at most this depth are cut too, into the subtrees below them.
 
     Returns:
         The leaves of each fragment, and the size of each, ``int64[num_fragments, num_budgets]``.
 
-    Cost: O(n), and O(p·log p) for the p pieces of each trunk that is cut.
+    Cost: O(n), and O(p·packs) for the p pieces of each trunk that exceeds a pack.
     """
     num_leaves, parents = forest.num_leaves, forest.parents
     num_nodes = len(parents)
     first, stop = np.arange(num_nodes), np.arange(1, num_nodes + 1)
     first[num_leaves:], stop[num_leaves:] = forest.first, forest.stop
-    loads = forest.loads(first, stop)
-    is_cut = np.asarray((loads > capacities).any(axis=1))
-    assert not is_cut[:num_leaves].any(), "a leaf exceeds a capacity"
+    # Each merge of pieces makes a new one, so there are at most twice as many.
+    loads = np.zeros((2 * num_nodes, len(capacities)), dtype=np.int64)
+    loads[:num_nodes] = forest.loads(first, stop)
+    is_large = np.asarray((loads[:num_nodes] > capacities).any(axis=1))
+    assert not is_large[:num_leaves].any(), "a leaf exceeds a capacity"
+    is_cut = is_large.copy()
+    is_cut[num_leaves:] |= forest.depths[num_leaves:, 0] <= cheap
     # The largest subtrees that stay whole.
     whole = np.flatnonzero(~is_cut & ((parents < 0) | is_cut[parents]))
-    trunks = np.flatnonzero(is_cut).tolist()
-    pieces: dict[int, list[int]] = {trunk: [] for trunk in trunks}
-    is_below_cut = parents[whole] >= 0
-    for node, trunk in zip(
-        whole[is_below_cut].tolist(), parents[whole[is_below_cut]].tolist(), strict=True
-    ):
-        pieces[trunk].append(node)
-    further_loads: list[Int64Array] = []  # of fragments, whose numbers follow the nodes
-    into: dict[int, int] = {}
-    for trunk in trunks:
-        members, upto, parent = pieces.pop(trunk), forest.depths[trunk], int(parents[trunk])
-        sizes = np.array(
-            [loads[n] if n < num_nodes else further_loads[n - num_nodes] for n in members]
-        )
-        sizes -= upto
-        # Each branch takes the room of a fork, except the first one in a pack.
-        sizes[:, 0] += [n >= num_nodes or bool(forest.is_branch[n]) for n in members]
-        room = capacities - upto
-        room[0] += 1
-        for pack in _best_fit(sizes, room):
-            load = upto + sizes[pack].sum(axis=0)
-            load[0] -= bool(sizes[pack, 0].any())
-            fragment = num_nodes + len(further_loads)
-            further_loads.append(load)
-            into.update((members[row], fragment) for row in pack)
-            if parent >= 0:
-                pieces[parent].append(fragment)
-    # Each piece follows to the fragment that it ended in; a fragment has a larger number than its
-    # pieces.
-    final = np.arange(num_nodes + len(further_loads))
-    for node in sorted(into, reverse=True):
-        final[node] = final[into[node]]
-    all_loads = np.concatenate([loads, np.array(further_loads).reshape(-1, loads.shape[1])])
-    fragments, numbers = np.unique(final[whole], return_inverse=True)
+    into = np.full(2 * num_nodes, -1, dtype=np.int64)
+    if is_large.any():
+        _merge_pieces(forest, capacities, whole, is_large, loads, into)
+    fragments, numbers = np.unique(_ends_of(into, whole), return_inverse=True)
     counts = (stop - first)[whole]
     order = np.argsort(numbers, kind="stable")
     leaves = ranges(first[whole[order]], counts[order])
     sizes = np.bincount(numbers, weights=counts).astype(np.int64)
-    return Packing(offsets_of(sizes), leaves), all_loads[fragments]
+    return Packing(offsets_of(sizes), leaves), loads[fragments]
 
 
-def _best_fit(sizes: Int64Array, room: Int64Array) -> list[list[int]]:
-    """Place pieces by best fit decreasing; several budgets, or many pieces, by the algorithms of
-    samples.
+def _ends_of(into: Int64Array, pieces: Int64Array) -> Int64Array:
+    """Return the piece that each piece ended in; ``into`` is the piece that each became part of, -1
+    for none.
     """
-    empty = np.flatnonzero(sizes[:, 0] == 0).tolist() if sizes.shape[1] == 1 else []
-    rows = np.flatnonzero(sizes[:, 0]) if empty else np.arange(len(sizes))
-    packs: list[list[int]]
+    while (moves := into[pieces] >= 0).any():
+        pieces = np.where(moves, into[pieces], pieces)
+    return pieces
+
+
+def _merge_pieces(
+    forest: Forest,
+    capacities: Int64Array,
+    whole: Int64Array,
+    is_large: BoolArray,
+    loads: Int64Array,
+    into: Int64Array,
+) -> None:
+    """Merge pieces at each large trunk, children before parents.
+
+    Args:
+        forest, capacities: see ``fragments_of``.
+        whole: nodes that stay whole: the first pieces.
+        is_large: ``bool[num_nodes]``: trunks that exceed a pack, and with them all above.
+        loads: ``int64[2 * num_nodes, num_budgets]``: size of each piece, from the root; the sizes
+            of merged pieces are written into it.
+        into: ``int64[2 * num_nodes]``: the piece that each piece became part of; the output.
+    """
+    parents, num_nodes = forest.parents, len(forest.parents)
+    # A piece below a trunk that is cut and not large goes up to the first one that is.
+    above = parents[whole]
+    while (rises := (above >= 0) & ~is_large[above]).any():
+        above = np.where(rises, parents[above], above)
+    # Pieces of each trunk as a linked list; the latest is the first.
+    head = np.full(num_nodes, -1, dtype=np.int64)
+    behind = np.full(2 * num_nodes, -1, dtype=np.int64)
+    below = np.flatnonzero(above >= 0)
+    order = below[np.argsort(above[below], kind="stable")]
+    members, trunks = whole[order], above[order]
+    is_last = np.append(trunks[1:] != trunks[:-1], True)
+    behind[members[1:]] = np.where(is_last[:-1], -1, members[:-1])
+    head[trunks[is_last]] = members[is_last]
+    large = np.flatnonzero(is_large)
+    merge = compiled(_merge_few, len(whole), sum_calls=True) or _merge_few
+    place, num_pieces = 0, num_nodes
+    while True:
+        place, num_pieces = merge(
+            large, place, parents, forest.depths, capacities, loads, into, head, behind, num_pieces
+        )
+        if place == len(large):
+            return
+        num_pieces = _merge_many(
+            int(large[place]), forest, capacities, loads, into, head, behind, num_pieces
+        )
+        place += 1
+
+
+def _merge_few(
+    large: Int64Array,
+    place: int,
+    parents: Int64Array,
+    depths: Int64Array,
+    capacities: Int64Array,
+    loads: Int64Array,
+    into: Int64Array,
+    head: Int64Array,
+    behind: Int64Array,
+    num_pieces: int,
+) -> tuple[int, int]:
+    """Merge the pieces of trunks until one has many; to be compiled.
+
+    Returns:
+        The place of this trunk in ``large``, and the number of pieces.
+    """
+    num_budgets = len(capacities)
+    members = np.empty(_FEW, dtype=np.int64)
+    pack_of = np.empty(_FEW, dtype=np.int64)
+    rooms = np.empty((_FEW, num_budgets), dtype=np.int64)
+    counts = np.empty(_FEW, dtype=np.int64)
+    merged = np.empty(_FEW, dtype=np.int64)
+    size = np.empty(num_budgets, dtype=np.int64)
+    for number in range(place, len(large)):
+        trunk = large[number]
+        count = 0
+        piece = head[trunk]
+        while piece >= 0 and count < _FEW:
+            # Largest first, equal ones in the order of the list.
+            slot = count
+            while slot > 0 and loads[members[slot - 1], 0] < loads[piece, 0]:
+                members[slot] = members[slot - 1]
+                slot -= 1
+            members[slot] = piece
+            count += 1
+            piece = behind[piece]
+        if piece >= 0:
+            return number, num_pieces
+        num_packs = 0
+        for row in range(count):
+            piece = members[row]
+            for budget in range(num_budgets):
+                size[budget] = loads[piece, budget] - depths[trunk, budget]
+            # A branch takes the room of a fork, except the first of a pack.
+            if size[0] > 0:
+                size[0] += 1
+            best = -1
+            for pack in range(num_packs):
+                fits = True
+                for budget in range(num_budgets):
+                    fits = fits and size[budget] <= rooms[pack, budget]
+                if fits and (best < 0 or rooms[pack, 0] < rooms[best, 0]):
+                    best = pack
+            if best < 0:
+                best = num_packs
+                num_packs += 1
+                for budget in range(num_budgets):
+                    rooms[best, budget] = capacities[budget] - depths[trunk, budget]
+                rooms[best, 0] += 1
+                counts[best] = 0
+            for budget in range(num_budgets):
+                rooms[best, budget] -= size[budget]
+            counts[best] += 1
+            merged[best] = piece
+            pack_of[row] = best
+        for pack in range(num_packs):
+            if counts[pack] == 1:
+                continue
+            merged[pack] = num_pieces
+            for budget in range(num_budgets):
+                loads[num_pieces, budget] = capacities[budget] - rooms[pack, budget]
+            if rooms[pack, 0] > capacities[0] - depths[trunk, 0]:
+                loads[num_pieces, 0] += 1  # no branch, and no room for a fork
+            num_pieces += 1
+        for row in range(count):
+            if counts[pack_of[row]] > 1:
+                into[members[row]] = merged[pack_of[row]]
+        parent = parents[trunk]
+        if parent >= 0:
+            for pack in range(num_packs):
+                behind[merged[pack]] = head[parent]
+                head[parent] = merged[pack]
+    return len(large), num_pieces
+
+
+def _merge_many(
+    trunk: int,
+    forest: Forest,
+    capacities: Int64Array,
+    loads: Int64Array,
+    into: Int64Array,
+    head: Int64Array,
+    behind: Int64Array,
+    num_pieces: int,
+) -> int:
+    """Merge the pieces of a trunk with many by the algorithms of samples; return the number of
+    pieces.
+    """
+    members = [int(head[trunk])]
+    while (piece := int(behind[members[-1]])) >= 0:
+        members.append(piece)
+    pieces = np.array(members)
+    room = capacities - forest.depths[trunk]
+    sizes = loads[pieces] - forest.depths[trunk]
+    sizes[:, 0] += sizes[:, 0] > 0
+    room[0] += 1
+    parent = int(forest.parents[trunk])
+    for pack in _packs_of_pieces(sizes, room):
+        merged = int(pieces[pack[0]])
+        if len(pack) > 1:
+            merged = num_pieces
+            num_pieces += 1
+            total = sizes[pack].sum(axis=0)
+            total[0] -= total[0] > 0
+            loads[merged] = forest.depths[trunk] + total
+            into[pieces[pack]] = merged
+        if parent >= 0:
+            behind[merged], head[parent] = head[parent], merged
+    return num_pieces
+
+
+def _packs_of_pieces(sizes: Int64Array, room: Int64Array) -> list[list[int]]:
     if sizes.shape[1] > 1:
-        packs = pack_vectors(sizes, capacities=room).packs.as_lists()
-    elif len(rows) > _FEW:
-        lengths = sizes[rows, 0]
-        counts = Histogram.of(lengths)
-        found = best_fit_decreasing(counts, capacity=int(room[0]))
-        packs = [
-            rows[p].tolist() for p in found.assign(decreasing_order(lengths, counts)).as_lists()
-        ]
-    else:
-        packs = []
-        rooms: list[tuple[int, int]] = []
-        for row in rows[np.argsort(-sizes[rows, 0], kind="stable")].tolist():
-            size = int(sizes[row, 0])
-            place = bisect_left(rooms, (size, -1))
-            if place == len(rooms):
-                left, pack = int(room[0]), len(packs)
-                packs.append([])
-            else:
-                left, pack = rooms.pop(place)
-            packs[pack].append(row)
-            insort(rooms, (left - size, pack))
-    if empty:
-        packs = packs or [[]]
-        packs[0] += empty
+        return pack_vectors(sizes, capacities=room).packs.as_lists()
+    rows = np.flatnonzero(sizes[:, 0])
+    lengths = sizes[rows, 0]
+    counts = Histogram.of(lengths)
+    found = best_fit_decreasing(counts, capacity=int(room[0]))
+    packs = [rows[p].tolist() for p in found.assign(decreasing_order(lengths, counts)).as_lists()]
+    # Leaves that end where the trunk ends take nothing.
+    packs = packs or [[]]
+    packs[0] += np.flatnonzero(sizes[:, 0] == 0).tolist()
     return packs
