@@ -55,6 +55,19 @@ def test_measure_gives_json_and_the_same_table_twice(chats: Path, tokenizer: Pat
     assert Path(first["path"]).stat().st_mtime_ns == written
 
 
+def test_measure_finds_prefixes(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Without it no plan on the command line could share them."""
+    words = ("measure", chats, "-o", tmp_path / "l", "--tokenizer", tokenizer, "--quiet")
+    run(*words, "--share", "prefixes", "--least-shared", "5", "--share-within", "row")
+    prefixes = LengthTable.open(tmp_path / "l").prefixes
+    assert prefixes is not None
+    assert (len(prefixes), prefixes.least, prefixes.shared.any()) == (6, 5, False)
+    run(*words, "--share", "prefixes", "--least-shared", "5", "--on-mismatch", "rebuild")
+    prefixes = LengthTable.open(tmp_path / "l").prefixes
+    assert prefixes is not None
+    assert prefixes.shared.max() >= 5
+
+
 def test_measure_takes_a_second_budget(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
     """Without it nobody can plan for equal numbers of loss tokens."""
     out, _ = run("measure", chats, "-o", tmp_path / "l", "--tokenizer", tokenizer, "--budget", "loss_tokens", "--quiet")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from brimful.base.fingerprint import (
 from brimful.base.ragged import offsets_of, ranges, starts_of
 from brimful.base.tables import Ragged, open_table, write_table
 from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, Lengths, Offsets, TokenIds
-from brimful.encode.encoded import EncodedSample, StoredSamples, joined_rows
-from brimful.encode.encoded_samples import EncodedSamples
+from brimful.encode.encoded import StoredSamples, joined_rows
 from brimful.encode.encoder import Encoder
-from brimful.errors import BrimfulError
+from brimful.errors import BadSampleError, BrimfulError
 from brimful.lengths.prefixes import Prefixes, find_prefixes
-from brimful.measure.block_task import BlockContext, BlockTask
+from brimful.measure.block_task import BlockContext, BlockTask, batches_of, in_halves
+from brimful.sources.source import Source
 
 HEADS, LONG_HEADS = HEAD_COLUMNS = ("prefix_heads", "prefix_long_heads")
 """Columns of a block's file: hashes of the first keys of each row, 0 for a shorter row."""
@@ -130,11 +131,35 @@ class _Window:
 
 @dataclass(frozen=True)
 class _WindowContext:
-    """Samples of all windows, their encoder, and the tokens that they must share."""
+    """Samples of all windows and their encoder, tokens that are kept, and the least shared."""
 
-    samples: StoredSamples | EncodedSamples
+    source: Source
     encoder: Encoder
+    stored: StoredSamples | None
     least: int
+
+    def read(self, sample_ids: Sequence[int]) -> tuple[Ragged, list[tuple[Any, ...]]]:
+        """Return the tokens of samples, and the media of each; encoded again if they are not kept.
+
+        Raises:
+            BadSampleError: a row that was measured cannot be read or encoded now.
+        """
+        if self.stored is not None:
+            samples = self.stored.read(sample_ids)
+            ids = joined_rows([sample.input_ids for sample in samples], np.int32)
+            return ids, [sample.attachments for sample in samples]
+        errors: list[BadSampleError] = []
+        rows, sizes = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
+        media: list[tuple[Any, ...]] = []
+        batches = batches_of(self.source.read_many(sample_ids), errors)
+        for _, batch in in_halves(partial(self.encoder.begin_encoding, targets=False), batches):
+            errors += batch.errors.values()
+            rows.append(batch.ids.values)
+            sizes.append(batch.lengths)
+            media += [batch.attachments.get(row, ()) for row in range(len(batch))]
+        for error in errors:
+            raise error if error.where else error.located(self.source.where(error.sample_id))
+        return Ragged(np.concatenate(rows), offsets_of(np.concatenate(sizes))), media
 
 
 def shared_prefixes(
@@ -180,7 +205,7 @@ def shared_prefixes(
         path = str(folder / name[:2] / f"{name}.arrow")
         windows.append(_Window(sample_ids, named, of_media, path))
     _run(
-        _WindowContext(stored or EncodedSamples(source, encoder), encoder, context.least_shared),
+        _WindowContext(source, encoder, stored, context.least_shared),
         windows,
         resources.for_work(is_small=stored is not None and len(windows) <= _FEW_WINDOWS),
         folder,
@@ -280,18 +305,16 @@ def _find_in_window(context: _WindowContext, window: _Window) -> int:
     """Compare the keys of one window, write its file and return the number of its tokens; runs in
     any process.
     """
-    samples: list[EncodedSample] = list(context.samples.read(window.sample_ids.tolist()))
-    ids = joined_rows([sample.input_ids for sample in samples], np.int32)
+    ids, media = context.read(window.sample_ids.tolist())
     keys: AnyIntArray = ids.values
     if window.numbers is not None:
-        media = {row: sample.attachments for row, sample in enumerate(samples)}
-        numbers = [window.numbers.row(row) for row in media]
-        keys = _with_numbers(ids.values, ids.offsets, media, numbers)
+        numbers = [window.numbers.row(row) for row in range(len(window))]
+        keys = _with_numbers(ids.values, ids.offsets, dict(enumerate(media)), numbers)
     found = find_prefixes(keys, ids.offsets, groups=window.groups, least=context.least)
     amounts = {name: np.zeros(len(window), dtype=np.int32) for name in context.encoder.budgets}
     for place in np.flatnonzero(found.shared).tolist() if amounts else ():
-        items = samples[found.order[place]].attachments
-        shared = [item for item in items if item.start + item.length <= found.shared[place]]
+        items, length = media[found.order[place]], found.shared[place]
+        shared = [item for item in items if item.start + item.length <= length]
         for name, size in context.encoder.sizes_of_media(shared).items():
             amounts[name][place] = size
     order = window.sample_ids[found.order]
