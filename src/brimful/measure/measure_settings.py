@@ -65,7 +65,7 @@ class SampleSettings:
         minimum=1,
     )
     share_within: ShareWithin = option(
-        "all", "Samples that may share: all, or the ones of one row, such as a preference."
+        "all", "Samples that may share: all, or the ones of one row (a preference, a conversation)."
     )
     execution: ExecutionLike = LOCAL
     progress: Progress | None = None
@@ -129,8 +129,10 @@ class MeasureSettings(SampleSettings):
             SettingsError: other numbers than one for each sample.
         """
         if isinstance(self.share_within, str):
-            within_rows = np.arange(len(source)) // source.group_size
-            return None if self.share_within == "all" else within_rows
+            if self.share_within == "all":
+                return None
+            counts = source.rows.samples_by_row
+            return np.repeat(np.arange(len(counts)), counts)
         groups = self.share_within
         if groups.shape != (len(source),) or groups.dtype.kind not in "iu":
             raise SettingsError(

@@ -98,6 +98,10 @@ class AnswerRows(WrappedRows):
     def num_rows(self) -> int:
         return len(self._counts)
 
+    @property
+    def samples_by_row(self) -> Int32Array:
+        return self._counts
+
     def _row_of(self, index: int) -> int:
         return int(np.searchsorted(self._edges, index, side="right")) - 1
 

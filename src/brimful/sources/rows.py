@@ -9,9 +9,11 @@ from functools import cached_property
 from itertools import accumulate, chain, groupby, islice
 from typing import Any, ClassVar
 
+import numpy as np
+
 from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_of
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import Fingerprint, Int32Array
 
 BLOCK_ROWS = 4096
 """Maximum rows of a block: a few seconds of tokenizing, so that a kill costs little and processes
@@ -148,6 +150,11 @@ class Rows(abc.ABC):
         return len(self)
 
     @property
+    def samples_by_row(self) -> Int32Array:
+        """Number of samples of each row in storage: ``int32[num_rows]``."""
+        return np.ones(len(self), dtype=np.int32)
+
+    @property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of all contents in order."""
         return fingerprint_of([block.fingerprint for block in self.blocks])
@@ -212,6 +219,10 @@ class ChainedRows(Rows):
     @property
     def num_rows(self) -> int:
         return sum(part.num_rows for part in self.parts)
+
+    @property
+    def samples_by_row(self) -> Int32Array:
+        return np.concatenate([part.samples_by_row for part in self.parts])
 
     def _part_of(self, index: int) -> int:
         """Return the number of the part that has a row."""
@@ -330,6 +341,10 @@ class RowView(WrappedRows):
     @property
     def num_rows(self) -> int:
         return len(self._rows)
+
+    @property
+    def samples_by_row(self) -> Int32Array:
+        return np.full(len(self._rows), self.samples_per_row, dtype=np.int32)
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         if start >= stop:

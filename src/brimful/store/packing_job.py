@@ -24,7 +24,6 @@ from brimful.errors import (
     SettingsError,
     SourceError,
 )
-from brimful.lengths.prefixes import Share
 from brimful.lengths.table import LengthTable
 from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import MeasureSettings
@@ -112,7 +111,7 @@ def pack_dataset(
             settings_from(
                 MeasureSettings,
                 {**vars(job), "progress": progress},
-                share=vars(settings).get("share", Share.NONE),
+                share=settings.share,
                 budgets=budgets,
                 path=home.path("lengths.arrow"),
                 rejects_path=home.path("rejects.jsonl"),
