@@ -98,7 +98,10 @@ def test_every_dialect_carries_columns_beside_its_labels(name):
     tokens = next(batch[key] for key in ("input_ids", "tokens", "input") if key in batch)
     assert tuple(token.shape) == tuple(tokens.shape)
     assert torch.where(token == -1, 0, token).tolist() == tokens.tolist()
-    labels = batch["labels"]
+    if name == "trl_tree":  # a row for each target
+        assert target[:, 0].tolist() == ids[[1, 2, 4]].tolist()
+        return
+    labels = torch.where(batch["assistant_mask"], tokens, -100) if name == "art" else batch["labels"]
     if name in ("megatron", "megatron_bridge_legacy"):  # 0 without a target
         labels = torch.where(labels == 0, -100, labels)
     assert tuple(target.shape) == (*labels.shape, 2)

@@ -26,6 +26,8 @@ _WORDS = """
     max_seqlen max_seqlen_q max_seqlen_kv max_length_q max_length_k cu_seqlens cu_seqlens_argmin
     cu_seqlens_padded cu_seqlens_unpadded cu_seqlens_unpadded_argmin cu_seqlens_q cu_seqlens_kv
     cu_seqlens_q_padded cu_seqlens_kv_padded cu_seq_lens_q cu_seq_lens_k linear_attn_cu_seq_lens_q
+    tree_kv_index tree_cu_seqlens_q tree_cu_seqlens_k tree_max_seqlens token_index segment_id
+    group_ids parent_ids input_pos assistant_mask weights prefix_tree q_ranges k_ranges attn_type_map
 """
 
 WORDS_OF_DIALECTS = FEATURE_KEYS | set(_WORDS.split())

@@ -6,7 +6,8 @@ import enum
 import heapq
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -14,8 +15,9 @@ from typing import Any, Optional
 import pytest
 
 
-def definitions_of(package, path, names):
-    """The named functions and classes of one file of a package, by themselves; the test skips without the package."""
+def definitions_of(package, path, names, **others):
+    """The named functions and classes of one file of a package, with ``others`` that they use; the test skips without
+    the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"{package} is not installed")
@@ -29,7 +31,8 @@ def definitions_of(package, path, names):
     given = (copy, enum, heapq)
     namespace: dict[str, Any] = {module.__name__: module for module in given}
     namespace |= {"ABC": ABC, "abstractmethod": abstractmethod, "Any": Any, "Callable": Callable}
-    namespace |= {"List": list, "Optional": Optional, "Tuple": tuple, "__name__": package}
+    namespace |= {"dataclass": dataclass, "Iterable": Iterable, "Sequence": Sequence, **others}
+    namespace |= {"List": list, "Optional": Optional, "Tuple": tuple, "__name__": __name__}
     exec(compile("from __future__ import annotations", "", "exec"), namespace)
     exec(compile(tree, str(file), "exec", flags=__import__("__future__").annotations.compiler_flag), namespace)
     return SimpleNamespace(**{name: namespace[name] for name in names})

@@ -75,6 +75,12 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("dense_mask", "masks", any_start=True, takes_trees=True),
         Dialect("dense_mask_additive", "masks", any_start=True, takes_trees=True),
         Dialect("plain", "several_rows", row_per_sample=True, any_start=True),
+        Dialect("trl_tree", "trees", labels_shifted=True, any_start=True, takes_trees=True),
+        Dialect("art", "trees", row_per_pack=True, any_start=True, takes_trees=True),
+        Dialect(
+            "nemo_automodel_tree", "trees", labels_shifted=True, any_start=True, takes_trees=True
+        ),
+        Dialect("magi_attention", "trees", any_start=True, takes_trees=True),
     )
 }
 """Dialects by name."""
