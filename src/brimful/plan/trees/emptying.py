@@ -7,16 +7,16 @@ import numpy as np
 from brimful.base.typing import BoolArray, Int64Array
 from brimful.plan.packing import Packing
 from brimful.plan.trees.forest import Forest
-from brimful.plan.trees.segments import loads_of_trees, packs_of
+from brimful.plan.trees.segments import loads_of_trees, packs_of, trunks_with_previous
 
-_ATTEMPTS = 3
+_ATTEMPTS = 8
 """Packs in a row that are taken apart in vain."""
 
-_MOST_STEPS = 200_000_000
-"""Packs and leaves looked at, after which no further pack is taken apart: a second or two."""
+_AT_ONCE = 256
+"""Packs whose leaves may go into one another: with more, packs of neighboring trees."""
 
 
-def emptied(forest: Forest, packs: Packing, capacities: Int64Array, *, least: int) -> Packing:
+def emptied(forest: Forest, packs: Packing, capacities: Int64Array) -> Packing:
     """Empty packs as long as the leaves of the emptiest fit into others.
 
     A leaf goes to the pack where it adds the fewest tokens: to the one that has most of its path.
@@ -27,26 +27,38 @@ def emptied(forest: Forest, packs: Packing, capacities: Int64Array, *, least: in
         forest: of all leaves.
         packs: leaves, ascending within a pack.
         capacities: ``int64[num_budgets]``.
-        least: packs that any plan needs: with this number there is nothing to gain.
 
-    Cost: O(packs + leaves of its tree) for each leaf that is moved.
+    Returns:
+        At most as many packs, leaves ascending within each.
+
+    Cost: O(packs and leaves of its part) for each leaf that is moved.
     """
-    placement = _Placement(forest, packs, capacities)
-    loads, is_open = placement.loads, placement.is_open
-    num_steps, num_failures = 0, 0
-    is_tried = np.zeros(len(packs), dtype=np.bool_)
-    while int(is_open.sum()) > least and num_failures < _ATTEMPTS:
-        candidates = np.flatnonzero(is_open & ~is_tried)
-        if not len(candidates):
-            break
-        emptiest = int(candidates[np.argmin(loads[candidates, 0])])
-        leaves = np.flatnonzero(placement.pack == emptiest)
-        num_steps += int(len(leaves) * len(packs) + placement.tree_sizes[leaves].sum())
-        if num_steps > _MOST_STEPS:
-            break
-        is_tried[emptiest] = True
-        num_failures = 0 if placement.empty(emptiest, leaves) else num_failures + 1
-    return packs_of(placement.pack, len(packs)).take(np.flatnonzero(is_open))
+    # Packs side by side share trees.
+    ranks = np.empty(len(packs), dtype=np.int64)
+    ranks[np.argsort(packs.items[packs.offsets[:-1]], kind="stable")] = np.arange(len(packs))
+    num_parts = -(-len(packs) // _AT_ONCE)
+    part_of_pack = ranks * num_parts // len(packs)
+    pack = np.empty(forest.num_leaves, dtype=np.int64)
+    pack[packs.items] = np.repeat(np.arange(len(packs)), packs.sizes)
+    parts = packs_of(part_of_pack[pack], num_parts)
+    trunks = trunks_with_previous(forest, parts.offsets, parts.items)
+    shared = np.where((trunks >= 0)[:, None], forest.depths[trunks], 0)
+    is_open = np.ones(len(packs), dtype=np.bool_)
+    for part in range(num_parts):
+        rows = slice(int(parts.offsets[part]), int(parts.offsets[part + 1]))
+        leaves = parts.items[rows]
+        members = np.flatnonzero(part_of_pack == part)
+        number = np.empty(len(packs), dtype=np.int64)
+        number[members] = np.arange(len(members))
+        placement = _Placement(
+            Forest.found(forest.depths[leaves], shared[rows]),
+            packs_of(number[pack[leaves]], len(members)),
+            capacities,
+        )
+        placement.empty_emptiest()
+        pack[leaves] = members[placement.pack]
+        is_open[members] = placement.is_open
+    return packs_of(pack, len(packs)).take(np.flatnonzero(is_open))
 
 
 class _Placement:
@@ -72,10 +84,23 @@ class _Placement:
         self._first = np.repeat(edges[:-1], counts)
         self.tree_sizes = np.repeat(counts, counts)
 
-    def empty(self, pack: int, leaves: Int64Array) -> bool:
+    def empty_emptiest(self) -> None:
+        """Empty packs, the emptiest first, until several in a row cannot be."""
+        num_failures = 0
+        is_tried = np.zeros(len(self.loads), dtype=np.bool_)
+        while num_failures < _ATTEMPTS:
+            candidates = np.flatnonzero(self.is_open & ~is_tried)
+            if not len(candidates):
+                return
+            emptiest = int(candidates[np.argmin(self.loads[candidates, 0])])
+            is_tried[emptiest] = True
+            num_failures = 0 if self._empty(emptiest) else num_failures + 1
+
+    def _empty(self, pack: int) -> bool:
         """Move the leaves of a pack to others, the longest first; if one fits nowhere, all stay,
         and the result is false.
         """
+        leaves = np.flatnonzero(self.pack == pack)
         before = self.pack[leaves], self.loads.copy()
         self.pack[leaves], self.is_open[pack] = -1, False
         order = np.argsort(-self._forest.depths[leaves, 0], kind="stable")

@@ -133,7 +133,8 @@ def pack_forest(
         )
         of_leaf[fragments.items] = np.repeat(of_fragment, fragments.sizes)
         packs = packs_of(of_leaf, len(result.packs))
-        packs = emptied(forest, packs, capacities, least=bound)
+        if len(packs) > bound:
+            packs = emptied(forest, packs, capacities)
         tokens = int(loads_of_trees(forest, packs)[:, 0].sum())
         offers.append((len(packs), tokens, replace(result, packs=packs, bound=bound)))
     return min(offers, key=lambda offer: offer[:2])[2]
