@@ -24,7 +24,7 @@ import numpy as np
 
 from brimful.base.checks import choice_of, whole_number
 from brimful.base.fingerprint import fingerprint_array
-from brimful.base.ragged import offsets_of
+from brimful.base.ragged import lowest, offsets_of
 from brimful.base.tables import Table
 from brimful.base.typing import (
     AnyIntArray,
@@ -110,6 +110,19 @@ class Prefixes:
 
     def __len__(self) -> int:
         return len(self.order)
+
+    def between(self, samples: AnyIntArray, others: AnyIntArray) -> Int64Array:
+        """Return where in ``shared`` and ``amounts`` is what pairs of samples share:
+        ``int64[num_pairs]``.
+
+        >>> prefixes = Prefixes(np.array([0, 2, 1]), np.array([0, 3, 2]))
+        >>> prefixes.shared[prefixes.between(np.array([0, 1]), np.array([2, 0]))].tolist()
+        [3, 2]
+        """
+        places = np.empty(len(self), dtype=np.int64)
+        places[self.order] = np.arange(len(self))
+        one, other = places[samples], places[others]
+        return lowest(self.shared, np.minimum(one, other) + 1, np.maximum(one, other) + 1)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from functools import cached_property
 import numpy as np
 
 from brimful.base.compiling import compiled
-from brimful.base.typing import AnyIntArray, BoolArray, Int64Array
+from brimful.base.ragged import lowest
+from brimful.base.typing import BoolArray, Int64Array
 
 CRUMB = 16
 """Tokens that cost less than a segment: a trunk below another trunk joins it if this repeats
@@ -244,26 +245,3 @@ def _find_trunks(common: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array
             parent if parent < 0 else num_leaves + closing[parent - num_leaves]
         )
     return moved, gaps, rows[order]
-
-
-def lowest(values: AnyIntArray, begins: Int64Array, stops: Int64Array) -> Int64Array:
-    """Return the index of the least value of each range ``[begin, stop)``, none empty.
-
-    Ranges are answered level by level, by two ranges of a power of two that cover them (a sparse
-    table: Bender and Farach-Colton, 2000), of which one level is kept.
-
-    >>> lowest(np.array([5, 3, 4, 9]), np.array([0, 2]), np.array([3, 4])).tolist()
-    [1, 2]
-    """
-    result = np.zeros(len(begins), dtype=np.int64)
-    levels = np.frexp((stops - begins).astype(np.float64))[1] - 1
-    least = np.arange(len(values))
-    for level in range(int(levels.max(initial=-1)) + 1):
-        if level:
-            half = 1 << (level - 1)
-            left, right = least[:-half], least[half:]
-            least = np.where(values[right] < values[left], right, left)
-        rows = np.flatnonzero(levels == level)
-        left, right = least[begins[rows]], least[stops[rows] - (1 << level)]
-        result[rows] = np.where(values[right] < values[left], right, left)
-    return result

@@ -99,6 +99,8 @@ def trunks_with_previous(forest: Forest, offsets: Offsets, leaves: Int64Array) -
     trunks = np.full(len(leaves), -1, dtype=np.int64)
     follows = np.ones(len(leaves), dtype=np.bool_)
     follows[offsets[:-1]] = False
+    tree = np.cumsum(forest.gaps < 0)[leaves]
+    follows[1:] &= tree[1:] == tree[:-1]
     rows = np.flatnonzero(follows)
     trunks[rows] = forest.between(leaves[rows - 1], leaves[rows])
     return trunks
