@@ -13,7 +13,16 @@ import numpy as np
 from brimful.base.checks import position
 from brimful.base.ragged import sums_of
 from brimful.base.tables import Ragged, open_table, write_table
-from brimful.base.typing import AnyIntArray, AnyPath, Float64Array, Int64Array, Lengths, Offsets
+from brimful.base.typing import (
+    AnyIntArray,
+    AnyPath,
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    Lengths,
+    Offsets,
+)
+from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.plan.ledger import Ledger
@@ -25,7 +34,9 @@ from brimful.plan.schedule.pack_costs import TOWER_SIZES
 
 
 class Segment(NamedTuple):
-    """A contiguous part of one sample in a pack: ``(sample_id, start, length)``."""
+    """A contiguous part of one sample in a pack: ``(sample_id, start, length)``. In a plan of
+    trees, other samples may share it: ``Plan.parents`` says which segment it continues.
+    """
 
     sample_id: int
     """Index of the sample in its source."""
@@ -74,6 +85,26 @@ class PlannedPacks:
         return (
             self.ledger.tokens_packed / (self.num_packs * self.capacity) if self.num_packs else 1.0
         )
+
+    @cached_property
+    def ends_sample(self) -> BoolArray:
+        """``bool[num_segments]``: true for the segments that end a sample; in a plan of trees, each
+        sample has one.
+
+        Only a trunk in whose end no sample ends is named after its first branch.
+        """
+        is_end = np.ones(self.num_segments, dtype=np.bool_)
+        if self.parents is not None:
+            places = np.arange(self.num_segments) - np.repeat(
+                self.offsets[:-1], np.diff(self.offsets)
+            )
+            is_end[:-1] = ~(
+                (self.parents[1:] == places[:-1])
+                & (places[1:] > 0)
+                & (self.sample_ids[1:] == self.sample_ids[:-1])
+                & (self.lengths[1:] > 0)
+            )
+        return is_end
 
     @cached_property
     def pack_tokens(self) -> Int64Array:
@@ -164,8 +195,9 @@ class PlannedPacks:
         >>> plan_packs(table, capacity=5, seed=None).costs(model, table).tolist()
         [[5.0, 32.0], [3.0, 0.0]]
         """
+        depths = None if self.parents is None else self.starts
         if lengths is None:
-            return pack_costs(self.offsets, self.lengths, model)
+            return pack_costs(self.offsets, self.lengths, model, depths=depths)
         sizes = {
             name: size.factor * self.sums_by_pack(lengths, size.column)
             for name, size in TOWER_SIZES.items()
@@ -180,12 +212,13 @@ class PlannedPacks:
                     f"{size.part.value.replace('_', ' ')} needs: measure again, or leave lengths "
                     "out for costs of the language model alone"
                 )
-        return pack_part_costs(self.offsets, self.lengths, model, sizes)
+        return pack_part_costs(self.offsets, self.lengths, model, sizes, depths=depths)
 
     def sums_by_pack(self, lengths: LengthTable, budget: str) -> Int64Array:
         """Return how much of a measured budget the samples of each pack take, ``int64[num_packs]``.
 
-        A sample in several parts counts in the pack of its first part: media are never cut.
+        A sample in several parts counts in the pack of its first part: media are never cut. What
+        samples share counts once, if the table says how much it is (``Prefixes.amounts``).
 
         Raises:
             PlanMismatchError: the table has a different number of samples.
@@ -196,8 +229,33 @@ class PlannedPacks:
                 f"{len(lengths):,}"
             )
         amounts = lengths.budgets[budget][self.sample_ids].astype(np.int64)
-        amounts[self.starts != 0] = 0
+        if self.parents is None:
+            amounts[self.starts != 0] = 0
+            return sums_of(amounts, self.offsets)
+        amounts[~self.ends_sample] = 0
+        rows, places = self.shared_places(lengths)
+        if lengths.prefixes is not None and budget in lengths.prefixes.amounts:
+            amounts[rows] -= lengths.prefixes.amounts[budget][places]
         return sums_of(amounts, self.offsets)
+
+    def shared_places(self, lengths: LengthTable) -> tuple[Int64Array, Int64Array]:
+        """Return the segments of a plan of trees that end a sample which shares tokens with the
+        sample before it in its pack, and where in the prefixes of the table this is: two times
+        ``int64[num_sharing]``.
+
+        Raises:
+            PlanMismatchError: the table has no prefixes.
+        """
+        if self.parents is None or lengths.prefixes is None:
+            raise PlanMismatchError(
+                "the samples of the plan share their prefixes, and the length table does not have "
+                f"them: give the one that was measured with {setting('share', 'prefixes')}"
+            )
+        rows = np.flatnonzero(self.ends_sample)
+        tree = np.cumsum(self.parents < 0)[rows]
+        follows = np.flatnonzero(tree[1:] == tree[:-1])
+        before, rows = self.sample_ids[rows[follows]], rows[follows + 1]
+        return rows, lengths.prefixes.between(before, self.sample_ids[rows])
 
     def pack(self, index: int) -> list[Segment]:
         """Return the segments of one pack, in order."""

@@ -10,6 +10,7 @@ from brimful.lengths.table import LengthTable
 from brimful.plan.packing import LengthsLike, Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
 from brimful.plan.saved.planned_packs import PlannedPacks
+from brimful.plan.saved.tree_validation import tree_sizes, validate_trees
 
 
 def validate_plan(
@@ -21,11 +22,16 @@ def validate_plan(
         raise PlanMismatchError(
             f"the plan is for {plan.ledger.samples_in:,} samples, not {len(table):,}"
         )
+    _validate_ids(plan, table)
     _validate_loads(plan, table, has_columns=table is lengths)
     sizes = np.diff(plan.offsets)
     if len(sizes) and int(sizes.min()) < 1:
         raise PlanMismatchError(f"pack {int(np.argmin(sizes))} is empty")
-    _validate_samples(plan, table.tokens)
+    if plan.parents is None:
+        _validate_samples(plan, table.tokens)
+    else:
+        validate_trees(plan, table)
+    _validate_account(plan, table.tokens)
     if groups is None:
         groups = table.groups
     if groups is not None:
@@ -41,12 +47,15 @@ def _validate_loads(plan: PlannedPacks, table: LengthTable, *, has_columns: bool
         plan.settings.row_alignment.usable(plan.capacity),
         {name: limit for name, limit in limits.items() if has_columns or name in DERIVED},
     )
-    sizes = budgets.sizes(
-        table,
-        lengths=plan.lengths,
-        sample_ids=plan.sample_ids.astype(np.int64, copy=False),
-        rounded=plan.settings.row_alignment.rounded(plan.lengths),
-    )
+    if plan.parents is None:
+        sizes = budgets.sizes(
+            table,
+            lengths=plan.lengths,
+            sample_ids=plan.sample_ids.astype(np.int64, copy=False),
+            rounded=plan.settings.row_alignment.rounded(plan.lengths),
+        )
+    else:
+        sizes = tree_sizes(plan, table, budgets)
     loads = loads_of(Packing(plan.offsets, np.arange(len(plan.sample_ids))), sizes)
     for column, name in enumerate(budgets.names):
         overfull = np.flatnonzero(loads[:, column] > budgets.capacities[column])
@@ -79,8 +88,6 @@ def _validate_groups(plan: PlannedPacks, groups: AnyIntArray) -> None:
 def _validate_samples(plan: PlannedPacks, tokens: Lengths) -> None:
     ids = plan.sample_ids.astype(np.int64)
     ends = plan.starts.astype(np.int64) + plan.lengths
-    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(tokens)):
-        raise PlanMismatchError(f"the plan names samples outside 0 … {len(tokens) - 1:,}")
     outside = (plan.lengths < 1) | (plan.starts < 0) | (ends > tokens[ids])
     if outside.any():
         row = int(np.argmax(outside))
@@ -89,9 +96,18 @@ def _validate_samples(plan: PlannedPacks, tokens: Lengths) -> None:
             f"and the sample has {int(tokens[ids[row]]):,} tokens"
         )
     _validate_copies(plan, ids, ends)
-    # Every sample is packed or dropped, and not both.
+
+
+def _validate_ids(plan: PlannedPacks, table: LengthTable) -> None:
+    ids = plan.sample_ids
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(table)):
+        raise PlanMismatchError(f"the plan names samples outside 0 … {len(table) - 1:,}")
+
+
+def _validate_account(plan: PlannedPacks, tokens: Lengths) -> None:
+    """Check that every sample is packed or dropped, and not both."""
     is_planned = np.zeros(len(tokens), dtype=bool)
-    is_planned[ids] = True
+    is_planned[plan.sample_ids] = True
     if bool(is_planned[plan.dropped_ids].any()):
         raise PlanMismatchError("a sample is both packed and dropped")
     is_planned[plan.dropped_ids] = True

@@ -38,7 +38,12 @@ TOWER_SIZES = {
 
 
 def pack_squares(
-    plan_offsets: Offsets, plan_lengths: AnyIntArray, *, tile: int = 1, window: int | None = None
+    plan_offsets: Offsets,
+    plan_lengths: AnyIntArray,
+    *,
+    tile: int = 1,
+    window: int | None = None,
+    depths: AnyIntArray | None = None,
 ) -> Int64Array:
     """Return the sum of squared segment lengths of each pack: attention is proportional to it.
 
@@ -58,6 +63,9 @@ def pack_squares(
             tiles.
         window: tokens; subtracts (length - window)² for each longer segment; None subtracts
             nothing.
+        depths: ``int[num_segments]``, tokens before each segment that its tokens attend to as well,
+            like ``Plan.starts`` in a plan of trees; None for none. A segment then counts as what
+            it adds to the square of its path: (depth + length)² - depth².
 
     Returns:
         ``int64[num_packs]``, tokens². A pack without segments has 0.
@@ -72,9 +80,10 @@ def pack_squares(
     check_tiling(tile, window)
     _check_plan(plan_offsets, plan_lengths)
     lengths = plan_lengths.astype(np.int64)
-    areas = -(-lengths // tile) * tile * lengths
+    before = np.zeros_like(lengths) if depths is None else depths.astype(np.int64)
+    areas = -(-lengths // tile) * tile * (lengths + 2 * before)
     if window is not None:
-        areas -= np.maximum(lengths - window, 0) ** 2
+        areas -= np.maximum(before + lengths - window, 0) ** 2 - np.maximum(before - window, 0) ** 2
     return sums_of(areas, plan_offsets)
 
 
@@ -87,6 +96,7 @@ def pack_costs(
     patch_squares: AnyRealArray | None = None,
     audio_frames: AnyRealArray | None = None,
     sounds: AnyRealArray | None = None,
+    depths: AnyIntArray | None = None,
 ) -> Float64Array:
     """Return the cost of each pack.
 
@@ -103,6 +113,7 @@ def pack_costs(
             summing, since patches attend only within their image.
         audio_frames: ``[num_packs]``, columns of the spectrograms of all audio clips of each pack.
         sounds: ``[num_packs]``, number of audio clips of each pack.
+        depths: see ``pack_squares``.
 
     Returns:
         ``float64[num_packs]``, in the model's unit.
@@ -122,7 +133,7 @@ def pack_costs(
         "audio_frames": audio_frames,
         "sounds": sounds,
     }
-    costs = _language_costs(plan_offsets, plan_lengths, model)
+    costs = _language_costs(plan_offsets, plan_lengths, model, depths)
     for name, values in sizes.items():
         term = TOWER_SIZES[name].term
         if values is not None and not getattr(model, term):
@@ -158,6 +169,8 @@ def pack_part_costs(
     plan_lengths: AnyIntArray,
     model: CostModel,
     sizes: Mapping[str, AnyRealArray],
+    *,
+    depths: AnyIntArray | None = None,
 ) -> Float64Array:
     """Return the cost of each pack in each part of the model.
 
@@ -167,6 +180,7 @@ def pack_part_costs(
         plan_offsets, plan_lengths, model: see ``pack_costs``.
         sizes: ``[num_packs]`` by name, like the arguments of ``pack_costs``; a missing size is 0
             everywhere.
+        depths: see ``pack_squares``.
 
     Returns:
         ``float64[num_packs, num_parts]``, a column for each of ``model.parts``. The sum of a row is
@@ -181,7 +195,7 @@ def pack_part_costs(
     >>> pack_part_costs(np.array([0, 1, 2]), np.array([3, 4]), model, sizes).tolist()
     [[15.0, 8.0], [24.0, 0.0]]
     """
-    language = _language_costs(plan_offsets, plan_lengths, model)
+    language = _language_costs(plan_offsets, plan_lengths, model, depths)
     costs = {part: np.zeros(len(language)) for part in Part} | {Part.LANGUAGE_MODEL: language}
     for name, values in sizes.items():
         part, term, *_ = TOWER_SIZES[name]
@@ -190,13 +204,20 @@ def pack_part_costs(
 
 
 def _language_costs(
-    plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel
+    plan_offsets: Offsets,
+    plan_lengths: AnyIntArray,
+    model: CostModel,
+    depths: AnyIntArray | None = None,
 ) -> Float64Array:
-    squares = pack_squares(plan_offsets, plan_lengths, tile=model.tile).astype(np.float64)
-    if model.window is not None and model.windowed_share:
-        squares = (1.0 - model.windowed_share) * squares + model.windowed_share * pack_squares(
-            plan_offsets, plan_lengths, tile=model.tile, window=model.window
+    def squares_of(window: int | None) -> Int64Array:
+        return pack_squares(
+            plan_offsets, plan_lengths, tile=model.tile, window=window, depths=depths
         )
+
+    squares = squares_of(None).astype(np.float64)
+    if model.window is not None and model.windowed_share:
+        windowed = model.windowed_share * squares_of(model.window)
+        squares = (1.0 - model.windowed_share) * squares + windowed
     tokens = sums_of(plan_lengths, plan_offsets)
     costs: Float64Array = model.linear * tokens + model.quadratic * squares
     return costs

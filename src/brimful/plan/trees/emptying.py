@@ -41,22 +41,22 @@ def emptied(forest: Forest, packs: Packing, capacities: Int64Array) -> Packing:
     pack = np.empty(forest.num_leaves, dtype=np.int64)
     pack[packs.items] = np.repeat(np.arange(len(packs)), packs.sizes)
     parts = packs_of(part_of_pack[pack], num_parts)
-    trunks = trunks_with_previous(forest, parts.offsets, parts.items)
+    leaves = parts.items.astype(np.int64, copy=False)
+    trunks = trunks_with_previous(forest, parts.offsets, leaves)
     shared = np.where((trunks >= 0)[:, None], forest.depths[trunks], 0)
     is_open = np.ones(len(packs), dtype=np.bool_)
     for part in range(num_parts):
         rows = slice(int(parts.offsets[part]), int(parts.offsets[part + 1]))
-        leaves = parts.items[rows]
         members = np.flatnonzero(part_of_pack == part)
         number = np.empty(len(packs), dtype=np.int64)
         number[members] = np.arange(len(members))
         placement = _Placement(
-            Forest.found(forest.depths[leaves], shared[rows]),
-            packs_of(number[pack[leaves]], len(members)),
+            Forest.found(forest.depths[leaves[rows]], shared[rows]),
+            packs_of(number[pack[leaves[rows]]], len(members)),
             capacities,
         )
         placement.empty_emptiest()
-        pack[leaves] = members[placement.pack]
+        pack[leaves[rows]] = members[placement.pack]
         is_open[members] = placement.is_open
     return packs_of(pack, len(packs)).take(np.flatnonzero(is_open))
 
