@@ -51,7 +51,7 @@ def emptied(forest: Forest, packs: Packing, capacities: Int64Array) -> Packing:
         number = np.empty(len(packs), dtype=np.int64)
         number[members] = np.arange(len(members))
         placement = _Placement(
-            Forest.found(forest.depths[leaves[rows]], shared[rows]),
+            Forest.of(forest.depths[leaves[rows]], shared[rows]),
             packs_of(number[pack[leaves[rows]]], len(members)),
             capacities,
         )

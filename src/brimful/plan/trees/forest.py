@@ -59,26 +59,19 @@ class Forest:
 
     @classmethod
     def of(cls, sizes: Int64Array, shared: Int64Array) -> Forest:
-        """Find the trunks that pay.
+        """Find the trunks.
 
         Args:
             sizes: ``int64[num_leaves, num_budgets]``: what each sample takes alone; tokens first.
             shared: ``int64[num_leaves, num_budgets]``: how much of it is shared with the leaf
                 before; 0 tokens where a tree begins.
 
+        Cost: O(n).
+
         >>> forest = Forest.of(np.array([[4], [5], [3], [2]]), np.array([[0], [3], [2], [0]]))
         >>> forest.depths[:, 0].tolist(), forest.parents.tolist()
         ([4, 5, 3, 2, 3, 2], [4, 4, 5, -1, 5, -1])
         """
-        forest = cls.found(sizes, shared)
-        joined = forest._joined_crumbs()
-        if joined is None:
-            return forest
-        return cls.found(sizes, np.where(forest.gaps[:, None] >= 0, joined[forest.gaps], 0))
-
-    @classmethod
-    def found(cls, sizes: Int64Array, shared: Int64Array) -> Forest:
-        """Find the trunks, crumbs among them; arguments are as in ``of``."""
         num_leaves = len(sizes)
         common = shared[:, 0]
         # Most leaves of many data sets are alone.
@@ -160,33 +153,38 @@ class Forest:
         depths = np.where(self.gaps >= 0, self.depths[self.gaps, 0], 0)
         return self.gaps[lowest(depths, before + 1, leaves + 1)]
 
-    def _joined_crumbs(self) -> Int64Array | None:
-        """Return the row of ``depths`` that each trunk has after crumbs joined their parents; None
-        without crumbs.
+    def without_crumbs(self) -> Forest:
+        """Return the forest in which each crumb is repeated in its branches: a trunk below another
+        trunk, if this repeats few tokens.
+
+        A trunk in whose end a sample ends is a segment in any case.
+
+        >>> forest = Forest.of(np.array([[90], [93], [95]]), np.array([[0], [80], [70]]))
+        >>> forest.without_crumbs().depths[:, 0].tolist()  # 10 tokens are repeated for one branch
+        [90, 93, 95, 70]
         """
         num_leaves, parents, tokens = self.num_leaves, self.parents, self.depths[:, 0]
         num_nodes = len(parents)
         has_parent = parents >= 0
-        inner = np.flatnonzero(has_parent[num_leaves:]) + num_leaves
-        if not len(inner):
-            return None
         branches = np.bincount(parents[self.is_branch], minlength=num_nodes)
         is_end = np.zeros(num_nodes, dtype=np.bool_)
         is_end[parents[has_parent & ~self.is_branch]] = True
-        own = tokens[inner] - tokens[parents[inner]]
-        candidates = inner[(own < CRUMB) & ~is_end[inner]]
+        is_short = has_parent & (tokens - tokens[parents] < CRUMB) & ~is_end
+        is_short[:num_leaves] = False
         target = np.arange(num_nodes)
-        for trunk in candidates.tolist():
+        for trunk in np.flatnonzero(is_short).tolist():
             parent = parents[trunk]
-            repeated = (branches[trunk] - 1) * (tokens[trunk] - tokens[parent])
-            if repeated < CRUMB:
+            if (branches[trunk] - 1) * (tokens[trunk] - tokens[parent]) < CRUMB:
                 target[trunk] = parent
                 branches[parent] += branches[trunk] - 1
         if (target == np.arange(num_nodes)).all():
-            return None
+            return self
         while not np.array_equal(further := target[target], target):
             target = further
-        return self.depths[target]
+        is_shared = (self.gaps >= 0)[:, None]
+        return Forest.of(
+            self.depths[:num_leaves], np.where(is_shared, self.depths[target[self.gaps]], 0)
+        )
 
 
 def _find_trunks(common: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:

@@ -88,7 +88,9 @@ def pack_trees(table: LengthTable, items: Items, settings: PlanSettings, pack: P
         sizes = loads[:, 0].astype(np.int32) if loads.shape[1] == 1 else loads
         return pack(replace(items, sizes=sizes), settings)
 
-    result = pack_forest(forest, items.capacities, pack_loads)
+    bound = bound_of_trees(forest, items.capacities).packs
+    forest = forest.without_crumbs()
+    result = pack_forest(forest, items.capacities, pack_loads, bound=bound)
     segments = segments_of(forest, result.packs)
     tokens_shared = int(forest.depths[: forest.num_leaves, 0].sum() - segments.lengths.sum())
     rows = rows[segments.leaves].astype(positions_type(len(table)))
@@ -99,6 +101,8 @@ def pack_forest(
     forest: Forest,
     capacities: Int64Array,
     pack: Callable[[Int64Array], PackResult[Packing]],
+    *,
+    bound: int,
 ) -> PackResult[Packing]:
     """Pack leaves in two ways, and return the one with fewer packs, of these the one with fewer
     tokens.
@@ -108,14 +112,14 @@ def pack_forest(
     emptied.
 
     Args:
-        forest: no leaf alone exceeds a capacity.
+        forest: without crumbs; no leaf alone exceeds a capacity.
         capacities: ``int64[num_budgets]``, tokens first.
+        bound: no plan has fewer packs.
         pack: packs items that share nothing, by their sizes, ``int64[num_items, num_budgets]``.
 
     Returns:
-        Packs of leaves, ascending in each, with a bound on any plan of the forest.
+        Packs of leaves, ascending in each.
     """
-    bound = bound_of_trees(forest, capacities).packs
     most = int(capacities[0])
     offers: list[tuple[int, int, PackResult[Packing]]] = []
     shortest = int(forest.depths[forest.num_leaves :, 0].min(initial=_NEVER))

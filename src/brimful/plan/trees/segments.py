@@ -61,7 +61,7 @@ def segments_of(forest: Forest, packs: Packing) -> TreeSegments:
     shared = np.where(trunks >= 0, forest.depths[trunks, 0], 0)
     ends = forest.depths[leaves, 0]
     # The trunks of the packs alone.
-    own = Forest.found(ends[:, None], shared[:, None])
+    own = Forest.of(ends[:, None], shared[:, None])
     parents, is_trunk = own.parents, np.arange(len(own.parents)) >= len(leaves)
     tokens = own.depths[:, 0]
     first_leaf = np.arange(len(parents))
