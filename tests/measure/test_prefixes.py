@@ -162,11 +162,13 @@ def test_a_second_run_asks_for_nothing(source, tmp_path):
         assert (_lists(_found(second)), second.fingerprint) == (_lists(_found(first)), first.fingerprint)
 
 
-def test_appended_rows_share_with_earlier_ones(source, put):
+@pytest.mark.parametrize("named", [True, False])
+def test_appended_rows_share_with_earlier_ones(source, put, tmp_path, named):
     """Only they are measured; the tokens of candidates are read again."""
-    _measure(source)
+    path = tmp_path / "lengths.arrow" if named else None
+    _measure(source, path=path)
     encoder, texts = Letters(), [*TEXTS, "abcz", "v"]
-    found = _found(_measure(open_source(put("data.jsonl", _jsonl(texts))), encoder))
+    found = _found(_measure(open_source(put("data.jsonl", _jsonl(texts))), encoder, path=path))
     assert _lists(found) == _at_once(texts, least=3)
     assert encoder.seen == ["abcz", "v", *(texts[index] for index in (0, 1, 3, 4, 5, 8))]
 
