@@ -59,11 +59,11 @@ def _find_by_merging(
         begin = offsets[sample]
         if offsets[sample + 1] - begin >= least and groups[sample] >= 0:
             head = keys[begin : begin + least]
-            hashed = np.uint64(groups[sample]) + np.uint64(0x9E3779B97F4A7C15)
+            digest = np.uint64(groups[sample]) + np.uint64(0x9E3779B97F4A7C15)
             for token in head:
-                hashed = (hashed ^ np.uint64(token)) * np.uint64(0xD6E8FEB86659FD93)
-                hashed ^= hashed >> np.uint64(32)
-            slot = np.int64(hashed & np.uint64(num_slots - 1))
+                digest = (digest ^ np.uint64(token)) * np.uint64(0xD6E8FEB86659FD93)
+                digest ^= digest >> np.uint64(32)
+            slot = np.int64(digest & np.uint64(num_slots - 1))
             while slots[slot] >= 0:
                 first = slots[slot]
                 other = keys[offsets[first] : offsets[first] + least]
@@ -154,8 +154,8 @@ def _find_by_bytes(
     """Find trees among the bytes of their first keys, and sort each by the bytes of all."""
     size = keys.dtype.itemsize
     # In big-endian bytes, numbers are in the order of their bytes; signs are flipped.
-    flipped = keys ^ np.iinfo(keys.dtype).min if keys.dtype.kind == "i" else keys
-    data = flipped.astype(keys.dtype.newbyteorder(">")).tobytes()
+    numbers = keys ^ np.iinfo(keys.dtype).min if keys.dtype.kind == "i" else keys
+    data = numbers.astype(keys.dtype.newbyteorder(">")).tobytes()
     edges = offsets.tolist()
     trees: dict[Any, list[int]] = {}
     for sample, group in enumerate(groups.tolist()):

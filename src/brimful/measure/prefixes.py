@@ -194,16 +194,16 @@ def shared_prefixes(
     origin = [source.fingerprint, encoder.fingerprint]
     windows = []
     for sample_ids in _windows(heads, long_heads, tokens, groups):
-        named = None if groups is None else groups[sample_ids]
+        group_ids = None if groups is None else groups[sample_ids]
         of_media = None
         if encoder.takes_media:
             of_media = joined_rows([rows_of_numbers[index] for index in sample_ids], np.int64)
-        arrays = [sample_ids, named, None if of_media is None else of_media.values]
+        arrays = [sample_ids, group_ids, None if of_media is None else of_media.values]
         name = fingerprint_of(
             [*origin, *(None if array is None else fingerprint_array(array) for array in arrays)]
         )
         path = str(folder / name[:2] / f"{name}.arrow")
-        windows.append(_Window(sample_ids, named, of_media, path))
+        windows.append(_Window(sample_ids, group_ids, of_media, path))
     _run(
         _WindowContext(source, encoder, stored, context.least_shared),
         windows,
@@ -277,7 +277,7 @@ def _run(
         pending = [window for window in windows if not _is_found(window)]
         progress.advance(sum(map(len, windows)) - sum(map(len, pending)), resumed=True)
         preload = {**context.encoder.engine.preload, _find_in_window.__module__: {}}
-        done = run_tasks(
+        tasks = run_tasks(
             _find_in_window,
             pending,
             context=context,
@@ -285,7 +285,7 @@ def _run(
             preload=preload,
             shared=[folder],
         )
-        with closing(done) as results:
+        with closing(tasks) as results:
             for window, num_tokens in results:
                 progress.advance(len(window), tokens=num_tokens)
 
@@ -332,20 +332,20 @@ def _joined(windows: Sequence[_Window], num_samples: int, context: BlockContext)
     is_alone = np.ones(num_samples, dtype=bool)
     for window in windows:
         is_alone[window.sample_ids] = False
-    alone = np.flatnonzero(is_alone)
+    ids = np.flatnonzero(is_alone)
 
-    def column(parts: Iterable[Int32Array | Int64Array], rest: AnyIntArray) -> Any:
-        return np.concatenate([*parts, rest])
+    def column(parts: Iterable[Int32Array | Int64Array], end: AnyIntArray) -> Any:
+        return np.concatenate([*parts, end])
 
-    rest = np.zeros(len(alone), dtype=np.int32)
-    order = column([part.order for part in found], alone)
-    shared = column([part.shared for part in found], rest)
+    zeros = np.zeros(len(ids), dtype=np.int32)
+    order = column([part.order for part in found], ids)
+    shared = column([part.shared for part in found], zeros)
     starts = np.flatnonzero(shared == 0)
     sizes = np.diff(np.append(starts, num_samples))
     first = np.repeat(np.minimum.reduceat(order, starts) if len(starts) else starts, sizes)
     places = np.argsort(first, kind="stable")
     amounts = {
-        name: column([part.amounts[name] for part in found], rest)[places]
+        name: column([part.amounts[name] for part in found], zeros)[places]
         for name in context.encoder.budgets
     }
     return Prefixes(order[places], shared[places], context.least_shared, amounts)
