@@ -119,6 +119,16 @@ class PackedBatch:
         return offsets_of(self.real_lengths).astype(np.int32)
 
     @property
+    def tree_boundaries(self) -> CuSeqlens:
+        """Boundaries of the trees, within which a token predicts the next: ``int32``. A segment that
+        is a sample is a tree.
+        """
+        if self.tree is None:
+            return self.cu_seqlens
+        boundaries: CuSeqlens = self.cu_seqlens[np.append(self.tree.parents < 0, True)]
+        return boundaries
+
+    @property
     def has_gaps(self) -> bool:
         """True if padding follows a real segment; padding at the end of the row is not a gap."""
         return int(self.cu_seqlens[self.num_segments]) != self.num_tokens

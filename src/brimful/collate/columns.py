@@ -156,7 +156,7 @@ def join_columns(
 
     Args:
         parts: columns, number of tokens, and name in errors, for each pack.
-        cu_seqlens: ``int32[S + 1]`` of the row.
+        cu_seqlens: ``int32[S + 1]`` of the row; of its trees if segments make trees.
         is_token: ``bool[T]`` of the row, false at padding.
 
     Raises:

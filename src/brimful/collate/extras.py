@@ -96,7 +96,7 @@ def with_extras(
     if any(extra.columns for extra in pack_extras):
         titles = [f"the pack with samples {names_of([pack])}" for pack in packs]
         parts = zip((extra.columns for extra in pack_extras), map(len, packs), titles, strict=True)
-        columns = join_columns(list(parts), batch.cu_seqlens, is_token)
+        columns = join_columns(list(parts), batch.tree_boundaries, is_token)
     return replace(
         batch,
         no_loss=no_loss,

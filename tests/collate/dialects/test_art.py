@@ -1,6 +1,5 @@
 """OpenPipe ART: the group of each token, and the group before it; what belongs to a target is shifted by its loss."""
 
-from collections import Counter
 from itertools import groupby
 
 import pytest
@@ -8,11 +7,11 @@ from hypothesis import given
 
 torch = pytest.importorskip("torch")
 
-from brimful.collate.dialects import dialect_of  # noqa: E402
 from brimful.errors import CollateError  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
-from tests.collate.dialects.forks import SAMPLES, forked, terms_of, terms_read  # noqa: E402
+from tests.collate.dialects.forks import SAMPLES, batch_of, trained_by, untrained  # noqa: E402
 from tests.collate.dialects.reading import BOOL, F32, I64, pairs  # noqa: E402
+from tests.collate.trees.reading import trained  # noqa: E402
 from tests.rl.compat.sources import definitions_of  # noqa: E402
 
 
@@ -53,12 +52,12 @@ def is_refused(samples):
 def test_each_target_reads_its_sample_or_is_refused(samples):
     """A token reads its group and the groups before it, and the token before a target predicts it: ``flex_attention.py``
     and ``loss.py`` of ART 0.5.18, ``prefix_tree.py`` of September 2026."""
-    batch, ordered = forked(samples, to=90)
     if is_refused(samples):
         with pytest.raises(CollateError, match="is a target and other samples read it, but ART"):
-            dialect_of("art").load()([batch])
+            batch_of("art", samples)
         return
-    given = {name: tensor[0].tolist() for name, tensor in dialect_of("art").load()([batch]).items()}
+    batch, _ = batch_of("art", samples, pad_to=90)
+    given = {name: tensor[0].tolist() for name, tensor in batch.items()}
     groups, parent_of = given["group_ids"], dict(zip(given["group_ids"], given["parent_ids"], strict=True))
 
     def is_visible(query, key):
@@ -69,12 +68,11 @@ def test_each_target_reads_its_sample_or_is_refused(samples):
             group = parent_of[group]
         return key <= query
 
-    targets = Counter()
-    for place, weight in enumerate(given["weights"]):
-        assert (weight > 0) == given["assistant_mask"][place]
-        if weight:
-            targets[place - 1, given["tokens"][place]] = int(weight)
-    assert terms_read(given["tokens"], given["input_pos"], is_visible, targets) == terms_of(ordered)
+    assert [weight > 0 for weight in given["weights"]] == given["assistant_mask"]
+    predictions = [
+        (place - 1, given["tokens"][place], weight) for place, weight in enumerate(given["weights"]) if weight
+    ]
+    assert trained_by(given["tokens"], given["input_pos"], is_visible, predictions) == trained(samples)
 
 
 @given(SAMPLES)
@@ -83,9 +81,7 @@ def test_art_reads_the_segments(samples):
     names = ["PrefixTreeSegment", "PrefixTreeRow", "parse_prefix_tree_row", "_valid_length"]
     names += ["_infer_terminal_padding_length", "_scan_runs"]
     theirs = definitions_of("art", "megatron/prefix_tree.py", names, torch=torch)
-    samples = [(tokens, [False] * len(tokens)) for tokens, _ in samples]
-    batch, ordered = forked(samples, to=90)
-    given = dialect_of("art").load()([batch])
+    given, _ = batch_of("art", untrained(samples), pad_to=90)
     row = theirs.parse_prefix_tree_row(group_ids=given["group_ids"][0], parent_ids=given["parent_ids"][0])
     tokens = given["tokens"][0].tolist()
     of_group = {segment.group_id: tokens[segment.start : segment.end] for segment in row.segments}
@@ -95,7 +91,12 @@ def test_art_reads_the_segments(samples):
         for segment in row.segments
         if segment.group_id not in parents
     ]
-    assert sorted(paths) == sorted(map(list, {tuple(sample) for sample, _ in ordered}))
+    leaves = {
+        tuple(tokens)
+        for tokens, _ in samples
+        if not any(other[: len(tokens)] == tokens and other != tokens for other, _ in samples)
+    }
+    assert sorted(paths) == sorted(map(list, leaves))
 
 
 def test_a_row_is_the_one_of_art():
@@ -110,8 +111,7 @@ def test_a_row_is_the_one_of_art():
     for prompt in ([1, 2, 3, 4], [2, 7, 8], [5, 6]):
         for answer in ([11, 12], [13], [14, 15, 16]):
             samples.append((prompt + answer, [False] * len(prompt) + [True] * len(answer)))
-    batch, ordered = forked(samples)
-    given = dialect_of("art").load()([batch])
+    given, ordered = batch_of("art", samples)
     shareable = [mask.index(True) - 1 for _, mask in ordered]
     expected = theirs.prefix_tree_pack(
         [torch.tensor(tokens) for tokens, _ in ordered], max_depth=9, shareable_lengths=shareable

@@ -6,10 +6,10 @@ from hypothesis import given
 
 torch = pytest.importorskip("torch")
 
-from brimful.collate.dialects import dialect_of  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
-from tests.collate.dialects.forks import SAMPLES, forked, terms_of, terms_read  # noqa: E402
+from tests.collate.dialects.forks import SAMPLES, batch_of, trained_by  # noqa: E402
 from tests.collate.dialects.reading import I32, TEXT, count_labels, pairs  # noqa: E402
+from tests.collate.trees.reading import trained  # noqa: E402
 
 
 def mask_of(batch):
@@ -43,25 +43,29 @@ class TestMagiAttention(DialectContract):
 
 @given(SAMPLES)
 def test_each_target_reads_its_sample(samples):
-    """The token before a label predicts it, with the weights of all samples that train it."""
-    batch, _ = forked(samples, to=90)
-    given = dialect_of("magi_attention").load()(batch)
-    mask, ids = mask_of(given), given["input_ids"][0].tolist()
-    weights = given["loss_weights"][0].tolist()
-    targets = {(place - 1, ids[place]): int(weight) for place, weight in enumerate(weights) if weight}
-    assert {place for place, label in enumerate(given["labels"][0].tolist()) if label != -100} == {
-        place + 1 for place, _ in targets
-    }
-    found = terms_read(ids, given["position_ids"][0].tolist(), lambda query, key: mask[query, key], targets)
-    assert found == terms_of(samples)
+    """The token before a label predicts it, with the weights of all samples that train it; or a list says which."""
+    for branch in ("fork", "index"):
+        given, _ = batch_of("magi_attention", samples, pad_to=90, branch=branch)
+        mask, ids, weights = mask_of(given), given["input_ids"][0].tolist(), given["loss_weights"]
+        if branch == "fork":
+            labels = given["labels"][0].tolist()
+            assert [label != -100 for label in labels] == (weights[0] > 0).tolist()
+            predictions = [
+                (place - 1, ids[place], weight) for place, weight in enumerate(weights[0].tolist()) if weight
+            ]
+        else:
+            assert "labels" not in given
+            lists = (given[name].tolist() for name in ("loss_index", "loss_targets", "loss_weights"))
+            predictions = list(zip(*lists, strict=True))
+        positions = given["position_ids"][0].tolist()
+        assert trained_by(ids, positions, lambda query, key: mask[query, key], predictions) == trained(samples)  # noqa: B023
 
 
 @given(SAMPLES)
 def test_magi_makes_the_same_mask(samples):
     """Its own mask of the ranges."""
     common = pytest.importorskip("magi_attention.common", exc_type=ImportError)
-    batch, _ = forked(samples, to=90)
-    given = dialect_of("magi_attention").load()(batch)
+    given, _ = batch_of("magi_attention", samples, pad_to=90)
     kinds = [common.AttnMaskType.from_int_type(kind) for kind in given["attn_type_map"].tolist()]
     ranges = [common.AttnRanges.from_ranges(given[name].tolist()) for name in ("q_ranges", "k_ranges")]
     assert (common.AttnMask.from_ranges(*ranges, kinds).mask_flag_array == mask_of(given)).all()

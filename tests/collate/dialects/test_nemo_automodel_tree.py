@@ -1,6 +1,5 @@
 """Prefix trees of NeMo Automodel: lengths of nodes, and the nodes of each sample; labels are shifted."""
 
-from collections import Counter
 from itertools import accumulate
 
 import pytest
@@ -8,11 +7,11 @@ from hypothesis import given
 
 torch = pytest.importorskip("torch")
 
-from brimful.collate.dialects import dialect_of  # noqa: E402
 from brimful.errors import CollateError  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
-from tests.collate.dialects.forks import SAMPLES, forked, terms_of, terms_read  # noqa: E402
+from tests.collate.dialects.forks import SAMPLES, batch_of, trained_by, untrained  # noqa: E402
 from tests.collate.dialects.reading import TEXT, between, count_labels, pairs  # noqa: E402
+from tests.collate.trees.reading import trained  # noqa: E402
 from tests.rl.compat.sources import definitions_of  # noqa: E402
 
 
@@ -36,13 +35,12 @@ class TestNemoAutomodelTree(DialectContract):
 def test_each_target_reads_its_sample_or_is_refused(samples):
     """A node reads the nodes before it on a path, and its own tokens up to the query: ``AttnMaskSpec.prefix_tree`` of
     Automodel 0.7. The first token of each branch is trained."""
-    batch, ordered = forked(samples, to=90)
-    expected = terms_of(samples)
+    expected = trained(samples)
     if max(expected.values(), default=0) > 1:
         with pytest.raises(CollateError, match="train the same token, which the loss of Automodel counts once"):
-            dialect_of("nemo_automodel_tree").load()(batch)
+            batch_of("nemo_automodel_tree", samples)
         return
-    given = dialect_of("nemo_automodel_tree").load()(batch)
+    given, ordered = batch_of("nemo_automodel_tree", samples, pad_to=90)
     lengths, paths = given["prefix_tree"]
     node_of = [node for node, length in enumerate(lengths) for _ in range(length)]
     before = {path[place]: set(path[:place]) for path in paths for place in range(len(path))}
@@ -54,9 +52,9 @@ def test_each_target_reads_its_sample_or_is_refused(samples):
         return node_of[key] in before[node_of[query]] or (node_of[key] == node_of[query] and key <= query)
 
     labels = given["labels"][0].tolist()
-    targets = Counter({(place, label): 1 for place, label in enumerate(labels) if label != -100})
-    found = terms_read(given["input_ids"][0].tolist(), given["position_ids"][0].tolist(), is_visible, targets)
-    assert found == expected
+    predictions = [(place, label, 1) for place, label in enumerate(labels) if label != -100]
+    ids, positions = given["input_ids"][0].tolist(), given["position_ids"][0].tolist()
+    assert trained_by(ids, positions, is_visible, predictions) == expected
 
 
 @given(SAMPLES)
@@ -65,10 +63,9 @@ def test_rectangles_are_those_of_automodel(samples):
     theirs = definitions_of(
         "nemo_automodel", "components/distributed/context_parallel/magi.py", ["AttnMaskSpec"]
     ).AttnMaskSpec
-    samples = [(tokens, [False] * len(tokens)) for tokens, _ in samples]
-    batch, _ = forked(samples, to=90)
-    spec, _ = theirs.prefix_tree(*dialect_of("nemo_automodel_tree").load()(batch)["prefix_tree"])
-    given = dialect_of("magi_attention").load()(batch)
+    nodes, _ = batch_of("nemo_automodel_tree", untrained(samples), pad_to=90)
+    given, _ = batch_of("magi_attention", untrained(samples), pad_to=90)
+    spec, _ = theirs.prefix_tree(*nodes["prefix_tree"])
     assert spec.total_seqlen == 90
     expected = zip(spec.q_ranges, spec.k_ranges, spec.mask_types, strict=True)
     kinds = [("full", "causal")[kind] for kind in given["attn_type_map"].tolist()]

@@ -40,6 +40,18 @@ ROLLOUTS = st.lists(
 """Rollouts of which many share, some are equal, and some end where others go on."""
 
 
+def groups_of_rollouts(prompts, answers):
+    """Answers to prompts, of random lengths; the answers to a prompt are a group."""
+    rng = np.random.default_rng(prompts)
+    samples = []
+    for group in range(prompts):
+        prompt = rng.integers(0, 99, rng.integers(20, 60)).tolist()
+        for _ in range(answers):
+            answer = rng.integers(0, 99, rng.integers(1, 30)).tolist()
+            samples.append(rollout(prompt + answer, [0] * len(prompt) + [1] * len(answer), group))
+    return samples
+
+
 @pytest.fixture(scope="module")
 def theirs():
     """TRL's module of rows."""
@@ -62,6 +74,23 @@ def test_rows_are_those_of_trl(theirs, rollouts, budget):
     for name, tensor in expected.items():
         assert tensor.dtype == packed[name].dtype, name
         assert torch.equal(tensor, packed[name]), name
+
+
+@pytest.mark.parametrize("batcher", ["TokenBudgetBatcher", "FixedCountBatcher"])
+def test_the_batchers_of_trl_make_the_same_rows_of_ours(batcher, monkeypatch):
+    """They ask rows what fits and what they cost; a batch of a trainer with our rows is the same batch."""
+    trainer = pytest.importorskip("trl.experimental.async_grpo.async_grpo_trainer", exc_type=ImportError)
+    if not hasattr(trainer, "TreeRow"):
+        pytest.skip("this TRL makes no trees")
+    samples = groups_of_rollouts(prompts=12, answers=4)
+    arguments = (2, 150, defaultdict(list)) if batcher == "TokenBudgetBatcher" else (2, 8)
+    batches = []
+    for kind in (trainer.TreeRow, TreeRow):
+        monkeypatch.setattr(trainer, "TreeRow", kind)
+        rows = [row for rows in getattr(trainer, batcher)(samples, *arguments) for row in rows]
+        batches.append([{name: tensor.tolist() for name, tensor in row.pack().items()} for row in rows])
+    assert len(batches[0]) > 5
+    assert batches[0] == batches[1]
 
 
 def test_the_collator_of_trl_takes_our_rows():

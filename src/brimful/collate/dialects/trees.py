@@ -27,7 +27,9 @@ from brimful.collate.dialects.tensors import (
     shifted_weights,
     stack,
     token_row,
+    tree_tensors,
 )
+from brimful.collate.trees.visibility import predictors
 from brimful.errors import CollateError
 from brimful.store.shards import PackTree
 
@@ -58,13 +60,13 @@ def to_trl_tree(batch: PackedBatch) -> dict[str, Any]:
     of targets, ``[M, …]``: TRL reads ``old_log_probs`` and ``advantages``.
 
     Raises:
-        CollateError: mRoPE positions, for which TRL has no key; or a label without the token before
-            it.
+        CollateError: mRoPE positions, for which TRL has no key; or ``branch="index"``.
     """
     _refuse_mrope(batch, "trl_tree")
+    _refuse_terms(batch, "trl_tree")
     segments, targets = _segments(batch), _targets(batch)
     keys = _bare(segments.parents).places(segments.edges)
-    whole = _by_tree(batch, segments)
+    whole = replace(batch, cu_seqlens=batch.tree_boundaries)
     arrays = {
         "input_ids": batch.input_ids,
         "position_ids": batch.position_ids,
@@ -108,12 +110,13 @@ def to_art(rows: Sequence[PackedBatch]) -> dict[str, Any]:
 
     Raises:
         CollateError: a target that several samples read, for which ART has no word; mRoPE
-            positions; or a label without the token before it.
+            positions; or ``branch="index"``.
     """
     groups: list[Int64Array] = []
     parents: list[Int64Array] = []
     for batch in rows:
         _refuse_mrope(batch, "art")
+        _refuse_terms(batch, "art")
         segments = _segments(batch)
         _refuse_shared_targets(batch, segments)
         numbers = np.arange(1, len(segments.parents) + 1)
@@ -152,10 +155,10 @@ def to_nemo_automodel_tree(batch: PackedBatch) -> dict[str, Any]:
 
     Raises:
         CollateError: a target that several samples train, which Automodel's loss would count once;
-            or a label without the token before it.
+            or ``branch="index"``.
     """
-    segments = _segments(batch)
-    targets = _targets(batch)
+    _refuse_terms(batch, "nemo_automodel_tree")
+    segments, targets = _segments(batch), _targets(batch)
     if (twice := np.flatnonzero(targets.times > 1)).size:
         first = targets.samples[targets.predicting == twice[0]]
         raise CollateError(
@@ -169,7 +172,7 @@ def to_nemo_automodel_tree(batch: PackedBatch) -> dict[str, Any]:
     positions = (
         batch.position_ids[None] if batch.rope_positions is None else batch.rope_positions[:, None]
     )
-    whole = _by_tree(batch, segments)
+    whole = replace(batch, cu_seqlens=batch.tree_boundaries)
     is_weighted = (batch.target_weights[batch.labels != IGNORE_INDEX] != 1).any()
     return {
         "input_ids": row(batch.input_ids),
@@ -192,8 +195,7 @@ def to_magi_attention(batch: PackedBatch) -> dict[str, Any]:
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
-    Raises:
-        CollateError: a label without the token before it.
+    A row of trees also has ``parents``, ``tree_in`` and ``tree_out`` (``tree_tensors``).
     """
     segments = _segments(batch)
     query = np.repeat(np.arange(len(segments.parents)), np.diff(segments.paths.offsets))
@@ -206,6 +208,7 @@ def to_magi_attention(batch: PackedBatch) -> dict[str, Any]:
         "attn_type_map": torch.from_numpy(
             np.where(query == key, np.int32(_CAUSAL), np.int32(_FULL))
         ),
+        **tree_tensors(batch),
         **other_tensors(batch),
     }
 
@@ -243,35 +246,17 @@ class _Targets(NamedTuple):
 
 
 def _segments(batch: PackedBatch) -> _Segments:
-    """Return the segments of a row that have tokens.
-
-    Raises:
-        CollateError: a label without the token before it.
-    """
+    """Return the segments of a row that have tokens; only ends of samples have none."""
     sizes, tree = batch.lengths, batch.tree
-    parents = np.full(len(sizes), -1) if tree is None else tree.parents.astype(np.int64)
-    ends = np.arange(batch.num_segments) if tree is None else tree.ends.astype(np.int64)
-
-    def with_tokens(found: Int64Array) -> Int64Array:
-        while (is_empty := (found >= 0) & (sizes[found] == 0)).any():
-            found = np.where(is_empty, parents[found], found)
-        return found
-
+    parents = np.full(len(sizes), -1) if tree is None else tree.parents
+    ends = np.arange(batch.num_segments) if tree is None else tree.ends
     # The last number is the one of the parent -1.
     numbers = np.append(np.cumsum(sizes > 0) - 1, -1)
     kept = np.flatnonzero(sizes)
+    own_parents = numbers[parents[kept]].astype(np.int32)
+    ends = np.where(sizes[ends] > 0, ends, parents[ends])
     edges = np.append(batch.cu_seqlens[kept], batch.cu_seqlens[-1:])
-    own_parents = numbers[with_tokens(parents)[kept]].astype(np.int32)
-    branches = np.flatnonzero(own_parents >= 0)
-    trunk_ends = edges[own_parents[branches] + 1]
-    is_label = batch.labels[edges[branches]] != IGNORE_INDEX
-    if (apart := branches[is_label & (trunk_ends != edges[branches])]).size:
-        raise CollateError(
-            f"the first token of a branch of sample {batch.sample_ids[kept[apart[0]]]} has a label "
-            f"and does not follow its trunk: collate with {setting('branch', 'fork')}"
-        )
-    paths = _bare(own_parents).paths()
-    return _Segments(own_parents, edges, paths, numbers[with_tokens(ends)])
+    return _Segments(own_parents, edges, _bare(own_parents).paths(), numbers[ends])
 
 
 def _bare(parents: Int32Array) -> PackTree:
@@ -286,18 +271,12 @@ def _targets(batch: PackedBatch) -> _Targets:
         places = np.flatnonzero(batch.labels != IGNORE_INDEX)
         predicting, samples = places - 1, batch.segment_index[places].astype(np.int64)
     else:
-        path = batch.tree.places(batch.cu_seqlens)
-        found = batch.tree.target_places(replace(path, values=np.arange(len(path.values))))
-        places, predicting = path.values[found.values], path.values[found.values - 1]
-        samples = np.repeat(np.arange(len(found)), np.diff(found.offsets))
-    times = np.bincount(predicting, minlength=len(batch.input_ids))
-    return _Targets(places, predicting, samples, times)
-
-
-def _by_tree(batch: PackedBatch, segments: _Segments) -> PackedBatch:
-    """Return the batch with one boundary for each tree, within which values are shifted."""
-    is_root = np.append(segments.parents < 0, True)
-    return replace(batch, cu_seqlens=segments.edges[is_root])
+        of_samples = batch.tree.target_places(batch.tree.places(batch.cu_seqlens))
+        places, predicting = of_samples.values, predictors(batch)[of_samples.values]
+        samples = np.repeat(np.arange(len(of_samples)), np.diff(of_samples.offsets))
+    return _Targets(
+        places, predicting, samples, np.bincount(predicting, minlength=len(batch.labels))
+    )
 
 
 def _sample_ids(batch: PackedBatch) -> Int64Array:
@@ -311,6 +290,14 @@ def _refuse_mrope(batch: PackedBatch, dialect: str) -> None:
             f"samples {', '.join(map(str, batch.sample_ids[:3].tolist()))}… have mRoPE positions, "
             f"for which dialect {dialect!r} has no key: choose "
             f"{setting('dialect', 'magi_attention')}"
+        )
+
+
+def _refuse_terms(batch: PackedBatch, dialect: str) -> None:
+    if batch.loss_terms is not None:
+        raise CollateError(
+            f"dialect {dialect!r} has labels, one for each place, and the batch of sample "
+            f"{batch.sample_ids[0]} has a list of targets: collate with {setting('branch', 'fork')}"
         )
 
 
