@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from brimful.plan import Overflow, Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.plan.policies.proportions import describe_mixture
 from brimful.sources.source import Source
+from brimful.store.plan_trees import SharedTokens, fill_of, samples_of_packs
 
 _COLUMNS_SHOWN = 8
 """Unread columns that the summary names; the rest are counted."""
@@ -99,10 +101,16 @@ class PackSummary:
     seconds: dict[str, float] = field(default_factory=dict)
     media: Any = None
 
+    @cached_property
+    def shared(self) -> SharedTokens | None:
+        """Tokens that the samples share; None in a flat plan."""
+        return SharedTokens.of(self.plan, self.table)
+
     def lines(self) -> list[str]:
         """Return the summary as lines, with settings marked."""
         ledger, plan = self.plan.ledger, self.plan
-        sizes = np.diff(plan.offsets)
+        sizes = samples_of_packs(plan)
+        shared = self.shared
         excess = plan.num_packs - plan.bound
         gap = f"{100 * excess / plan.bound:.3f} % above" if excess else "at"
         num_read = ledger.samples_in - ledger.samples_rejected
@@ -125,7 +133,8 @@ class PackSummary:
             self._targets_line(),
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in "
             f"{counted(self.shards, 'shard')}",
-            f"fill           {100 * plan.fill_ratio:.2f} %",
+            f"fill           {fill_of(plan, shared)}",
+            *(() if shared is None else shared.lines()),
             *self._mixture_lines(),
             f"lower bound    {counted(plan.bound, 'pack')}: {gap} what any plan needs "
             f"({_algorithm(plan)})",
@@ -228,6 +237,7 @@ class PackSummary:
             "shards": self.shards,
             "plan_fingerprint": self.plan.fingerprint,
             "settings": self.plan.record,
+            **({} if self.shared is None else {"shared": self.shared.as_dict()}),
             "account": self.table.account.as_dict(),
             "seconds": self.seconds,
             **(

@@ -1,0 +1,75 @@
+"""What the samples of a plan share, counted by hand and against sets of prefixes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful import plan_packs
+from brimful.store.plan_trees import SharedTokens, fill_of, sample_ends, samples_of_packs
+from tests.store.tree_plans import plan_of_trees, table_with_prefixes
+
+SAMPLES = [[5, 6, 7, 8], [5, 6, 7, 9, 9], [5, 6, 7], [1, 2], [5, 6, 1, 1], [3]]
+
+
+def test_a_plan_in_numbers():
+    """Samples 0, 1 and 2 share 5 6 7; 4 shares 5 6 with them and is in another pack."""
+    table = table_with_prefixes(SAMPLES, least=2)
+    plan = plan_of_trees(SAMPLES, [[0, 1, 2], [3, 4, 5]], capacity=8)
+    shared = SharedTokens.of(plan, table)
+    assert shared is not None
+    assert shared.not_shared is not None
+    assert (shared.flat_tokens, shared.tree_tokens, shared.samples, shared.sharing, shared.trees) == (19, 13, 6, 3, 1)
+    # 9 + (16 - 9) + (25 - 9) + 4 + 16 + 1 of 16 + 25 + 9 + 4 + 16 + 1
+    assert (shared.flat_squares, shared.tree_squares, shared.fork_tokens) == (71, 53, 1)
+    assert vars(shared.not_shared) == {"too_short": 1, "alone": 1, "apart": 1, "repeated_tokens": 2, "least": 2}
+    assert shared.lines() == [
+        "shared         19 tokens of samples are 13 in the packs, 1.46 times fewer; 3 of 6 samples share, in 1 tree",
+        "not shared     1 sample shorter than 2 tokens, 1 sample whose beginning no other has, 1 sample in other packs "
+        "than all that share with them, 2 tokens of trunks in further packs",
+        "speed-up       1.46 times in layers by their tokens, 1.34 times in attention; head, loss and optimizer have no "
+        "less work",
+    ]
+    assert fill_of(plan, shared) == "81.25 %, and 6.25 % are room for forks"
+    assert samples_of_packs(plan).tolist() == [3, 3]
+
+
+def test_a_flat_plan_shares_nothing():
+    plan = plan_packs([3, 3, 5], capacity=6)
+    assert SharedTokens.of(plan) is None
+    assert fill_of(plan, None) == "91.67 %"
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=6), min_size=1, max_size=10),
+    st.lists(st.integers(0, 3), min_size=10, max_size=10),
+)
+def test_counts_are_of_sets_of_prefixes(samples, packs):
+    """Pack 3 is for samples that are dropped: what they share with others counts for nothing."""
+    groups = [[n for n in range(len(samples)) if packs[n] == pack] for pack in range(3)]
+    groups = [group for group in groups if group]
+    if not groups:
+        return
+    plan = plan_of_trees(samples, groups)
+    shared = SharedTokens.of(plan, table_with_prefixes(samples, least=1))
+    assert shared is not None
+    assert shared.not_shared is not None
+
+    def prefixes(members):
+        return {tuple(samples[n][:end]) for n in members for end in range(1, len(samples[n]) + 1)}
+
+    def sharing(members):
+        """Samples with the first token of another member."""
+        return [n for n in members if any(samples[m][0] == samples[n][0] for m in members if m != n)]
+
+    packed = sorted(n for group in groups for n in group)
+    assert [plan.sample_ids[end] for end in sample_ends(plan)] == [
+        n for group in groups for n in sorted(group, key=lambda n: (samples[n], n))
+    ]
+    assert samples_of_packs(plan).tolist() == list(map(len, groups))
+    assert shared.flat_tokens == sum(len(samples[n]) for n in packed)
+    assert shared.flat_squares == sum(len(samples[n]) ** 2 for n in packed)
+    assert shared.tree_tokens == sum(len(prefixes(group)) for group in groups)
+    assert shared.tree_squares == sum(2 * len(prefix) - 1 for group in groups for prefix in prefixes(group))
+    assert shared.sharing == sum(len(sharing(group)) for group in groups)
+    assert shared.not_shared.repeated_tokens == shared.tree_tokens - len(prefixes(packed))
+    assert shared.not_shared.alone == len(packed) - len(sharing(packed))
+    assert shared.not_shared.apart == len(sharing(packed)) - shared.sharing
