@@ -47,7 +47,9 @@ from brimful.report.text.artefact_lines import (
     describe_plan,
     describe_store,
     pack_as_dict,
+    planned_pack_as_dict,
     show_pack,
+    show_planned_pack,
 )
 from brimful.report.text.stream_lines import describe_stream, prometheus_text, stream_line
 from brimful.serve import open_packs
@@ -70,7 +72,11 @@ from brimful.store.shards import StreamLog
     value_option(
         "--media-root", "DIR", "Where the media of the packs are now (default: as recorded)."
     ),
-    click.option("--full", is_flag=True, help="Whole texts, not only their beginnings and ends."),
+    click.option(
+        "--full",
+        is_flag=True,
+        help="Whole texts, not only their beginnings and ends; every branch of a tree.",
+    ),
     click.option(
         "--check",
         is_flag=True,
@@ -131,31 +137,17 @@ def inspect(
         plan = Plan.open(path)
         show(plan_as_dict(plan), lambda: describe_plan(plan), as_json)
     else:
-        _show_planned_pack(Plan.open(path), index, as_json)
+        _show_planned_pack(Plan.open(path), index, options["full"], as_json)
 
 
-def _show_planned_pack(plan: Plan, index: int, as_json: bool) -> None:
+def _show_planned_pack(plan: Plan, index: int, full: bool, as_json: bool) -> None:
     """Show the segments of one pack of a plan, which has no text."""
     _check_index(index, plan.num_packs, "plan")
-    segments = plan.pack(index)
-    total = sum(segment.length for segment in segments)
-    pack = {
-        "kind": "pack",
-        "pack": index,
-        "tokens": total,
-        "capacity": plan.capacity,
-        "segments": [
-            {"sample_id": s.sample_id, "start": s.start, "tokens": s.length} for s in segments
-        ],
-    }
-    lines = [
-        f"pack {index}: {total:,} of {plan.capacity:,} tokens, {len(segments)} segments",
-        *(
-            f"  sample {s.sample_id:>10}  tokens {s.start:,} … {s.start + s.length - 1:,}"
-            for s in segments
-        ),
-    ]
-    show(pack, lambda: lines, as_json)
+    show(
+        planned_pack_as_dict(plan, index),
+        lambda: show_planned_pack(plan, index, full),
+        as_json,
+    )
 
 
 def _check_index(index: int, num_packs: int, noun: str) -> None:

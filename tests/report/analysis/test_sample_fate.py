@@ -16,6 +16,7 @@ from brimful.plan import plan_packs
 from brimful.report.analysis.sample_fate import find_sample
 from brimful.sources import open_source
 from brimful.testing.toys import toy_chat_encoder
+from tests.store.tree_plans import plan_of_trees
 
 TABLE = LengthTable.from_lengths([3, 9, 4, 2])
 
@@ -110,3 +111,21 @@ def test_places_are_those_of_the_packs(lengths: list[int], policy: str, algorith
         for place in find_sample(sample_id, plan=plan, table=table).places
     }
     assert found == wanted
+
+
+def test_a_sample_of_a_tree_has_a_path():
+    """Sample 3 is equal to sample 2; both end where the trunk does, and only the first has its number there."""
+    samples = [[1, 2, 3, 4], [1, 2, 5], [1, 2], [1, 2], [9]]
+    plan = plan_of_trees(samples, [[4], [0, 1, 2, 3]])
+    table = LengthTable.from_lengths([4, 3, 2, 2, 1])
+    lines = [find_sample(number, plan, table).describe()[2:] for number in range(5)]
+    trunk = "packed         pack 1, tokens 0 … 1: shared with 3 other samples"
+    assert lines == [
+        [trunk, "packed         pack 1, tokens 2 … 3"],
+        [trunk, "packed         pack 1, tokens 4 … 4"],
+        [trunk],
+        [trunk, "packed         pack 1, ends where its trunk does"],
+        ["packed         pack 0, tokens 0 … 0"],
+    ]
+    assert find_sample(0, plan, table).status == "packed"
+    assert [place.sharing for place in find_sample(1, plan, table).places] == [3, 0]

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.base.wording import setting
+from brimful.base.wording import counted, setting
 from brimful.errors import BrimfulError, SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Plan
+from brimful.report.analysis.shown_packs import samples_through
 from brimful.sources import open_source
+from brimful.store.plan_trees import tree_of_pack
 from brimful.store.summary import why_dropped
 
 
@@ -20,13 +22,16 @@ class Place:
         pack: number of the pack.
         first: token of the pack at which the segment begins.
         tokens: in the segment.
-        start: token of the sample at which the segment begins; 0 unless the sample was cut.
+        start: token of the sample at which the segment begins; 0 unless the sample was cut, or
+            shares its beginning.
+        sharing: other samples that share the segment; None in a plan without trees.
     """
 
     pack: int
     first: int
     tokens: int
     start: int
+    sharing: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,9 +69,12 @@ class SampleFate:
             part = ""
             if self.status in ("truncated", "split"):
                 part = f": its tokens {place.start:,} … {place.start + place.tokens - 1:,}"
+            if place.sharing:
+                part = f": shared with {counted(place.sharing, 'other sample')}"
+            tokens = f"tokens {place.first:,} … {place.first + place.tokens - 1:,}"
             lines.append(
-                f"packed         pack {place.pack:,}, tokens {place.first:,} … "
-                f"{place.first + place.tokens - 1:,}{part}"
+                f"packed         pack {place.pack:,}, "
+                f"{tokens if place.tokens else 'ends where its trunk does'}{part}"
             )
         if self.reason:
             lines.append(f"{self.status:<15}{self.reason}")
@@ -111,23 +119,10 @@ def find_sample(sample_id: int, plan: Plan | None, table: LengthTable | None) ->
         targets = None if table.targets is None else int(table.targets.counts[sample_id])
     if plan is None:
         return SampleFate(sample_id, origin, tokens, targets, "measured", "", ())
-    segments = np.flatnonzero(plan.sample_ids == sample_id)
-    # Pack i holds the segments offsets[i] … offsets[i + 1] − 1.
-    packs = np.searchsorted(plan.offsets, segments, side="right") - 1
-    places = sorted(
-        (
-            Place(
-                pack,
-                int(plan.lengths[int(plan.offsets[pack]) : segment].sum()),
-                int(plan.lengths[segment]),
-                int(plan.starts[segment]),
-            )
-            for pack, segment in zip(packs.tolist(), segments.tolist(), strict=True)
-        ),
-        key=lambda place: place.start,
-    )
+    places = _places(plan, sample_id)
     packed_tokens = sum(place.tokens for place in places)
-    status, reason = "split" if len(places) > 1 else "packed", ""
+    is_split = plan.parents is None and len(places) > 1
+    status, reason = "split" if is_split else "packed", ""
     if not places and not np.isin(sample_id, plan.dropped_ids):
         status, reason = "rejected", _UNREADABLE
     elif not places:
@@ -138,6 +133,34 @@ def find_sample(sample_id: int, plan: Plan | None, table: LengthTable | None) ->
         status = "truncated"
         reason = f"{tokens - packed_tokens:,} of its {tokens:,} tokens are in no pack"
     return SampleFate(sample_id, origin, tokens, targets, status, reason, tuple(places))
+
+
+def _places(plan: Plan, sample_id: int) -> list[Place]:
+    """Return the segments that hold a sample, in the order of its tokens."""
+    segments = np.flatnonzero(plan.sample_ids == sample_id)
+    # Pack i holds the segments offsets[i] … offsets[i + 1] − 1.
+    packs = np.searchsorted(plan.offsets, segments, side="right") - 1
+    sharing: dict[int, int] = {}
+    if plan.parents is not None and len(packs):
+        # A segment may have the number of the sample only because that ends further down.
+        tree = tree_of_pack(plan, pack := int(packs[0]))
+        first = int(plan.offsets[pack])
+        (number,) = np.flatnonzero(plan.sample_ids[first + tree.ends] == sample_id)
+        path = tree.paths().row(int(number))
+        segments, packs = first + path, np.full(len(path), pack)
+        others = samples_through(tree)[path] - 1
+        sharing = dict(zip(segments.tolist(), others.tolist(), strict=True))
+    places = (
+        Place(
+            pack,
+            int(plan.lengths[int(plan.offsets[pack]) : segment].sum()),
+            int(plan.lengths[segment]),
+            int(plan.starts[segment]),
+            sharing.get(segment),
+        )
+        for pack, segment in zip(packs.tolist(), segments.tolist(), strict=True)
+    )
+    return sorted(places, key=lambda place: place.start)
 
 
 _UNREADABLE = "the row could not be read"

@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from itertools import islice, pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from brimful.base.typing import TokenIds
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import AnyIntArray, Int64Array, TokenIds
+from brimful.base.wording import counted
 from brimful.errors import MissingExtraError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.audio import audio_header, load_audio
 from brimful.media.images import image_size, load_image
 from brimful.media.videos import load_frames, video_header
-from brimful.store.shards import Pack, PackSequence
+from brimful.store.shards import Pack, PackSequence, PackTree
 
 _CANDIDATES = 64
 """Number of evenly spread packs from which the shown ones are choices."""
@@ -167,6 +169,36 @@ def segments_of(pack: Pack) -> Iterator[tuple[Segment, list[PlacedMedium]]]:
         yield Segment(sample_id, begin, start, end - begin, num_targets), media
 
 
+def samples_through(tree: PackTree) -> Int64Array:
+    """Return the number of samples that pass through each segment, ``int64[num_segments]``.
+
+    >>> from brimful.testing.toys import toy_tree
+    >>> samples_through(toy_tree([[5, 6, 7], [5, 6, 8], [9]]).tree).tolist()
+    [2, 1, 1, 1]
+    """
+    is_end = np.zeros(len(tree.parents), dtype=np.int64)
+    is_end[tree.ends] = 1
+    ends_before = offsets_of(is_end)
+    return ends_before[tree.subtree_ends()] - ends_before[:-1]
+
+
+def name_segments(tree: PackTree, sample_ids: AnyIntArray) -> list[str]:
+    """Name each segment by the sample that ends with it, and by the samples that share it.
+
+    >>> from brimful.testing.toys import toy_tree
+    >>> pack = toy_tree([[5, 6, 7], [5, 6], [5, 6, 8]])
+    >>> name_segments(pack.tree, pack.sample_ids)
+    ['sample 1, trunk of 3 samples', 'sample 0', 'sample 2']
+    """
+    ends = set(tree.ends.tolist())
+    names = []
+    for segment, count in enumerate(samples_through(tree).tolist()):
+        parts = [f"sample {int(sample_ids[segment])}"] * (segment in ends)
+        parts += [f"trunk of {counted(count, 'sample')}"] * (count > 1 or segment not in ends)
+        names.append(", ".join(parts))
+    return names
+
+
 def split_at_media(
     segment: Segment, media: Sequence[PlacedMedium]
 ) -> Iterator[slice | PlacedMedium]:
@@ -216,8 +248,20 @@ class ShownMedium:
     note: str = ""
 
 
-ShownSegment: TypeAlias = "tuple[Segment, tuple[ShownText | ShownMedium, ...]]"
-"""A segment of a pack, and its texts and media."""
+class ShownSegment(NamedTuple):
+    """A segment of a pack, and its texts and media.
+
+    Attributes:
+        name: its sample; in a tree also the number of samples that share it.
+        level: segments of its samples before it; 0 unless samples share their beginnings.
+        facts: its place.
+        parts: in the order of their tokens.
+    """
+
+    name: str
+    level: int
+    facts: Segment
+    parts: tuple[ShownText | ShownMedium, ...]
 
 
 @dataclass(frozen=True)
@@ -242,8 +286,8 @@ class ShownPack:
         """Return the numbers of a pack for JSON, without images and texts."""
         media = [
             part.facts
-            for _, parts in self.segments
-            for part in parts
+            for segment in self.segments
+            for part in segment.parts
             if isinstance(part, ShownMedium)
         ]
         return {
@@ -295,14 +339,25 @@ def show_packs(
 def _show(
     pack: Pack, index: int, budgets: dict[str, int], decode: Decode | None, drawings: Iterator[int]
 ) -> ShownPack:
+    if pack.tree is None:
+        names, levels = (
+            [f"sample {sample_id:,}" for sample_id in pack.sample_ids],
+            [0] * pack.num_segments,
+        )
+    else:
+        names, levels = name_segments(pack.tree, pack.sample_ids), []
+        for parent in pack.tree.parents.tolist():
+            levels.append(0 if parent < 0 else levels[parent] + 1)
     uses = {"tokens": len(pack), "patches": sum(item.num_patches for item in pack.media)}
     return ShownPack(
         index=index,
         tokens=len(pack),
         budgets={name: (amount, budgets[name]) for name, amount in uses.items() if name in budgets},
         segments=tuple(
-            (segment, tuple(_parts(pack, segment, media, decode, drawings)))
-            for segment, media in islice(segments_of(pack), _SEGMENTS)
+            ShownSegment(name, level, facts, tuple(_parts(pack, facts, media, decode, drawings)))
+            for (facts, media), name, level in zip(
+                islice(segments_of(pack), _SEGMENTS), names, levels, strict=False
+            )
         ),
         hidden=max(0, pack.num_segments - _SEGMENTS),
     )

@@ -2,7 +2,6 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
@@ -17,7 +16,7 @@ from brimful.report.analysis.advise import Advice
 from brimful.report.analysis.facts import MAX_REJECTS, Facts
 from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance
-from brimful.report.analysis.shown_packs import Segment, ShownMedium, ShownPack, ShownText
+from brimful.report.analysis.shown_packs import ShownMedium, ShownPack, ShownSegment, ShownText
 from brimful.report.html.charts import capacity_chart, fill_chart, lengths_chart, sizes_chart
 from brimful.report.html.markup import pair, paragraph, section, table, tile, warning
 from brimful.report.table_model import Row, Table
@@ -372,18 +371,21 @@ def _pack(pack: ShownPack) -> str:
         for name, (amount, capacity) in pack.budgets.items()
     )
     rest = paragraph(f"and {counted(pack.hidden, 'segment')} more", "fine") if pack.hidden else ""
-    segments = "".join(_segment(*segment) for segment in pack.segments)
+    segments = "".join(map(_segment, pack.segments))
     return f"<h3>Pack {pack.index:,}: {escape(uses)}</h3>{segments}{rest}"
 
 
-def _segment(facts: Segment, parts: Sequence[ShownText | ShownMedium]) -> str:
-    head = (
-        f"sample {facts.sample_id:,} · tokens {facts.first:,} … {facts.first + facts.tokens - 1:,} "
-        f"· {counted(facts.loss_tokens, 'target')}"
+def _segment(segment: ShownSegment) -> str:
+    facts = segment.facts
+    last = facts.first + facts.tokens - 1
+    place = f"tokens {facts.first:,} … {last:,}" if facts.tokens else "ends where its trunk does"
+    head = f"{segment.name} · {place} · {counted(facts.loss_tokens, 'target')}"
+    body = "".join(
+        _text(part) if isinstance(part, ShownText) else _medium(part) for part in segment.parts
     )
-    body = "".join(_text(part) if isinstance(part, ShownText) else _medium(part) for part in parts)
+    indent = f' style="margin-left:{min(segment.level, 12)}em"' if segment.level else ""
     return (
-        f'<div class="segment"><p class="fine">{escape(head)}</p><div '
+        f'<div class="segment"{indent}><p class="fine">{escape(head)}</p><div '
         f'class="words">{body}</div></div>'
     )
 

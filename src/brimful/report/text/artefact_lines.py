@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.fingerprint import short
+from brimful.base.ragged import offsets_of
 from brimful.base.wording import counted, percent
 from brimful.measure import LengthTable
 from brimful.media import PlacedMedium
@@ -15,12 +16,20 @@ from brimful.report.analysis.plan_facts import Losses
 from brimful.report.analysis.shown_packs import (
     Decode,
     MediumFacts,
+    name_segments,
+    samples_through,
     segments_of,
     split_at_media,
     texts_of,
 )
+from brimful.report.text.tree_lines import (
+    branch_line,
+    draw_tree,
+    tree_heading,
+)
 from brimful.serve import PackStore
-from brimful.store.shards import Pack
+from brimful.store.plan_trees import SharedTokens, fill_of, samples_of_packs, tree_of_pack
+from brimful.store.shards import Pack, PackTree
 
 
 def describe_lengths(table: LengthTable) -> list[str]:
@@ -77,10 +86,12 @@ def describe_plan(plan: Plan) -> list[str]:
         repeats = f"; {ledger.draws_repeated:,} packed again" if ledger.draws_repeated else ""
         not_drawn = f", {ledger.samples_not_drawn:,} left for later epochs{repeats}"
     samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
+    shared = SharedTokens.of(plan)
     lines = [
         f"packs          {plan.num_packs:,} of {counted(plan.capacity, 'token')}, "
         f"{short(plan.fingerprint)}",
-        f"fill           {100 * plan.fill_ratio:.2f} %",
+        f"fill           {fill_of(plan, shared)}",
+        *(() if shared is None else shared.lines()),
         f"lower bound    {counted(plan.bound, 'pack')}; the plan has "
         f"{plan.num_packs - plan.bound:,} more",
     ]
@@ -94,7 +105,7 @@ def describe_plan(plan: Plan) -> list[str]:
             f"{at_row_ends:,} at the ends of rows, as aligned"
         )
     if plan.num_packs:
-        sizes = np.diff(plan.offsets)
+        sizes = samples_of_packs(plan)
         fill = plan.pack_tokens / plan.capacity
         lines += [
             f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most "
@@ -177,7 +188,10 @@ def _words(value: object) -> str:
     return str(value)
 
 
-_PLAN_LABELS = ("samples ", "tokens ", "cut ", "targets ", "without any", "dropped for")
+_PLAN_LABELS = (
+    *("samples ", "tokens ", "shared ", "not shared", "speed-up"),
+    *("cut ", "targets ", "without any", "dropped for"),
+)
 """Labels of the lines of a plan that describe its store too."""
 
 
@@ -217,15 +231,18 @@ _HEAD, _TAIL = 48, 24
 def show_pack(
     pack: Pack, index: int, capacity: int, decode: Decode | None, full: bool = False
 ) -> list[str]:
-    """Describe the segments of a pack; targets of the loss stand between ⟦ and ⟧.
+    """Describe the segments of a pack, a tree as branches of its trunks; targets of the loss stand
+    between ⟦ and ⟧.
 
     Args:
         pack: to show.
         index: its number, for the heading.
         capacity: of the plan.
         decode: tokens to text; None shows the boundaries alone.
-        full: true shows whole texts instead of their beginnings and ends.
+        full: true shows whole texts instead of their beginnings and ends, and all branches.
     """
+    if pack.tree is not None:
+        return _show_tree(pack, pack.tree, index, capacity, decode, full)
     share = 100 * len(pack) / capacity
     lines = [
         f"pack {index}: {len(pack):,} of {capacity:,} tokens ({share:.1f} %), {pack.num_segments} "
@@ -253,11 +270,97 @@ def show_pack(
     return lines
 
 
+def _show_tree(
+    pack: Pack, tree: PackTree, index: int, capacity: int, decode: Decode | None, full: bool
+) -> list[str]:
+    """Describe a pack of trees; ``show_pack`` explains the arguments."""
+    segments, names = list(segments_of(pack)), name_segments(tree, pack.sample_ids)
+
+    def lines_of(number: int) -> list[str]:
+        facts, media = segments[number]
+        line = branch_line(names[number], facts.first, facts.start, facts.tokens)
+        head = f"{line}, {facts.loss_tokens:,} loss" if facts.tokens else line
+        if decode is None:
+            return [head, *(MediumFacts.of(item).describe() for item in media)]
+        parts = (
+            MediumFacts.of(part).describe()
+            if isinstance(part, PlacedMedium)
+            else _text(pack, part, decode, True)
+            if full
+            else _beginning(pack, part, decode)
+            for part in split_at_media(facts, media)
+        )
+        return [head, *"".join(parts).splitlines()]
+
+    lengths = np.diff(pack.cu_seqlens)
+    heading = tree_heading(tree, pack.starts + lengths, lengths, index, capacity)
+    targets = f"{pack.num_loss_tokens:,} loss tokens"
+    return [f"{heading}, {targets}", *draw_tree(tree, lengths, lines_of, full=full)]
+
+
+def show_planned_pack(plan: Plan, index: int, full: bool = False) -> list[str]:
+    """Describe the segments of a pack of a plan, which has no text; ``show_pack`` explains
+    ``full``.
+    """
+    segments = plan.pack(index)
+    if plan.parents is None:
+        total = sum(segment.length for segment in segments)
+        return [
+            f"pack {index}: {total:,} of {plan.capacity:,} tokens, {len(segments)} segments",
+            *(
+                f"  sample {s.sample_id:>10}  tokens {s.start:,} … {s.start + s.length - 1:,}"
+                for s in segments
+            ),
+        ]
+    tree = tree_of_pack(plan, index)
+    sample_ids, starts, lengths = np.array(segments).T
+    names, firsts = name_segments(tree, sample_ids), offsets_of(lengths).tolist()
+
+    def lines_of(number: int) -> list[str]:
+        _, depth, num_tokens = segments[number]
+        return [branch_line(names[number], firsts[number], depth, num_tokens)]
+
+    heading = tree_heading(tree, starts + lengths, lengths, index, plan.capacity)
+    return [heading, *draw_tree(tree, lengths, lines_of, full=full)]
+
+
+def planned_pack_as_dict(plan: Plan, index: int) -> dict[str, Any]:
+    """Return a pack of a plan for JSON."""
+    segments = plan.pack(index)
+    branches = (
+        [{}] * len(segments) if plan.parents is None else _branches(tree_of_pack(plan, index))
+    )
+    return {
+        "kind": "pack",
+        "pack": index,
+        "tokens": sum(segment.length for segment in segments),
+        "capacity": plan.capacity,
+        "segments": [
+            {"sample_id": s.sample_id, "start": s.start, "tokens": s.length, **branch}
+            for s, branch in zip(segments, branches, strict=True)
+        ],
+    }
+
+
+def _branches(tree: PackTree) -> list[dict[str, Any]]:
+    """Return for JSON the parent of each segment, whether a sample ends with it, and how many pass
+    through it.
+    """
+    ends = set(tree.ends.tolist())
+    return [
+        {"parent": parent, "ends": segment in ends, "samples": count}
+        for segment, (parent, count) in enumerate(
+            zip(tree.parents.tolist(), samples_through(tree).tolist(), strict=True)
+        )
+    ]
+
+
 def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Decode | None) -> dict[str, Any]:
     """Return a pack for JSON: its segments, with their texts if a tokenizer is given."""
     segments = []
-    for facts, media in segments_of(pack):
-        segment = asdict(facts)
+    branches = [{}] * pack.num_segments if pack.tree is None else _branches(pack.tree)
+    for (facts, media), branch in zip(segments_of(pack), branches, strict=True):
+        segment = {**asdict(facts), **branch}
         if decode is not None:
             segment["text"] = decode(pack.input_ids[facts.first : facts.first + facts.tokens])
         if media:
@@ -270,6 +373,13 @@ def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Decode | None) -
         "capacity": capacity,
         "segments": segments,
     }
+
+
+def _beginning(pack: Pack, tokens: slice, decode: Decode) -> str:
+    """Return the beginning of the text of some tokens in one line, with marks around targets."""
+    num_hidden = tokens.stop - tokens.start - _TAIL
+    text = _text(pack, slice(tokens.start, min(tokens.stop, tokens.start + _TAIL)), decode, True)
+    return text.replace("\n", "↵") + (f" … {num_hidden:,} tokens" if num_hidden > 0 else "")
 
 
 def _text(pack: Pack, tokens: slice, decode: Decode, full: bool) -> str:
