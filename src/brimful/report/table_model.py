@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from brimful.base.wording import percent, size_of
+from brimful.base.wording import counted, percent, size_of
 from brimful.media.store import MediaCensus
 from brimful.plan.ledger import MUCH_LOST
 from brimful.plan.policies.proportions import SourceDraws
 from brimful.report.analysis.advise import Advice
 from brimful.report.analysis.facts import BudgetFill, Facts, SourceShare
 from brimful.report.analysis.rank_balance import PartBalance, RankBalance
+from brimful.report.analysis.shared_work import SharedWork
 from brimful.report.analysis.what_if import Alternative, CapacityPoint, PlannedPacks
 
 
@@ -78,7 +79,12 @@ class TitledTable(NamedTuple):
 
 def titled_tables(facts: Facts) -> list[TitledTable]:
     """Return the parts of a report that are one table, in their order."""
+    shared: tuple[TitledTable, ...] = ()
+    if facts.shared is not None:
+        rows = sharing_table(facts.shared, facts.run.model)
+        shared = (TitledTable("shared", "Shared beginnings", _sharing_words(facts.shared), rows),)
     parts = (
+        *shared,
         TitledTable(
             "budgets",
             "Budgets",
@@ -107,6 +113,39 @@ def titled_tables(facts: Facts) -> list[TitledTable]:
         ),
     )
     return [part for part in parts if part.table.rows]
+
+
+def _sharing_words(shared: SharedWork) -> str:
+    tokens = shared.tokens
+    words = (
+        f"{tokens.sharing:,} of {counted(tokens.samples, 'sample')} share their beginning with "
+        f"others of their pack, in {counted(tokens.trees, 'tree')}. "
+    )
+    if tokens.not_shared is not None and tokens.not_shared.words:
+        words += f"Not shared: {tokens.not_shared.words}. "
+    return (
+        f"{words}The last row is the expected speed-up; loss and optimizer, which have as much "
+        "work as without trees, are not in it."
+    )
+
+
+def sharing_table(shared: SharedWork, model: str) -> Table:
+    """Compare the samples, each on its own, with their trees."""
+    tokens = shared.tokens
+    rows: list[Row] = [
+        {"": name, "samples": flat, "trees": tree, "times fewer": f"{ratio:.2f}"}
+        for name, flat, tree, ratio in (
+            ("tokens", tokens.flat_tokens, tokens.tree_tokens, tokens.ratio),
+            ("squares of attention", tokens.flat_squares, tokens.tree_squares, tokens.square_ratio),
+            (
+                f"{shared.unit} of {model}",
+                f"{shared.flat_cost:.3g}",
+                f"{shared.tree_cost:.3g}",
+                shared.speedup,
+            ),
+        )
+    ]
+    return Table(rows)
 
 
 def text_of(cell: Cell) -> str:

@@ -36,6 +36,14 @@ def samples_of_packs(plan: Plan) -> Int64Array:
     return np.diff(np.searchsorted(sample_ends(plan), plan.offsets))
 
 
+def lengths_in_packs(plan: Plan) -> Lengths:
+    """Return the tokens that packs hold of each sample of ``sample_ends``: ``int32[num_ends]``."""
+    if plan.parents is None:
+        return plan.lengths
+    ends = sample_ends(plan)
+    return plan.starts[ends] + plan.lengths[ends]
+
+
 def tree_of_pack(plan: Plan, index: int) -> PackTree:
     """Return the tree of one pack of a plan with trees, without targets."""
     assert plan.parents is not None, "the plan has no trees"

@@ -21,16 +21,22 @@ from typing import Any
 import numpy as np
 
 from brimful.base.typing import Float64Array
-from brimful.base.wording import counted
+from brimful.base.wording import counted, percent
 from brimful.errors import PlanMismatchError, SettingsError
+from brimful.lengths.prefixes import sharing_of
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.schedule import pack_costs
+from brimful.report.analysis.shared_work import SharedWork
 from brimful.report.analysis.training_run import TrainingRun
+from brimful.store.plan_trees import lengths_in_packs, sample_ends
 
 SAME_STEP_TOLERANCE = 0.1
 """Share by which two steps may differ and still count as the same."""
+
+_WORTH_SHARING = 0.05
+"""Share of tokens that a tree must save to be advised: below it, gathered keys cost as much."""
 
 
 def is_same(ratio: float) -> bool:
@@ -140,7 +146,8 @@ class Advice:
         capacity: most tokens of a pack.
         longest: tokens of the longest row of the unpacked run.
         packing_factor: mean samples of a pack.
-        positions_per_token: of the packs; above 1 if segments and rows are padded to an alignment.
+        positions_per_token: of the packs; above 1 if segments and rows are padded to an alignment,
+            below 1 if samples share.
         unpacked: a step of the unpacked run.
         packed: a step of the packed run with nothing else changed.
         padded_to_longest: unpacked rows padded to the longest of their micro-batch.
@@ -204,7 +211,7 @@ def advise(
     """Compare the run without packing to the run with it, and recommend settings.
 
     Pure: no I/O, no randomness. The unpacked run has one row for each segment of the plan: the same
-    samples, dropped and cut by the same policy. The longest row of a random micro-batch is its
+    samples, dropped and cut by the same policy; of a plan with trees, one for each sample. The longest row of a random micro-batch is its
     exact expectation over all micro-batches
     of different samples, not a draw: with n rows, of which c are at most l long, no row of a
     micro-batch of m is longer with probability c/n · (c−1)/(n−1) · … of m factors.
@@ -245,7 +252,8 @@ def advise(
     run = run or TrainingRun(**settings)
     if not plan.num_packs:
         raise SettingsError("the plan has no packs, so nothing can be compared")
-    rows = Histogram.of(plan.lengths)
+    rows = Histogram.of(lengths_in_packs(plan))
+    shared = SharedWork.of(plan, run.cost_model)
     loss_tokens = _loss_tokens(lengths, plan)
 
     # Both epochs hold the same samples and tokens: only the rows they are cut into differ.
@@ -260,11 +268,12 @@ def advise(
         )
 
     unpacked_step = step_size(run.samples_per_step, rows.num_items)
-    padded_to_longest, padded_to_capacity = _padded_runs(rows, plan.capacity, run)
+    padded_to_longest, padded_to_capacity = _padded_runs(rows, plan.capacity, run, shared)
     packing_factor = rows.num_items / plan.num_packs
     # Padding of an alignment is part of a step of packs, as padding of rows is part of an unpacked
     # step.
-    positions_per_token = 1 + sum(plan.padding) / rows.total
+    positions = int(plan.pack_tokens.sum()) + sum(plan.padding)
+    positions_per_token = positions / rows.total
     step_positions = padded_to_longest.step_tokens
 
     # Packs of one rank in a step: as set now, nearest to the samples, and nearest to the positions
@@ -331,7 +340,7 @@ def advise(
         recommended=numbers.index(nearest["samples"]),
     )
     # Notes are written on the finished numbers, so they cannot say anything else.
-    return replace(advice, notes=tuple(_notes(advice)))
+    return replace(advice, notes=(*_sharing_notes(lengths, plan, shared, run), *_notes(advice)))
 
 
 def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:
@@ -347,19 +356,26 @@ def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:
     if column is None:
         return None
     # A sample that was split has several segments, and one of them begins at 0.
-    sample_ids = plan.sample_ids[plan.starts == 0] if plan.ledger.samples_split else plan.sample_ids
+    sample_ids = (
+        plan.sample_ids[plan.starts == 0]
+        if plan.ledger.samples_split
+        else plan.sample_ids[sample_ends(plan)]
+    )
     return int(column[sample_ids].sum(dtype=np.int64))
 
 
-def _padded_runs(rows: Histogram, capacity: int, run: TrainingRun) -> tuple[PaddedRun, PaddedRun]:
+def _padded_runs(
+    rows: Histogram, capacity: int, run: TrainingRun, shared: SharedWork | None
+) -> tuple[PaddedRun, PaddedRun]:
     """Return the unpacked run padded to the longest of each micro-batch, and padded to the
-    capacity.
+    capacity; ``shared`` is the work of a plan with trees.
     """
     lengths = np.append(rows.lengths, capacity)
     costs = pack_costs(
         np.arange(len(lengths) + 1), lengths, run.cost_model
     )  # one row of each length
-    packed_cost = float(rows.counts @ costs[:-1])
+    flat_cost = float(rows.counts @ costs[:-1])
+    packed_cost = flat_cost if shared is None else shared.tree_cost
     # Expected cost of a row: a micro-batch is as long as its longest row, and each of its rows
     # costs that.
     probabilities = _probabilities_of_longest(rows, run.micro_batch_size)
@@ -370,7 +386,7 @@ def _padded_runs(rows: Histogram, capacity: int, run: TrainingRun) -> tuple[Padd
             row_tokens=row_tokens,
             step_tokens=row_tokens * min(run.samples_per_step, rows.num_items),
             padding_ratio=max(0.0, 1 - rows.total / rows.num_items / row_tokens),
-            compute_ratio=max(0.0, 1 - packed_cost / cost),
+            compute_ratio=max(0.0, 1 - flat_cost / cost),
             speedup=max(1.0, cost / packed_cost),
         )
 
@@ -390,6 +406,31 @@ def _probabilities_of_longest(rows: Histogram, draws: int) -> Float64Array:
     for draw in range(min(draws, rows.num_items)):
         none_longer *= np.maximum(at_most - draw, 0.0) / (rows.num_items - draw)
     return np.diff(none_longer, prepend=0.0)
+
+
+def _sharing_notes(
+    lengths: LengthTable | None, plan: Plan, shared: SharedWork | None, run: TrainingRun
+) -> list[Note]:
+    """Write the note on what samples share, or could share."""
+    if shared is not None:
+        text = (
+            f"Samples share their beginnings: {shared.tokens.ratio:.2f} times fewer tokens, and "
+            f"{shared.speedup:.2f} times as fast as the same packs without trees if arithmetic is "
+            "the bottleneck. Targets are as many as before, so the loss and the optimizer have as "
+            "much work, and a dense mask saves nothing in attention."
+        )
+        return [Note("shared", text, f"cost model of {run.model}: arithmetic of the forward pass")]
+    if lengths is None or lengths.prefixes is None:
+        return []
+    sharing = sharing_of(lengths.prefixes, lengths.tokens)
+    if sharing.ratio < 1 + _WORTH_SHARING:
+        return []
+    text = (
+        f"{counted(sharing.shares, 'sample')} share {percent(1 - 1 / sharing.ratio)} of all tokens "
+        "with others, and each has its own copy: --share prefixes packs them once, "
+        f"{sharing.ratio:.2f} times fewer tokens."
+    )
+    return [Note("not shared", text, "counted from the lengths")]
 
 
 def _notes(advice: Advice) -> list[Note]:

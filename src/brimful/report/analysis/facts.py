@@ -23,9 +23,11 @@ from brimful.plan.policies.proportions import SourceDraws, sources_of_record
 from brimful.report.analysis.advise import Advice, advise
 from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance, measure_rank_balance
+from brimful.report.analysis.shared_work import SharedWork
 from brimful.report.analysis.shown_packs import ShownPack
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import CAPACITIES, CapacityPoint, sweep_capacities
+from brimful.store.plan_trees import lengths_in_packs, sample_ends
 
 _FOR_COSTS = ("patch_blocks",)
 """Columns that only cost models read: shown only if they are limited."""
@@ -59,7 +61,8 @@ def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFil
     """Return the fill of tokens and of each budget of the table that any sample takes; empty for
     tokens alone.
 
-    A split sample counts in each of its packs with all that it takes of a column, as in planning.
+    A split sample counts in each of its packs with all that it takes of a column, as in planning;
+    what samples of a pack share counts once.
 
     Pure: no I/O.
 
@@ -76,6 +79,9 @@ def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFil
     for name, column in table.budgets.items():
         is_used = name not in _FOR_COSTS and int(column.max(initial=0)) > 0
         if name not in ("tokens", "loss_tokens") and (name in limits or is_used):
+            if plan.parents is not None:
+                sums[name] = plan.sums_by_pack(table, name)
+                continue
             uses = column[plan.sample_ids].astype(np.int64)
             sums[name] = np.add.reduceat(uses, plan.offsets[:-1])
     if len(sums) == 1:
@@ -146,10 +152,11 @@ def source_shares(
         columns += [[0] * len(names)] * 2
     else:
         # A split sample has several segments: it counts once as a sample, and with the tokens of
-        # each.
+        # each. A sample that shares its beginning counts with all of its tokens.
+        sample_ids = plan.sample_ids[sample_ends(plan)]
         is_packed = np.zeros(len(table), dtype=bool)
-        is_packed[plan.sample_ids] = True
-        columns += [total(sources[is_packed]), total(sources[plan.sample_ids], plan.lengths)]
+        is_packed[sample_ids] = True
+        columns += [total(sources[is_packed]), total(sources[sample_ids], lengths_in_packs(plan))]
     return [
         SourceShare(name, *row) for name, row in zip(names, zip(*columns, strict=True), strict=True)
     ]
@@ -200,6 +207,7 @@ class Facts:
         shown: some packs as they are.
         mixed: shares of the sources of a mixture, requested and realized.
         media: media in the packs.
+        shared: what samples share, in a plan with trees.
     """
 
     title: str
@@ -216,6 +224,7 @@ class Facts:
     shown: list[ShownPack] = field(default_factory=list)
     mixed: list[SourceDraws] = field(default_factory=list)
     media: MediaCensus = field(default_factory=MediaCensus)
+    shared: SharedWork | None = None
 
     @property
     def has_losses(self) -> bool:
@@ -237,7 +246,7 @@ class Facts:
             facts["media"] = self.media.as_dict()
         return facts | {
             name: _plain(part)
-            for name in ("budgets", "mixed", "shown")
+            for name in ("budgets", "mixed", "shown", "shared")
             if (part := getattr(self, name))
         }
 
@@ -290,7 +299,7 @@ def gather_facts(
         sources = sources or sources_of_table(table)
     else:
         assert plan is not None
-        items = Histogram.of(plan.lengths)
+        items = Histogram.of(lengths_in_packs(plan))
 
     # Advice comes first, because it checks the run, and that plan and table belong together.
     advice = work = None
@@ -307,12 +316,13 @@ def gather_facts(
         )
         if sources is not None:
             shares = source_shares(*sources, table, plan)
+    has_trees = plan is not None and plan.parents is not None
     return Facts(
         title=title,
         table=table,
         plan=plan,
         run=run,
-        length_facts=LengthFacts.of_items(items, table),
+        length_facts=LengthFacts.of_items(items, table, shares=has_trees),
         plan_facts=None if plan is None else PlanFacts.of(plan),
         advice=advice,
         sweep=sweep,
@@ -322,4 +332,5 @@ def gather_facts(
         shown=list(shown),
         mixed=[] if plan is None else sources_of_record(plan.outcome.mixed),
         media=media or MediaCensus(),
+        shared=None if plan is None else SharedWork.of(plan, run.cost_model, table),
     )

@@ -17,6 +17,7 @@ from brimful.lengths.table import LengthTable
 from brimful.plan import Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.ledger import MUCH_LOST, drop_reason
+from brimful.store.plan_trees import samples_of_packs
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class LengthFacts:
     """Lengths of samples, or of the segments of a plan without its length table.
 
     Attributes:
-        of: ``samples`` or ``segments``.
+        of: ``samples``, or ``segments`` if some may be parts of samples.
         number: of them.
         tokens: of all together.
         mean, shortest, p5, median, p95, p99, longest: tokens.
@@ -106,14 +107,22 @@ class LengthFacts:
     classes: list[Bin]
 
     @classmethod
-    def of_items(cls, items: Histogram, table: LengthTable | None) -> LengthFacts | None:
-        """Summarize lengths; None without items."""
+    def of_items(
+        cls, items: Histogram, table: LengthTable | None, *, shares: bool = False
+    ) -> LengthFacts | None:
+        """Summarize lengths; None without items.
+
+        Args:
+            items: lengths of the samples of a table, or of a plan without its table.
+            table: the table.
+            shares: true if the plan has trees, in which every sample is whole.
+        """
         if not items.num_items:
             return None
         names = {"shortest": 0, "p5": 5, "median": 50, "p95": 95, "p99": 99, "longest": 100}
         marks = dict(zip(names, percentiles(items, tuple(names.values())), strict=True))
         return cls(
-            of="segments" if table is None else "samples",
+            of="segments" if table is None and not shares else "samples",
             number=items.num_items,
             tokens=items.total,
             mean=items.total / items.num_items,
@@ -245,7 +254,7 @@ class FillFacts:
 
 @dataclass(frozen=True)
 class SizeFacts:
-    """Packs by their number of samples (segments).
+    """Packs by their number of samples; parts of a sample that was split count one by one.
 
     Attributes:
         mean, least, median, most: samples of a pack.
@@ -261,7 +270,7 @@ class SizeFacts:
     @classmethod
     def of(cls, plan: Plan) -> SizeFacts:
         """Count packs in bins of equal ratios, eight to a doubling."""
-        sizes = Histogram.of(np.diff(plan.offsets))
+        sizes = Histogram.of(samples_of_packs(plan))
         least, median, most = percentiles(sizes, (0.0, 50.0, 100.0))
         bins = count_bins(sizes, ratio_edges(least, most, per_octave=8))
         return cls(sizes.total / sizes.num_items, least, median, most, bins)

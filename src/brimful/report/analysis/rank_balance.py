@@ -21,7 +21,8 @@ class OrderCosts:
         mean, p99, worst: max ÷ mean over the ranks, of all steps; ranks wait at every micro-batch.
         mean_at_step: mean of the same if ranks wait once a step.
         rank_tokens: tokens of each rank in an epoch.
-        rank_squares: sum of the squares of segment lengths of each rank in an epoch, tokens².
+        rank_squares: sum of the squares of segment lengths of each rank in an epoch, tokens²; in a
+            tree, of the square of the end of a segment less the square of its start.
     """
 
     mean: float
@@ -106,6 +107,9 @@ def measure_rank_balance(
     costs, parts, notes = _costs_of_parts(plan, run, table)
     totals = costs.sum(axis=1)
     squares = pack_squares(plan.offsets, plan.lengths)
+    if plan.parents is not None:
+        stops = plan.starts + plan.lengths
+        squares = pack_squares(plan.offsets, stops) - pack_squares(plan.offsets, plan.starts)
 
     def schedule_by(weights: Float64Array | None) -> Int64Array:
         return schedule_packs(

@@ -135,6 +135,10 @@ def summary_tiles(facts: Facts) -> str:
             tile("median", whole(lengths.median), "tokens a sample"),
             tile("longest", whole(lengths.longest), "tokens"),
         ]
+    if facts.shared is not None:
+        speedup, tokens = facts.shared.speedup, facts.shared.tokens
+        fewer = f"{tokens.ratio:.2f} times fewer tokens by what samples share"
+        numbers.append(tile("speed-up", f"{speedup:.2f} ×", fewer))
     if facts.advice is not None:
         step = facts.advice.packed
         samples = f"{counted(round(step.samples), 'sample')} a step"
@@ -216,7 +220,7 @@ def capacity_section(facts: Facts) -> str:
     capacity = None if facts.plan is None else facts.plan.capacity
     words = (
         "The same lengths planned again, best fit decreasing, without samples longer than "
-        "the capacity."
+        f"the capacity{'' if facts.shared is None else ', each sample on its own'}."
     )
     return section(
         "capacities",

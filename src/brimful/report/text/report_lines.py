@@ -69,7 +69,8 @@ def describe_facts(facts: Facts) -> list[str]:
     if facts.sweep:
         sweep = sweep_table(facts.sweep)
         sweep = sweep if has_steps else sweep.without("steps/epoch")
-        lines += ["", "other capacities, by best fit decreasing", *draw_table(sweep)]
+        alone = "" if facts.shared is None else ", each sample on its own"
+        lines += ["", f"other capacities, by best fit decreasing{alone}", *draw_table(sweep)]
     return lines
 
 
