@@ -17,6 +17,7 @@ from brimful.testing.toys import toy_chat_encoder
 from tests.faults.planted import CRASH_POINTS, die_at
 from tests.marks import long_but
 from tests.store.stores import tree
+from tests.store.tree_plans import written_trees
 
 ROWS = [{"text": chr(97 + number % 26) * (2 + number % 19)} for number in range(120)]
 
@@ -28,21 +29,36 @@ def job(directory):
     return plan
 
 
-def killed_job(directory, point, occurrence):
+def job_of_trees(directory):
+    """Of texts of one letter, each begins with all shorter ones."""
+    texts = [row["text"] for row in ROWS]
+    groups = [
+        [number for number, text in enumerate(texts) if text[0] == letter] for letter in sorted({*"".join(texts)})
+    ]
+    return written_trees(directory, texts, groups, capacity=32, packs_per_shard=4)
+
+
+def killed_job(job, directory, point, occurrence):
     die_at(point, occurrence)
     job(directory)
     os._exit(0)
 
 
-@pytest.mark.parametrize("point", long_but({"mid-write", "after-rename", "after-commit"}, CRASH_POINTS))
-def test_killed_at_every_point_the_same_call_finishes(tmp_path, point):
+CASES = [*((job, point) for point in CRASH_POINTS), (job_of_trees, "mid-write")]
+
+
+@pytest.mark.parametrize(
+    ("job", "point"),
+    long_but({(job, "mid-write"), (job, "after-rename"), (job, "after-commit"), (job_of_trees, "mid-write")}, CASES),
+)
+def test_killed_at_every_point_the_same_call_finishes(tmp_path, job, point):
     """SIGKILL at each step of a commit, early and late in the job: nothing lost, nothing twice, the same bytes."""
     plan = job(tmp_path / "whole")
     context = multiprocessing.get_context("fork")
     for occurrence in (1, 4):
         directory = tmp_path / f"killed-{occurrence}"
         for passed in (occurrence, 1):  # killed again on the way of its recovery
-            process = context.Process(target=killed_job, args=(directory, point, passed))
+            process = context.Process(target=killed_job, args=(job, directory, point, passed))
             process.start()
             process.join()
             assert process.exitcode == -signal.SIGKILL, "the fault was not hit: the test proves nothing"

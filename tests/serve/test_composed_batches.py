@@ -24,7 +24,7 @@ from brimful.serve.composed_batches import TokenBudgetBatches, WindowBatches
 from brimful.serve.online_window import Window
 from brimful.serve.order import signed
 from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
-from brimful.testing.toys import toy_pack, toy_packs
+from brimful.testing.toys import toy_pack, toy_packs, toy_tree
 
 # ---------------------------------------------------------------- who serves them
 
@@ -172,6 +172,42 @@ def test_packs_in_a_stream_stay_whole():
         list(TokenBudgetBatches(stream, TokenBudget(4, overflow="truncate")))
     with pytest.raises(CollateError, match="a pack of 2 samples and 5 tokens, which is never cut"):
         list(TokenBudgetBatches(stream, TokenBudget(4, overflow="truncate"), lengths=[5, 2, 1], seed=None))
+
+
+def test_trees_in_a_stream_stay_whole_and_are_in_its_state():
+    """Counted by their samples and the targets of all of them, and saved with the samples that wait."""
+    trees = [toy_tree([[5, 6, 7, 8], [5, 6, 7, 9]]), toy_tree([[3, 4]]), toy_tree([[5, 5], [5, 6]])]
+    assert [[pack.tree is not None for pack in batch] for batch in TokenBudgetBatches(trees, TokenBudget(7))] == [
+        *([True, True], [True])
+    ]
+    by_targets = TokenBudgetBatches(trees, TokenBudget(6, count="loss_tokens", capacity=64))
+    assert [len(batch) for batch in by_targets] == [1, 2]
+    loader = TokenBudgetBatches(Rewound(trees), TokenBudget(5, min_buffered=3))
+    first = next(iter(loader))
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert "PackTree" in json.dumps(state)
+    resumed = TokenBudgetBatches(Rewound(trees), TokenBudget(5, min_buffered=3))
+    resumed.load_state_dict(state)
+    served = [*first, *(pack for batch in resumed for pack in batch)]
+    assert sorted(map(repr, served)) == sorted(map(repr, trees))
+    assert all(pack in trees for pack in served)
+
+
+class Rewound(list):
+    """A stream that can go on from where it was."""
+
+    place = 0
+
+    def __iter__(self):
+        while self.place < len(self):
+            self.place += 1
+            yield self[self.place - 1]
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
 
 
 def test_ranks_with_streams_of_their_own_end_together():

@@ -25,6 +25,7 @@ from brimful.stream import StreamLoader  # noqa: E402
 from brimful.testing.resume import Place, check_resume, resume_cases  # noqa: E402
 from brimful.testing.toys import toy_chat_encoder, toy_packs, toy_stream  # noqa: E402
 from tests.marks import long_but  # noqa: E402
+from tests.store.tree_plans import written_trees  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create", "ignore:.*fork", "ignore:'set_vital' is deprecated"
@@ -58,6 +59,9 @@ def makers(tmp_path_factory):
     lengths = measure_lengths(source, encoder)
     plan = plan_packs(lengths, capacity=CAPACITY)
     stream = toy_stream(folder / "stream", [4, 3, 5])
+    # Each text begins with all shorter ones.
+    groups = [list(range(first, 36, 12)) for first in range(12)]
+    trees = written_trees(folder / "trees", [row["text"] for row in TEXTS], groups)
     costs = COSTS[: plan.num_packs]
 
     def ranks(place, **options):
@@ -78,6 +82,8 @@ def makers(tmp_path_factory):
         "store, dropped tail": partial(of_packs, store, tail="drop"),
         "store, repeated tail": partial(of_packs, store, tail="repeat", costs=costs, window_steps=2),
         "source and plan": partial(of_packs, by_plan),
+        "store of trees": partial(of_packs, PackedDataset(folder / "trees")),
+        "source and plan of trees": partial(of_packs, PackedDataset.from_plan(source, encoder, trees)),
         "stream": lambda place: StreamLoader(
             stream, samples, **ranks(place), lanes=4, packs_per_micro_batch=1, repeat=True
         ),
@@ -98,7 +104,7 @@ def samples(packs):
 
 KINDS = [
     "store", "store, balanced", "store, dropped tail", "store, repeated tail", "source and plan", "stream", "window",
-    "token budget",
+    "token budget", "store of trees", "source and plan of trees",
 ]  # fmt: skip
 
 

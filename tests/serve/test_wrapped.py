@@ -14,7 +14,9 @@ from brimful.errors import (
     WrongTypeError,
 )
 from brimful.measure import LengthTable
+from brimful.serve.wrapped import EncodedRows, WrappedPacks
 from brimful.store.shards import PlainPack
+from tests.store.tree_plans import plan_of_trees
 
 torch = pytest.importorskip("torch", reason="data sets of PyTorch")
 
@@ -136,6 +138,9 @@ def test_what_cannot_be_wrapped_names_the_way():
         PackedDataset.wrap(iter([]), 8)
     with pytest.raises(SettingsError, match="rows that a data set encodes are packed whole"):
         PackedDataset.wrap(Encoding(), 4, overflow="split")
+    trees = plan_of_trees([[5, 6], [5, 7]], [[0, 1]])
+    with pytest.raises(SettingsError, match=r'share="prefixes": rows that a data set encodes are packed whole'):
+        WrappedPacks(EncodedRows(Encoding()), trees)
     with pytest.raises(SettingsError, match="2 lengths are given for 12 rows"):
         PackedDataset.wrap(Encoding(), 8, lengths=[1, 2])
 

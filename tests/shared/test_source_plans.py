@@ -14,7 +14,8 @@ from brimful.base.progress import Progress
 from brimful.errors import SettingsError
 from brimful.plan import plan_packs
 from brimful.shared import shared_plan
-from brimful.shared.source_plans import group_of_packs
+from brimful.shared.source_plans import PackMetadata, group_of_packs
+from tests.store.tree_plans import plan_of_trees
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from("abc")), min_size=1, max_size=30))
@@ -29,6 +30,15 @@ def test_the_group_of_a_pack_is_the_domain_with_most_tokens(samples):
         expected.append(min(tokens, key=lambda name: (-tokens[name], name)))
     codes = np.array(["abc".index(name) for name in names])
     assert ["abc"[number] for number in group_of_packs(plan, codes)] == expected
+
+
+def test_samples_of_trees_count_with_all_of_their_tokens():
+    """The trunk belongs to the samples of both domains, not to the first leaf."""
+    plan = plan_of_trees([[5, 6, 7, 8], [5, 6, 7, 9], [1, 1, 1, 1, 1]], [[0, 1, 2]])
+    assert group_of_packs(plan, np.array([0, 0, 1])).tolist() == [0]
+    assert group_of_packs(plan, np.array([0, 1, 2])).tolist() == [2]
+    facts = PackMetadata(plan, np.zeros(1, dtype=np.int32), ("a",))
+    assert sorted(facts.indices.row(0).tolist()) == [0, 1, 2]
 
 
 def test_a_name_for_each_sample(tmp_path):

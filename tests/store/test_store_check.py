@@ -19,6 +19,7 @@ from brimful.store.shards import StreamLog
 from brimful.store.store_check import StoreCheck, _is_planned
 from brimful.testing.toys import toy_chat_encoder
 from tests.store.stores import texts, written
+from tests.store.tree_plans import written_trees
 
 Stub: Any = SimpleNamespace
 """An object of which only some attributes are asked."""
@@ -71,6 +72,20 @@ def test_the_plan_of_other_packs_is_refused(tmp_path):
             check_store(tmp_path, plan=other)
 
 
+def test_a_pack_has_the_tree_of_the_plan(tmp_path):
+    """A branch below another trunk of the same depth is another sample; a flat pack has none."""
+    plan = written_trees(tmp_path, ["aab", "aac", "bbd"], [[0, 1, 2]])
+    assert check_store(tmp_path, plan=plan).samples == 3
+    pack, arrays = open_packs(tmp_path)[0], {name: getattr(plan, name) for name in ("sample_ids", "starts", "lengths")}
+    others = [plan.parents, np.where(plan.parents == 0, -1, plan.parents), None]
+    planned = [_is_planned(Stub(offsets=plan.offsets, parents=other, **arrays), 0, pack) for other in others]
+    assert planned == [True, False, False]
+    flat = replace(pack, tree=None)
+    assert [_is_planned(Stub(offsets=plan.offsets, parents=other, **arrays), 0, flat) for other in others] == [
+        *(False, False, True)
+    ]
+
+
 @pytest.mark.parametrize("part", ["sample_ids", "starts", "lengths"])
 def test_a_pack_has_the_segments_of_the_plan(tmp_path, part):
     """Samples, where they begin, and how long they are."""
@@ -79,7 +94,7 @@ def test_a_pack_has_the_segments_of_the_plan(tmp_path, part):
     assert [_is_planned(plan, index, packs[index]) for index in range(len(packs))] == [True] * 3
     columns = {name: np.array(getattr(plan, name)) for name in ("sample_ids", "starts", "lengths")}
     columns[part][-1] += 1
-    other = Stub(offsets=plan.offsets, **columns)
+    other = Stub(offsets=plan.offsets, parents=None, **columns)
     assert [_is_planned(other, index, packs[index]) for index in range(len(packs))] == [True, True, False]
 
 

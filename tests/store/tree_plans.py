@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from brimful import LengthTable
+from brimful import LengthTable, open_source, write_packs
 from brimful.base.ragged import offsets_of
 from brimful.lengths.prefixes import find_prefixes
 from brimful.plan import Plan, PlanSettings
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import PlanOutcome
 from brimful.plan.policies.overflow import Truncated
-from brimful.testing.toys import toy_tree
+from brimful.testing.toys import toy_chat_encoder, toy_tree
 
 
 def plan_of_trees(samples, packs, *, capacity=64):
@@ -47,3 +47,11 @@ def table_with_prefixes(samples, least=1):
     keys, offsets = np.concatenate(samples), offsets_of(list(map(len, samples)))
     table = LengthTable.from_lengths(list(map(len, samples)))
     return LengthTable(table.budgets, prefixes=find_prefixes(keys, offsets, least=least))
+
+
+def written_trees(directory, texts, packs, *, capacity=64, packs_per_shard=2):
+    """Texts written as the packs of a plan of trees, which is returned."""
+    source, encoder = open_source([{"text": text} for text in texts]), toy_chat_encoder()
+    plan = plan_of_trees([list(map(ord, text)) for text in texts], packs, capacity=capacity)
+    write_packs(plan, source, encoder, directory, shard_bytes=4 * capacity * packs_per_shard, num_proc=1)
+    return plan

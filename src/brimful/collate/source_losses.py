@@ -101,9 +101,17 @@ class SourceNames:
     def marked(self, rows: Sequence[PackedBatch]) -> list[PackedBatch]:
         """Return the rows of a batch with the column ``source_ids``, the source of each label:
         ``int32[T]``.
+
+        Raises:
+            SettingsError: a row of trees, whose tokens may belong to several sources.
         """
         result = []
         for batch in rows:
+            if batch.tree is not None:
+                raise SettingsError(
+                    "losses of sources are of labels of one sample each, and samples of trees "
+                    "share theirs: use evaluate_samples(…).by_source"
+                )
             sources = np.full(len(batch.cu_seqlens) - 1, -1, dtype=np.int32)
             sources[: batch.num_segments] = self.of(batch.sample_ids[: batch.num_segments])
             values = np.repeat(sources, batch.lengths)

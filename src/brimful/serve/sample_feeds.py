@@ -20,7 +20,7 @@ from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError, EncodeError, LengthChangedError, SettingsError, StateError
 from brimful.lengths.targets import as_lengths
 from brimful.serve.compose import MicroBatchComposer, SampleSegment
-from brimful.store.shards import Pack, assemble_pack
+from brimful.store.shards import Pack, PackTree, assemble_pack
 
 Item: TypeAlias = EncodedSample | Pack | TokenizedSample
 """A sample or a pack of a feed; a plain sample stays as it was read if a pack cannot represent all
@@ -220,6 +220,8 @@ class StreamSampleFeed:
         # The first token of a sample is never a target; the mask of a pack already excludes it.
         num_samples = 1 if isinstance(item, EncodedSample) else item.num_segments
         num_targets = int(np.count_nonzero(item.loss_mask[1:]))
+        if isinstance(item, Pack) and item.tree is not None:
+            num_samples, num_targets = item.num_samples, item.tree.num_targets
         self._items[self._num_taken] = item
         composer.add(
             self._num_taken,
@@ -328,10 +330,10 @@ def _packs_of(
         if isinstance(item, TokenizedSample):
             packs += [*_pack_of(singles), item.part(segment.start, segment.length)]
             singles = []
-        elif isinstance(item, Pack) and item.num_segments > 1:
+        elif isinstance(item, Pack) and (item.num_segments > 1 or item.tree is not None):
             if segment.length != len(item):
                 raise CollateError(
-                    f"item {segment.key} is a pack of {item.num_segments} samples and "
+                    f"item {segment.key} is a pack of {item.num_samples} samples and "
                     f"{len(item):,} tokens, which is never cut: raise capacity, or choose overflow "
                     "drop"
                 )
@@ -364,7 +366,7 @@ def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> l
     )
 
 
-_KINDS = {kind.__name__: kind for kind in (EncodedSample, Pack, TokenizedSample, Media)}
+_KINDS = {kind.__name__: kind for kind in (EncodedSample, Pack, PackTree, TokenizedSample, Media)}
 """Classes of what a state may hold, by name: nothing else is built from a file."""
 
 

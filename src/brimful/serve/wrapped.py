@@ -167,6 +167,11 @@ class WrappedPacks:
                 f"encodes are packed whole: choose {setting('overflow', 'drop')}, or cut them "
                 "where they are encoded"
             )
+        if plan.parents is not None:
+            raise SettingsError(
+                f"{setting('share', 'prefixes')}: rows that a data set encodes are packed whole: "
+                "plan without it"
+            )
         self._rows, self._plan = rows, plan
         self.fingerprint, self.alignment = plan.fingerprint, plan.alignment
         self.facts = {"data": rows.title, "packs": plan.num_packs, **plan.settings.as_dict()}

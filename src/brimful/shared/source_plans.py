@@ -29,6 +29,7 @@ from brimful.shared.epoch_plans import BuiltPlan
 from brimful.shared.ranks import Arguments, arguments_of
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
+from brimful.store.shards.tree import ends_in_packs
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,8 @@ class PackMetadata:
     """Facts about every pack, identical on every rank; views of the plan where possible.
 
     Attributes:
-        indices: sample ids of each pack, ``int[num_segments]`` in each row; ``indices.row(7)``.
+        indices: sample ids of each pack, one for each segment; of a plan with trees, one for each
+            sample; ``indices.row(7)``.
         group: ``int32[num_packs]``, number of the domain with the largest number of tokens in the
             pack; the lowest number on a tie.
         group_domains: name of each domain, indexed by its number.
@@ -49,7 +51,11 @@ class PackMetadata:
     @property
     def indices(self) -> Ragged:
         """Sample ids of each pack, in order."""
-        return Ragged(self.plan.sample_ids, self.plan.offsets)
+        plan = self.plan
+        if plan.parents is None:
+            return Ragged(plan.sample_ids, plan.offsets)
+        ends = ends_in_packs(plan.offsets, plan.parents, plan.sample_ids, plan.lengths)
+        return Ragged(plan.sample_ids[ends], np.searchsorted(ends, plan.offsets))
 
     @property
     def lengths(self) -> Int64Array:
@@ -74,7 +80,7 @@ class PackMetadata:
 
 def group_of_packs(plan: Plan, codes: Int32Array) -> Int32Array:
     """Return the domain with the largest number of tokens in each pack, ``int32[num_packs]``; the
-    lowest on a tie.
+    lowest on a tie. Samples count with all of their tokens, also the ones that they share.
 
     Args:
         plan: of the packs.
@@ -86,11 +92,16 @@ def group_of_packs(plan: Plan, codes: Int32Array) -> Int32Array:
     [0, 1]
     """
     packs = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
+    sample_ids, lengths = plan.sample_ids[: len(packs)], plan.lengths[: len(packs)]
+    if plan.parents is not None:
+        ends = ends_in_packs(plan.offsets, plan.parents, plan.sample_ids, plan.lengths)
+        packs, sample_ids = packs[ends], sample_ids[ends]
+        lengths = plan.starts[ends] + lengths[ends]
     num_domains = int(codes.max(initial=0)) + 1
-    cells = packs * num_domains + codes[plan.sample_ids[: len(packs)]]
+    cells = packs * num_domains + codes[sample_ids]
     # One cell for each domain in each pack, in order.
     cells, places = np.unique(cells, return_inverse=True)
-    tokens = np.bincount(places, weights=plan.lengths[: len(packs)])
+    tokens = np.bincount(places, weights=lengths)
     order = np.lexsort((-tokens, cells // num_domains))
     _, firsts = np.unique(cells[order] // num_domains, return_index=True)
     group: Int32Array = (cells[order[firsts]] % num_domains).astype(np.int32)

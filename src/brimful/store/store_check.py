@@ -111,4 +111,9 @@ def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:
         np.array_equal(plan.sample_ids[rows], pack.sample_ids)
         and np.array_equal(plan.starts[rows], pack.starts)
         and np.array_equal(plan.lengths[rows], np.diff(pack.cu_seqlens))
+        and (
+            pack.tree is None
+            if plan.parents is None
+            else pack.tree is not None and np.array_equal(plan.parents[rows], pack.tree.parents)
+        )
     )

@@ -11,8 +11,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
+from brimful.collate.source_losses import SourceNames  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.integrations.trainers import SampleLosses, evaluate_samples, one_by_one  # noqa: E402
+from brimful.testing.toys import ToyPacks, toy_tree  # noqa: E402
 from tests.faults.processes import forked  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 
@@ -47,6 +49,24 @@ def test_one_by_one_keeps_tokens_and_targets():
     assert [pack.num_loss_tokens for pack in alone] == [8, 5, 2, 3, 11, 1]
     with pytest.raises(IndexError, match="sample 6 is not in 0 … 5"):
         alone[6]
+
+
+def test_samples_of_a_tree_have_the_losses_that_they_have_alone():
+    """The trunk that two samples share is in the loss of both."""
+    samples, masks = [[5, 6, 7, 8], [5, 6, 7, 9, 9], [4, 4]], [[True] * 4, [False] * 3 + [True] * 2, [True] * 2]
+    trees = ToyPacks([toy_tree(samples, masks), toy_tree(samples[:1])])
+    found = evaluate_samples(tiny.model(), trees, PackCollator())
+    alone = evaluate_samples(tiny.model(), one_by_one(trees), PackCollator())
+    assert found.sample_ids.tolist() == alone.sample_ids.tolist() == [2, 0, 1, 0]
+    assert found.num_targets.tolist() == [1, 3, 2, 3]
+    np.testing.assert_allclose(alone.nll_sum, found.nll_sum, rtol=1e-5)
+    assert [pack.input_ids.tolist() for pack in one_by_one(trees)] == [samples[2], samples[0], samples[1], samples[0]]
+
+
+def test_losses_of_sources_refuse_trees():
+    """A token of a trunk may be of several sources."""
+    with pytest.raises(SettingsError, match=r"samples of trees share theirs: use evaluate_samples"):
+        SourceNames({"a": 1, "b": 1}).marked(PackCollator().rows([toy_tree([[5, 6], [5, 7]])]))
 
 
 def test_the_model_is_left_in_its_mode():

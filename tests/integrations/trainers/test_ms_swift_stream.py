@@ -19,7 +19,7 @@ from brimful.integrations.trainers import ms_swift_stream
 from brimful.integrations.trainers.ms_swift_stream import SwiftStream, take_flags
 from brimful.media.collate import MediaFeatures
 from brimful.stream import LazyShardedDataset, PackingProducer
-from brimful.testing.toys import toy_stream
+from brimful.testing.toys import toy_stream, toy_tree
 from tests.integrations.trainers.swift_stream_run import CANNOT
 from tests.store.pictures import PictureEncoder, chat, picture
 from tests.stream.producer.streams import append
@@ -102,6 +102,16 @@ def test_a_global_batch_is_the_lanes(monkeypatch, tmp_path):
     assert args.ignore_args_error
     assert (len(rows), rows.packs.lanes) == (12, 4)
     assert [index for index in range(12) if all(label == -100 for label in rows[index]["labels"])] == [9, 10, 11]
+
+
+def test_trees_are_refused():
+    """ms-swift takes every position 0 for the beginning of a sample."""
+
+    class Trees(list):
+        media_settings = None
+
+    with pytest.raises(SettingsError, match=r"pack 0 of the stream is a tree of 2 samples, .* share=\"prefixes\""):
+        SwiftStream(Trees([toy_tree([[5, 6], [5, 7]])]))[0]  # type: ignore[arg-type]
 
 
 def test_a_stream_that_grows_needs_steps_and_no_shuffling(tmp_path, swift):

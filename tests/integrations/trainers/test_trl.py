@@ -11,6 +11,7 @@ from brimful.integrations.trainers import evaluate_samples, one_by_one  # noqa: 
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
 from brimful.integrations.trainers.trl import SFTPacks, for_packs  # noqa: E402
 from brimful.serve import Pack  # noqa: E402
+from brimful.testing.toys import toy_tree  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -27,6 +28,8 @@ def test_packs_are_shown_as_trl_wants_them():
     assert ours["cu_seq_lens_q"].tolist() == theirs["cu_seq_lens_q"].tolist(), "samples of the row see each other"
     assert ours["labels"].tolist() == theirs["labels"].tolist()
     assert all(isinstance(pack, Pack) for pack in [packs[1], *packs.__getitems__([0, 2])])
+    (row,) = SFTPacks([toy_tree([[5, 6, 7], [5, 6, 8, 9]])])
+    assert (row["input_ids"], row["seq_lengths"]) == ([5, 6, 7, 5, 6, 8, 9], [3, 4])
     with pytest.raises(SettingsError, match="at least one pack"):
         SFTPacks(tiny.packs(0))
     with pytest.raises(CollateError, match="no 'input_ids'"):

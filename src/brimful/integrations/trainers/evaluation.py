@@ -164,7 +164,8 @@ def evaluate_samples(
             for first in range(0, len(packs), stride):
                 start = first + dp_rank * packs_per_batch
                 own = range(start, min(start + packs_per_batch, len(packs)))
-                (batch,) = collator.rows([packs[index] for index in own or (0,)])
+                # Samples that share a trunk have losses of their own.
+                (batch,) = collator.rows([packs[index].flat() for index in own or (0,)])
                 # Without labels and weights the model computes no loss of its own.
                 inputs = {
                     key: value.to(device) if isinstance(value, torch.Tensor) else value
@@ -220,7 +221,7 @@ class _OneByOne(IndexedPacks):
     def __init__(self, packs: PackSequence) -> None:
         self._packs = packs
         self._ends = np.cumsum(
-            [packs[index].num_segments for index in range(len(packs))], dtype=np.int64
+            [packs[index].num_samples for index in range(len(packs))], dtype=np.int64
         )
 
     @property
@@ -235,7 +236,7 @@ class _OneByOne(IndexedPacks):
         # Sample ``index`` is in the first pack whose end exceeds it; counted from the pack's end it
         # is negative.
         pack_index = int(np.searchsorted(self._ends, index, side="right"))
-        pack = self._packs[pack_index]
+        pack = self._packs[pack_index].flat()
         segment = index - int(self._ends[pack_index]) + pack.num_segments
         return pack.take([segment])
 

@@ -22,6 +22,7 @@ import numpy as np
 from brimful.base.checks import MalformedRowError
 from brimful.base.ragged import ranges
 from brimful.base.typing import IGNORE_INDEX
+from brimful.base.wording import counted, setting
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.media.collate import MediaFeatures
@@ -67,6 +68,12 @@ class SwiftStream:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         pack = self.packs[index]
+        if pack.tree is not None:
+            raise SettingsError(
+                f"pack {index} of the stream is a tree of {counted(pack.num_samples, 'sample')}, "
+                "and ms-swift would take its segments for samples: pack without "
+                f"{setting('share', 'prefixes')}"
+            )
         if self.packs.media_settings is not None:
             return {"pack": pack}
         lengths = np.diff(pack.cu_seqlens)

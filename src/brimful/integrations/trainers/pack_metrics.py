@@ -32,7 +32,7 @@ def log_packing(
     ``useful_tokens_per_s``     tokens of samples, all ranks, while training (evaluation and saving not counted)
     ``fill``                    tokens of samples ÷ positions computed
     ``supervised_tokens``       targets of one step, all ranks
-    ``samples_per_step``        segments of one step, all ranks
+    ``samples_per_step``        samples of one step, all ranks; each part of a sample that was split counts
     ``samples_without_loss``    segments so far whose media could not be decoded, all ranks; only if not 0
     ``token_acc``               share of the targets that the model finds most likely, all ranks; with ``token_acc`` or ``by_source``
     ``loss/NAME``               mean over the targets of source NAME since the last log, all ranks; with ``by_source``
@@ -217,7 +217,10 @@ class _Counting:
             if samples_are_rows
             else sum(len(batch.input_ids) for batch in rows),
             sum(batch.num_loss_tokens for batch in rows),
-            sum(batch.num_segments for batch in rows),
+            sum(
+                batch.num_segments if batch.tree is None else batch.tree.num_samples
+                for batch in rows
+            ),
             sum(len(batch.no_loss) for batch in rows),
         )
         return {**inputs, _COUNTS: counts}

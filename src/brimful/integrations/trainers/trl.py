@@ -63,7 +63,8 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for index in range(len(self)):
-            pack = self[index]
+            # TRL's rows have no words for trees.
+            pack = self[index].flat()
             yield {
                 "input_ids": pack.input_ids.tolist(),
                 "labels": pack.labels.tolist(),

@@ -89,6 +89,11 @@ class Pack(_NoDictionary):
         return len(self.sample_ids)
 
     @property
+    def num_samples(self) -> int:
+        """Number of samples, where parts of a sample that was cut count one by one."""
+        return self.num_segments if self.tree is None else self.tree.num_samples
+
+    @property
     def labels(self) -> Labels:
         """Labels, ``int64[num_tokens]``: the token of a target, else ``IGNORE_INDEX``. Not shifted;
         a new array.

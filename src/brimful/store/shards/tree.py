@@ -49,6 +49,11 @@ class PackTree:
         """Samples of the pack."""
         return len(self.ends)
 
+    @property
+    def num_targets(self) -> int:
+        """Targets of all samples."""
+        return int((self.spans[1::2] - self.spans[::2]).sum())
+
     def paths(self) -> Ragged:
         """Return the segments of each sample, from its root: ``int64``, one row for each sample.
 
