@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -9,11 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from brimful.collate.layout import lay_out
+from brimful.errors import CorruptFileError, SettingsError
 from brimful.integrations.export import LAYOUTS, check_export, export_packs
 from brimful.integrations.export.row_layouts import mask_of_labels
-from brimful.store.shards import assemble_pack
-from brimful.testing.toys import ToyPacks
-from tests.integrations.export.stores import as_rows, run_with, some_packs, tree
+from brimful.store.shards import PackTree, assemble_pack
+from brimful.store.shards.tree import ends_of
+from brimful.testing.toys import ToyPacks, toy_tree
+from tests.integrations.export.stores import as_rows, picture, run_with, some_packs, tree
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
 
@@ -169,6 +172,55 @@ def test_the_check_reads_every_pack_back(name, tmp_path):
     outcome = check_export(tmp_path, packs)
     assert outcome.packs == 9
     assert {"input_ids", "loss_mask", "cu_seqlens", "sample_ids", "starts"} <= set(outcome.fields)
+
+
+def some_trees(with_media=True):
+    """Packs of samples that share a picture, and end and train tokens as they like."""
+    packs = ToyPacks()
+    for number in range(5):
+        pack = toy_tree(
+            [[1, 7, number, 3], [1, 7, number, 4, 4], [1, 7, number], [1, 7, number], [9]],
+            [[False, True, True, True], [True] * 5, [False] * 3, [False, False, True], [True]],
+        )
+        packs.append(replace(pack, attachments=(picture(number % 4, 1),) if with_media else ()))
+    return packs
+
+
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.takes_trees])
+def test_trees_are_read_back(name, tmp_path):
+    """By the other project's reader: parents and targets, from which each pack is made again."""
+    layout = LAYOUTS[name]
+    pytest.importorskip(layout.reader[0])
+    packs = some_trees()
+    export_packs(packs, to=name, directory=tmp_path, packs_per_shard=2)
+    assert {"parents", "spans", "span_sizes", "media"} <= set(check_export(tmp_path, packs).fields)
+    for pack, read in zip(packs, layout().read(str(tmp_path), 3), strict=True):
+        ends = ends_of(np.array(read.parents), np.array(read.sample_ids), np.diff(np.array(read.cu_seqlens)))
+        columns = map(np.array, (read.parents, ends, read.spans, read.span_sizes))
+        assert PackTree(*columns) == pack.tree
+    packs[3].tree.spans[0] += 1
+    with pytest.raises(CorruptFileError, match="pack 3 has other spans than the store"):
+        check_export(tmp_path, packs)
+
+
+def test_trees_of_parquet_have_no_lengths_that_trl_takes_for_samples(tmp_path):
+    export_packs(some_trees(), to="huggingface", directory=tmp_path)
+    names = pq.read_schema(tmp_path / "data" / "train-00000-of-00001.parquet").names
+    assert names[:8] == [
+        *("input_ids", "labels", "segment_lengths", "sample_ids", "starts", "parents", "spans", "span_sizes")
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if not layout.takes_trees])
+def test_trees_are_refused_before_anything_is_written(name, tmp_path):
+    """Their readers take each segment for a sample."""
+    expected = (
+        rf"has packs of trees, and readers of {name} would take their segments for samples: choose "
+        r'to="webdataset", or huggingface, or pack without share="prefixes"'
+    )
+    with pytest.raises(SettingsError, match=expected):
+        export_packs(some_trees(with_media=False), to=name, directory=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_webdataset_gives_media_with_their_endings(tmp_path):

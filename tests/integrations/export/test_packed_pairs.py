@@ -166,7 +166,7 @@ def test_cut_samples_and_other_data_are_refused(tmp_path):
 def test_the_check_compares_texts(packs, source, tmp_path):
     pytest.importorskip("webdataset", reason="the reader of these tars, or a folder with it in BRIMFUL_WEBDATASET")
     export_packs(packs, to="packed-chats", directory=tmp_path / "export", source=source)
-    assert check_export(tmp_path / "export", packs, source=source).fields == ("messages", "media")
+    assert check_export(tmp_path / "export", packs, source=source).fields == ("media", "messages")
 
 
 def test_the_sample_loader_of_the_trainer():

@@ -22,6 +22,7 @@ from brimful.integrations.export.packed_pairs import comparable, source_of_packs
 from brimful.integrations.export.record import ExportRecords
 from brimful.serve import Pack, open_packs
 from brimful.sources import Source
+from brimful.store.shards.format import TREE_COLUMNS
 from brimful.store.shards.pack import FingerprintedPacks
 
 
@@ -134,6 +135,6 @@ def _parts_of(
     return {
         name: [read_medium(pack, index, item) for item in pack.media]
         if name == "media"
-        else getattr(pack, name).tolist()
+        else getattr(pack.tree if name in TREE_COLUMNS else pack, name).tolist()
         for name in names
     }

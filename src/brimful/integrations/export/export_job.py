@@ -242,6 +242,14 @@ def _plan(
     num_packs = len(packs)
     if num_packs == 0:
         raise SettingsError(f"{_title(packs)} has no packs, so nothing can be exported")
+    first_pack = packs[0]
+    if first_pack.tree is not None and not layout.takes_trees:
+        first, *others = [name for name, entry in LAYOUTS.items() if entry.takes_trees]
+        raise SettingsError(
+            f"{_title(packs)} has packs of trees, and readers of {layout.name} would take their "
+            f"segments for samples: choose {setting('to', first)}, or {', '.join(others)}, or pack "
+            f"without {setting('share', 'prefixes')}"
+        )
     if layout.takes_source:
         if source is None:
             raise SettingsError(
@@ -254,7 +262,7 @@ def _plan(
     elif source is not None:
         raise SettingsError(f"{layout.name} is written from tokens: leave out {setting('source')}")
     # The first pack is checked before the directory is claimed; the others when they are written.
-    _refuse_media(packs, layout, 0, packs[0])
+    _refuse_media(packs, layout, 0, first_pack)
     capacity = getattr(packs, "capacity", None)
     if packs_per_shard is None:
         packs_per_shard = max(1, _SHARD_BYTES // (4 * (capacity or _USUAL_CAPACITY)))
@@ -263,7 +271,12 @@ def _plan(
             f"{setting('packs_per_shard')} must be at least 1 and is {packs_per_shard}"
         )
     return ExportPlan(
-        packs.fingerprint, capacity, num_packs, min(packs_per_shard, num_packs), source
+        packs.fingerprint,
+        capacity,
+        num_packs,
+        min(packs_per_shard, num_packs),
+        source,
+        first_pack.tree is not None,
     )
 
 

@@ -13,6 +13,7 @@ from brimful.base.typing import Fingerprint
 from brimful.errors import StoreError
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.store.shards import Pack
+from brimful.store.shards.format import TREE_COLUMNS
 
 _CHUNK = 1 << 22
 """Bytes copied at a time."""
@@ -28,6 +29,7 @@ class ExportPlan:
         num_packs: in the export.
         packs_per_shard: in every shard but the last.
         source: of the samples, for layouts that hold texts; otherwise None.
+        has_trees: true if samples of a pack share their beginnings.
     """
 
     fingerprint: Fingerprint
@@ -35,6 +37,7 @@ class ExportPlan:
     num_packs: int
     packs_per_shard: int
     source: Any = None
+    has_trees: bool = False
 
     @property
     def num_shards(self) -> int:
@@ -128,6 +131,7 @@ class ReadPack:
 
     Attributes:
         input_ids, loss_mask, cu_seqlens, sample_ids, starts: see ``Pack``.
+        parents, spans, span_sizes: see ``PackTree``.
         media: bytes of each medium; of a layout of texts, a list for each sample.
         messages: roles and texts of each sample, of a layout of texts.
     """
@@ -137,6 +141,9 @@ class ReadPack:
     cu_seqlens: Sequence[int] | None = None
     sample_ids: Sequence[int] | None = None
     starts: Sequence[int] | None = None
+    parents: Sequence[int] | None = None
+    spans: Sequence[int] | None = None
+    span_sizes: Sequence[int] | None = None
     media: Sequence[Any] | None = None
     messages: Sequence[Any] | None = None
 
@@ -150,6 +157,10 @@ class Layout(abc.ABC):
     summary: ClassVar[str]
     """Reader of the layout and its files, in one sentence, for ``--help``."""
     takes_media: ClassVar[bool] = False
+    takes_trees: ClassVar[bool] = False
+    """True if the layout holds the parents of segments; other readers would take each segment for a
+    sample.
+    """
     takes_source: ClassVar[bool] = False
     """True if the layout holds texts of samples, which packs do not."""
     joins_shards: ClassVar[bool] = False
@@ -211,6 +222,17 @@ def suffix_of(name: str, default: str) -> str:
     """
     match = _SUFFIX.search(name)
     return match[1].lower() if match else default
+
+
+def tree_as_lists(pack: Pack) -> dict[str, list[int]]:
+    """Return the columns of the tree of a pack; empty for a flat pack.
+
+    A reader gets ``Pack.tree`` back as ``PackTree(parents, ends_of(parents, sample_ids, lengths),
+    spans, span_sizes)``.
+    """
+    return {
+        name: getattr(pack.tree, name).tolist() for name in TREE_COLUMNS if pack.tree is not None
+    }
 
 
 def place_as_json(item: PlacedMedium, part: str | int) -> dict[str, Any]:

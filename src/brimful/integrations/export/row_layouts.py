@@ -23,9 +23,11 @@ from brimful.integrations.export.export_layout import (
     ShardOutcome,
     place_as_json,
     read_medium,
+    tree_as_lists,
     write_blob,
 )
 from brimful.store.shards import Pack
+from brimful.store.shards.format import TREE_COLUMNS
 
 _GROUP_ROWS = 64
 """Packs of a row group: readers fetch a whole group for one of its rows, so it should be a few
@@ -76,9 +78,13 @@ class HuggingFaceLayout(Layout):
     ``seq_lengths``  list<int32>: tokens of each segment; TRL makes positions of them
     ``sample_ids``   list<int64>
     ``starts``       list<int32>
+    ``parents``      list<int32>, only of trees, as ``spans`` and ``span_sizes``: see ``PackTree``
     ``media``        JSON: place and ``part`` of each medium, its index in ``media_bytes``
     ``media_bytes``  list<large_binary>: equal bytes once
     ===============  ========================================================================
+
+    Trees have ``segment_lengths`` instead of ``seq_lengths``: TRL would make a sample of each
+    segment.
     """
 
     name = "huggingface"
@@ -86,12 +92,15 @@ class HuggingFaceLayout(Layout):
         "datasets and TRL: a directory of Parquet with input_ids, labels, seq_lengths, and media"
     )
     takes_media = True
+    takes_trees = True
     reader = ("datasets", "datasets")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
+        has_trees = shard.plan.has_trees
         kinds = {
-            **dict.fromkeys(("input_ids", "labels", "seq_lengths"), "int32"),
+            **dict.fromkeys(("input_ids", "labels", _lengths_name(has_trees)), "int32"),
             **_PLACES,
+            **dict.fromkeys(TREE_COLUMNS if has_trees else (), "int32"),
             "media": "string",
             "media_bytes": "large_binary",
         }
@@ -108,7 +117,11 @@ class HuggingFaceLayout(Layout):
         # Streamed: a copy in the cache would double the disk space.
         for row in datasets.load_dataset(directory, split="train", streaming=True):
             media = [row["media_bytes"][item["part"]] for item in json.loads(row["media"])]
-            yield _read_row(row, row["seq_lengths"], media)
+            yield _read_row(row, row[_lengths_name("parents" in row)], media)
+
+
+def _lengths_name(has_trees: bool) -> str:
+    return "segment_lengths" if has_trees else "seq_lengths"
 
 
 def _read_row(
@@ -121,7 +134,8 @@ def _read_row(
         offsets_of(lengths).tolist(),
         row["sample_ids"],
         row["starts"],
-        media,
+        **{name: row.get(name) for name in TREE_COLUMNS},
+        media=media,
     )
 
 
@@ -134,9 +148,10 @@ def _row_of_datasets(index: int, pack: Pack) -> dict[str, Any]:
     return {
         "input_ids": pack.input_ids,
         "labels": pack.labels.astype(np.int32),
-        "seq_lengths": np.diff(pack.cu_seqlens),
+        _lengths_name(pack.tree is not None): np.diff(pack.cu_seqlens),
         "sample_ids": pack.sample_ids,
         "starts": pack.starts,
+        **tree_as_lists(pack),
         "media": json.dumps(media),
         "media_bytes": list(numbers),
     }

@@ -18,9 +18,11 @@ from brimful.integrations.export.export_layout import (
     place_as_json,
     read_medium,
     suffix_of,
+    tree_as_lists,
     write_blob,
 )
 from brimful.store.shards import Pack
+from brimful.store.shards.format import TREE_COLUMNS
 
 
 class WebDatasetLayout(Layout):
@@ -29,6 +31,7 @@ class WebDatasetLayout(Layout):
     name = "webdataset"
     summary = "webdataset: tars with tokens and media, which end as their files do"
     takes_media = True
+    takes_trees = True
     reader = ("webdataset", "webdataset")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
@@ -51,6 +54,7 @@ class WebDatasetLayout(Layout):
                 cu_seqlens=facts["cu_lengths"],
                 sample_ids=facts["sample_ids"],
                 starts=facts["starts"],
+                **{name: facts.get(name) for name in TREE_COLUMNS},
                 media=[sample[item["part"]] for item in facts["media"]],
             )
 
@@ -84,7 +88,8 @@ def _members(pack: Pack, index: int, kinds_as_endings: bool) -> Iterator[tuple[s
     ===================  =======================================================================
     ``input_ids.npy``    ``int32[T]``
     ``loss_mask.npy``    ``uint8[T]``, 1 where the token is a target
-    ``json``             ``cu_lengths``, ``sample_ids``, ``starts``, and ``media``: places of media
+    ``json``             ``cu_lengths``, ``sample_ids``, ``starts``, and ``media``: places of media;
+                         of trees also ``parents``, ``spans``, ``span_sizes``
     ``000.…``            bytes of the first medium; equal bytes are one member
     ===================  =======================================================================
 
@@ -103,6 +108,7 @@ def _members(pack: Pack, index: int, kinds_as_endings: bool) -> Iterator[tuple[s
         "cu_lengths": pack.cu_seqlens.tolist(),
         "sample_ids": pack.sample_ids.tolist(),
         "starts": pack.starts.tolist(),
+        **tree_as_lists(pack),
         "media": media,
     }
     # Names of media may hold invalid Unicode: ASCII JSON keeps every character.
