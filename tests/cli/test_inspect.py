@@ -7,6 +7,7 @@ from pathlib import Path
 
 from brimful.plan import Plan
 from tests.cli.tools import one_json, outcome, refused, run, value
+from tests.store.tree_plans import written_trees
 
 
 def test_inspect_shows_a_length_table(packs: Path) -> None:
@@ -111,6 +112,36 @@ def test_inspect_finds_a_sample(home: Path) -> None:
     assert {"sample_id": 4, "first": place["first"]}.items() <= next(s for s in segments if s["sample_id"] == 4).items()
     assert outcome("inspect", packs / "plan.arrow", "--sample", 4)[1].splitlines() == found[4]
     assert outcome("inspect", packs / "lengths.arrow", "--sample", 2)[1].splitlines() == found[2][:2]
+
+
+def test_inspect_draws_packs_of_trees(tmp_path: Path) -> None:
+    """Planned and written, in words and as JSON; without it shared tokens look like tokens of one sample."""
+    packs = tmp_path / "packs"
+    plan = written_trees(packs, ["abcd", "abce", "abc", "x"], [[3], [0, 1, 2]])
+    plan.save(packs / "plan.arrow")
+    out, _ = run("inspect", packs, "--check")
+    assert value(out, "tokens") == "12 in: 6 packed, 6 shared, 0 dropped (0.00 %), 0 truncated (0.00 %)"
+    assert value(out, "shared").startswith("12 tokens of samples are 6 in the packs, 2.00 times fewer; 3 of 4 samples")
+    assert value(out, "checked") == "1 shard, 2 packs, 6 tokens of 4 samples agree with log and plan"
+    out, _ = run("inspect", packs, "--pack", 1)
+    assert out == [
+        "pack 1: 5 of 64 tokens (7.8 %), 3 samples of 11 tokens in 3 segments, 4 loss tokens",
+        "── sample 2, trunk of 3 samples · tokens 0 … 2 · depth 0 · 3 tokens, 2 loss",
+        "├─ sample 0 · tokens 3 … 3 · depth 3 · 1 token, 1 loss",
+        "└─ sample 1 · tokens 4 … 4 · depth 3 · 1 token, 1 loss",
+    ]
+    planned, _ = run("inspect", packs / "plan.arrow", "--pack", 1)
+    assert [line.partition(",")[0] for line in planned] == [line.partition(",")[0] for line in out]
+    for path in (packs, packs / "plan.arrow"):
+        segments = one_json(outcome("inspect", path, "--pack", 1, "--json")[1])["segments"]
+        assert [(one["sample_id"], one["parent"], one["ends"], one["samples"]) for one in segments] == [
+            *((2, -1, True, 3), (0, 0, True, 1), (1, 0, True, 1))
+        ]
+    assert run("inspect", packs / "plan.arrow", "--sample", 1)[0] == [
+        "sample         1",
+        "packed         pack 1, tokens 0 … 2: shared with 2 other samples",
+        "packed         pack 1, tokens 4 … 4",
+    ]
 
 
 def test_inspect_refuses_what_it_cannot_show(home: Path) -> None:

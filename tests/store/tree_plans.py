@@ -18,6 +18,7 @@ def plan_of_trees(samples, packs, *, capacity=64):
     owners = [np.array(pack)[tree.sample_ids] for pack, tree in zip(packs, trees, strict=True)]
     lengths = np.concatenate([np.diff(tree.cu_seqlens) for tree in trees])
     num_tokens = int(lengths.sum())
+    num_shared = sum(len(samples[sample]) for pack in packs for sample in pack) - num_tokens
     return Plan(
         capacity=capacity,
         offsets=offsets_of([tree.num_segments for tree in trees]),
@@ -31,11 +32,12 @@ def plan_of_trees(samples, packs, *, capacity=64):
             samples_in=len(samples),
             samples_packed=sum(map(len, packs)),
             samples_dropped=len(samples) - sum(map(len, packs)),
-            tokens_in=num_tokens,
+            tokens_in=num_tokens + num_shared,
             tokens_packed=num_tokens,
+            tokens_shared=num_shared,
             segments=len(lengths),
         ),
-        settings=PlanSettings(capacity=capacity),
+        settings=PlanSettings(capacity=capacity, share="prefixes"),
         outcome=PlanOutcome(),
         bound=len(packs),
         find_length_fingerprint=lambda: "",

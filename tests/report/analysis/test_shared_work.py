@@ -16,6 +16,7 @@ from brimful.report.analysis.facts import gather_facts, source_shares
 from brimful.report.analysis.rank_balance import measure_rank_balance
 from brimful.report.analysis.shared_work import SharedWork
 from brimful.report.analysis.training_run import TrainingRun
+from brimful.report.analysis.what_if import compare_plans
 from brimful.report.html.page import DATA_ID, render_page
 from brimful.report.text.report_lines import describe_facts
 from tests.store.tree_plans import plan_of_trees, table_with_prefixes
@@ -78,6 +79,7 @@ def test_all_numbers_of_a_report():
     assert "FLOPs of toy       82     67         1.22" in text
     assert "other capacities, by best fit decreasing, each sample on its own" in text
     page = render_page(facts)
+    assert "in the packs for another sample" in page
     assert "1.22 ×" in page
     assert json.loads(page.split(f'id="{DATA_ID}">')[1].split("</script>")[0])["shared"] == data["shared"]
 
@@ -88,6 +90,16 @@ def test_targets_of_a_step_are_of_the_samples():
     table.budgets["loss_tokens"] = np.array([1, 2, 2, 1], dtype=np.int32)
     advice = advise(table, plan, TrainingRun(cost_model=MODEL, gradient_accumulation_steps=2))
     assert (advice.unpacked.loss_tokens, advice.packed.loss_tokens) == (3, 6)
+
+
+def test_alternatives_share_too():
+    """Without it other capacities are compared by packs that share nothing."""
+    table = table_with_prefixes(SAMPLES, least=2)
+    plan = plan_packs(table, capacity=8, share="prefixes")
+    rows = compare_plans(table, plan, packs_per_step=1, capacities=[16])
+    assert [(row.capacity, row.algorithm, row.num_packs, row.samples_per_pack) for row in rows] == [
+        *((8, "auto", plan.num_packs, 4 / plan.num_packs), (16, "auto", 1, 4.0))
+    ]
 
 
 def test_a_flat_plan_is_told_what_its_samples_share():

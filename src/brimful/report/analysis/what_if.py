@@ -178,8 +178,10 @@ def compare_plans(
             continue
         if capacity == plan.capacity:
             add(plan)
-        # Textbook algorithms know one budget: with several, `auto` is compared at each capacity.
-        for algorithm in ("auto",) if settings.budgets else _ALGORITHMS:
+        # Textbook algorithms know one budget and no trees: with these, `auto` is compared at each
+        # capacity.
+        is_auto = settings.budgets or settings.shares_prefixes
+        for algorithm in ("auto",) if is_auto else _ALGORITHMS:
             if capacity != plan.capacity or algorithm != settings.algorithm:
                 other_settings = PlanSettings(
                     capacity=capacity,
@@ -187,6 +189,8 @@ def compare_plans(
                     overflow=Overflow.DROP if policy is Overflow.ERROR else policy,
                     budgets=settings.budgets,
                     alignment=settings.alignment,
+                    share=settings.share,
+                    max_path=settings.max_path,
                     seed=settings.seed,
                 )
                 add(plan_with(table, other_settings))

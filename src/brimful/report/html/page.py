@@ -282,6 +282,14 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None) -> str:
     rows = [
         row("in", ledger.samples_in, ledger.tokens_in),
         row("packed", ledger.samples_packed, ledger.tokens_packed),
+        *(
+            [
+                row("shared", 0, ledger.tokens_shared)
+                | {"samples": None, "of samples": None, "why": "in the packs for another sample"}
+            ]
+            if ledger.tokens_shared
+            else []
+        ),
         row("dropped", ledger.samples_dropped, ledger.tokens_dropped, facts.losses.why, True),
         row("rejected", ledger.samples_rejected, 0, "could not be read or encoded")
         | {"tokens": None, "of tokens": None},
@@ -294,9 +302,10 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None) -> str:
         ),
         row("split, of those packed", ledger.samples_split, 0, longer),
     ]
+    shared = "shared + " if ledger.tokens_shared else ""
     sums = (
-        "Samples: in = packed + dropped + rejected. Tokens: in = packed + dropped + truncated. "
-        "A rejected sample has no length. Tokens of split samples are all kept."
+        f"Samples: in = packed + dropped + rejected. Tokens: in = packed + {shared}dropped + "
+        "truncated. A rejected sample has no length. Tokens of split samples are all kept."
     )
     parts = [table(Table(rows)), paragraph(sums, "fine")]
     account = None if lengths is None else lengths.account

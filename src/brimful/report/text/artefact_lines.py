@@ -117,6 +117,7 @@ def describe_plan(plan: Plan) -> list[str]:
         f"{ledger.samples_dropped:,} dropped ({percent(ledger.samples_dropped / samples, 2)}), "
         f"{ledger.samples_rejected:,} rejected{not_drawn}",
         f"tokens         {ledger.tokens_in:,} in: {ledger.tokens_packed:,} packed, "
+        f"{f'{ledger.tokens_shared:,} shared, ' if ledger.tokens_shared else ''}"
         f"{ledger.tokens_dropped:,} dropped ({percent(ledger.tokens_dropped / tokens, 2)}), "
         f"{ledger.tokens_truncated:,} truncated ({percent(ledger.tokens_truncated / tokens, 2)})",
         f"cut            {counted(ledger.samples_truncated, 'sample')} truncated, "
