@@ -26,6 +26,7 @@ from brimful.sources import open_source
 from brimful.store import check_store
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.store.stores import tree
+from tests.store.tree_plans import plan_of_trees
 
 CAPACITY = 64
 
@@ -68,6 +69,54 @@ def expected_bytes(home):
         sample.sample_id: [medium.read() for medium in sample.media]
         for sample in map(source_in(home).__getitem__, range(30))
     }
+
+
+def captions():
+    """Chats that begin with a picture, and some go on with another: the pictures and letters of each."""
+    return [
+        *([0, "cat"], [0, "car"], [0, "dog"], [0, "x", 1, "y"], [0, "x", 1, "z"], [0, "x", 2, "y"]),
+        *([1, "q"], [3, 4, "a"], [3, 2, "b"], [4, "q"]),
+    ]
+
+
+def row_of_parts(parts):
+    """A chat of these pictures and texts."""
+    text = "".join(part if isinstance(part, str) else "<image>" for part in parts)
+    turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "ok"}]
+    return {"messages": turns, "images": [f"photos/p{part}.png" for part in parts if isinstance(part, int)]}
+
+
+@pytest.mark.parametrize("storage", ["references", "bytes"])
+def test_pictures_of_a_trunk_are_there_once(home, storage):
+    """Each sample has its pictures, and a picture that samples share is stored, placed and counted once."""
+    source = open_source(list(map(row_of_parts, captions())), media=True, media_dir=home / "data")
+    encoder = PictureEncoder()
+    samples = [encoder.encode(sample) for sample in map(source.__getitem__, range(len(source)))]
+    keys = []
+    for sample, parts in zip(samples, captions(), strict=True):
+        ids, numbers = sample.input_ids.tolist(), [part for part in parts if isinstance(part, int)]
+        for item, number in zip(sample.media, numbers, strict=True):
+            ids[item.start : item.start + item.length] = [1000 + number] * item.length
+        keys.append(ids)
+    plan = plan_of_trees(keys, [[0, 1, 2, 3, 4, 5], [6, 7, 8], [9]], capacity=CAPACITY)
+    progress, said = Progress(), []
+    progress.say = said.append  # type: ignore[method-assign, assignment]
+    options = {"num_proc": 1, "shard_bytes": 4 * CAPACITY, "cache_dir": home / "cache", "progress": progress}
+    write_packs(plan, source, encoder, home / "packs", media_storage=storage, **options)
+    packs = open_packs(home / "packs")
+    assert [len(pack.media) for pack in packs] == [3, 4, 1]  # pictures 0, 1, 2; 1, 3, 4, 2; 4
+    for pack, made in zip(packs, PackedDataset.from_plan(source, encoder, plan), strict=True):
+        for flat in (pack.flat(), made.flat()):
+            for segment, sample_id in enumerate(flat.sample_ids.tolist()):
+                first, stop = flat.cu_seqlens[segment : segment + 2].tolist()
+                assert flat.input_ids[first:stop].tolist() == samples[sample_id].input_ids.tolist()
+                placed = [(item.start - first, item.read()) for item in flat.media if item.segment == segment]
+                assert placed == [(item.start, item.medium.read()) for item in samples[sample_id].media]
+    (count,) = packs.media.kinds.values()
+    assert (count.count, count.distinct, packs.media.num_stored) == (8, 5, 5 if storage == "bytes" else 0)
+    assert count.tokens == sum(item.num_tokens for pack in packs for item in pack.media)
+    assert check_store(home / "packs", plan=plan).media == 8
+    assert said[0].startswith("media: 15 of the samples in the packs (")
 
 
 @pytest.mark.parametrize("storage", ["references", "bytes"])

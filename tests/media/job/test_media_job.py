@@ -50,6 +50,7 @@ def said(pending=(), store=None, **values):
         "num_stored": 0,
         "num_references": 0,
         "features": None,
+        "has_trees": False,
         "stored_bytes": 2048,
     }
     source = Stub(media_directories=["/data/a", "/data/b"])

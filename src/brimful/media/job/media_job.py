@@ -282,7 +282,8 @@ bring it back, or run the job again, with another directory if this one holds pa
         if not num_used:
             return
         used_bytes = int(layout.survey.sizes[layout.is_used].sum())
-        parts = [f"{num_used:,} in the packs ({size_of(used_bytes)})"]
+        place = "of the samples in the packs" if layout.has_trees else "in the packs"
+        parts = [f"{num_used:,} {place} ({size_of(used_bytes)})"]
         if layout.num_stored:
             form, factor = "stored", ""
             if layout.features is not None:

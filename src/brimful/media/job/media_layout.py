@@ -30,7 +30,8 @@ class MediaLayout:
     Attributes:
         survey: sizes and fingerprints.
         storage: the chosen one.
-        is_used: ``bool[num_media]``, true for media of samples that are in a pack.
+        is_used: ``bool[num_media]``, true for media of samples that are in a pack; in trees, media
+            of a trunk for each of its samples.
         first_uses: ``int64[num_stored]``, for each distinct stored medium, its first occurrence in
             the survey, ordered by first use in packs.
         stored_index: ``int64[num_media]``, index into ``first_uses`` of the medium with the same
@@ -43,6 +44,7 @@ class MediaLayout:
             padding.
         features: if features are stored, the facts that decide them
             (``feature_sizes.feature_facts``).
+        has_trees: true if samples of a pack share their beginnings, and media in them.
         packs_of_shard: packs of each shard but the last; 0 until it is decided.
     """
 
@@ -55,6 +57,7 @@ class MediaLayout:
     first_use_packs: Int64Array
     stored_sizes: Int64Array
     features: Mapping[str, Any] | None = None
+    has_trees: bool = False
     packs_of_shard: int = 0
 
     @classmethod
@@ -101,6 +104,7 @@ class MediaLayout:
             packs[first_uses],
             first_use_packs,
             survey.sizes[first_uses],
+            has_trees=plan.parents is not None,
         )
 
     @property

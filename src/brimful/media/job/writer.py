@@ -54,6 +54,7 @@ class ShardMediaWriter:
             f"media/{shard:08d}", lambda prefix: self._stack.enter_context(store.blob(prefix))
         )
         self._is_written = np.zeros(len(media.sample_ids), dtype=bool)
+        self._is_counted = np.zeros(len(media.sizes), dtype=bool)
 
     def __enter__(self) -> "ShardMediaWriter":
         return self
@@ -90,8 +91,8 @@ class ShardMediaWriter:
                 media = kept.get(sample_id)
                 if media is None:
                     continue
-                is_repeat = bool(self._is_written[index])  # as a mixture draws a sample again
-                if not is_repeat:
+                # A mixture draws a sample again, and a tree has it in several segments.
+                if not self._is_written[index]:
                     self._is_written[index] = True
                     self._store_new(sample_id, index, media)
                 try:
@@ -104,7 +105,8 @@ class ShardMediaWriter:
                             segment=segment - first,
                             offset=places[segment] - places[first],
                         ):
-                            is_first = not is_repeat and bool(facts.is_first_use[row])
+                            is_first = bool(facts.is_first_use[row] and not self._is_counted[row])
+                            self._is_counted[row] = True
                             num_bytes = int(facts.sizes[row])
                             self._container.count(item, sample_id, num_bytes, is_first=is_first)
                             pack.append(facts.stored(row, item))
