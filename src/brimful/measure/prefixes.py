@@ -315,8 +315,9 @@ def _find_in_window(context: _WindowContext, window: _Window) -> int:
     for place in np.flatnonzero(found.shared).tolist() if amounts else ():
         items, length = media[found.order[place]], found.shared[place]
         shared = [item for item in items if item.start + item.length <= length]
-        for name, size in context.encoder.sizes_of_media(shared).items():
-            amounts[name][place] = size
+        sizes = context.encoder.sizes_of_media(shared)
+        for name, column in amounts.items():
+            column[place] = sizes[name]
     order = window.sample_ids[found.order]
     columns = Prefixes(order, found.shared, context.least, amounts).columns
     write_table(window.path, columns, {"kind": "prefixes"})
