@@ -32,7 +32,7 @@ def home(tmp_path_factory):
     return folder
 
 
-def pack(home, processor, storage, directory, **options):
+def pack(home, processor, storage, directory, share="none", **options):
     rows = [
         {"question": "<image>?", "answer": f"It is {number}.", "image": f"{number % 3}.png"}
         for number in range(NUM_ROWS)
@@ -43,7 +43,7 @@ def pack(home, processor, storage, directory, **options):
         chat_template=processor / "chat_template_vl.jinja",
     )
     source = open_source(rows, media_dir=home)
-    settings = PlanSettings(capacity=100)
+    settings = PlanSettings(capacity=100, share=share)
     options = {"num_proc": 1, "cache_dir": home / "cache", **options}
     pack_dataset(source, encoder, directory, settings, media_storage=storage, **options)
     return open_packs(directory)
@@ -73,6 +73,22 @@ def test_features_are_those_that_are_made_when_read(stores, small_qwen):
     assert "as features" in stored.media.places()[0]
     assert check_store(stored.directory).media == NUM_ROWS
     assert PackCollator(media=read)([stored[0]])["pixel_values"].shape[0] > 0
+
+
+def test_captions_of_a_picture_share_it(home, small_qwen):
+    """Eight captions of three pictures: each picture is encoded, stored and placed once, and each caption sees its own."""
+    packs = pack(home, small_qwen, "features", home / "captions", share="prefixes", least_shared=8)
+    names = [[item.medium.name for item in pack.media] for pack in packs]
+    assert sorted(name for pack in names for name in pack) == ["0.png", "1.png", "2.png"]
+    (count,) = packs.media.kinds.values()
+    assert (count.count, count.distinct, packs.media.num_stored) == (3, 3, 3)
+    seen = {
+        sample_id: [item.medium.name for item in flat.media if item.segment == segment]
+        for flat in (pack.flat() for pack in packs)
+        for segment, sample_id in enumerate(flat.sample_ids.tolist())
+    }
+    assert seen == {number: [f"{number % 3}.png"] for number in range(NUM_ROWS)}
+    assert check_store(home / "captions").media == 3
 
 
 def test_its_bytes_are_refused_by_name(stores):
