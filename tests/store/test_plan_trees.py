@@ -1,10 +1,19 @@
 """What the samples of a plan share, counted by hand and against sets of prefixes."""
 
+from dataclasses import replace
+
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import plan_packs
-from brimful.store.plan_trees import SharedTokens, fill_of, sample_ends, samples_of_packs
+from brimful.store.plan_trees import (
+    SharedTokens,
+    amounts_of_packs,
+    fill_of,
+    sample_ends,
+    samples_of_packs,
+)
 from tests.store.tree_plans import plan_of_trees, table_with_prefixes
 
 SAMPLES = [[5, 6, 7, 8], [5, 6, 7, 9, 9], [5, 6, 7], [1, 2], [5, 6, 1, 1], [3]]
@@ -30,6 +39,32 @@ def test_a_plan_in_numbers():
     ]
     assert fill_of(plan, shared) == "81.25 %, and 6.25 % are room for forks"
     assert samples_of_packs(plan).tolist() == [3, 3]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=10),
+    st.lists(st.integers(0, 2), min_size=10, max_size=10),
+)
+def test_what_lies_in_a_trunk_counts_once(samples, packs):
+    """Token 3 stands for a picture."""
+    groups = [[n for n in range(len(samples)) if packs[n] == pack] for pack in range(3)]
+    groups = [group for group in groups if group]
+    plan, table = plan_of_trees(samples, groups), table_with_prefixes(samples, least=1)
+    prefixes = table.prefixes
+    assert prefixes is not None
+    shared = [samples[sample][:length].count(3) for sample, length in zip(prefixes.order, prefixes.shared, strict=True)]
+    table.budgets["pictures"] = np.array([sample.count(3) for sample in samples], dtype=np.int32)
+    with_amounts = replace(prefixes, amounts={"pictures": np.array(shared, dtype=np.int32)})
+    table.prefixes = with_amounts
+    expected = [
+        len({tuple(samples[n][: end + 1]) for n in group for end, token in enumerate(samples[n]) if token == 3})
+        for group in groups
+    ]
+    assert amounts_of_packs(plan, table, "pictures").tolist() == expected
+    table.prefixes = prefixes
+    assert amounts_of_packs(plan, table, "pictures").tolist() == [
+        sum(samples[n].count(3) for n in group) for group in groups
+    ]
 
 
 def test_a_flat_plan_shares_nothing():

@@ -4,6 +4,7 @@ files.
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from brimful.base.typing import TokenIds
 from brimful.cli.program import in_flags
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
+from brimful.lengths.prefixes import sharing_of
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.serve import PackStore
@@ -82,6 +84,11 @@ def lengths_as_dict(table: LengthTable) -> dict[str, Any]:
         "budgets": list(table.budgets),
         "targets": None if table.targets is None else table.targets.total,
         "rejected": len(table.rejected_ids),
+        **(
+            {}
+            if table.prefixes is None
+            else {"shared": asdict(sharing_of(table.prefixes, table.tokens))}
+        ),
         "source": table.provenance.get("source"),
         "fingerprint": table.fingerprint,
     }

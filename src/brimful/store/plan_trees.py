@@ -44,6 +44,32 @@ def lengths_in_packs(plan: Plan) -> Lengths:
     return plan.starts[ends] + plan.lengths[ends]
 
 
+def amounts_of_packs(plan: Plan, table: LengthTable, budget: str) -> Int64Array:
+    """Return how much of a measured budget each pack of trees takes, ``int64[num_packs]``: what lies
+    in a trunk once, if the prefixes of the table say how much that is.
+    """
+    ends = sample_ends(plan)
+    samples = plan.sample_ids[ends]
+    packs = np.searchsorted(plan.offsets, ends, side="right") - 1
+    sums = np.bincount(packs, weights=table.budgets[budget][samples], minlength=plan.num_packs)
+    prefixes = table.prefixes
+    if prefixes is None or budget not in prefixes.amounts:
+        return sums.astype(np.int64)
+    places = np.empty(len(table), dtype=np.int64)
+    places[prefixes.order] = np.arange(len(table))
+    places, trees = places[samples], np.cumsum(prefixes.shared == 0)
+    # Neighbors of a pack in the order of the table, and the least shared amount from one to the
+    # other.
+    order = np.lexsort((places, packs))
+    packs, places = packs[order], places[order]
+    is_pair = (packs[1:] == packs[:-1]) & (trees[places[1:]] == trees[places[:-1]])
+    between = np.stack([places[:-1], places[1:]], axis=1)[is_pair] + 1
+    shared = np.append(prefixes.amounts[budget], 0)
+    saved = np.minimum.reduceat(shared, between.ravel())[::2] if len(between) else np.zeros(0)
+    sums -= np.bincount(packs[1:][is_pair], weights=saved, minlength=plan.num_packs)
+    return sums.astype(np.int64)
+
+
 def tree_of_pack(plan: Plan, index: int) -> PackTree:
     """Return the tree of one pack of a plan with trees, without targets."""
     assert plan.parents is not None, "the plan has no trees"

@@ -15,6 +15,18 @@ def test_control_characters_of_the_data_do_not_reach_the_terminal(tmp_path: Path
     assert "\x1b" not in "\n".join(lines)
 
 
+def test_lengths_say_what_samples_share() -> None:
+    """Only if it was measured."""
+    from brimful.report.text.artefact_lines import describe_lengths
+    from tests.store.tree_plans import table_with_prefixes
+
+    lines = describe_lengths(table_with_prefixes([[5, 6, 7], [5, 6, 8], [9]], least=2))
+    assert lines[-1] == (
+        "shared         2 samples of 3 begin as another does, with 2 tokens or more: 5 tokens if each is there once, "
+        "1.40 times fewer"
+    )
+
+
 def test_a_medium_stands_in_the_place_of_its_tokens() -> None:
     """Without it a picture is a word that is written hundreds of times, and its neighbours are out of sight."""
     from dataclasses import replace

@@ -8,6 +8,7 @@ import numpy as np
 from brimful.base.fingerprint import short
 from brimful.base.ragged import offsets_of
 from brimful.base.wording import counted, percent
+from brimful.lengths.prefixes import sharing_of
 from brimful.measure import LengthTable
 from brimful.media import PlacedMedium
 from brimful.plan import Plan
@@ -68,6 +69,13 @@ def describe_lengths(table: LengthTable) -> list[str]:
                 f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in unread
             )
             lines.append(f"not read       columns {names} of the rows")
+    if table.prefixes is not None:
+        sharing = sharing_of(table.prefixes, table.tokens)
+        lines.append(
+            f"shared         {counted(sharing.shares, 'sample')} of {len(table):,} begin as another "
+            f"does, with {table.prefixes.least:,} tokens or more: {sharing.tree_tokens:,} tokens if "
+            f"each is there once, {sharing.ratio:.2f} times fewer"
+        )
     if table.provenance:
         lines.append(
             f"source         {table.provenance['source']}, "
