@@ -68,7 +68,7 @@ def test_killed_at_every_point_the_same_call_finishes(tmp_path, job, point):
         assert not (directory / "tmp").exists()
 
 
-def killed_when_it_publishes(directory, place):
+def killed_when_it_publishes(directory, place, options):
     real = os.replace
 
     def replace(source, target):
@@ -77,7 +77,7 @@ def killed_when_it_publishes(directory, place):
         real(source, target)
 
     os.replace = replace  # type: ignore[assignment]
-    pack_dataset(open_source(ROWS), toy_chat_encoder(), directory, capacity=32)
+    pack_dataset(open_source(ROWS), toy_chat_encoder(), directory, capacity=32, **options)
     os._exit(0)
 
 
@@ -85,22 +85,24 @@ def _everything(*folders):
     return sorted(str(path) for folder in folders for path in folder.rglob("*") if path.name[-5:] != ".lock")
 
 
-def test_a_job_that_finishes_leaves_nothing_temporary(tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"share": "prefixes", "least_shared": 2}], ids=["flat", "trees"])
+def test_a_job_that_finishes_leaves_nothing_temporary(tmp_path, monkeypatch, options):
     """Killed while it writes a table, a block or a shard: the files of the killed ones go with the job that finishes."""
     monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "cache"))
     context = multiprocessing.get_context("fork")
     folders = (tmp_path / "packs", tmp_path / "cache")
-    for place in ("/encoded/", "/parts/", "/lengths.arrow", "/plan.arrow", "/shards/", "/summary.json"):
-        process = context.Process(target=killed_when_it_publishes, args=(tmp_path / "packs", place))
+    finding = ["/prefixes/"] * bool(options)
+    for place in ("/encoded/", "/parts/", *finding, "/lengths.arrow", "/plan.arrow", "/shards/", "/summary.json"):
+        process = context.Process(target=killed_when_it_publishes, args=(tmp_path / "packs", place, options))
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL, "the fault was not hit: the test proves nothing"
     left = _everything(*folders)
     assert any("/packs/tmp/" in path for path in left)
-    pack_dataset(open_source(ROWS), toy_chat_encoder(), tmp_path / "packs", capacity=32)
+    pack_dataset(open_source(ROWS), toy_chat_encoder(), tmp_path / "packs", capacity=32, **options)
     left = _everything(*folders)
     monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "whole" / "cache"))
-    pack_dataset(open_source(ROWS), toy_chat_encoder(), tmp_path / "whole" / "packs", capacity=32)
+    pack_dataset(open_source(ROWS), toy_chat_encoder(), tmp_path / "whole" / "packs", capacity=32, **options)
     whole = _everything(tmp_path / "whole" / "packs", tmp_path / "whole" / "cache")
     assert left == [path.replace("/whole/", "/") for path in whole]
 
