@@ -21,7 +21,7 @@ from brimful.errors import (
 )
 from brimful.media import BadMediumError
 from brimful.media.store import KindCount
-from brimful.plan import PlanSettings
+from brimful.plan import Mixture, PlanSettings
 from brimful.sources import open_source
 from brimful.store import check_store
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
@@ -126,6 +126,16 @@ def test_media_come_back_byte_for_byte(home, storage):
     assert bytes_by_sample(packs) == expected_bytes(home)
     assert check_store(home / "packs").media == sum(map(len, expected_bytes(home).values()))
     assert all(item.medium.size is not None for pack in packs for item in pack.media)
+
+
+def test_a_picture_that_is_drawn_again_is_no_other(home):
+    """A mixture takes the short source several times, in packs of one shard."""
+    source = open_source([chat("ab", "photos/p0.png")] + [chat("cd")] * 6, media=True, media_dir=home / "data")
+    settings = PlanSettings(capacity=12, mixture=Mixture(weights={"a": 1, "b": 1}, stop="all_exhausted"))
+    pack_dataset(source, PictureEncoder(), home / "packs", settings, sources={"a": 1, "b": 6}, num_proc=1)
+    (count,) = open_packs(home / "packs").media.kinds.values()
+    assert count.count > 1
+    assert count.distinct == 1
 
 
 def test_a_store_with_bytes_is_complete_by_itself(home):

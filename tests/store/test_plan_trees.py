@@ -104,6 +104,12 @@ def test_counts_are_of_sets_of_prefixes(samples, packs):
     assert shared.flat_squares == sum(len(samples[n]) ** 2 for n in packed)
     assert shared.tree_tokens == sum(len(prefixes(group)) for group in groups)
     assert shared.tree_squares == sum(2 * len(prefix) - 1 for group in groups for prefix in prefixes(group))
+    # Distinct tokens that come after each token of a tree, less the first of them.
+    nexts = [
+        {prefix[:-1]: {p[-1] for p in prefixes(group) if p[:-1] == prefix[:-1]} for prefix in prefixes(group)}
+        for group in groups
+    ]
+    assert shared.fork_tokens == sum(len(after) - 1 for one in nexts for prefix, after in one.items() if prefix)
     assert shared.sharing == sum(len(sharing(group)) for group in groups)
     assert shared.not_shared.repeated_tokens == shared.tree_tokens - len(prefixes(packed))
     assert shared.not_shared.alone == len(packed) - len(sharing(packed))

@@ -278,17 +278,17 @@ def test_the_file_lists_them_in_the_order_of_their_ids(tmp_path):
 
 def test_a_job_of_trees_says_what_is_shared():
     """Samples are counted, not segments, and what is shared stands next to the fill."""
-    samples = [[5, 6, 7, 8], [5, 6, 7, 9, 9], [5, 6, 7], [1, 2]]
+    samples = [[5, 6, 7, 8], [5, 6, 7, 9, 9], [5, 6, 7, 1], [1, 2]]
     table = table_with_prefixes(samples, least=2)
     table.targets = Targets(table.tokens, None)
     plan = plan_of_trees(samples, [[0, 1, 2, 3]], capacity=16)
-    plan.ledger = replace(plan.ledger, targets_in=14, targets_packed=14)
+    plan.ledger = replace(plan.ledger, targets_in=15, targets_packed=15)
     summary = PackSummary("a.jsonl", "messages", "packs", 16, plan, table, shards=1)
     values = values_of(summary)
-    assert values["fill"] == "50.00 %, and 6.25 % are room for forks"
+    assert values["fill"] == "56.25 %, and 12.50 % are room for forks"
     assert values["samples/pack"] == "4.0 on average, median 4, most 4"
-    assert values["shared"].startswith("14 tokens of samples are 8 in the packs, 1.75 times fewer; 3 of 4 samples")
+    assert values["shared"].startswith("15 tokens of samples are 9 in the packs, 1.67 times fewer; 3 of 4 samples")
     assert values["not shared"] == "1 sample whose beginning no other has"
-    assert values["speed-up"].startswith("1.75 times in layers by their tokens, 1.50 times in attention")
+    assert values["speed-up"].startswith("1.67 times in layers by their tokens, 1.42 times in attention")
     shared = summary.as_dict()["shared"]
-    assert (shared["flat_tokens"], shared["ratio"], shared["not_shared"]["alone"]) == (14, 1.75, 1)
+    assert (shared["flat_tokens"], shared["tree_tokens"], shared["not_shared"]["alone"]) == (15, 9, 1)
