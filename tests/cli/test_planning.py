@@ -29,6 +29,23 @@ def test_plan_takes_a_table_an_array_or_a_data_set(chats: Path, tokenizer: Path,
     assert results[0]["path"] is None
 
 
+def test_a_data_set_is_planned_as_it_is_packed_with_what_its_samples_share(tokenizer: Path, tmp_path: Path) -> None:
+    """Without it --share is refused for lengths that nobody asked the samples for."""
+    rows = [{"prompt": letter * 100, "completion": "wxyz"[number] * 9} for letter in "ab" for number in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = (tmp_path / "rows.jsonl", "--tokenizer", tokenizer, "--max-length", 200, "--share", "prefixes")
+    planned = result_of("plan", *options)
+    packed = result_of("pack", *options, "-o", tmp_path / "packs", "--quiet")
+    assert planned["fingerprint"] == packed["plan_fingerprint"]
+    assert (packed["num_packs"], packed["tokens_shared"], packed["shared"]["sharing"]) == (2, 2 * 3 * 119, 8)
+    assert packed["shared"]["not_shared"]["repeated_tokens"] == 0
+    out, _ = run("report", tmp_path / "packs")
+    assert (
+        "Shared beginnings: 8 of 8 samples share their beginning with others of their pack, in 2 trees."
+        in "\n".join(out)
+    )
+
+
 def test_tables_of_parts_are_planned_as_one(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
     """Measured in two jobs, planned in one call without the data: the plan of all; in the wrong state refused by name."""
     rows = chats.read_text().splitlines(keepends=True)

@@ -323,6 +323,15 @@ def test_settings_with_an_epoch_are_refused(tmp_path):
         shared_plan(CHATS, toy_chat_encoder(), PlanSettings(capacity=64, epoch=2), directory=tmp_path)
 
 
+def test_samples_are_measured_with_what_they_share(tmp_path):
+    """Without it rank 0 refuses to plan what it measured itself."""
+    rows = [{"text": "a" * 70 + letter} for letter in "bcd"]
+    settings = PlanSettings(capacity=128, share="prefixes")
+    with shared_plan(rows, toy_chat_encoder(), settings, directory=tmp_path) as shared:
+        assert shared.dataset()[0].num_samples == 3
+        assert len(shared.dataset()[0]) == 73
+
+
 def test_half_a_document_is_no_document(tmp_path):
     """Some file systems show a file before all of its bytes."""
     path = tmp_path / "a.json"

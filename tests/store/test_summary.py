@@ -276,6 +276,15 @@ def test_the_file_lists_them_in_the_order_of_their_ids(tmp_path):
     assert not path.exists()
 
 
+def test_a_path_may_be_shorter_than_a_pack():
+    """Without it a user makes packs larger, and the same samples are dropped again."""
+    table = table_of([3, 9, 12])
+    summary = summary_of(table, capacity=20, overflow="drop", max_path=10)
+    assert why_dropped(summary.plan, table, 2) == "longer than max_path (10 tokens)"
+    assert values_of(summary)["dropped"].startswith("1 sample (33.33 %), 12 tokens (50.00 %): longer than max_path,")
+    assert why_dropped(plan_packs(table, capacity=10, overflow="drop"), table, 2) == "longer than a pack (10 tokens)"
+
+
 def test_a_job_of_trees_says_what_is_shared():
     """Samples are counted, not segments, and what is shared stands next to the fill."""
     samples = [[5, 6, 7, 8], [5, 6, 7, 9, 9], [5, 6, 7, 1], [1, 2]]

@@ -144,7 +144,7 @@ def _table(
     budgets = (
         ("tokens", "loss_tokens") if "loss_tokens" in (settings.budgets or {}) else ("tokens",)
     )
-    return job.measure(budgets=budgets), job.sources
+    return job.measure(budgets=budgets, share=settings.share), job.sources
 
 
 def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:

@@ -205,7 +205,8 @@ class SourcePlans:
         options = {
             item.name: getattr(self.sample_settings, item.name) for item in fields(SampleSettings)
         }
-        return measure(source, encoder, budgets=budgets, **{**options, "progress": progress})
+        options |= {"share": self.settings.share, "progress": progress}
+        return measure(source, encoder, budgets=budgets, **options)
 
 
 def _kept(path: Path, settings: PlanSettings) -> Plan | None:

@@ -28,7 +28,8 @@ _COLUMNS_SHOWN = 8
 def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
     """Return the reason why a plan dropped a sample."""
     usable = plan.alignment.usable(plan.capacity)
-    is_longer = int(table.tokens[sample_id]) > usable
+    longest = plan.settings.longest_segment
+    is_longer = int(table.tokens[sample_id]) > longest
     if table.group_size > 1:
         # Chosen and rejected are dropped together, by their total length.
         pair = table.tokens.reshape(-1, table.group_size)[sample_id // table.group_size]
@@ -39,12 +40,18 @@ def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
             return f"chosen and rejected together are longer than a pack ({usable:,} tokens)"
     # Policies that cut keep every long sample, unless the cut took its last target.
     if is_longer and plan.settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
-        return f"longer than a pack ({usable:,} tokens)"
+        return f"{_too_long(plan)} ({longest:,} tokens)"
     if table.targets is not None and table.targets.counts[sample_id] == 0:
         return "no target of the loss"
     if is_longer:
         return "no target of the loss is left after truncation"
     return "with its group, or for another budget than tokens"
+
+
+def _too_long(plan: Plan) -> str:
+    """Return words for samples that exceed the limit of their tokens."""
+    is_path = plan.settings.longest_segment < plan.alignment.usable(plan.capacity)
+    return "longer than max_path" if is_path else "longer than a pack"
 
 
 def write_dropped(
@@ -279,5 +286,5 @@ def _drop_reasons(plan: Plan) -> str:
     reasons = []
     for name, count in counts.items():
         number = "" if count is None or len(counts) == 1 else f"{count:,} "
-        reasons.append(number + drop_reason(name))
+        reasons.append(number + (_too_long(plan) if name == "tokens" else drop_reason(name)))
     return "; ".join(reasons)

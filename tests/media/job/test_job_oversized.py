@@ -41,6 +41,13 @@ def refusal(**settings):
     return str(refused.value)
 
 
+def test_a_sample_may_be_shorter_than_a_pack():
+    """A larger pack would not help it."""
+    assert refusal(capacity=20, max_path=8).endswith(
+        'and a sample may have 8: samples with media are not cut. Choose overflow="drop", or max_path=10'
+    )
+
+
 def test_the_longest_is_named_with_its_largest_medium():
     """Only those with media count: the text is a matter of the overflow policy. Of equally long ones the first is named."""
     assert table_of(open_source(ROWS, media=True)).tokens.tolist() == [3, 10, 10, 11]

@@ -91,7 +91,8 @@ class MediaJob:
             return
         names = self._job.encoder.budgets
         has_media = np.any([table.budgets[name] > 0 for name in names], axis=0)
-        for name, limit in {"tokens": settings.usable, **(settings.budgets or {})}.items():
+        limits = {"tokens": settings.longest_segment, **(settings.budgets or {})}
+        for name, limit in limits.items():
             if name not in table.budgets:
                 continue  # it follows from lengths, and planning itself checks it
             sizes = table.budgets[name] * has_media
@@ -100,14 +101,16 @@ class MediaJob:
             if size <= limit:
                 continue
             item, remedy = self._largest_medium(sample_id)
-            share, way_out = "", setting("budgets", {name: size})
+            share, holder, way_out = "", "a pack holds", setting("budgets", {name: size})
             if name == "tokens":
                 way_out = setting("capacity", size)
+                if limit < settings.usable:
+                    holder, way_out = "a sample may have", setting("max_path", size)
                 if item is not None:
                     share = f", {item.length:,} of them of its {item.title}"
             raise OversizedSampleError(
                 f"{self._job.source.where(sample_id)} (sample {sample_id}) has {size:,} "
-                f"{name.replace('_', ' ')}{share}, and a pack holds {limit:,}: samples with media "
+                f"{name.replace('_', ' ')}{share}, and {holder} {limit:,}: samples with media "
                 f"are not cut. Choose {remedy}{setting('overflow', 'drop')}, or {way_out}"
             )
 

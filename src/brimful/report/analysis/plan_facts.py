@@ -178,7 +178,7 @@ class Losses:
         why = (
             f"dropped {', '.join(reasons)}"
             if reasons
-            else f"longer than {counted(plan.capacity, 'token')}"
+            else f"longer than {counted(plan.settings.max_path or plan.capacity, 'token')}"
         )
         why = f"{why}, overflow policy {plan.settings.overflow_policy.value}"
         tokens_ratio, samples_ratio = (

@@ -264,7 +264,8 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None) -> str:
     plan, ledger = facts.plan, facts.plan.ledger
     samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
     policy = plan.settings.overflow_policy.value
-    longer = f"longer than {counted(plan.capacity, 'token')}, overflow policy {policy}"
+    most = plan.settings.max_path or plan.capacity
+    longer = f"longer than {counted(most, 'token')}, overflow policy {policy}"
 
     def row(
         name: str, num_samples: int, num_tokens: int, reason: str = "", is_loss: bool = False
