@@ -33,6 +33,8 @@ def samples_of_packs(plan: Plan) -> Int64Array:
     >>> samples_of_packs(plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)).tolist()
     [2, 1, 3]
     """
+    if plan.parents is None:
+        return np.diff(plan.offsets)
     return np.diff(np.searchsorted(sample_ends(plan), plan.offsets))
 
 

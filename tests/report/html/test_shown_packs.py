@@ -17,7 +17,7 @@ from brimful.report.analysis import shown_packs
 from brimful.report.analysis.shown_packs import ShownMedium, show_packs
 from brimful.report.html.page import shown_packs_section
 from brimful.store.shards import Pack
-from brimful.testing.toys import toy_pack
+from brimful.testing.toys import toy_pack, toy_tree
 from tests.report.html.test_page import Page
 
 Image = pytest.importorskip("PIL.Image")
@@ -59,6 +59,18 @@ def test_no_name_and_no_text_is_markup() -> None:
     assert images[0]["src"].startswith("data:image/jpeg;base64,")
     assert not any(attribute.startswith("on") for _, attributes in elements for attribute in attributes)
     assert not re.search("[\x00-\x08\x0b-\x1f]", page)
+
+
+def test_a_tree_is_indented_below_its_trunk() -> None:
+    """Without it a trunk is taken for a part of the first sample that it belongs to."""
+    tree = toy_tree([[5, 6, 7], [5, 6, 8], [5, 6]])
+    (pack,) = shown(replace(tree, attachments=(picture("a.png", png(30, 20), 0),)))
+    assert [(segment.name, segment.level) for segment in pack.segments] == [
+        *(("sample 2, trunk of 3 samples", 0), ("sample 0", 1), ("sample 1", 1))
+    ]
+    page = shown_packs_section([pack])
+    assert page.count('style="margin-left:1em"') == 2
+    assert "sample 2, trunk of 3 samples · tokens 0 … 1" in page
 
 
 def test_a_medium_that_cannot_be_read_says_why() -> None:

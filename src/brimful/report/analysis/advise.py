@@ -356,11 +356,11 @@ def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:
     if column is None:
         return None
     # A sample that was split has several segments, and one of them begins at 0.
-    sample_ids = (
-        plan.sample_ids[plan.starts == 0]
-        if plan.ledger.samples_split
-        else plan.sample_ids[sample_ends(plan)]
-    )
+    sample_ids = plan.sample_ids
+    if plan.parents is not None:
+        sample_ids = sample_ids[sample_ends(plan)]
+    elif plan.ledger.samples_split:
+        sample_ids = sample_ids[plan.starts == 0]
     return int(column[sample_ids].sum(dtype=np.int64))
 
 
