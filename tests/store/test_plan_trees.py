@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.store.plan_trees import (
     SharedTokens,
-    amounts_of_packs,
     fill_of,
     sample_ends,
     samples_of_packs,
@@ -60,9 +59,9 @@ def test_what_lies_in_a_trunk_counts_once(samples, packs):
         len({tuple(samples[n][: end + 1]) for n in group for end, token in enumerate(samples[n]) if token == 3})
         for group in groups
     ]
-    assert amounts_of_packs(plan, table, "pictures").tolist() == expected
+    assert plan.sums_by_pack(table, "pictures").tolist() == expected
     table.prefixes = prefixes
-    assert amounts_of_packs(plan, table, "pictures").tolist() == [
+    assert plan.sums_by_pack(table, "pictures").tolist() == [
         sum(samples[n].count(3) for n in group) for group in groups
     ]
 

@@ -29,7 +29,6 @@ from brimful.shared.epoch_plans import BuiltPlan
 from brimful.shared.ranks import Arguments, arguments_of
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
-from brimful.store.shards.tree import ends_in_packs
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +53,7 @@ class PackMetadata:
         plan = self.plan
         if plan.parents is None:
             return Ragged(plan.sample_ids, plan.offsets)
-        ends = ends_in_packs(plan.offsets, plan.parents, plan.sample_ids, plan.lengths)
+        ends = np.flatnonzero(plan.ends_sample)
         return Ragged(plan.sample_ids[ends], np.searchsorted(ends, plan.offsets))
 
     @property
@@ -94,7 +93,7 @@ def group_of_packs(plan: Plan, codes: Int32Array) -> Int32Array:
     packs = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
     sample_ids, lengths = plan.sample_ids[: len(packs)], plan.lengths[: len(packs)]
     if plan.parents is not None:
-        ends = ends_in_packs(plan.offsets, plan.parents, plan.sample_ids, plan.lengths)
+        ends = np.flatnonzero(plan.ends_sample)
         packs, sample_ids = packs[ends], sample_ids[ends]
         lengths = plan.starts[ends] + lengths[ends]
     num_domains = int(codes.max(initial=0)) + 1

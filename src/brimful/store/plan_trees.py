@@ -12,7 +12,7 @@ from brimful.base.wording import counted
 from brimful.lengths.prefixes import Prefixes, sharing_of
 from brimful.lengths.table import LengthTable
 from brimful.plan import Plan
-from brimful.store.shards.tree import PackTree, ends_in_packs, ends_of
+from brimful.store.shards.tree import PackTree
 
 _NO_SPANS = np.zeros(0, dtype=np.int32)
 
@@ -21,9 +21,7 @@ def sample_ends(plan: Plan) -> Int64Array:
     """Return the segments that end a sample, ``int64[num_ends]``: in a flat plan every segment, so
     that a sample that was split counts in each of its parts.
     """
-    if plan.parents is None:
-        return np.arange(plan.num_segments)
-    return ends_in_packs(plan.offsets, plan.parents, plan.sample_ids, plan.lengths)
+    return np.flatnonzero(plan.ends_sample)
 
 
 def samples_of_packs(plan: Plan) -> Int64Array:
@@ -46,39 +44,12 @@ def lengths_in_packs(plan: Plan) -> Lengths:
     return plan.starts[ends] + plan.lengths[ends]
 
 
-def amounts_of_packs(plan: Plan, table: LengthTable, budget: str) -> Int64Array:
-    """Return how much of a measured budget each pack of trees takes, ``int64[num_packs]``: what lies
-    in a trunk once, if the prefixes of the table say how much that is.
-    """
-    ends = sample_ends(plan)
-    samples = plan.sample_ids[ends]
-    packs = np.searchsorted(plan.offsets, ends, side="right") - 1
-    sums = np.bincount(packs, weights=table.budgets[budget][samples], minlength=plan.num_packs)
-    prefixes = table.prefixes
-    if prefixes is None or budget not in prefixes.amounts:
-        return sums.astype(np.int64)
-    places = np.empty(len(table), dtype=np.int64)
-    places[prefixes.order] = np.arange(len(table))
-    places, trees = places[samples], np.cumsum(prefixes.shared == 0)
-    # Neighbors of a pack in the order of the table, and the least shared amount from one to the
-    # other.
-    order = np.lexsort((places, packs))
-    packs, places = packs[order], places[order]
-    is_pair = (packs[1:] == packs[:-1]) & (trees[places[1:]] == trees[places[:-1]])
-    between = np.stack([places[:-1], places[1:]], axis=1)[is_pair] + 1
-    shared = np.append(prefixes.amounts[budget], 0)
-    saved = np.minimum.reduceat(shared, between.ravel())[::2] if len(between) else np.zeros(0)
-    sums -= np.bincount(packs[1:][is_pair], weights=saved, minlength=plan.num_packs)
-    return sums.astype(np.int64)
-
-
 def tree_of_pack(plan: Plan, index: int) -> PackTree:
     """Return the tree of one pack of a plan with trees, without targets."""
     assert plan.parents is not None, "the plan has no trees"
     rows = slice(int(plan.offsets[index]), int(plan.offsets[index + 1]))
-    parents = plan.parents[rows]
-    ends = ends_of(parents, plan.sample_ids[rows], plan.lengths[rows])
-    return PackTree(parents, ends, _NO_SPANS, np.zeros_like(ends))
+    ends = np.flatnonzero(plan.ends_sample[rows]).astype(np.int32)
+    return PackTree(plan.parents[rows], ends, _NO_SPANS, np.zeros_like(ends))
 
 
 @dataclass(frozen=True)
@@ -230,10 +201,9 @@ def _among(prefixes: Prefixes, packed: Lengths) -> Prefixes:
         prefixes: of all samples.
         packed: ``int32[num_samples]``, tokens of each in a pack; -1 for the others.
     """
-    places = np.flatnonzero(packed[prefixes.order] >= 0)
-    order = prefixes.order[places]
-    # Two samples share the least of the numbers after the first up to the second.
-    shared = np.minimum.reduceat(prefixes.shared[: places[-1] + 1], places[:-1] + 1)
+    order = prefixes.order[packed[prefixes.order] >= 0]
+    shared = prefixes.shared[prefixes.between(order[:-1], order[1:])]
+    # What truncation cut off is not shared.
     shared = np.minimum(shared, np.minimum(packed[order[:-1]], packed[order[1:]]))
     return Prefixes(order, np.append(np.int32(0), shared), prefixes.least)
 

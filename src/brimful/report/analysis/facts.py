@@ -27,7 +27,7 @@ from brimful.report.analysis.shared_work import SharedWork
 from brimful.report.analysis.shown_packs import ShownPack
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import CAPACITIES, CapacityPoint, sweep_capacities
-from brimful.store.plan_trees import amounts_of_packs, lengths_in_packs, sample_ends
+from brimful.store.plan_trees import lengths_in_packs, sample_ends
 
 _FOR_COSTS = ("patch_blocks",)
 """Columns that only cost models read: shown only if they are limited."""
@@ -80,7 +80,7 @@ def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFil
         is_used = name not in _FOR_COSTS and int(column.max(initial=0)) > 0
         if name not in ("tokens", "loss_tokens") and (name in limits or is_used):
             if plan.parents is not None:
-                sums[name] = amounts_of_packs(plan, table, name)
+                sums[name] = plan.sums_by_pack(table, name)
                 continue
             uses = column[plan.sample_ids].astype(np.int64)
             sums[name] = np.add.reduceat(uses, plan.offsets[:-1])

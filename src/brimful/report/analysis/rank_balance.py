@@ -106,10 +106,8 @@ def measure_rank_balance(
         return None
     costs, parts, notes = _costs_of_parts(plan, run, table)
     totals = costs.sum(axis=1)
-    squares = pack_squares(plan.offsets, plan.lengths)
-    if plan.parents is not None:
-        stops = plan.starts + plan.lengths
-        squares = pack_squares(plan.offsets, stops) - pack_squares(plan.offsets, plan.starts)
+    depths = None if plan.parents is None else plan.starts
+    squares = pack_squares(plan.offsets, plan.lengths, depths=depths)
 
     def schedule_by(weights: Float64Array | None) -> Int64Array:
         return schedule_packs(

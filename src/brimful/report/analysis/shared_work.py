@@ -45,7 +45,7 @@ class SharedWork:
         return cls(
             tokens,
             float(sample_costs(lengths_in_packs(plan), model).sum()),
-            _tree_cost(plan, model),
+            float(plan.costs(model).sum()),
             model.unit,
         )
 
@@ -70,9 +70,3 @@ class SharedWork:
         """Return the numbers for JSON."""
         costs = {"flat": self.flat_cost, "trees": self.tree_cost, "unit": self.unit}
         return {**self.tokens.as_dict(), "costs": costs, "speedup": self.speedup}
-
-
-def _tree_cost(plan: Plan, model: CostModel) -> float:
-    """Return the cost of all segments: of each sample up to its end, less up to its start."""
-    stops = plan.starts + plan.lengths
-    return float((sample_costs(stops, model) - sample_costs(plan.starts, model)).sum())

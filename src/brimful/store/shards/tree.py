@@ -19,7 +19,7 @@ import numpy as np
 
 from brimful.base.ragged import offsets_of, ranges
 from brimful.base.tables import Ragged
-from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, LossMask, Offsets
+from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, LossMask
 
 _NO_SPANS = np.zeros(0, dtype=np.int32)
 
@@ -153,24 +153,6 @@ def ends_of(parents: AnyIntArray, sample_ids: AnyIntArray, lengths: AnyIntArray)
     next_is_child = parents[1:] == np.arange(len(parents) - 1)
     is_end[:-1] = ~(next_is_child & (sample_ids[1:] == sample_ids[:-1]) & (lengths[1:] > 0))
     return np.flatnonzero(is_end).astype(np.int32)
-
-
-def ends_in_packs(
-    offsets: Offsets, parents: AnyIntArray, sample_ids: AnyIntArray, lengths: AnyIntArray
-) -> Int64Array:
-    """Return the segments of many packs that end a sample, ascending: ``int64[num_samples]``.
-
-    Args:
-        offsets: ``int64[num_packs + 1]``, first segment of each pack, and the end.
-        parents: of each segment, counted from the first of its pack.
-        sample_ids, lengths: of each segment.
-
-    >>> ends_in_packs(np.array([0, 3, 4]), np.array([-1, 0, 0, -1]), np.array([7, 7, 3, 5]), np.array([4, 2, 3, 1])).tolist()
-    [1, 2, 3]
-    """
-    first_segments = np.repeat(offsets[:-1], np.diff(offsets))
-    parents = np.where(parents < 0, -1, parents + first_segments)
-    return ends_of(parents, sample_ids, lengths).astype(np.int64)
 
 
 def spans_of(masks: Sequence[LossMask]) -> tuple[Int32Array, Int32Array]:
