@@ -26,12 +26,18 @@ def samples_by_turn(path: Path, num_dialogues: int | None) -> list[dict[str, Any
 
 
 def distinct_tokens(sequences: list[list[int]], least: int) -> int:
-    """Nodes of a trie of dictionaries for each set of samples with the same first ``least`` tokens."""
+    """Nodes of a trie of dictionaries for each set of samples with the same first ``least`` tokens.
+
+    A shorter sample has no trunk, and costs nothing if another one begins with all of it.
+    """
     tries: dict[Any, Any] = {}
     count = 0
-    for number, ids in enumerate(sequences):
-        node = tries.setdefault(tuple(ids[:least]) if len(ids) >= least else number, {})
-        for token in ids:
+    beginnings = {tuple(ids[:end]) for ids in sequences for end in range(min(len(ids), least + 1))}
+    for short in {tuple(ids) for ids in sequences if len(ids) < least}:
+        count += 0 if short in beginnings else len(short)
+    for ids in sequences:
+        node = tries.setdefault(tuple(ids[:least]), {})
+        for token in ids if len(ids) >= least else ():
             if token not in node:
                 node[token] = {}
                 count += 1

@@ -163,3 +163,12 @@ def test_prefixes_of_other_samples_are_refused():
     """Without it the samples of a tree would be any."""
     with pytest.raises(InvalidLengthsError, match=r"^the prefixes are of 3 samples and the lengths of 2$"):
         LengthTable({"tokens": np.array([3, 1], np.int32)}, prefixes=_prefixes())
+
+
+def test_a_short_sample_that_another_continues_is_shared():
+    """It costs no branch; two samples that part after as many tokens would need a trunk."""
+    head = np.arange(20)
+    samples = [head, np.append(head, 30), np.append(head, [40, 41]), head, head[:10]]
+    keys, offsets = np.concatenate(samples), offsets_of([*map(len, samples)])
+    found = find_prefixes(keys, offsets, least=64)
+    assert (found.order.tolist(), found.shared.tolist()) == ([0, 3, 1, 2, 4], [0, 20, 20, 0, 0])

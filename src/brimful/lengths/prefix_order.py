@@ -28,22 +28,22 @@ _AT_ONCE = 32
 
 
 def order_of_trees(
-    keys: AnyIntArray, offsets: Offsets, groups: Int64Array, least: int
+    keys: AnyIntArray, offsets: Offsets, groups: Int64Array, head: int
 ) -> tuple[Int64Array, Int32Array]:
     """Return the order of samples, ``int64[num_samples]``, and the number of keys that each shares
-    with the one before it, ``int32[num_samples]``: 0 if fewer than ``least``.
+    with the one before it, ``int32[num_samples]``: 0 if fewer than ``head``.
 
     Args:
         keys, offsets: as for ``find_prefixes``.
         groups: ``int64[num_samples]``; a sample with a negative number is alone.
-        least: at least 1.
+        head: first keys that samples of a tree have in common, at least 1.
     """
     find = compiled(_find_by_merging, len(keys), worth=_WORTH_COMPILING, sum_calls=True)
-    return (find or _find_by_bytes)(keys, offsets, groups, least)
+    return (find or _find_by_bytes)(keys, offsets, groups, head)
 
 
 def _find_by_merging(
-    keys: AnyIntArray, offsets: Offsets, groups: Int64Array, least: int
+    keys: AnyIntArray, offsets: Offsets, groups: Int64Array, head: int
 ) -> tuple[Int64Array, Int32Array]:
     """Find trees, number their samples, and merge each; to be compiled."""
     num_samples = len(offsets) - 1
@@ -57,21 +57,21 @@ def _find_by_merging(
     for sample in range(num_samples):
         first_of[sample] = sample
         begin = offsets[sample]
-        if offsets[sample + 1] - begin >= least and groups[sample] >= 0:
-            head = keys[begin : begin + least]
+        if offsets[sample + 1] - begin >= head and groups[sample] >= 0:
+            first_keys = keys[begin : begin + head]
             digest = np.uint64(groups[sample]) + np.uint64(0x9E3779B97F4A7C15)
-            for token in head:
+            for token in first_keys:
                 digest = (digest ^ np.uint64(token)) * np.uint64(0xD6E8FEB86659FD93)
                 digest ^= digest >> np.uint64(32)
             slot = np.int64(digest & np.uint64(num_slots - 1))
             while slots[slot] >= 0:
                 first = slots[slot]
-                other = keys[offsets[first] : offsets[first] + least]
+                other = keys[offsets[first] : offsets[first] + head]
                 if groups[first] == groups[sample]:
                     place = 0
-                    while place < least and head[place] == other[place]:
+                    while place < head and first_keys[place] == other[place]:
                         place += 1
-                    if place == least:
+                    if place == head:
                         break
                 slot = (slot + 1) & (num_slots - 1)
             if slots[slot] < 0:
@@ -97,7 +97,7 @@ def _find_by_merging(
                 middle, stop = min(left + width, end), min(left + 2 * width, end)
                 one, other = left, middle
                 # Keys that the heads share with the sample written last.
-                with_one, with_other = np.int64(least), np.int64(least)
+                with_one, with_other = np.int64(head), np.int64(head)
                 for place in range(left, stop):
                     takes_one = True
                     known = with_one
@@ -149,7 +149,7 @@ def _find_by_merging(
 
 
 def _find_by_bytes(
-    keys: AnyIntArray, offsets: Offsets, groups: Int64Array, least: int
+    keys: AnyIntArray, offsets: Offsets, groups: Int64Array, head: int
 ) -> tuple[Int64Array, Int32Array]:
     """Find trees among the bytes of their first keys, and sort each by the bytes of all."""
     size = keys.dtype.itemsize
@@ -159,10 +159,10 @@ def _find_by_bytes(
     edges = offsets.tolist()
     trees: dict[Any, list[int]] = {}
     for sample, group in enumerate(groups.tolist()):
-        begin, end = edges[sample], edges[sample] + least
+        begin, end = edges[sample], edges[sample] + head
         is_alone = group < 0 or end > edges[sample + 1]
-        head = sample if is_alone else (group, data[begin * size : end * size])
-        trees.setdefault(head, []).append(sample)
+        name = sample if is_alone else (group, data[begin * size : end * size])
+        trees.setdefault(name, []).append(sample)
     order: list[int] = []
     shared: list[int] = []
     for tree in trees.values():

@@ -38,7 +38,10 @@ from brimful.base.wording import setting
 from brimful.lengths.prefix_order import order_of_trees
 
 LEAST_SHARED = 64
-"""Tokens below which a shared prefix costs more than it saves: half a block of attention kernels."""
+"""Tokens below which a trunk costs more than it saves: half a block of attention kernels."""
+
+HEAD_TOKENS = 16
+"""Tokens from which a whole sample counts as the prefix of another: it costs no trunk."""
 
 _AMOUNT = "prefix_shared_"
 """Beginning of the names of the columns with amounts in a saved table."""
@@ -71,7 +74,8 @@ class Prefixes:
             in the order of their tokens.
         shared: ``int32[num_samples]``: tokens that sample ``order[i]`` shares with
             ``order[i - 1]``; 0 where a tree begins.
-        least: shorter prefixes count as none.
+        least: shorter prefixes count as none, unless they are a whole sample of ``HEAD_TOKENS`` or
+            more.
         amounts: ``int32[num_samples]`` of a budget's name: how much of it lies within the tokens
             that ``order[i]`` shares with ``order[i - 1]``, such as the patches of shared images.
 
@@ -160,7 +164,8 @@ def find_prefixes(
         offsets: ``int64[num_samples + 1]``: sample ``i`` is ``keys[offsets[i]:offsets[i + 1]]``.
         groups: ``int[num_samples]``: only samples of one number share, and a sample with -1 shares
             with none; None for all.
-        least: shorter prefixes count as none.
+        least: shorter prefixes count as none, unless they are a whole sample of ``HEAD_TOKENS`` or
+            more: a sample that another continues costs no branch.
 
     Cost: O(tokens + samples · log(samples of a tree)); about a billion tokens a second.
 
@@ -171,9 +176,29 @@ def find_prefixes(
     offsets = np.ascontiguousarray(offsets, dtype=np.int64)
     names = np.zeros(len(offsets) - 1) if groups is None else groups
     order, shared = order_of_trees(
-        np.ascontiguousarray(keys), offsets, np.ascontiguousarray(names, dtype=np.int64), least
+        np.ascontiguousarray(keys),
+        offsets,
+        np.ascontiguousarray(names, dtype=np.int64),
+        min(least, HEAD_TOKENS),
     )
-    return Prefixes(order, shared, least)
+    lengths = np.diff(offsets)[order]
+    is_whole = np.append(False, shared[1:] == lengths[:-1])
+    shared[(shared < least) & ~is_whole] = 0
+    places = by_first_sample(order, shared)
+    return Prefixes(order[places], shared[places], least)
+
+
+def by_first_sample(order: Int64Array, shared: Int32Array) -> Int64Array:
+    """Return the places of an order by which its trees are in the order of their first samples:
+    ``int64[num_samples]``.
+
+    >>> by_first_sample(np.array([4, 2, 3, 1]), np.array([0, 5, 0, 6])).tolist()
+    [2, 3, 0, 1]
+    """
+    starts = np.flatnonzero(shared == 0)
+    sizes = np.diff(np.append(starts, len(order)))
+    first = np.minimum.reduceat(order, starts) if len(starts) else starts
+    return np.argsort(np.repeat(first, sizes), kind="stable")
 
 
 @dataclass(frozen=True)
@@ -185,7 +210,7 @@ class Sharing:
         tree_tokens: tokens that are left if each shared one is there once.
         num_trees: trees of several samples.
         shares: samples in such trees.
-        too_short: samples of fewer tokens than may be shared.
+        too_short: other samples, of fewer tokens than a trunk needs.
         alone: longer ones whose first tokens no other sample has.
     """
 
@@ -218,7 +243,8 @@ def sharing_of(prefixes: Prefixes, lengths: Lengths) -> Sharing:
     in_tree[:-1] |= is_shared[1:]
     shares = int(np.count_nonzero(in_tree))
     samples = lengths[lengths > 0]
-    too_short = int(np.count_nonzero(samples < prefixes.least))
+    in_order = lengths[prefixes.order]
+    too_short = int(np.count_nonzero(~in_tree & (in_order > 0) & (in_order < prefixes.least)))
     flat_tokens = int(samples.sum(dtype=np.int64))
     return Sharing(
         flat_tokens=flat_tokens,

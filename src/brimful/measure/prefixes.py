@@ -1,9 +1,10 @@
 """Prefixes that the samples of a source share, found at any size.
 
-While a block is measured, each of its rows has two hashes: of its first tokens, as many as samples
-must share, and of its first 512. Equal hashes propose samples that share; then the tokens of these
+While a block is measured, each of its rows has hashes of its first 16 tokens, of as many as a trunk
+must have, and of its first 512. Equal hashes propose samples that share; then the tokens of these
 alone are read, some ten million at a time (a *window*), and compared. A window holds whole trees as
-long as they fit. A larger tree is cut, and its parts share nothing with each other.
+long as they fit. Samples of a larger one are divided by their longer hashes, and at last in their
+order; they share nothing with samples of another window.
 
 What is compared are *keys*: ids of tokens and, in their place, numbers of images, videos and audio.
 Each window writes a file, as each block does, and a killed job continues after the last one.
@@ -27,24 +28,24 @@ from brimful.base.fingerprint import (
     fingerprint_of,
     short_digest,
 )
-from brimful.base.ragged import offsets_of, ranges, starts_of
+from brimful.base.ragged import offsets_of, starts_of
 from brimful.base.tables import Ragged, open_table, write_table
 from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, Lengths, Offsets, TokenIds
 from brimful.encode.encoded import StoredSamples, joined_rows
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError, BrimfulError
-from brimful.lengths.prefixes import Prefixes, find_prefixes
+from brimful.lengths.prefixes import HEAD_TOKENS, Prefixes, by_first_sample, find_prefixes
 from brimful.measure.block_task import BlockContext, BlockTask, batches_of, in_halves
 from brimful.sources.source import Source
 
-HEADS, LONG_HEADS = HEAD_COLUMNS = ("prefix_heads", "prefix_long_heads")
+HEAD_COLUMNS = ("prefix_heads", "prefix_trunk_heads", "prefix_long_heads")
 """Columns of a block's file: hashes of the first keys of each row, 0 for a shorter row."""
 
 NUMBERS = "prefix_numbers"
 """Column of a block's file: the two numbers of each medium of a row."""
 
 _LONG = 512
-"""Keys of the longer hash, by which a tree is cut that is larger than a window."""
+"""Keys of the longest hash, by which samples are divided that are more than a window."""
 
 _WINDOW_TOKENS = 1 << 25
 """Tokens that are compared at a time: some hundred megabytes."""
@@ -71,7 +72,8 @@ def head_columns(
         columns[NUMBERS] = joined_rows(numbers, np.int64)
         # In every block, also without media: a row has the same bytes in all.
         keys = _with_numbers(ids, offsets, media, numbers)
-    for name, size in ((HEADS, least), (LONG_HEADS, max(least, _LONG))):
+    sizes = (min(least, HEAD_TOKENS), least, max(least, _LONG))
+    for name, size in zip(HEAD_COLUMNS, sizes, strict=True):
         column = columns[name] = np.zeros(count, dtype=np.int64)
         for row in np.flatnonzero(np.diff(offsets) >= size).tolist():
             begin = int(offsets[row])
@@ -182,18 +184,29 @@ def shared_prefixes(
     source, encoder = context.source, context.encoder
     count = len(source)
     tokens = np.empty(count, dtype=np.int32)
-    heads, long_heads = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    heads = {name: np.empty(count, dtype=np.int64) for name in HEAD_COLUMNS}
     rows_of_numbers: list[Int64Array] = []
     for task in tasks:
         part = open_table(task.part_path)
-        for name, numbers in (("tokens", tokens), (HEADS, heads), (LONG_HEADS, long_heads)):
-            numbers[task.start : task.stop] = part.flat(name)
+        tokens[task.start : task.stop] = part.flat("tokens")
+        for name, hashes in heads.items():
+            hashes[task.start : task.stop] = part.flat(name)
         if encoder.takes_media:
             column = part.ragged(NUMBERS)
             rows_of_numbers += [column.row(row).copy() for row in range(len(task))]
     origin = [source.fingerprint, encoder.fingerprint]
     windows = []
-    for sample_ids in _windows(heads, long_heads, tokens, groups):
+    candidates = np.flatnonzero(heads[HEAD_COLUMNS[0]])
+    if groups is not None:
+        candidates = candidates[groups[candidates] >= 0]
+        # Samples of two groups have no head in common.
+        for hashes in heads.values():
+            hashes[candidates] = _numbered(hashes[candidates], groups[candidates])
+    _, kinds, counts = np.unique(
+        heads[HEAD_COLUMNS[0]][candidates], return_inverse=True, return_counts=True
+    )
+    candidates = candidates[counts[kinds] > 1]
+    for sample_ids in _windows(candidates, [*heads.values()], tokens):
         group_ids = None if groups is None else groups[sample_ids]
         of_media = None
         if encoder.takes_media:
@@ -213,59 +226,54 @@ def shared_prefixes(
     return _joined(windows, len(tokens), context)
 
 
-def _windows(
-    heads: Int64Array, long_heads: Int64Array, tokens: Lengths, groups: Int64Array | None
-) -> Iterable[Int64Array]:
-    """Yield the samples of each window, ascending: all that have the first hash of another sample.
+def _numbered(heads: Int64Array, groups: Int64Array) -> Int64Array:
+    """Return numbers of pairs of a head and a group, from 1; 0 where the head is 0."""
+    order = np.lexsort((groups, heads))
+    is_new = np.append(True, (np.diff(heads[order]) != 0) | (np.diff(groups[order]) != 0))
+    numbers = np.empty(len(heads), dtype=np.int64)
+    numbers[order] = np.cumsum(is_new)
+    return np.where(heads == 0, 0, numbers)
 
-    Trees are in the order of their first samples, which are mostly near each other in their source.
+
+def _windows(
+    sample_ids: Int64Array, heads: Sequence[Int64Array], tokens: Lengths
+) -> Iterable[Int64Array]:
+    """Yield the samples of each window, ascending: samples with a common head next to each other, in
+    the order of the first of them. Related samples are mostly near each other in their source.
 
     Args:
-        heads, long_heads: hashes of all samples.
-        tokens: their lengths.
-        groups: their groups; None if all may share.
+        sample_ids: samples to divide, ascending.
+        heads: hashes of all samples, of few tokens first.
+        tokens: lengths of all samples.
     """
-    sample_ids = np.flatnonzero(heads if groups is None else (heads != 0) & (groups >= 0))
-    columns = [heads[sample_ids], *([] if groups is None else [groups[sample_ids]])]
-    # Stable: the samples of a tree stay in their order.
-    order = np.lexsort(columns)
-    sample_ids = sample_ids[order]
-    begins = np.ones(len(sample_ids), dtype=bool)
-    begins[1:] = np.any([np.diff(column[order]) for column in columns], axis=0)
-    starts = np.flatnonzero(begins)
+    column = heads[0][sample_ids]
+    _, firsts, numbers = np.unique(column, return_index=True, return_inverse=True)
+    # A sample without a head is alone. Stable: samples with one head stay in their order.
+    first = np.where(column == 0, np.arange(len(column)), firsts[numbers])
+    order = np.argsort(first, kind="stable")
+    sample_ids, first = sample_ids[order], first[order]
+    starts = np.flatnonzero(np.append(True, np.diff(first) != 0)) if len(first) else first
     sizes = np.diff(np.append(starts, len(sample_ids)))
-    starts, sizes = starts[sizes > 1], sizes[sizes > 1]
-    by_first = np.argsort(sample_ids[starts])
-    sizes = sizes[by_first]
-    sample_ids = sample_ids[ranges(starts[by_first], sizes)]
-    tree_ends = np.cumsum(sizes)
+    tree_ends = starts + sizes
     tokens_before = offsets_of(tokens[sample_ids])
     token_ends = tokens_before[tree_ends]
     tree = 0
     while tree < len(sizes):
-        begin = int(tree_ends[tree] - sizes[tree])
-        end = np.searchsorted(token_ends, tokens_before[begin] + _WINDOW_TOKENS, side="right")
+        begin = int(starts[tree])
+        end = int(np.searchsorted(token_ends, tokens_before[begin] + _WINDOW_TOKENS, side="right"))
         if end > tree:
             yield np.sort(sample_ids[begin : tree_ends[end - 1]])
+        elif len(heads) > 1 and sizes[tree] > 1:
+            yield from _windows(sample_ids[begin : tree_ends[tree]], heads[1:], tokens)
         else:
-            end = tree + 1
-            yield from _pieces(sample_ids[begin : tree_ends[tree]], long_heads, tokens)
-        tree = int(end)
+            yield from _pieces(sample_ids[begin : tree_ends[tree]], tokens)
+        tree = max(end, tree + 1)
 
 
-def _pieces(
-    sample_ids: Int64Array, long_heads: Int64Array, tokens: Lengths
-) -> Iterable[Int64Array]:
-    """Yield a tree that is larger than a window in parts, ascending: samples with equal longer
-    heads next to each other, all in the order of the first of them.
-    """
-    heads = long_heads[sample_ids]
-    _, firsts, number = np.unique(heads, return_index=True, return_inverse=True)
-    first = np.where(heads == 0, np.arange(len(heads)), firsts[number])
-    sample_ids = sample_ids[np.argsort(first, kind="stable")]
+def _pieces(sample_ids: Int64Array, tokens: Lengths) -> Iterable[Int64Array]:
+    """Yield samples in their order, as many as a window holds."""
     pieces = starts_of(tokens[sample_ids].astype(np.int64)) // _WINDOW_TOKENS
-    for piece in np.split(sample_ids, np.flatnonzero(np.diff(pieces)) + 1):
-        yield np.sort(piece)
+    yield from np.split(sample_ids, np.flatnonzero(np.diff(pieces)) + 1)
 
 
 def _run(
@@ -341,10 +349,7 @@ def _joined(windows: Sequence[_Window], num_samples: int, context: BlockContext)
     zeros = np.zeros(len(ids), dtype=np.int32)
     order = column([part.order for part in found], ids)
     shared = column([part.shared for part in found], zeros)
-    starts = np.flatnonzero(shared == 0)
-    sizes = np.diff(np.append(starts, num_samples))
-    first = np.repeat(np.minimum.reduceat(order, starts) if len(starts) else starts, sizes)
-    places = np.argsort(first, kind="stable")
+    places = by_first_sample(order, shared)
     amounts = {
         name: column([part.amounts[name] for part in found], zeros)[places]
         for name in context.encoder.budgets
