@@ -65,7 +65,7 @@ def test_a_thousand_branches_are_few_lines():
     pack = toy_tree([[7, 7, 1000 + number, 1, 2] for number in range(1000)])
     lines = show_pack(pack, 0, 4096, None)
     assert len(lines) == 19
-    assert lines[-1] == "└─ … 984 more branches: 984 samples, 2,952 tokens (--full draws them)"
+    assert lines[-1] == "└─ … 984 more branches: 984 samples, 2,952 tokens"
     assert len(show_pack(pack, 0, 4096, None, full=True)) == 1002
 
 

@@ -427,7 +427,7 @@ def _sharing_notes(
         return []
     text = (
         f"{counted(sharing.shares, 'sample')} share {percent(1 - 1 / sharing.ratio)} of all tokens "
-        "with others, and each has its own copy: --share prefixes packs them once, "
+        "with others, and each has its own copy: a plan that shares prefixes packs them once, "
         f"{sharing.ratio:.2f} times fewer tokens."
     )
     return [Note("not shared", text, "counted from the lengths")]

@@ -91,7 +91,7 @@ def draw_tree(
             lines.append(
                 f"{left}{'── ' if is_root else '└─ '}… {len(siblings) - place:,} more "
                 f"{'trees' if is_root else 'branches'}: {counted(num_samples, 'sample')}, "
-                f"{counted(num_tokens, 'token')} (--full draws them)"
+                f"{counted(num_tokens, 'token')}"
             )
             del waiting[len(waiting) - (len(siblings) - place - 1) :]
             continue
