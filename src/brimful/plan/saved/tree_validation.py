@@ -28,19 +28,19 @@ def validate_trees(plan: PlannedPacks, table: LengthTable) -> None:
     lengths, is_end = plan.lengths.astype(np.int64), plan.ends_sample
     stops = starts + lengths
     _validate_order(plan)
-    above = segments_above(plan)
+    parent_rows = segments_above(plan)
     _refuse(
         plan,
-        starts != np.where(above >= 0, stops[above], 0),
+        starts != np.where(parent_rows >= 0, stops[parent_rows], 0),
         "does not begin where the segment that it continues ends",
     )
     is_empty = lengths == 0
-    _refuse(plan, (lengths < 0) | (is_empty & ((above < 0) | ~is_end)), "has no tokens")
+    _refuse(plan, (lengths < 0) | (is_empty & ((parent_rows < 0) | ~is_end)), "has no tokens")
     _validate_ends(plan, table, ids[is_end], stops[is_end])
     # A segment that continues a segment of another sample: both samples begin with the same tokens.
-    rows = np.flatnonzero((above >= 0) & (ids != ids[above]))
+    rows = np.flatnonzero((parent_rows >= 0) & (ids != ids[parent_rows]))
     assert table.prefixes is not None
-    places = table.prefixes.between(ids[rows], ids[above[rows]])
+    places = table.prefixes.between(ids[rows], ids[parent_rows[rows]])
     is_foreign = np.zeros(len(ids), dtype=np.bool_)
     is_foreign[rows] = table.prefixes.shared[places] < starts[rows]
     _refuse(plan, is_foreign, "continues tokens with which its sample does not begin")
@@ -75,9 +75,9 @@ def tree_sizes(plan: PlannedPacks, table: LengthTable, budgets: Budgets) -> Int6
         sample_ids=plan.sample_ids[ends].astype(np.int64),
         rounded=stops[ends],
     )
-    above = segments_above(plan)
-    branches = np.flatnonzero((above >= 0) & (lengths > 0))
-    _, first = np.unique(above[branches], return_index=True)
+    parent_rows = segments_above(plan)
+    branches = np.flatnonzero((parent_rows >= 0) & (lengths > 0))
+    _, first = np.unique(parent_rows[branches], return_index=True)
     sizes[:, 0] = lengths
     sizes[np.delete(branches, first), 0] += 1
     rows, places = plan.shared_places(table)
@@ -125,12 +125,12 @@ def _validate_ends(
     counts = np.bincount(ids)
     if (counts > 1).any():
         raise PlanMismatchError(f"sample {int(np.argmax(counts > 1))} ends more than once")
-    planned = table.tokens[ids]
-    is_cut = np.isin(ids, plan.truncated.sample_ids) & (tokens < planned)
-    is_wrong = ((tokens != planned) & ~is_cut) | (tokens > plan.settings.longest_segment)
+    full_lengths = table.tokens[ids]
+    is_cut = np.isin(ids, plan.truncated.sample_ids) & (tokens < full_lengths)
+    is_wrong = ((tokens != full_lengths) & ~is_cut) | (tokens > plan.settings.longest_segment)
     if is_wrong.any():
         row = int(np.argmax(is_wrong))
         raise PlanMismatchError(
-            f"sample {int(ids[row])} has {int(planned[row]):,} tokens, and its path ends at "
+            f"sample {int(ids[row])} has {int(full_lengths[row]):,} tokens, and its path ends at "
             f"{int(tokens[row]):,}"
         )

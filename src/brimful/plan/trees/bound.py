@@ -42,15 +42,15 @@ def bound_of_trees(forest: Forest, capacities: Int64Array) -> TreeBound:
     TreeBound(packs=2, tokens=19)
     """
     num_leaves, depths, parents = forest.num_leaves, forest.depths, forest.parents
-    own = depths - np.where((parents >= 0)[:, None], depths[parents], 0)
+    lengths = depths - np.where((parents >= 0)[:, None], depths[parents], 0)
     copies = np.ones(len(parents), dtype=np.int64)
     count = compiled(_count_copies, len(parents) - num_leaves, sum_calls=True) or _count_copies
     # The leaves of each trunk are added at once.
-    below = np.zeros_like(own)
+    loads_below = np.zeros_like(lengths)
     has_parent = np.flatnonzero(parents[:num_leaves] >= 0)
-    np.add.at(below, parents[has_parent], own[has_parent])
-    count(num_leaves, depths, parents, own, capacities, below, copies)
-    totals = (own * copies[:, None]).sum(axis=0)
+    np.add.at(loads_below, parents[has_parent], lengths[has_parent])
+    count(num_leaves, depths, parents, lengths, capacities, loads_below, copies)
+    totals = (lengths * copies[:, None]).sum(axis=0)
     packs = int((-(-totals // capacities)).max())
     return TreeBound(max(packs, int(copies.max())), int(totals[0]))
 
@@ -59,9 +59,9 @@ def _count_copies(
     num_leaves: int,
     depths: Int64Array,
     parents: Int64Array,
-    own: Int64Array,
+    lengths: Int64Array,
     capacities: Int64Array,
-    below: Int64Array,
+    loads_below: Int64Array,
     copies: Int64Array,
 ) -> None:
     """Count the copies of each trunk, children before parents; to be compiled."""
@@ -70,10 +70,12 @@ def _count_copies(
         for budget in range(len(capacities)):
             room = capacities[budget] - depths[trunk, budget]
             if room > 0:
-                number = max(number, -(-below[trunk, budget] // room))
+                number = max(number, -(-loads_below[trunk, budget] // room))
         copies[trunk] = number
         parent = parents[trunk]
         if parent >= 0:
             copies[parent] = max(copies[parent], number)
             for budget in range(len(capacities)):
-                below[parent, budget] += below[trunk, budget] + own[trunk, budget] * number
+                loads_below[parent, budget] += (
+                    loads_below[trunk, budget] + lengths[trunk, budget] * number
+                )

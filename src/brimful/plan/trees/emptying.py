@@ -101,46 +101,46 @@ class _Placement:
         and the result is false.
         """
         leaves = np.flatnonzero(self.pack == pack)
-        before = self.pack[leaves], self.loads.copy()
+        state = self.pack[leaves], self.loads.copy()
         self.pack[leaves], self.is_open[pack] = -1, False
         order = np.argsort(-self._forest.depths[leaves, 0], kind="stable")
         if all(self._move(leaf) for leaf in leaves[order].tolist()):
             return True
-        self.pack[leaves], self.loads[:] = before
+        self.pack[leaves], self.loads[:] = state
         self.is_open[pack] = True
         return False
 
     def _move(self, leaf: int) -> bool:
         """Put a leaf into the pack where it adds the fewest tokens, of these the fullest."""
-        added = self._added(leaf)
-        fits = self.is_open & (self.loads + added <= self._capacities).all(axis=1)
+        additions = self._added(leaf)
+        fits = self.is_open & (self.loads + additions <= self._capacities).all(axis=1)
         packs = np.flatnonzero(fits)
         if not len(packs):
             return False
-        best = packs[np.lexsort((-self.loads[packs, 0], added[packs, 0]))[0]]
+        best = packs[np.lexsort((-self.loads[packs, 0], additions[packs, 0]))[0]]
         self.pack[leaf] = best
-        self.loads[best] += added[best]
+        self.loads[best] += additions[best]
         return True
 
     def _added(self, leaf: int) -> Int64Array:
         """Return what a leaf would add to each pack, at most: ``int64[num_packs, num_budgets]``."""
         forest, first = self._forest, int(self._first[leaf])
         stop = first + int(self.tree_sizes[leaf])
-        added = np.repeat(forest.depths[leaf : leaf + 1], len(self.loads), axis=0)
+        additions = np.repeat(forest.depths[leaf : leaf + 1], len(self.loads), axis=0)
         # What the leaf shares with the leaves to its right and to its left falls with the distance.
         right = np.minimum.accumulate(self._shared[leaf + 1 : stop])
         left = np.minimum.accumulate(self._shared[first + 1 : leaf + 1][::-1])[::-1]
         owners = np.concatenate([self.pack[first:leaf], self.pack[leaf + 1 : stop]])
         shared = np.concatenate([left, right])
         is_placed = owners >= 0
-        most = np.zeros(len(self.loads), dtype=np.int64)
-        np.maximum.at(most, owners[is_placed], shared[is_placed])
-        packs = np.flatnonzero(most)
+        best_shared = np.zeros(len(self.loads), dtype=np.int64)
+        np.maximum.at(best_shared, owners[is_placed], shared[is_placed])
+        packs = np.flatnonzero(best_shared)
         if len(packs):
             path = [int(forest.parents[leaf])]
             while (parent := int(forest.parents[path[-1]])) >= 0:
                 path.append(parent)
             trunks = forest.depths[path[::-1]]
-            added[packs] -= trunks[np.searchsorted(trunks[:, 0], most[packs])]
-            added[packs, 0] += 1  # room for a fork
-        return added
+            additions[packs] -= trunks[np.searchsorted(trunks[:, 0], best_shared[packs])]
+            additions[packs, 0] += 1  # room for a fork
+        return additions

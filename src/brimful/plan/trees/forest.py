@@ -111,9 +111,11 @@ class Forest:
         """``int64[num_leaves + 1, num_budgets]``: running sum of what each leaf adds to the leaf
         before it.
         """
-        added = self.added_by(np.arange(self.num_leaves) - 1, np.arange(self.num_leaves), self.gaps)
+        additions = self.added_by(
+            np.arange(self.num_leaves) - 1, np.arange(self.num_leaves), self.gaps
+        )
         sums = np.zeros((self.num_leaves + 1, self.depths.shape[1]), dtype=np.int64)
-        np.cumsum(added, axis=0, out=sums[1:])
+        np.cumsum(additions, axis=0, out=sums[1:])
         return sums
 
     def added_by(self, before: Int64Array, leaves: Int64Array, trunks: Int64Array) -> Int64Array:
@@ -132,10 +134,10 @@ class Forest:
         """
         is_shared = trunks >= 0
         upto = np.where(is_shared[:, None], self.depths[trunks], 0)
-        added = self.depths[leaves] - upto
+        additions = self.depths[leaves] - upto
         ends = self.depths[:, 0]
-        added[:, 0] += is_shared & (ends[before] > upto[:, 0]) & (ends[leaves] > upto[:, 0])
-        return added
+        additions[:, 0] += is_shared & (ends[before] > upto[:, 0]) & (ends[leaves] > upto[:, 0])
+        return additions
 
     def loads(self, first: Int64Array, stop: Int64Array) -> Int64Array:
         """Return the size of each range of leaves, with their trunks from the root:
@@ -230,16 +232,16 @@ def _find_trunks(common: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array
     order = np.zeros(num_open, dtype=np.int64)
     for trunk in range(num_open):
         order[closing[trunk]] = trunk
-    moved = np.zeros(num_leaves + num_open, dtype=np.int64)
+    new_parents = np.zeros(num_leaves + num_open, dtype=np.int64)
     for node in range(num_leaves):
         if parents[node] >= 0:
             parents[node] = num_leaves + closing[parents[node] - num_leaves]
         if gaps[node] >= 0:
             gaps[node] = num_leaves + closing[gaps[node]]
-        moved[node] = parents[node]
+        new_parents[node] = parents[node]
     for number in range(num_open):
         parent = parents[num_leaves + order[number]]
-        moved[num_leaves + number] = (
+        new_parents[num_leaves + number] = (
             parent if parent < 0 else num_leaves + closing[parent - num_leaves]
         )
-    return moved, gaps, rows[order]
+    return new_parents, gaps, rows[order]

@@ -91,10 +91,23 @@ def pack_trees(table: LengthTable, items: Items, settings: PlanSettings, pack: P
     bound = bound_of_trees(forest, items.capacities).packs
     forest = forest.without_crumbs()
     result = pack_forest(forest, items.capacities, pack_loads, bound=bound)
+    result = replace(
+        result, outcome=replace(result.outcome, description=_described(forest, result))
+    )
     segments = segments_of(forest, result.packs)
     tokens_shared = int(forest.depths[: forest.num_leaves, 0].sum() - segments.lengths.sum())
     rows = rows[segments.leaves].astype(positions_type(len(table)))
     return PackedTrees(result, rows, segments, tokens_shared)
+
+
+def _described(forest: Forest, result: PackResult[Packing]) -> str:
+    """Return words for the number of trees, and of the ones that had to be cut."""
+    tree = np.cumsum(forest.gaps < 0) - 1
+    packs = result.packs
+    pairs = tree[packs.items] * len(packs) + np.repeat(np.arange(len(packs)), packs.sizes)
+    packs_of_tree = np.bincount(np.unique(pairs) // len(packs))
+    num_trees = int(np.count_nonzero(np.bincount(tree) > 1))
+    return f"{np.count_nonzero(packs_of_tree > 1):,} of {num_trees:,} trees in several packs"
 
 
 def pack_forest(
@@ -120,14 +133,14 @@ def pack_forest(
     Returns:
         Packs of leaves, ascending in each.
     """
-    most = int(capacities[0])
+    capacity = int(capacities[0])
     offers: list[tuple[int, int, PackResult[Packing]]] = []
     shortest = int(forest.depths[forest.num_leaves :, 0].min(initial=_NEVER))
-    for cheap in (0, most // _CHEAP):
+    for cheap in (0, capacity // _CHEAP):
         if offers and (offers[0][0] <= bound * (1 + _CLOSE_ENOUGH) or shortest > cheap):
             break
         fragments, loads = fragments_of(forest, capacities, cheap=cheap)
-        if offers and int(loads[:, 0].sum()) > offers[0][0] * most:
+        if offers and int(loads[:, 0].sum()) > offers[0][0] * capacity:
             break
         result = pack(loads)
         of_leaf = np.empty(forest.num_leaves, dtype=np.int64)
@@ -171,15 +184,17 @@ def forest_of(items: Items, prefixes: Prefixes, budgets: list[str]) -> tuple[For
             least[1:] = np.minimum.reduceat(column[: places[-1] + 1], places[:-1] + 1)
         return least
 
-    measured = between(prefixes.shared)
+    measured_tokens = between(prefixes.shared)
     # What truncation cut off is not shared.
-    tokens = np.minimum(measured, lengths)
+    tokens = np.minimum(measured_tokens, lengths)
     tokens[1:] = np.minimum(tokens[1:], lengths[:-1])
     shared = np.zeros_like(sizes)
     shared[:, 0] = tokens
     for column, name in enumerate(budgets, start=1):
         if name in prefixes.amounts:
-            shared[:, column] = np.where(tokens == measured, between(prefixes.amounts[name]), 0)
+            shared[:, column] = np.where(
+                tokens == measured_tokens, between(prefixes.amounts[name]), 0
+            )
         elif name in DERIVED and name != "samples":
             shared[:, column] = DERIVED[name](tokens)
     return Forest.of(sizes, shared), rows

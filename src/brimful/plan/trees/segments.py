@@ -61,11 +61,11 @@ def segments_of(forest: Forest, packs: Packing) -> TreeSegments:
     shared = np.where(trunks >= 0, forest.depths[trunks, 0], 0)
     ends = forest.depths[leaves, 0]
     # The trunks of the packs alone.
-    own = Forest.of(ends[:, None], shared[:, None])
-    parents, is_trunk = own.parents, np.arange(len(own.parents)) >= len(leaves)
-    tokens = own.depths[:, 0]
+    tree = Forest.of(ends[:, None], shared[:, None])
+    parents, is_trunk = tree.parents, np.arange(len(tree.parents)) >= len(leaves)
+    tokens = tree.depths[:, 0]
     first_leaf = np.arange(len(parents))
-    first_leaf[len(leaves) :] = own.first
+    first_leaf[len(leaves) :] = tree.first
     # A leaf that ends where its trunk ends, and is its first, ends with the segment of the trunk.
     begins = np.where(parents >= 0, tokens[parents], 0)
     is_segment = is_trunk | (tokens > begins) | (first_leaf != first_leaf[parents])
@@ -76,14 +76,16 @@ def segments_of(forest: Forest, packs: Packing) -> TreeSegments:
     place = np.zeros(len(parents), dtype=np.int64)
     place[nodes] = np.arange(len(nodes))
     offsets = offsets_of(np.bincount(pack[first_leaf[nodes]], minlength=len(packs)))
-    above = parents[nodes]
+    parents_of_nodes = parents[nodes]
     begin_of_pack = offsets[:-1][pack[first_leaf[nodes]]]
     return TreeSegments(
         offsets,
         leaves[first_leaf[nodes]],
         begins[nodes].astype(np.int32),
         (tokens - begins)[nodes].astype(np.int32),
-        np.where(above >= 0, place[above] - begin_of_pack, -1).astype(np.int32),
+        np.where(parents_of_nodes >= 0, place[parents_of_nodes] - begin_of_pack, -1).astype(
+            np.int32
+        ),
     )
 
 
@@ -116,8 +118,8 @@ def loads_of_trees(forest: Forest, packs: Packing) -> Int64Array:
     """
     leaves = packs.items.astype(np.int64, copy=False)
     trunks = trunks_with_previous(forest, packs.offsets, leaves)
-    added = forest.added_by(np.roll(leaves, 1), leaves, trunks)
-    return np.stack([sums_of(column, packs.offsets) for column in added.T], axis=1)
+    additions = forest.added_by(np.roll(leaves, 1), leaves, trunks)
+    return np.stack([sums_of(column, packs.offsets) for column in additions.T], axis=1)
 
 
 def packs_of(pack: Int64Array, num_packs: int) -> Packing:

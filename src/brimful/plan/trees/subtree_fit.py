@@ -56,70 +56,79 @@ def fragments_of(
     is_cut = is_large.copy()
     is_cut[num_leaves:] |= forest.depths[num_leaves:, 0] <= cheap
     # The largest subtrees that stay whole.
-    whole = np.flatnonzero(~is_cut & ((parents < 0) | is_cut[parents]))
-    into = np.full(2 * num_nodes, -1, dtype=np.int64)
+    subtrees = np.flatnonzero(~is_cut & ((parents < 0) | is_cut[parents]))
+    owners = np.full(2 * num_nodes, -1, dtype=np.int64)
     if is_large.any():
-        _merge_pieces(forest, capacities, whole, is_large, loads, into)
-    fragments, numbers = np.unique(_ends_of(into, whole), return_inverse=True)
-    counts = (stop - first)[whole]
+        _merge_pieces(forest, capacities, subtrees, is_large, loads, owners)
+    fragments, numbers = np.unique(_ends_of(owners, subtrees), return_inverse=True)
+    counts = (stop - first)[subtrees]
     order = np.argsort(numbers, kind="stable")
-    leaves = ranges(first[whole[order]], counts[order])
+    leaves = ranges(first[subtrees[order]], counts[order])
     sizes = np.bincount(numbers, weights=counts).astype(np.int64)
     return Packing(offsets_of(sizes), leaves), loads[fragments]
 
 
-def _ends_of(into: Int64Array, pieces: Int64Array) -> Int64Array:
-    """Return the piece that each piece ended in; ``into`` is the piece that each became part of, -1
+def _ends_of(owners: Int64Array, pieces: Int64Array) -> Int64Array:
+    """Return the piece that each piece ended in; ``owners`` is the piece that each became part of, -1
     for none.
     """
-    while (moves := into[pieces] >= 0).any():
-        pieces = np.where(moves, into[pieces], pieces)
+    while (moves := owners[pieces] >= 0).any():
+        pieces = np.where(moves, owners[pieces], pieces)
     return pieces
 
 
 def _merge_pieces(
     forest: Forest,
     capacities: Int64Array,
-    whole: Int64Array,
+    subtrees: Int64Array,
     is_large: BoolArray,
     loads: Int64Array,
-    into: Int64Array,
+    owners: Int64Array,
 ) -> None:
     """Merge pieces at each large trunk, children before parents.
 
     Args:
         forest, capacities: see ``fragments_of``.
-        whole: nodes that stay whole: the first pieces.
+        subtrees: nodes that stay whole: the first pieces.
         is_large: ``bool[num_nodes]``: trunks that exceed a pack, and with them all above.
         loads: ``int64[2 * num_nodes, num_budgets]``: size of each piece, from the root; the sizes
             of merged pieces are written into it.
-        into: ``int64[2 * num_nodes]``: the piece that each piece became part of; the output.
+        owners: ``int64[2 * num_nodes]``: the piece that each piece became part of; the output.
     """
     parents, num_nodes = forest.parents, len(forest.parents)
     # A piece below a trunk that is cut and not large goes up to the first one that is.
-    above = parents[whole]
-    while (rises := (above >= 0) & ~is_large[above]).any():
-        above = np.where(rises, parents[above], above)
+    trunk_above = parents[subtrees]
+    while (rises := (trunk_above >= 0) & ~is_large[trunk_above]).any():
+        trunk_above = np.where(rises, parents[trunk_above], trunk_above)
     # Pieces of each trunk as a linked list; the latest is the first.
     head = np.full(num_nodes, -1, dtype=np.int64)
-    behind = np.full(2 * num_nodes, -1, dtype=np.int64)
-    below = np.flatnonzero(above >= 0)
-    order = below[np.argsort(above[below], kind="stable")]
-    members, trunks = whole[order], above[order]
+    next_piece = np.full(2 * num_nodes, -1, dtype=np.int64)
+    members_below = np.flatnonzero(trunk_above >= 0)
+    order = members_below[np.argsort(trunk_above[members_below], kind="stable")]
+    members, trunks = subtrees[order], trunk_above[order]
     is_last = np.append(trunks[1:] != trunks[:-1], True)
-    behind[members[1:]] = np.where(is_last[:-1], -1, members[:-1])
+    next_piece[members[1:]] = np.where(is_last[:-1], -1, members[:-1])
     head[trunks[is_last]] = members[is_last]
     large = np.flatnonzero(is_large)
-    merge = compiled(_merge_few, len(whole), sum_calls=True) or _merge_few
+    merge = compiled(_merge_few, len(subtrees), sum_calls=True) or _merge_few
     place, num_pieces = 0, num_nodes
     while True:
         place, num_pieces = merge(
-            large, place, parents, forest.depths, capacities, loads, into, head, behind, num_pieces
+            large,
+            place,
+            parents,
+            forest.depths,
+            capacities,
+            loads,
+            owners,
+            head,
+            next_piece,
+            num_pieces,
         )
         if place == len(large):
             return
         num_pieces = _merge_many(
-            int(large[place]), forest, capacities, loads, into, head, behind, num_pieces
+            int(large[place]), forest, capacities, loads, owners, head, next_piece, num_pieces
         )
         place += 1
 
@@ -131,9 +140,9 @@ def _merge_few(
     depths: Int64Array,
     capacities: Int64Array,
     loads: Int64Array,
-    into: Int64Array,
+    owners: Int64Array,
     head: Int64Array,
-    behind: Int64Array,
+    next_piece: Int64Array,
     num_pieces: int,
 ) -> tuple[int, int]:
     """Merge the pieces of trunks until one has many; to be compiled.
@@ -146,7 +155,7 @@ def _merge_few(
     pack_of = np.empty(_FEW, dtype=np.int64)
     rooms = np.empty((_FEW, num_budgets), dtype=np.int64)
     counts = np.empty(_FEW, dtype=np.int64)
-    merged = np.empty(_FEW, dtype=np.int64)
+    result_piece = np.empty(_FEW, dtype=np.int64)
     size = np.empty(num_budgets, dtype=np.int64)
     for number in range(place, len(large)):
         trunk = large[number]
@@ -160,7 +169,7 @@ def _merge_few(
                 slot -= 1
             members[slot] = piece
             count += 1
-            piece = behind[piece]
+            piece = next_piece[piece]
         if piece >= 0:
             return number, num_pieces
         num_packs = 0
@@ -188,12 +197,12 @@ def _merge_few(
             for budget in range(num_budgets):
                 rooms[best, budget] -= size[budget]
             counts[best] += 1
-            merged[best] = piece
+            result_piece[best] = piece
             pack_of[row] = best
         for pack in range(num_packs):
             if counts[pack] == 1:
                 continue
-            merged[pack] = num_pieces
+            result_piece[pack] = num_pieces
             for budget in range(num_budgets):
                 loads[num_pieces, budget] = capacities[budget] - rooms[pack, budget]
             if rooms[pack, 0] > capacities[0] - depths[trunk, 0]:
@@ -201,12 +210,12 @@ def _merge_few(
             num_pieces += 1
         for row in range(count):
             if counts[pack_of[row]] > 1:
-                into[members[row]] = merged[pack_of[row]]
+                owners[members[row]] = result_piece[pack_of[row]]
         parent = parents[trunk]
         if parent >= 0:
             for pack in range(num_packs):
-                behind[merged[pack]] = head[parent]
-                head[parent] = merged[pack]
+                next_piece[result_piece[pack]] = head[parent]
+                head[parent] = result_piece[pack]
     return len(large), num_pieces
 
 
@@ -215,16 +224,16 @@ def _merge_many(
     forest: Forest,
     capacities: Int64Array,
     loads: Int64Array,
-    into: Int64Array,
+    owners: Int64Array,
     head: Int64Array,
-    behind: Int64Array,
+    next_piece: Int64Array,
     num_pieces: int,
 ) -> int:
     """Merge the pieces of a trunk with many by the algorithms of samples; return the number of
     pieces.
     """
     members = [int(head[trunk])]
-    while (piece := int(behind[members[-1]])) >= 0:
+    while (piece := int(next_piece[members[-1]])) >= 0:
         members.append(piece)
     pieces = np.array(members)
     room = capacities - forest.depths[trunk]
@@ -233,16 +242,16 @@ def _merge_many(
     room[0] += 1
     parent = int(forest.parents[trunk])
     for pack in _packs_of_pieces(sizes, room):
-        merged = int(pieces[pack[0]])
+        result_piece = int(pieces[pack[0]])
         if len(pack) > 1:
-            merged = num_pieces
+            result_piece = num_pieces
             num_pieces += 1
             total = sizes[pack].sum(axis=0)
             total[0] -= total[0] > 0
-            loads[merged] = forest.depths[trunk] + total
-            into[pieces[pack]] = merged
+            loads[result_piece] = forest.depths[trunk] + total
+            owners[pieces[pack]] = result_piece
         if parent >= 0:
-            behind[merged], head[parent] = head[parent], merged
+            next_piece[result_piece], head[parent] = head[parent], result_piece
     return num_pieces
 
 
@@ -252,8 +261,8 @@ def _packs_of_pieces(sizes: Int64Array, room: Int64Array) -> list[list[int]]:
     rows = np.flatnonzero(sizes[:, 0])
     lengths = sizes[rows, 0]
     counts = Histogram.of(lengths)
-    found = best_fit_decreasing(counts, capacity=int(room[0]))
-    packs = [rows[p].tolist() for p in found.assign(decreasing_order(lengths, counts)).as_lists()]
+    runs = best_fit_decreasing(counts, capacity=int(room[0]))
+    packs = [rows[p].tolist() for p in runs.assign(decreasing_order(lengths, counts)).as_lists()]
     # Leaves that end where the trunk ends take nothing.
     packs = packs or [[]]
     packs[0] += np.flatnonzero(sizes[:, 0] == 0).tolist()
