@@ -148,8 +148,7 @@ def bound_of_positions(table: LengthTable) -> int:
     """Return the bound of the tokens in packs."""
     settings = PlanSettings(capacity=CAPACITY, share="prefixes")
     items = prepare_items(table, settings)
-    assert table.prefixes is not None
-    forest, _ = forest_of(items, table.prefixes, [])
+    forest, _ = forest_of(table, items, settings)
     return bound_of_trees(forest, items.capacities).tokens
 
 

@@ -153,6 +153,11 @@ def prepare_items(
         tokens = tokens.copy()
         tokens[left_out] = REJECTED
         table = LengthTable({**table.budgets, "tokens": tokens}, provenance=table.provenance)
+    if settings.max_path is not None and group_ids is not None:
+        name = setting("groups") if groups is not None else "preferences"
+        raise SettingsError(
+            f"{setting('max_path')} limits single samples, and {name} stay whole: leave one out"
+        )
     if settings.algorithm == "concat_split" and group_ids is not None:
         name = setting("groups") if groups is not None else "preferences"
         raise SettingsError(

@@ -141,7 +141,13 @@ def plan_with(
     items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
     if settings.shares_prefixes:
         trees = pack_trees(table, items, settings, _pack)
-        return _make_plan(table, items, trees.result, settings, trees=trees)
+        record: Mapping[str, Any] | None = None
+        if settings.mixture is not None:  # which weighs the loss: the packs are these
+            packed = trees.result
+            _, _, record, _ = pack_mixture(
+                table, items, settings, sources=sources, uses=uses, pack=lambda *_: packed
+            )
+        return _make_plan(table, items, trees.result, settings, record, trees=trees)
     if settings.mixture is None:
         return _make_plan(table, items, _pack(items, settings), settings)
     mixed = pack_mixture(table, items, settings, sources=sources, uses=uses, pack=_pack)
@@ -258,7 +264,7 @@ def _make_plan(
     trees: PackedTrees | None = None,
 ) -> Plan:
     packing, segments = result.packs, items.segments
-    if items.groups is not None:
+    if items.groups is not None and trees is None:
         packing = items.groups.to_samples(packing)
     ledger = ledger or ledger_of(table, segments, settings)
     # Rows of the segments, in the order of the packs.

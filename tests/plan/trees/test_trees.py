@@ -292,6 +292,31 @@ def test_what_has_no_meaning_with_trees_is_refused_by_name(options, message):
         plan_packs(table_of([[1, 2]]), capacity=8, **{"share": "prefixes", **options})
 
 
+@given(words, st.integers(0, 60), st.data())
+def test_members_of_a_group_share_and_stay_side_by_side(letters, more, data):
+    """Preferences: the chosen and the rejected answer are in one pack, with one prompt."""
+    samples = stretched(letters)
+    groups = np.array(data.draw(st.lists(st.integers(-1, 3), min_size=len(samples), max_size=len(samples))))
+    loads = np.bincount(groups + 1, weights=list(map(len, samples)))[1:]
+    capacity = int(max(loads.max(initial=0), *map(len, samples))) + more
+    table = table_of(samples)
+    plan = plan_packs(table, capacity=capacity, share="prefixes", groups=groups)
+    plan.validate(table, groups=groups)
+    flat = sum(map(len, samples))
+    assert plan.ledger.tokens_shared <= flat - size_of([tuple(sample) for sample in samples])[0]
+
+
+def test_a_pair_of_preferences_has_one_prompt():
+    """A sample without a group, between them in the order of tokens, is elsewhere."""
+    samples = stretched([[0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 0]], 20)
+    plan = plan_packs(table_of(samples), capacity=140, share="prefixes", groups=[7, 7, -1], seed=None)
+    plan.validate(table_of(samples), groups=np.array([7, 7, -1]))
+    assert sorted(sorted(paths) for paths in paths_of(plan)) == [[0, 1], [2]]
+    assert plan.ledger.tokens_shared == 40
+    with pytest.raises(SettingsError, match="max_path limits single samples, and groups stay whole"):
+        plan_packs(table_of(samples), capacity=140, share="prefixes", groups=[7, 7, -1], max_path=90)
+
+
 def test_lengths_without_prefixes_are_refused_with_the_remedy():
     """Lengths alone do not say what samples share."""
     with pytest.raises(SettingsError, match='measure with share="prefixes"'):

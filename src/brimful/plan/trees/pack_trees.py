@@ -12,13 +12,12 @@ from brimful.base.ragged import positions_type
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.lengths.prefixes import Prefixes
 from brimful.lengths.table import LengthTable
 from brimful.plan.items import Items
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.plan_settings import PlanSettings
-from brimful.plan.policies.budgets import DERIVED
+from brimful.plan.policies.budgets import Budgets
 from brimful.plan.trees.bound import bound_of_trees
 from brimful.plan.trees.emptying import emptied
 from brimful.plan.trees.forest import Forest
@@ -82,28 +81,30 @@ def pack_trees(table: LengthTable, items: Items, settings: PlanSettings, pack: P
             f"{setting('share', 'prefixes')} needs to know what samples share, and the lengths do "
             f"not say it: measure with {setting('share', 'prefixes')}"
         )
-    forest, rows = forest_of(items, table.prefixes, list(settings.budgets or {}))
+    forest, rows = forest_of(table, items, settings)
 
     def pack_loads(loads: Int64Array) -> PackResult[Packing]:
         sizes = loads[:, 0].astype(np.int32) if loads.shape[1] == 1 else loads
         return pack(replace(items, sizes=sizes), settings)
 
-    bound = bound_of_trees(forest, items.capacities).packs
-    forest = forest.without_crumbs()
-    result = pack_forest(forest, items.capacities, pack_loads, bound=bound)
-    result = replace(
-        result, outcome=replace(result.outcome, description=_described(forest, result))
-    )
+    if items.groups is None:
+        bound = bound_of_trees(forest, items.capacities).packs
+        forest = forest.without_crumbs()
+        result = pack_forest(forest, items.capacities, pack_loads, bound=bound)
+    else:
+        groups = Packing(items.groups.offsets, np.arange(len(rows)))
+        result = pack_loads(forest.loads(groups.offsets[:-1], groups.offsets[1:]))
+        result = replace(result, packs=_leaves_of(groups, result.packs))
+    outcome = replace(result.outcome, description=_described(forest, result.packs))
     segments = segments_of(forest, result.packs)
     tokens_shared = int(forest.depths[: forest.num_leaves, 0].sum() - segments.lengths.sum())
     rows = rows[segments.leaves].astype(positions_type(len(table)))
-    return PackedTrees(result, rows, segments, tokens_shared)
+    return PackedTrees(replace(result, outcome=outcome), rows, segments, tokens_shared)
 
 
-def _described(forest: Forest, result: PackResult[Packing]) -> str:
+def _described(forest: Forest, packs: Packing) -> str:
     """Return words for the number of trees, and of the ones that had to be cut."""
     tree = np.cumsum(forest.gaps < 0) - 1
-    packs = result.packs
     pairs = tree[packs.items] * len(packs) + np.repeat(np.arange(len(packs)), packs.sizes)
     packs_of_tree = np.bincount(np.unique(pairs) // len(packs))
     num_trees = int(np.count_nonzero(np.bincount(tree) > 1))
@@ -143,13 +144,7 @@ def pack_forest(
         if offers and int(loads[:, 0].sum()) > offers[0][0] * capacity:
             break
         result = pack(loads)
-        of_leaf = np.empty(forest.num_leaves, dtype=np.int64)
-        of_fragment = np.empty(len(fragments), dtype=np.int64)
-        of_fragment[result.packs.items] = np.repeat(
-            np.arange(len(result.packs)), result.packs.sizes
-        )
-        of_leaf[fragments.items] = np.repeat(of_fragment, fragments.sizes)
-        packs = packs_of(of_leaf, len(result.packs))
+        packs = _leaves_of(fragments, result.packs)
         if len(packs) > bound:
             packs = emptied(forest, packs, capacities)
         tokens = int(loads_of_trees(forest, packs)[:, 0].sum())
@@ -157,44 +152,52 @@ def pack_forest(
     return min(offers, key=lambda offer: offer[:2])[2]
 
 
-def forest_of(items: Items, prefixes: Prefixes, budgets: list[str]) -> tuple[Forest, Int64Array]:
-    """Return the forest of some items, and the item of each leaf.
+def _leaves_of(fragments: Packing, packs: Packing) -> Packing:
+    """Return packs of the leaves of fragments, ascending in each, by packs of fragments."""
+    pack_of_fragment = np.empty(len(fragments), dtype=np.int64)
+    pack_of_fragment[packs.items] = np.repeat(np.arange(len(packs)), packs.sizes)
+    pack_of_leaf = np.empty(len(fragments.items), dtype=np.int64)
+    pack_of_leaf[fragments.items] = np.repeat(pack_of_fragment, fragments.sizes)
+    return packs_of(pack_of_leaf, len(packs))
+
+
+def forest_of(
+    table: LengthTable, items: Items, settings: PlanSettings
+) -> tuple[Forest, Int64Array]:
+    """Return the forest of some samples, and the row of each leaf in ``items.segments``.
 
     A budget that ``Prefixes.amounts`` does not have counts for each sample, as if it were not
-    shared.
+    shared. Samples of groups share only within their group, and are side by side.
 
     Args:
-        items: samples, whole or without their last tokens.
-        prefixes: of all samples of the table.
-        budgets: names of the budgets after the tokens.
+        table: with prefixes.
+        items: samples of the table, whole or without their last tokens, or groups of them.
+        settings: with the budgets.
     """
-    item_of_sample = np.full(len(prefixes), -1, dtype=np.int64)
-    item_of_sample[items.segments.ids()] = np.arange(len(items.segments.lengths))
-    rows = item_of_sample[prefixes.order]
-    places = np.flatnonzero(rows >= 0)
-    rows = rows[places]
-    sizes = items.sizes.astype(np.int64).reshape(len(items.sizes), -1)[rows]
-    lengths = items.segments.lengths[rows].astype(np.int64)
-
-    def between(column: AnyIntArray) -> Int64Array:
-        """Return the least from each place to the one before it that is an item."""
-        column = column.astype(np.int64)
-        least = np.zeros(len(places), dtype=np.int64)
-        if len(places) > 1:
-            least[1:] = np.minimum.reduceat(column[: places[-1] + 1], places[:-1] + 1)
-        return least
-
-    measured_tokens = between(prefixes.shared)
-    # What truncation cut off is not shared.
-    tokens = np.minimum(measured_tokens, lengths)
-    tokens[1:] = np.minimum(tokens[1:], lengths[:-1])
+    prefixes, segments = table.prefixes, items.segments
+    assert prefixes is not None
+    places = np.empty(len(prefixes), dtype=np.int64)
+    places[prefixes.order] = np.arange(len(prefixes))
+    ids = segments.ids()
+    group = np.zeros(len(ids), dtype=np.int64)
+    if items.groups is not None:
+        sizes_of_groups = np.diff(items.groups.offsets)
+        group[items.groups.members] = np.repeat(np.arange(len(items.groups)), sizes_of_groups)
+    rows = np.lexsort((places[ids], group))
+    ids, lengths = ids[rows], segments.lengths[rows].astype(np.int64)
+    budgets = Budgets.of(settings.usable, settings.budgets)
+    sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=lengths)
+    follows = np.flatnonzero(group[rows[1:]] == group[rows[:-1]]) + 1
+    between = prefixes.between(ids[follows - 1], ids[follows])
     shared = np.zeros_like(sizes)
-    shared[:, 0] = tokens
-    for column, name in enumerate(budgets, start=1):
+    common = prefixes.shared[between].astype(np.int64)
+    # What truncation cut off is not shared.
+    tokens = np.minimum(common, np.minimum(lengths[follows - 1], lengths[follows]))
+    shared[follows, 0] = tokens
+    for column, name in enumerate(budgets.names):
         if name in prefixes.amounts:
-            shared[:, column] = np.where(
-                tokens == measured_tokens, between(prefixes.amounts[name]), 0
-            )
-        elif name in DERIVED and name != "samples":
-            shared[:, column] = DERIVED[name](tokens)
+            amounts = prefixes.amounts[name][between]
+            shared[follows, column] = np.where(tokens == common, amounts, 0)
+        elif name == "squares":
+            shared[follows, column] = tokens**2
     return Forest.of(sizes, shared), rows
