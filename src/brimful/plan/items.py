@@ -14,7 +14,13 @@ from brimful.errors import InvalidLengthsError, NoTargetError, OversizedSampleEr
 from brimful.lengths.table import REJECTED, LengthTable
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.budgets import Budgets
-from brimful.plan.policies.groups import Groups, as_groups, group_items, limits_of_members
+from brimful.plan.policies.groups import (
+    Groups,
+    as_groups,
+    group_items,
+    limits_of_members,
+    shared_in_groups,
+)
 from brimful.plan.policies.overflow import (
     NO_SAMPLES,
     Overflow,
@@ -129,6 +135,7 @@ def prepare_items(
             capacity=settings.usable,
             alignment=settings.row_alignment,
             policy=settings.overflow_policy,
+            shared=_shared(table, settings, group_ids, np.arange(len(tokens)), tokens),
         )
     elif groups is not None:
         group_ids = as_groups(groups, num_samples=len(table), policy=settings.overflow_policy)
@@ -152,7 +159,11 @@ def prepare_items(
         # Treated like samples that could not be read: planning skips them.
         tokens = tokens.copy()
         tokens[left_out] = REJECTED
-        table = LengthTable({**table.budgets, "tokens": tokens}, provenance=table.provenance)
+        table = LengthTable(
+            {**table.budgets, "tokens": tokens},
+            provenance=table.provenance,
+            prefixes=table.prefixes,
+        )
     if settings.max_path is not None and group_ids is not None:
         name = setting("groups") if groups is not None else "preferences"
         raise SettingsError(
@@ -255,6 +266,19 @@ def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
     return Items(segments, sizes, budgets.capacities, dropped_by=dropped_by)
 
 
+def _shared(
+    table: LengthTable,
+    settings: PlanSettings,
+    group_ids: Int64Array | None,
+    sample_ids: Int64Array,
+    lengths: AnyIntArray,
+) -> Int64Array | None:
+    """Return what samples share within their groups; None if the plan shares nothing."""
+    if not settings.shares_prefixes or table.prefixes is None or group_ids is None:
+        return None
+    return shared_in_groups(table.prefixes, group_ids[sample_ids], sample_ids, lengths)
+
+
 def _of_groups(
     table: LengthTable, settings: PlanSettings, group_ids: Int64Array, limits: Int64Array | None
 ) -> Items:
@@ -270,6 +294,9 @@ def _of_groups(
     sizes = budgets.sizes(
         table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths)
     )
+    shared = _shared(table, settings, group_ids, ids, lengths)
+    if shared is not None:
+        sizes[:, 0] -= shared
     groups = group_items(sizes, group_ids[ids], are_rows=table.group_size == 2)
     oversized, dropped_by = groups.oversized(budgets)
     if oversized.any():

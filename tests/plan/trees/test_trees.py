@@ -297,8 +297,8 @@ def test_members_of_a_group_share_and_stay_side_by_side(letters, more, data):
     """Preferences: the chosen and the rejected answer are in one pack, with one prompt."""
     samples = stretched(letters)
     groups = np.array(data.draw(st.lists(st.integers(-1, 3), min_size=len(samples), max_size=len(samples))))
-    loads = np.bincount(groups + 1, weights=list(map(len, samples)))[1:]
-    capacity = int(max(loads.max(initial=0), *map(len, samples))) + more
+    members = [[tuple(samples[place]) for place in np.flatnonzero(groups == name)] for name in range(4)]
+    capacity = max(*map(len, samples), *(sum(size_of(group)) for group in members)) + more
     table = table_of(samples)
     plan = plan_packs(table, capacity=capacity, share="prefixes", groups=groups)
     plan.validate(table, groups=groups)
