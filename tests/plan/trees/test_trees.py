@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from brimful import LengthTable, Plan, plan_packs
 from brimful.base.compiling import compiled_forms
-from brimful.errors import PlanMismatchError, SettingsError
+from brimful.errors import OversizedSampleError, PlanMismatchError, SettingsError
 from brimful.lengths.prefixes import Prefixes
 from brimful.plan.trees import forest as forest_module
 from brimful.testing.toys import toy_tree
@@ -181,7 +181,7 @@ def test_costs_of_a_tree_are_what_its_segments_add():
 
 def test_truncation_cuts_tails_and_never_what_is_shared():
     """Two samples that differ after the context are the same path; a third shares less than they do."""
-    samples = stretched([[0, 0, 0, 0, 1], [0, 0, 0, 1, 1], [0, 1]], 20)
+    samples = stretched([[0, 0, 0, 0, 1], [0, 0, 0, 0, 0], [0, 1]], 20)
     plan = planned(samples, 400, max_path=60, overflow="truncate")
     plan.validate(table_of(samples))
     assert plan.starts.tolist() == [0, 20, 60, 20]
@@ -313,6 +313,9 @@ def test_a_pair_of_preferences_has_one_prompt():
     plan.validate(table_of(samples), groups=np.array([7, 7, -1]))
     assert sorted(sorted(paths) for paths in paths_of(plan)) == [[0, 1], [2]]
     assert plan.ledger.tokens_shared == 40
+    with pytest.raises(OversizedSampleError, match="takes 101 tokens and exceeds the capacity of 100"):
+        plan_packs(table_of(samples), capacity=100, share="prefixes", groups=[7, 7, -1])
+    assert plan_packs(table_of(samples), capacity=101, share="prefixes", groups=[7, 7, -1]).num_packs == 2
     with pytest.raises(SettingsError, match="max_path limits single samples, and groups stay whole"):
         plan_packs(table_of(samples), capacity=140, share="prefixes", groups=[7, 7, -1], max_path=90)
 
