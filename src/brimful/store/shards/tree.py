@@ -162,9 +162,12 @@ def spans_of(masks: Sequence[LossMask]) -> tuple[Int32Array, Int32Array]:
     >>> spans.tolist(), sizes.tolist()
     ([2, 4], [1, 0])
     """
-    spans = [_NO_SPANS]
-    for mask in masks:
-        # No token predicts the first of a sample.
-        edges = np.diff(mask[1:].astype(np.int8), prepend=0, append=0)
-        spans.append(np.flatnonzero(edges).astype(np.int32) + np.int32(1))
-    return np.concatenate(spans), np.array([len(one) // 2 for one in spans[1:]], dtype=np.int32)
+    offsets = offsets_of([len(mask) for mask in masks])
+    is_target = np.concatenate([np.zeros(0, dtype=np.bool_), *masks])
+    # No token predicts the first of a sample; so no span goes on from one sample to the next.
+    is_target[offsets[:-1]] = False
+    edges = np.flatnonzero(np.diff(is_target, prepend=False, append=False))
+    # A span that ends with its sample ends where the next one begins: both edges are of its begin.
+    samples = np.repeat(np.searchsorted(offsets, edges[::2], side="right") - 1, 2)
+    sizes = np.bincount(samples[::2], minlength=len(masks))
+    return (edges - offsets[samples]).astype(np.int32), sizes.astype(np.int32)
