@@ -211,8 +211,13 @@ def _segments(table: LengthTable, settings: PlanSettings) -> Segments:
         return cut_stream(tokens, capacity=settings.capacity, policy=policy)
     if int(tokens.min()) > 0 and int(tokens.max()) <= settings.longest_segment:
         return Segments(tokens, None, None, NO_SAMPLES)
+    is_of_pack = settings.longest_segment == settings.usable
     return apply_overflow(
-        tokens, capacity=settings.longest_segment, policy=policy, unit=settings.row_alignment.total
+        tokens,
+        capacity=settings.longest_segment,
+        policy=policy,
+        unit=settings.row_alignment.total if is_of_pack else 1,
+        limit="capacity" if is_of_pack else "max_path",
     )
 
 

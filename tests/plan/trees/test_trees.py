@@ -332,5 +332,7 @@ def test_a_path_may_be_shorter_than_a_pack_in_flat_plans_too():
     plan.validate([30, 8, 5])
     assert sorted(plan.lengths.tolist()) == [5, 8, 8]
     assert plan.ledger.tokens_truncated == 22
+    with pytest.raises(OversizedSampleError, match=r"longer than the max path of 8 tokens: .* or max_path=30"):
+        plan_packs([30, 8], capacity=20, max_path=8)
     with pytest.raises(SettingsError, match="max_path"):
         plan_packs([3], capacity=8, max_path=4, algorithm="concat_split")

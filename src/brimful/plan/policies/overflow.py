@@ -69,7 +69,14 @@ class Segments:
         return np.arange(len(self.lengths)) if self.sample_ids is None else self.sample_ids
 
 
-def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: int = 1) -> Segments:
+def apply_overflow(
+    lengths: Lengths,
+    *,
+    capacity: int,
+    policy: Overflow,
+    unit: int = 1,
+    limit: str = "capacity",
+) -> Segments:
     """Turn samples into segments of at most ``capacity``. Samples of negative length (rejected) are
     left out.
 
@@ -78,6 +85,7 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: i
         capacity: maximum tokens of a segment.
         policy: policy for longer samples.
         unit: capacities are multiples of this number; for the advice in the error.
+        limit: name of the setting that limits segments; for the advice in the error.
 
     Pure: no I/O.
 
@@ -92,7 +100,9 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: i
     oversized = lengths > capacity
     oversized_ids = np.flatnonzero(oversized)
     if policy is Overflow.ERROR and len(oversized_ids):
-        raise OversizedSampleError(_oversized_message(lengths, oversized_ids, capacity, unit))
+        raise OversizedSampleError(
+            _oversized_message(lengths, oversized_ids, capacity, unit, limit)
+        )
     if policy in (Overflow.ERROR, Overflow.DROP):
         ids = np.flatnonzero((lengths > 0) & ~oversized)
         return Segments(lengths[ids], ids, None, oversized_ids)
@@ -117,16 +127,17 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: i
 
 
 def _oversized_message(
-    lengths: AnyIntArray, oversized_ids: AnyIntArray, capacity: int, unit: int
+    lengths: AnyIntArray, oversized_ids: AnyIntArray, capacity: int, unit: int, limit: str
 ) -> str:
     examples = (f"{sample_id} ({int(lengths[sample_id]):,})" for sample_id in oversized_ids)
     longest = -(-int(lengths[oversized_ids].max()) // unit) * unit
     usable = "" if unit == 1 else f", in multiples of {unit:,}"
     return (
-        f"{len(oversized_ids):,} of {len(lengths):,} samples are longer than the capacity of "
-        f"{capacity:,} tokens{usable}: sample {first_few(examples, len(oversized_ids))}. Choose "
+        f"{len(oversized_ids):,} of {len(lengths):,} samples are longer than the "
+        f"{limit.replace('_', ' ')} of {capacity:,} tokens{usable}: sample "
+        f"{first_few(examples, len(oversized_ids))}. Choose "
         f"{setting('overflow', 'drop')}, truncate, truncate_left or split, or "
-        f"{setting('capacity', longest)}"
+        f"{setting(limit, longest)}"
     )
 
 
