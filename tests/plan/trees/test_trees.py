@@ -11,7 +11,9 @@ from brimful import LengthTable, Plan, plan_packs
 from brimful.base.compiling import compiled_forms
 from brimful.errors import OversizedSampleError, PlanMismatchError, SettingsError
 from brimful.lengths.prefixes import Prefixes
+from brimful.plan import consumed_samples
 from brimful.plan.trees import forest as forest_module
+from brimful.shared.source_plans import PackMetadata
 from brimful.testing.toys import toy_tree
 from tests.plan.trees.forests import (
     optimum_of,
@@ -318,6 +320,15 @@ def test_a_pair_of_preferences_has_one_prompt():
     assert plan_packs(table_of(samples), capacity=101, share="prefixes", groups=[7, 7, -1]).num_packs == 2
     with pytest.raises(SettingsError, match="max_path limits single samples, and groups stay whole"):
         plan_packs(table_of(samples), capacity=140, share="prefixes", groups=[7, 7, -1], max_path=90)
+
+
+def test_samples_of_a_tree_are_counted_once():
+    """Trunks have the id of a sample below them: readers of ids must not count it again."""
+    samples = stretched([[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1], [1]], 20)
+    plan = planned(samples, 200)
+    metadata = PackMetadata(plan, np.zeros(1, np.int32), ("all",))
+    assert sorted(metadata.indices.row(0).tolist()) == [0, 1, 2, 3, 4]
+    assert consumed_samples(plan, [0]).tolist() == [1] * 5
 
 
 def test_lengths_without_prefixes_are_refused_with_the_remedy():
