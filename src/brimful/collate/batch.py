@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.base.ragged import offsets_of
-from brimful.base.tables import Ragged
 from brimful.base.tokenized_media import Media
 from brimful.base.typing import (
     IGNORE_INDEX,
@@ -32,14 +31,12 @@ class LossTerms:
         targets: ``int64[M]``: the token.
         weights: ``float32[M]``: sum of the weights of the samples that train it.
         samples: ``int64[M]``: the first sample that trains it, by its number in the batch.
-        of_samples: the term of each target of each sample: ``int64``, one row for each sample.
     """
 
     index: Int64Array
     targets: Int64Array
     weights: Float32Array
     samples: Int64Array
-    of_samples: Ragged
 
 
 @dataclass(slots=True, eq=False)  # not frozen: freezing costs a tenth of the time of a whole batch

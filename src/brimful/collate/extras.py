@@ -112,14 +112,14 @@ def with_targets(batch: PackedBatch, tree: PackTree) -> PackedBatch:
     """Return a row of trees with the targets of this tree: a token that several samples train has
     their number as its weight.
     """
-    targets = tree.target_places(tree.places(batch.cu_seqlens)).values
-    counts = np.bincount(targets, minlength=len(batch.input_ids))
+    targets = tree.target_ranges(batch.cu_seqlens)
+    counts = targets.sums(np.ones(tree.num_samples), len(batch.input_ids))
     return replace(
         batch,
         tree=tree,
         labels=np.where(counts > 0, batch.input_ids, IGNORE_INDEX),
         loss_weights=counts.astype(np.float32),
-        num_loss_tokens=len(targets),
+        num_loss_tokens=int(counts.sum()),
     )
 
 

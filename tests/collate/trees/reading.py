@@ -3,6 +3,8 @@
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
+
 
 def contexts(batch):
     """Return the places on the path of each place, itself included, from the parents alone."""
@@ -32,3 +34,22 @@ def trained_in(batch, predictions):
     for place, target, weight in predictions:
         weights[(*(ids[seen] for seen in paths[place]), target)] += weight
     return weights
+
+
+def forest(seed, *, roots=2, depth=4):
+    """Return samples that part up to ``depth`` times, and their targets; some end where others go on, and one is there twice."""
+    rng = np.random.default_rng(seed)
+    samples = []
+
+    def grow(trunk, levels):
+        trunk = [*trunk, *rng.integers(1, 100, rng.integers(2, 6)).tolist()]
+        if levels == 0 or rng.random() < 0.3:
+            samples.append(trunk)
+        if levels:
+            for _ in range(rng.integers(1, 4)):
+                grow(trunk, levels - 1)
+
+    for _ in range(roots):
+        grow([], depth)
+    samples.append(samples[0])
+    return samples, [(rng.random(len(sample)) < 0.8).tolist() for sample in samples]

@@ -4,7 +4,7 @@ from hypothesis import given
 
 from brimful.collate import lay_out
 from brimful.collate.torch import PackCollator
-from brimful.collate.trees.loss_terms import loss_terms
+from brimful.collate.trees.loss_terms import loss_terms, terms_of_samples
 from brimful.testing.toys import toy_tree
 from tests.store.shards.test_tree import SAMPLES
 
@@ -14,15 +14,16 @@ def test_terms_of_each_sample_are_its_targets(samples):
     """In its order; each term is of the first sample that trains it."""
     tokens, masks = zip(*samples, strict=True)
     pack = toy_tree(tokens, masks)
-    terms = loss_terms(lay_out([pack]))
+    batch = lay_out([pack])
+    terms, of_samples = loss_terms(batch), terms_of_samples(batch)
     ids = pack.sample_ids[pack.tree.ends].tolist()
     owners = {}
     for sample, name in enumerate(ids):
-        of_sample = terms.of_samples.row(sample).tolist()
-        assert terms.targets[of_sample].tolist() == [
+        own = of_samples.row(sample).tolist()
+        assert terms.targets[own].tolist() == [
             token for token, target in list(zip(tokens[name], masks[name], strict=True))[1:] if target
         ]
-        for term in of_sample:
+        for term in own:
             owners.setdefault(term, sample)
     assert terms.samples.tolist() == [owners[term] for term in range(len(terms.targets))]
 

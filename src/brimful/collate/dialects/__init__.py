@@ -71,7 +71,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("verl", "one_row"),
         Dialect("llama_factory", "several_rows", row_per_pack=True, spare_tokens=1),
         Dialect("axolotl", "several_rows", row_per_pack=True),
-        Dialect("flex_attention", "flex_attention", any_start=True),
+        Dialect("flex_attention", "flex_attention", any_start=True, takes_trees=True),
         Dialect("dense_mask", "masks", any_start=True, takes_trees=True),
         Dialect("dense_mask_additive", "masks", any_start=True, takes_trees=True),
         Dialect("plain", "several_rows", row_per_sample=True, any_start=True),

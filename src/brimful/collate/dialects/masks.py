@@ -53,12 +53,16 @@ def to_dense_mask_additive(batch: PackedBatch) -> dict[str, Any]:
     it to the dtype of the model with ``clamp``, because the lowest number depends on the dtype.
     """
     tensors = to_dense_mask(batch)
-    is_visible = tensors["attention_mask"]
-    lowest = torch.finfo(torch.float32).min
-    tensors["attention_mask"] = torch.zeros(is_visible.shape, dtype=torch.float32).masked_fill_(
-        ~is_visible, lowest
-    )
+    tensors["attention_mask"] = additive_mask(tensors["attention_mask"], torch.float32)
     return tensors
+
+
+def additive_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a mask of booleans as numbers: 0 if the query attends to the key, otherwise the lowest
+    number of the dtype.
+    """
+    lowest = torch.finfo(dtype).min
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, lowest)
 
 
 def tree_mask(tree_out: torch.Tensor) -> torch.Tensor:

@@ -18,24 +18,37 @@ def loss_terms(batch: PackedBatch) -> LossTerms:
     >>> terms = loss_terms(lay_out([toy_tree([[5, 6, 7], [5, 6, 8]])]))
     >>> terms.index.tolist(), terms.targets.tolist(), terms.weights.tolist(), terms.samples.tolist()
     ([0, 1, 1], [6, 7, 8], [2.0, 1.0, 1.0], [0, 0, 1])
-    >>> [terms.of_samples.row(sample).tolist() for sample in range(2)]
-    [[0, 1], [0, 2]]
     """
-    tree = batch.tree
-    assert tree is not None
+    assert batch.tree is not None
     (targets,) = np.nonzero(batch.labels != IGNORE_INDEX)
-    term_of_place = np.full(len(batch.labels), -1, dtype=np.int64)
-    term_of_place[targets] = np.arange(len(targets))
-    of_samples = tree.target_places(tree.places(batch.cu_seqlens))
-    terms = term_of_place[of_samples.values]
-    samples = np.zeros(len(targets), dtype=np.int64)
-    # Written from the last sample to the first, so that the first of a shared term remains.
-    owners = np.repeat(np.arange(len(of_samples)), np.diff(of_samples.offsets))
-    samples[terms[::-1]] = owners[::-1]
+    samples = np.full(len(batch.labels), -1, dtype=np.int64)
+    ranges = np.stack(batch.tree.target_ranges(batch.cu_seqlens), axis=1)
+    # From the last sample to the first, so that the first of a shared target remains.
+    for sample, begin, end in ranges[::-1].tolist():
+        samples[begin:end] = sample
     return LossTerms(
         predictors(batch)[targets],
         batch.labels[targets],
         batch.target_weights[targets],
-        samples,
-        Ragged(terms, of_samples.offsets),
+        samples[targets],
     )
+
+
+def terms_of_samples(batch: PackedBatch) -> Ragged:
+    """Return the term of each target of each sample of a row of trees: ``int64``, one row for each
+    sample.
+
+    Values of terms are brought back to samples with it: ``values[terms.values]``, in NumPy or in
+    torch. A shared target is there once for each sample that trains it.
+
+    >>> from brimful.collate.layout import lay_out
+    >>> from brimful.testing.toys import toy_tree
+    >>> terms = terms_of_samples(lay_out([toy_tree([[5, 6, 7], [5, 6, 8]])]))
+    >>> [terms.row(sample).tolist() for sample in range(2)]
+    [[0, 1], [0, 2]]
+    """
+    tree = batch.tree
+    assert tree is not None
+    number = np.cumsum(batch.labels != IGNORE_INDEX, dtype=np.int64) - 1
+    targets = tree.target_places(tree.places(batch.cu_seqlens))
+    return Ragged(number[targets.values], targets.offsets)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -14,10 +15,12 @@ from typing import Any
 import torch
 
 from brimful.base.typing import IGNORE_INDEX
+from brimful.collate.batch import PackedBatch
 from brimful.collate.loss_torch import packed_loss_sum
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.model_facts import ModelFacts, facts_of
+from brimful.integrations.trainers.tree_attention import TREE_ATTENTION
 
 __all__ = ["AttentionChoice", "Machine", "choose_attention", "collator_for"]
 
@@ -123,7 +126,7 @@ def choose_attention(
 
     If ``attention`` or the configuration requests flash, flex or eager attention, the request is
     obeyed or refused, never replaced. (``sdpa`` in a configuration is Transformers' own default,
-    not a request.)
+    not a request.) A model after ``use_tree_attention`` keeps its attention.
 
     Args:
         model: a model of Transformers, or its configuration.
@@ -141,6 +144,10 @@ def choose_attention(
     attention sdpa, batches as transformers: flash and flex attention need CUDA 8.0 and this is CUDA 7.0; the mask takes T² bytes
     """
     facts = facts_of(model)
+    if attention is None and _has_tree_attention(model):
+        return AttentionChoice(
+            TREE_ATTENTION, "transformers", "for trees, and for flat packs", 0, facts.mrope
+        )
     if machine is None:
         machine = Machine.here(device if device is not None else _accelerator_of(model))
     _refuse_recurrent_leaks(facts, machine)
@@ -202,7 +209,8 @@ def collator_for(
         SettingsError: as in ``choose_attention``.
     """
     choice = choose_attention(model, device=device, attention=attention)
-    if getattr(model.config, "_attn_implementation", None) != choice.name:
+    has_trees = choice.name == TREE_ATTENTION
+    if not has_trees and getattr(model.config, "_attn_implementation", None) != choice.name:
         model.set_attn_implementation(choice.name)
     if (
         getattr(model.config, "model_type", None) in _MEAN_LOSSES
@@ -211,13 +219,31 @@ def collator_for(
         model.register_forward_hook(_loss_as_asked, with_kwargs=True)
     if not quiet and os.environ.get("RANK", "0") == "0":
         _tell(f"brimful: {choice}")
-    return PackCollator(
+    collator = _FlatCollator if choice.dialect == "transformers" and not has_trees else PackCollator
+    return collator(
         dialect=choice.dialect,
         vocab_size=getattr(model.config.get_text_config(), "vocab_size", None),
         position_start=choice.position_start,
         mrope=choice.mrope,
         **options,
     )
+
+
+class _FlatCollator(PackCollator):
+    """Collator for a model whose attention would take segments of trees for samples."""
+
+    def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
+        if any(batch.tree is not None for batch in rows):
+            raise SettingsError(
+                "the packs are trees, and the attention of the model takes their segments for "
+                "samples: call use_tree_attention(model) before collator_for(model)"
+            )
+        return super().speak(rows)
+
+
+def _has_tree_attention(model: Any) -> bool:
+    config = getattr(model, "config", model)
+    return getattr(config.get_text_config(), "_attn_implementation", None) == TREE_ATTENTION
 
 
 def _loss_as_asked(model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:

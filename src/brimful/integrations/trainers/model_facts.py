@@ -76,6 +76,7 @@ class ModelFacts:
             layers.
         takes_a_mask: the model uses a mask of all token pairs unchanged.
         bidirectional: tokens see later tokens.
+        overlays: its module lets tokens of one image see each other.
         kernels: packages that isolate samples in its recurrent layers; empty without such layers.
         drops_boundaries: recurrent layers never get the boundaries of samples.
         position_start: position of a sample's first token.
@@ -89,6 +90,7 @@ class ModelFacts:
     has_windows: bool
     takes_a_mask: bool
     bidirectional: bool
+    overlays: bool
     kernels: frozenset[str]
     drops_boundaries: bool
     position_start: int
@@ -147,6 +149,7 @@ def facts_of(model: Any) -> ModelFacts:
             "create_bidirectional_mask" in _names_in(mask_module)
             and not getattr(config, "is_decoder", False)
         ),
+        overlays="block_sequence_ids" in source_names,
         kernels=_KERNELS & source_names,
         drops_boundaries=bool(types & _DROP_BOUNDARIES),
         position_start=(1 if padding is None else int(padding)) + 1

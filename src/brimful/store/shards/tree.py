@@ -14,14 +14,49 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from brimful.base.ragged import offsets_of, ranges
 from brimful.base.tables import Ragged
-from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, LossMask
+from brimful.base.typing import (
+    AnyArray,
+    AnyIntArray,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    LossMask,
+)
 
 _NO_SPANS = np.zeros(0, dtype=np.int32)
+
+
+class TargetRanges(NamedTuple):
+    """Ranges ``[begin, end)`` of a row, each of targets of one sample, in the order of samples."""
+
+    samples: Int64Array
+    """``int64[num_ranges]``: the number of the sample."""
+    begins: Int64Array
+    ends: Int64Array
+
+    def sums(self, weights: AnyArray, num_tokens: int) -> Float64Array:
+        """Return the sum of the weights of the samples that train each token: ``float64[T]``.
+
+        Args:
+            weights: ``[num_samples]``.
+            num_tokens: T, tokens of the row.
+
+        >>> ranges = TargetRanges(np.array([0, 1]), np.array([1, 2]), np.array([3, 4]))
+        >>> ranges.sums(np.array([1, 2]), 4).tolist()
+        [0.0, 1.0, 3.0, 2.0]
+        """
+        of_ranges, size = weights[self.samples], num_tokens + 1
+        changes = np.bincount(self.begins, of_ranges, size) - np.bincount(
+            self.ends, of_ranges, size
+        )
+        sums: Float64Array = np.cumsum(changes[:-1])
+        return sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +129,37 @@ class PackTree:
         sizes = ends - begins
         spans = offsets_of(self.span_sizes)
         return Ragged(places.values[ranges(first + begins, sizes)], offsets_of(sizes)[spans])
+
+    def target_ranges(self, cu_seqlens: AnyIntArray) -> TargetRanges:
+        """Return the targets of each sample as ranges of the row.
+
+        It costs a few operations for each segment and span, and none for each token.
+
+        >>> tree = PackTree(np.array([-1, 0, 0]), np.array([1, 2]), np.array([1, 4, 3, 4]), np.array([1, 1]))
+        >>> [numbers.tolist() for numbers in tree.target_ranges(np.array([0, 3, 5, 6]))]
+        [[0, 0, 1], [1, 3, 5], [3, 4, 6]]
+        """
+        begins, ends = self.spans.reshape(-1, 2).T.astype(np.int64)
+        samples = np.repeat(np.arange(self.num_samples), self.span_sizes)
+        paths = self.paths()
+        segments = paths.values
+        tokens = offsets_of(np.diff(cu_seqlens)[segments])
+        # Depths of all samples as one ascending line, so that one search finds the segments of all
+        # spans.
+        first_tokens = tokens[paths.offsets[:-1]]
+        line = tokens[:-1]
+        begins += first_tokens[samples]
+        ends += first_tokens[samples]
+        first = np.searchsorted(line, begins, side="right") - 1
+        sizes = np.searchsorted(line, ends - 1, side="right") - first
+        pieces = ranges(first, sizes)
+        span = np.repeat(np.arange(len(samples)), sizes)
+        shift = cu_seqlens[segments[pieces]] - line[pieces]
+        return TargetRanges(
+            samples[span],
+            np.maximum(begins[span], line[pieces]) + shift,
+            np.minimum(ends[span], tokens[1:][pieces]) + shift,
+        )
 
     def subtree_ends(self) -> Int64Array:
         """Return the segment after the last of each subtree: ``int64[num_segments]``.

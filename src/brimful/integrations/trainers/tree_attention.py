@@ -1,0 +1,455 @@
+"""Attention of Transformers for rows of trees: keys and values of each run are gathered along its
+path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from brimful.base.typing import IGNORE_INDEX
+from brimful.base.wording import setting
+from brimful.collate.dialects.flex_attention import tree_block_mask
+from brimful.collate.dialects.masks import additive_mask, tree_mask
+from brimful.collate.loss_torch import packed_loss_sum
+from brimful.errors import CollateError, SettingsError
+from brimful.integrations.trainers.model_facts import facts_of
+
+__all__ = ["TREE_ATTENTION", "masks_of", "use_tree_attention"]
+
+TREE_ATTENTION = "brimful_tree"
+"""Name of the attention in Transformers, as ``sdpa`` is one."""
+
+_DENSE = "a dense mask (PackCollator(dialect='dense_mask'))"
+
+
+def use_tree_attention(model: Any) -> None:
+    """Switch a model of Transformers to the attention for rows of trees.
+
+    The rows are from ``PackCollator(dialect="transformers")``. On a GPU, half-precision rows are
+    one call of flash attention (``flash-attn`` 3 or 2, or torch's own); elsewhere, and with
+    softcaps and attention sinks, each run is a call of its own, with the same results. Rows of flat
+    packs are right too. The loss of the model takes the weights of the batch: Σ w·nll ÷ Σ w.
+
+    Args:
+        model: a causal language model; of a model with towers, only the language model is switched.
+
+    Raises:
+        SettingsError: the model cannot take trees; names the reason.
+
+    >>> from brimful.verify.models import tiny_model
+    >>> model = tiny_model("qwen3")
+    >>> use_tree_attention(model)
+    >>> model.config._attn_implementation
+    'brimful_tree'
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    _refuse_models(model)
+    AttentionInterface.register(TREE_ATTENTION, tree_attention)
+    AttentionMaskInterface.register(TREE_ATTENTION, _no_mask)
+    text = model.config.get_text_config()
+    names: Any = TREE_ATTENTION if text is model.config else _names_of(model.config, text)
+    model.set_attn_implementation(names)
+    unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
+    unwrapped.loss_function = weighted_loss
+
+
+def _names_of(config: Any, text: Any) -> dict[str, Any] | None:
+    """Return the attention of the text configuration inside another, by the names on the way to
+    it; None if it is not inside.
+    """
+    for name in config.sub_configs:
+        part = getattr(config, name, None)
+        if part is text:
+            return {name: TREE_ATTENTION}
+        if part is not None and (names := _names_of(part, text)) is not None:
+            return {name: names}
+    return None
+
+
+def _refuse_models(model: Any) -> None:
+    """Refuse models in which more than attention, or another attention, connects tokens."""
+    facts, config = facts_of(model), model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    others = sorted(map(str, kinds - {"full_attention", "sliding_attention"}))
+    reason = ""
+    if facts.drops_boundaries or facts.kernels:
+        reason = "its layers carry states from token to token, which a branch would get from its "
+        reason += "sibling"
+    elif others:
+        reason = f"it has layers of the type {others[0]}"
+    elif facts.bidirectional or getattr(config, "use_bidirectional_attention", False):
+        reason = "its tokens see later tokens"
+    elif facts.overlays and config is not model.config:
+        reason = "tokens of its images see later tokens"
+    elif not (facts.takes_a_mask and getattr(model, "_supports_attention_backend", True)):
+        reason = "its attention is its own and takes no other"
+    if reason:
+        raise SettingsError(
+            f"{facts.name} cannot train on trees, since {reason}: plan with "
+            f"{setting('share', 'none')}, and train on flat packs"
+        )
+
+
+def _no_mask(*, attention_mask: torch.Tensor | None = None, **options: Any) -> None:
+    """Make no mask: the runs say what each query sees.
+
+    Raises:
+        SettingsError: the batch has a mask of padding.
+    """
+    if attention_mask is not None and not attention_mask.all():
+        raise SettingsError(
+            f"{setting('attn_implementation', TREE_ATTENTION)} takes no attention_mask with "
+            "padding: collate rows with PackCollator(), or call "
+            "model.set_attn_implementation('sdpa') for other batches"
+        )
+
+
+class _Runs(NamedTuple):
+    """Boundaries of queries and keys, and the place of each key; None for the row itself."""
+
+    kv_index: torch.Tensor | None
+    cu_seqlens_q: torch.Tensor
+    cu_seqlens_k: torch.Tensor
+    max_length_q: int
+    max_length_k: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> _Runs:
+        """Return the runs of a batch, from the keywords of the attention.
+
+        Raises:
+            SettingsError: the batch has neither trees nor boundaries.
+        """
+        for prefix, index in (("tree_", "tree_kv_index"), ("", "")):
+            lens = "seqlens" if prefix else "seq_lens"
+            names = [
+                *(f"{prefix}cu_{lens}_{side}" for side in "qk"),
+                *(f"{prefix}max_length_{side}" for side in "qk"),
+            ]
+            if all(options.get(name) is not None for name in names):
+                return cls(options.get(index), *(options[name] for name in names))
+        raise SettingsError(
+            f"{setting('attn_implementation', TREE_ATTENTION)} needs the runs of the row, and the "
+            "batch has none: collate with PackCollator(dialect='transformers'), or call "
+            "model.set_attn_implementation('sdpa') for other batches"
+        )
+
+
+def tree_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Compute the attention of one layer for a row of trees; Transformers calls it.
+
+    Args:
+        module: the layer.
+        query, key, value: ``[1, heads, T, head_dim]``.
+        attention_mask: ignored: ``tree_*`` of the batch say what each query sees.
+        dropout, scaling, sliding_window: of the layer.
+        **options: ``tree_*`` of the batch, or the boundaries of a flat one; ``softcap`` and
+            ``s_aux`` (attention sinks) of the layer.
+
+    Returns:
+        ``[1, T, heads, head_dim]``.
+
+    Raises:
+        SettingsError: a batch without runs, of several rows, or with a cache.
+    """
+    runs = _Runs.of(options)
+    if query.shape[0] != 1 or key.shape[2] != query.shape[2]:
+        raise SettingsError(
+            f"{setting('attn_implementation', TREE_ATTENTION)} takes one row without a cache, and "
+            f"the batch has {query.shape[0]} rows and {key.shape[2]:,} keys: call "
+            "model.set_attn_implementation('sdpa') for generation"
+        )
+    queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
+    if runs.kv_index is not None:
+        keys, values = (part.index_select(0, runs.kv_index) for part in (keys, values))
+    layer = _Layer(dropout, scaling, sliding_window, options.get("softcap"), options.get("s_aux"))
+    kernel = _flash_kernel(query.device, query.dtype, layer)
+    attend = _attend_by_runs if kernel is None else kernel
+    return attend(queries, keys, values, runs, layer)[None], None
+
+
+class _Layer(NamedTuple):
+    """Settings of the attention of a layer, by the names of Transformers."""
+
+    dropout: float
+    scaling: float | None
+    sliding_window: int | None
+    softcap: float | None
+    s_aux: torch.Tensor | None
+
+    @property
+    def window(self) -> int:
+        """Tokens before a query that it sees; -1 for all."""
+        return -1 if self.sliding_window is None else self.sliding_window - 1
+
+
+_Kernel = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, _Runs, _Layer],
+    torch.Tensor,
+]
+
+
+def _flash_kernel(device: torch.device, dtype: torch.dtype, layer: _Layer) -> _Kernel | None:
+    """Return a kernel that takes all runs in one call, if there is one for the device and layer."""
+    is_plain = layer.softcap is None and layer.s_aux is None
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16) or not is_plain:
+        return None
+    return _installed_kernel(torch.cuda.get_device_capability(device)[0], layer.dropout > 0)
+
+
+@cache
+def _installed_kernel(major: int, has_dropout: bool) -> _Kernel | None:
+    """Return the fastest installed kernel for a GPU of this capability. All are causal from the
+    bottom right: the last query of a run sees all keys.
+    """
+    if major < 8:
+        return None
+    packages = ["flash_attn_interface"] if major == 9 and not has_dropout else []
+    for package in (*packages, "flash_attn"):
+        with suppress(ImportError):
+            return _flash_attention(import_module(package).flash_attn_varlen_func)
+    if has_dropout:
+        return None
+    with suppress(ImportError):
+        return _torch_varlen(import_module("torch.nn.attention.varlen").varlen_attn)
+    return None
+
+
+def _flash_attention(function: Callable[..., Any]) -> _Kernel:
+    """Return the kernel that calls ``flash_attn_varlen_func`` of flash-attn."""
+
+    def attend(
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        runs: _Runs,
+        layer: _Layer,
+    ) -> torch.Tensor:
+        # Flash attention takes values as wide as queries (MLA has narrower ones).
+        size = values.shape[-1]
+        values = pad(values, (0, queries.shape[-1] - size))
+        dropout = {"dropout_p": layer.dropout} if layer.dropout else {}
+        result = function(
+            queries,
+            keys,
+            values,
+            *runs[1:],
+            softmax_scale=layer.scaling,
+            causal=True,
+            window_size=(layer.window, -1 if layer.window < 0 else 0),
+            **dropout,
+        )
+        output: torch.Tensor = result[0] if isinstance(result, tuple) else result
+        return output[..., :size]
+
+    return attend
+
+
+def _torch_varlen(function: Callable[..., Any]) -> _Kernel:
+    """Return the kernel that calls ``varlen_attn`` of torch."""
+
+    def attend(
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        runs: _Runs,
+        layer: _Layer,
+    ) -> torch.Tensor:
+        size = values.shape[-1]
+        output: torch.Tensor = function(
+            queries,
+            keys,
+            pad(values, (0, queries.shape[-1] - size)),
+            *runs[1:],
+            scale=layer.scaling,
+            window_size=(layer.window, 0),
+            enable_gqa=keys.shape[1] != queries.shape[1],
+        )
+        return output[..., :size]
+
+    return attend
+
+
+def _attend_by_runs(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    runs: _Runs,
+    layer: _Layer,
+) -> torch.Tensor:
+    """Compute one run after the other: exact, on every device and in every dtype."""
+    outputs = []
+    q_edges, k_edges = runs.cu_seqlens_q.tolist(), runs.cu_seqlens_k.tolist()
+    for run in range(len(q_edges) - 1):
+        num_queries, num_keys = (edges[run + 1] - edges[run] for edges in (q_edges, k_edges))
+        if not num_queries:
+            continue
+        of_keys = slice(k_edges[run], k_edges[run + 1])
+        mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=queries.device)
+        mask = mask.tril_(num_keys - num_queries)
+        if layer.window >= 0:
+            mask = mask.triu_(num_keys - num_queries - layer.window)
+        one_run = (
+            queries[q_edges[run] : q_edges[run + 1]].transpose(0, 1),
+            keys[of_keys].transpose(0, 1),
+            values[of_keys].transpose(0, 1),
+        )
+        outputs.append(_attend(*one_run, mask, layer).transpose(0, 1))
+    return torch.cat(outputs)
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, layer: _Layer
+) -> torch.Tensor:
+    """Return the attention of ``[heads, n, head_dim]`` with a mask ``bool[queries, keys]``."""
+    if layer.softcap is None and layer.s_aux is None:
+        return scaled_dot_product_attention(
+            query[None],
+            key[None],
+            value[None],
+            mask,
+            layer.dropout,
+            scale=layer.scaling,
+            enable_gqa=len(query) != len(key),
+        )[0]
+    groups = len(query) // len(key)
+    key, value = (part.repeat_interleave(groups, dim=0) for part in (key, value))
+    scaling = query.shape[-1] ** -0.5 if layer.scaling is None else layer.scaling
+    scores = query @ key.transpose(1, 2) * scaling
+    if layer.softcap is not None:
+        scores = torch.tanh(scores / layer.softcap) * layer.softcap
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if layer.s_aux is not None:
+        # A sink is one more key without a value.
+        sinks = layer.s_aux.reshape(-1, 1, 1).expand(-1, scores.shape[1], 1)
+        scores = torch.cat([scores, sinks.to(scores)], dim=-1)
+    weights = scores.softmax(dim=-1, dtype=torch.float32).to(query)[..., : key.shape[1]]
+    return torch.dropout(weights, layer.dropout, train=True) @ value
+
+
+def weighted_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    *arguments: Any,
+    loss_weights: torch.Tensor | None = None,
+    num_items_in_batch: Any = None,
+    **options: Any,
+) -> torch.Tensor:
+    """Return the loss of a model whose batch has weights: Σ w·nll ÷ Σ w, or ÷ the divisor of the
+    step.
+
+    Args:
+        logits: ``[B, T, V]``.
+        labels: ``int64[B, T]``, not shifted.
+        *arguments: the size of the vocabulary, unread.
+        loss_weights: ``float32[B, T]``; 1 at every target if None.
+        num_items_in_batch: Σ w of the step.
+        **options: of other losses, unread.
+
+    Raises:
+        SettingsError: weights, and a divisor that counts targets.
+    """
+    is_count = isinstance(num_items_in_batch, int) or (
+        torch.is_tensor(num_items_in_batch) and not num_items_in_batch.is_floating_point()
+    )
+    if loss_weights is None:
+        loss_weights = (labels != IGNORE_INDEX).to(torch.float32)
+    elif is_count and not (isinstance(num_items_in_batch, int) and num_items_in_batch == 1):
+        raise SettingsError(
+            "the batch has loss_weights, and its trainer divides by the number of labels: call "
+            "brimful.integrations.trainers.transformers.use_loss_weights(trainer)"
+        )
+    labels, weights = labels.clone(), loss_weights
+    # Rows are joined into one: the last token of a row does not predict the first of the next.
+    labels[:, 0] = IGNORE_INDEX
+    total = packed_loss_sum(logits.flatten(0, 1), labels.flatten(), loss_weights=weights.flatten())
+    divisor = weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+    return total / (divisor if num_items_in_batch is None else num_items_in_batch)
+
+
+def masks_of(batch: Mapping[str, Any], config: Any) -> Any:
+    """Return what a model takes as ``attention_mask`` for a row of trees, with the windows of its
+    layers.
+
+    A mask given as it is would replace the windows of Mistral and the sliding layers of Gemma 3. A
+    window counts tokens of the path.
+
+    ::
+
+        batch = collate(packs)  # "dense_mask" or "flex_attention"
+        batch["attention_mask"] = masks_of(batch, model.config)
+
+    Args:
+        batch: from ``PackCollator``, on the device of the model.
+        config: of the model; its attention decides the form: a ``BlockMask`` for
+            ``flex_attention``, a mask of numbers for ``eager``, else of booleans.
+
+    Returns:
+        A mask, ``[1, 1, T, T]``; by type of layer if the model has several.
+
+    Raises:
+        CollateError: a batch without trees.
+        SettingsError: layers that see something else.
+
+    >>> from transformers import Gemma3TextConfig
+    >>> from brimful.collate.torch import PackCollator
+    >>> from brimful.testing.toys import toy_tree
+    >>> batch = PackCollator()([toy_tree([[5, 6, 7], [5, 6, 8]])])
+    >>> sorted(masks_of(batch, Gemma3TextConfig(num_hidden_layers=6)))
+    ['full_attention', 'sliding_attention']
+    """
+    if "tree_out" not in batch:
+        raise CollateError(
+            "masks_of makes the masks of trees, and the batch has none: Transformers makes the "
+            "masks of flat packs itself"
+        )
+    text = config.get_text_config()
+    window = getattr(text, "sliding_window", None)
+    kinds = set(getattr(text, "layer_types", None) or ())
+    if not kinds:
+        kinds = {"full_attention" if window is None else "sliding_attention"}
+    if others := sorted(kinds - {"full_attention", "sliding_attention"}):
+        raise SettingsError(
+            f"{text.model_type} has layers of the type {others[0]}, whose masks are others: plan "
+            f"with {setting('share', 'none')}"
+        )
+    tree_out = batch["tree_out"]
+    # With mRoPE the first row of positions is that of text.
+    positions = batch["position_ids"].reshape(-1, len(tree_out))[0]
+    masks = {
+        kind: _mask_of(text, tree_out, positions, window if kind == "sliding_attention" else None)
+        for kind in sorted(kinds)
+    }
+    return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def _mask_of(
+    config: Any, tree_out: torch.Tensor, positions: torch.Tensor, window: int | None
+) -> Any:
+    """Return one mask in the form that the attention of a configuration takes."""
+    if config._attn_implementation == "flex_attention":
+        return tree_block_mask(tree_out, positions=positions, window=window)
+    mask = tree_mask(tree_out)
+    if window is not None:
+        mask &= positions[:, None] - positions < window
+    if config._attn_implementation == "eager":
+        return additive_mask(mask[None, None], getattr(config, "dtype", None) or torch.float32)
+    return mask[None, None]
