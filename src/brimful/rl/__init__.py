@@ -21,9 +21,22 @@ from brimful.rl.context_parallel_split import (
     split_for_context_parallel,
 )
 from brimful.rl.step_items import GroupsShare
-from brimful.rl.step_packs import RestoredTokens, SampleColumn, pack_step, restore_tokens
-from brimful.rl.step_plan import ContextParallelPlan, LossMean, StepPlan, loss_weights
+from brimful.rl.step_packs import (
+    RestoredTokens,
+    SampleColumn,
+    pack_step,
+    restore_index,
+    restore_tokens,
+)
+from brimful.rl.step_plan import (
+    ContextParallelPlan,
+    LossMean,
+    StepPlan,
+    StepTrees,
+    loss_weights,
+)
 from brimful.rl.step_planner import plan_step, warm_up
+from brimful.rl.step_trees import find_step_prefixes
 
 __all__ = [
     "ContextParallelLayout",
@@ -34,12 +47,15 @@ __all__ = [
     "RestoredTokens",
     "SampleColumn",
     "StepPlan",
+    "StepTrees",
     "context_parallel_places",
+    "find_step_prefixes",
     "gather_from_context_parallel",
     "loss_weights",
     "pack_step",
     "plan_context_parallel",
     "plan_step",
+    "restore_index",
     "restore_tokens",
     "split_for_context_parallel",
     "warm_up",

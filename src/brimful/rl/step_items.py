@@ -15,7 +15,7 @@ from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsEr
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import as_lengths
 from brimful.plan.packing import LengthsLike
-from brimful.plan.policies.budgets import Budgets
+from brimful.plan.policies.budgets import LOSS_TOKENS, Budgets
 from brimful.plan.policies.groups import Groups, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule.balance import quantize
@@ -73,6 +73,7 @@ def prepare_step_items(
     cost: StepCost | None,
     groups: IntArrayLike | None,
     budgets: Mapping[str, int] | None,
+    loss_tokens: IntArrayLike | None = None,
 ) -> StepItems:
     """Check the samples of a step; arguments and errors are as in ``plan_step``. Pure: no I/O."""
     limits = Budgets.of(capacity, budgets)
@@ -87,7 +88,10 @@ def prepare_step_items(
     if len(limits.names) == 1:
         sizes = tokens.astype(np.int64).reshape(-1, 1)
     else:
-        table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": tokens})
+        columns = lengths.budgets if isinstance(lengths, LengthTable) else {"tokens": tokens}
+        if loss_tokens is not None:
+            columns = {**columns, LOSS_TOKENS: as_lengths(loss_tokens, LOSS_TOKENS)}
+        table = LengthTable(columns)
         sizes = limits.sizes(table, lengths=tokens, sample_ids=None, rounded=tokens)
     if (sizes.max(axis=0) > limits.capacities).any():
         text, larger, _ = limits.describe_oversized(sizes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,23 @@ import numpy.typing as npt
 
 from brimful.base.checks import choice_of, position
 from brimful.base.ragged import offsets_of, ranges
-from brimful.base.typing import BoolArray, Int64Array, LossMask, Offsets, TokenIds
+from brimful.base.tables import Ragged
+from brimful.base.typing import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    LossMask,
+    Offsets,
+    TokenIds,
+)
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace, check_column_name, check_fill
 from brimful.collate.extras import PackExtras
+from brimful.collate.trees.loss_terms import terms_of_samples
 from brimful.errors import CollateError
-from brimful.rl.step_plan import StepPlan
-from brimful.store.shards import Pack, assemble_pack
+from brimful.rl.step_plan import StepPlan, StepTrees
+from brimful.store.shards import Pack, assemble_pack, assemble_tree
+from brimful.store.shards.tree import ends_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +141,7 @@ def pack_step(
         samples: list[int] = rows.tolist()
         ids: list[TokenIds] = [np.asarray(input_ids[sample], dtype=np.int32) for sample in samples]
         lengths = [len(row) for row in ids]
-        if sum(lengths) > step.capacity:
+        if step.trees is None and sum(lengths) > step.capacity:
             raise CollateError(
                 f"micro-batch {number} of rank {dp_rank} has {sum(lengths):,} tokens and the "
                 f"capacity is {step.capacity:,}: these are not the samples that were planned, or "
@@ -143,14 +153,96 @@ def pack_step(
             _mask(loss_masks, sample, length)
             for sample, length in zip(samples, lengths, strict=True)
         ]
+        of_samples = tuple(column.of(samples, lengths) for column in columns)
+        if step.trees is None:
+            pack = assemble_pack(ids, masks, samples)
+            target_weights = None if weights is None else np.repeat(weights[rows], lengths)
+        else:
+            trees = step.trees.micro_batch(dp_rank * step.num_micro_batches + number)
+            pack = _tree_of(trees, dict(zip(samples, zip(ids, masks, strict=True), strict=True)))
+            of_samples = tuple(_once(column, pack) for column in of_samples)
+            target_weights = None if weights is None else _mean_weights(weights[rows], pack)
         extras = PackExtras(
-            loss_weights=None
-            if weights is None
-            else np.repeat(weights[rows], lengths).astype(np.float32),
-            columns=tuple(column.of(samples, lengths) for column in columns),
+            loss_weights=None if target_weights is None else target_weights.astype(np.float32),
+            columns=of_samples,
         )
-        packs.append((assemble_pack(ids, masks, samples), extras))
+        packs.append((pack, extras))
     return packs
+
+
+def _tree_of(trees: StepTrees, samples: Mapping[int, tuple[TokenIds, LossMask]]) -> Pack:
+    """Assemble the trees of a micro-batch from the tokens and targets of its samples.
+
+    Raises:
+        CollateError: samples that differ from the planned ones, in length or in what they share.
+    """
+    sample_ids, parents = trees.sample_ids, trees.parents
+    for segment in ends_of(parents, sample_ids, trees.lengths).tolist():
+        sample = int(sample_ids[segment])
+        planned, given = (
+            int(trees.starts[segment] + trees.lengths[segment]),
+            len(samples[sample][0]),
+        )
+        if given != planned:
+            raise CollateError(
+                f"sample {sample} has {given:,} tokens and was planned with {planned:,}: give "
+                "pack_step the samples of the plan"
+            )
+    ids, masks = zip(*(samples[sample] for sample in sample_ids.tolist()), strict=True)
+    pack = assemble_tree(ids, masks, sample_ids, trees.lengths, parents)
+    assert pack.tree is not None
+    places = pack.tree.places(pack.cu_seqlens)
+    tokens = np.concatenate([ids[segment] for segment in pack.tree.ends.tolist()])
+    if (wrong := np.flatnonzero(pack.input_ids[places.values] != tokens)).size:
+        row = int(np.searchsorted(places.offsets, wrong[0], side="right")) - 1
+        token = int(wrong[0] - places.offsets[row])
+        raise CollateError(
+            f"sample {int(sample_ids[pack.tree.ends[row]])} has another token {token} than the "
+            "samples that share it in the plan: find prefixes in the samples that are packed"
+        )
+    return pack
+
+
+def _once(column: Column, pack: Pack) -> Column:
+    """Return a column of a tree with one value for each token of its row, from a column of all
+    tokens of its samples.
+
+    Raises:
+        CollateError: samples that share a token have different values there, each of which counts.
+    """
+    tree = pack.tree
+    assert tree is not None
+    places = tree.places(pack.cu_seqlens)
+    values = np.full((len(pack), *column.values.shape[1:]), column.fill, column.values.dtype)
+    values[places.values] = column.values
+    counts = np.arange(len(places.values))
+    if column.place is ColumnPlace.TARGET:
+        # The value of a target is of a sample that trains it.
+        counts = tree.target_places(Ragged(counts, places.offsets)).values
+        values[places.values[counts]] = column.values[counts]
+    there, given = values[places.values[counts]], column.values[counts]
+    # NaN, which is not equal to itself, is equal to NaN.
+    differs = (there != given) & ((there == there) | (given == given))
+    rows = np.flatnonzero(differs.reshape(len(counts), -1).any(axis=1))
+    if len(rows):
+        token = counts[rows[0]]
+        row = int(np.searchsorted(places.offsets, token, side="right")) - 1
+        raise CollateError(
+            f"column {column.name!r}: sample {int(pack.sample_ids[tree.ends[row]])} and another "
+            f"one share token {int(token - places.offsets[row])} and have different values there: "
+            "leave the column out, and take values of samples by restore_index"
+        )
+    return replace(column, values=values)
+
+
+def _mean_weights(weights: npt.NDArray[np.floating[Any]], pack: Pack) -> Float64Array:
+    """Return the mean weight of the samples that train each token, which counts once for each of
+    them: ``float64[num_tokens]``.
+    """
+    assert pack.tree is not None
+    ranges_of_row = pack.tree.target_ranges(pack.cu_seqlens)
+    counts = ranges_of_row.sums(np.ones(len(weights)), len(pack))
+    return ranges_of_row.sums(weights, len(pack)) / np.maximum(counts, 1)
 
 
 def _mask(loss_masks: Sequence[npt.ArrayLike] | None, sample: int, length: int) -> LossMask:
@@ -210,17 +302,19 @@ def restore_tokens(
         restored                    2: 5 6      4: 1 2 3
         if predicted                2: . 5      4: . 1 2            a value at 4a belongs to its prediction, 4b
 
-    This is one gather, without a loop over samples. Values that are split over ranks of context
+    This is one gather, without a loop over samples. A token that several samples of a tree share is
+    there once for each. Values that are split over ranks of context
     parallelism must be gathered first (``gather_from_context_parallel``).
 
     Args:
         batches: batches before the dialect, from ``PackCollator.rows``.
         outputs: ``[T, …]`` or ``[1, T, …]`` for each batch, with a value for every token of the
-            row, including padding.
+            row, including padding. If rows have the terms of their loss (``branch="index"``),
+            values of predictions are one for each term.
         predicted: values are at the token that predicts, like log-probabilities from logits, and
             are moved to the token that is predicted, as in a column of targets. The first token of
             a sample gets ``fill``.
-        fill: value of tokens that no token predicts.
+        fill: value of tokens that no token predicts, or that have no term.
 
     Raises:
         CollateError: values for another number of tokens, or a sample in two segments; names the
@@ -237,19 +331,56 @@ def restore_tokens(
             f"{len(batches):,} batches and {len(outputs):,} outputs were given: give one output "
             "for each"
         )
-    arrays, lengths, sample_ids = [], [], []
+    arrays = []
     for number, (batch, output) in enumerate(zip(batches, outputs, strict=True)):
+        size, noun = _size_of_output(batch, predicted)
         array = np.asarray(output)
-        array = array[0] if array.ndim > 1 and len(array) == 1 != len(batch.input_ids) else array
-        if array.ndim == 0 or len(array) != len(batch.input_ids):
+        array = array[0] if array.ndim > 1 and len(array) == 1 != size else array
+        if array.ndim == 0 or len(array) != size:
             raise CollateError(
-                f"output {number} has the shape {array.shape} and its row {len(batch.input_ids):,} "
-                "tokens: give one value for each token, including padding"
+                f"output {number} has the shape {array.shape} and its row {size:,} {noun}: give "
+                f"one value for each{', including padding' if noun == 'tokens' else ''}"
             )
-        arrays.append(array[~batch.padding_mask])
-        lengths.append(batch.real_lengths[: batch.num_segments])
-        sample_ids.append(batch.sample_ids)
-    samples: Int64Array = np.concatenate(sample_ids)
+        arrays.append(array)
+    index = restore_index(batches, predicted=predicted)
+    values = np.concatenate(arrays)[index.values]
+    values[index.values < 0] = fill
+    return replace(index, values=values)
+
+
+def restore_index(batches: Sequence[PackedBatch], *, predicted: bool = False) -> RestoredTokens:
+    """Return where the value of each token of samples is in the outputs of micro-batches.
+
+    ``torch.cat(outputs)[torch.from_numpy(index.values)]`` has the values of ``restore_tokens``, and
+    their gradients: of a tree, a place has the sum of the gradients of all samples that pass
+    through it.
+
+    Args:
+        batches, predicted: as in ``restore_tokens``.
+
+    Returns:
+        ``int64[tokens]``, sample by sample: the place in the concatenated outputs; -1 for tokens
+        that no token predicts.
+
+    Raises:
+        CollateError: a sample in two segments; names the sample.
+
+    >>> from brimful.collate import lay_out
+    >>> from brimful.testing.toys import toy_tree
+    >>> rows = [lay_out([toy_tree([[5, 6, 7], [5, 6, 8]])])]
+    >>> [places.tolist() for places in restore_index(rows)]
+    [[0, 1, 2], [0, 1, 3]]
+    >>> [places.tolist() for places in restore_index(rows, predicted=True)]
+    [[-1, 0, 1], [-1, 0, 1]]
+    """
+    places, sizes, sample_ids, first = [], [], [], 0
+    for batch in batches:
+        of_row, samples = _places_of(batch, predicted)
+        places.append(np.where(of_row.values >= 0, of_row.values + first, -1))
+        sizes.append(np.diff(of_row.offsets))
+        sample_ids.append(samples)
+        first += _size_of_output(batch, predicted)[0]
+    samples = np.concatenate(sample_ids)
     order = np.argsort(samples, kind="stable")
     samples = samples[order]
     if (repeats := np.flatnonzero(samples[1:] == samples[:-1])).size:
@@ -257,11 +388,37 @@ def restore_tokens(
             f"sample {int(samples[repeats[0]])} is in two segments: number the samples of a step "
             "by their index in it, as pack_step does, and restore each once"
         )
-    sizes = np.concatenate(lengths)
-    begins = offsets_of(sizes)[:-1]
-    values = np.concatenate(arrays)[ranges(begins[order], sizes[order])]
-    offsets = offsets_of(sizes[order])
-    if predicted:
-        values = np.roll(values, 1, axis=0)
-        values[offsets[:-1]] = fill
-    return RestoredTokens(samples, offsets, values)
+    lengths = np.concatenate(sizes)
+    begins = offsets_of(lengths)[:-1]
+    values = np.concatenate(places)[ranges(begins[order], lengths[order])]
+    return RestoredTokens(samples, offsets_of(lengths[order]), values)
+
+
+def _size_of_output(batch: PackedBatch, predicted: bool) -> tuple[int, str]:
+    """Return the number of values of a row, and of what they are."""
+    if predicted and batch.loss_terms is not None:
+        return len(batch.loss_terms.index), "terms of the loss"
+    return len(batch.input_ids), "tokens"
+
+
+def _places_of(batch: PackedBatch, predicted: bool) -> tuple[Ragged, Int64Array]:
+    """Return the place of the value of each token of each sample of a row, -1 for none, and the
+    samples.
+    """
+    tree, places = batch.tree, None
+    if tree is None:
+        sizes = batch.real_lengths[: batch.num_segments]
+        begins = batch.cu_seqlens[: batch.num_segments]
+        places, samples = Ragged(ranges(begins, sizes), offsets_of(sizes)), batch.sample_ids
+    else:
+        places, samples = tree.places(batch.cu_seqlens), batch.sample_ids[tree.ends]
+    if not predicted:
+        return places, samples
+    if tree is not None and batch.loss_terms is not None:
+        values = np.full(len(places.values), -1, dtype=np.int64)
+        numbers = Ragged(np.arange(len(values)), places.offsets)
+        values[tree.target_places(numbers).values] = terms_of_samples(batch).values
+    else:
+        values = np.roll(places.values, 1)
+        values[places.offsets[:-1]] = -1
+    return Ragged(values, places.offsets), samples

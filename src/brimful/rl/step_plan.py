@@ -14,10 +14,18 @@ import numpy as np
 
 from brimful.base.checks import check_rank, choice_of, is_number, setting_number
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.base.typing import Fingerprint, Float64Array, Int64Array, Offsets
+from brimful.base.typing import (
+    AnyIntArray,
+    Fingerprint,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    Offsets,
+)
 from brimful.base.wording import counted, percent
 from brimful.errors import SettingsError
 from brimful.plan.schedule.balance import Barrier, imbalance
+from brimful.store.shards.tree import ends_of
 
 
 class LossMean(str, Enum):
@@ -88,6 +96,59 @@ def loss_weights(
 
 
 @dataclass(frozen=True, eq=False)
+class StepTrees:
+    """Trees of all micro-batches of a step, segment by segment in depth-first order, as in a
+    ``Plan``.
+
+    Attributes:
+        offsets: ``int64[dp_world_size · num_micro_batches + 1]``: the segments of each micro-batch,
+            rank after rank.
+        sample_ids: ``int64[num_segments]``: the sample that ends with the segment; of the next
+            segment if none does.
+        starts: ``int32[num_segments]``: depth of its first token.
+        lengths: ``int32[num_segments]``: its tokens.
+        parents: ``int32[num_segments]``: an earlier segment, counted from the first of the
+            micro-batch; -1 for a root.
+    """
+
+    offsets: Offsets
+    sample_ids: Int64Array
+    starts: Int32Array
+    lengths: Int32Array
+    parents: Int32Array
+
+    def __post_init__(self) -> None:
+        for array in self.arrays:
+            array.setflags(write=False)
+
+    @property
+    def arrays(self) -> tuple[AnyIntArray, ...]:
+        """Arrays in the order of the attributes."""
+        return self.offsets, self.sample_ids, self.starts, self.lengths, self.parents
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    @property
+    def samples(self) -> Int64Array:
+        """``int64[num_samples]``: the sample of each segment that ends one."""
+        begins = np.repeat(self.offsets[:-1], np.diff(self.offsets))
+        parents = np.where(self.parents >= 0, self.parents + begins, -1)
+        return self.sample_ids[ends_of(parents, self.sample_ids, self.lengths)]
+
+    def micro_batch(self, number: int) -> StepTrees:
+        """Return the trees of one micro-batch, by its number among those of all ranks."""
+        begin, end = self.offsets[number : number + 2].tolist()
+        return StepTrees(
+            np.array([0, end - begin]),
+            self.sample_ids[begin:end],
+            self.starts[begin:end],
+            self.lengths[begin:end],
+            self.parents[begin:end],
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class StepPlan:
     """Micro-batches of one step, from ``plan_step``. Immutable.
 
@@ -103,9 +164,10 @@ class StepPlan:
             micro-batch.
         offsets: ``int64[dp_world_size · num_micro_batches + 1]``: begins of the micro-batches in
             ``order``.
-        tokens: ``int64[dp_world_size, num_micro_batches]``.
+        tokens: ``int64[dp_world_size, num_micro_batches]``; of trees, each shared token once.
         costs: ``float64[dp_world_size, num_micro_batches]``, in the unit of the cost model.
         loss_tokens: ``int64[num_samples]``: targets of each sample, in order of arrival.
+        trees: segments of the micro-batches, if samples share their beginnings; None otherwise.
 
     >>> from brimful.rl import plan_step
     >>> plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)  # doctest: +ELLIPSIS
@@ -120,6 +182,7 @@ class StepPlan:
     tokens: Int64Array
     costs: Float64Array
     loss_tokens: Int64Array = field(repr=False)
+    trees: StepTrees | None = None
 
     def __post_init__(self) -> None:
         for array in (self.order, self.offsets, self.tokens, self.costs, self.loss_tokens):
@@ -130,7 +193,7 @@ class StepPlan:
 
     def micro_batches(self, dp_rank: int) -> list[Int64Array]:
         """Return the micro-batches of a rank: positions in the lengths, ascending,
-        ``int64[number]`` each.
+        ``int64[number]`` each; of trees, in the order in which samples end in the row.
 
         Every rank has the same number of micro-batches, in order of falling cost. No communication
         is needed.
@@ -219,16 +282,15 @@ class StepPlan:
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the assignment: equal on all ranks, which a trainer may compare once."""
         shape = [self.capacity, self.dp_world_size, self.num_micro_batches]
-        return fingerprint_of(
-            [*shape, fingerprint_array(self.order), fingerprint_array(self.offsets)]
-        )
+        arrays = [self.order, self.offsets, *(self.trees.arrays if self.trees else ())]
+        return fingerprint_of([*shape, *map(fingerprint_array, arrays)])
 
     def __repr__(self) -> str:
         return (
             f"StepPlan({counted(len(self), 'sample')}, {counted(self.dp_world_size, 'rank')} of "
             f"{counted(self.num_micro_batches, 'micro-batch').replace('batchs', 'batches')}, "
-            f"capacity {self.capacity:,}, fill {percent(self.fill_ratio)}, fingerprint "
-            f"{short(self.fingerprint)})"
+            f"capacity {self.capacity:,}, fill {percent(self.fill_ratio)}, "
+            f"{'trees, ' if self.trees else ''}fingerprint {short(self.fingerprint)})"
         )
 
 

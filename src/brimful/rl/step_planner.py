@@ -10,18 +10,21 @@ import numpy as np
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.checks import choice_of, setting_number, whole_number
 from brimful.base.compiling import warming_up
-from brimful.base.ragged import offsets_of
+from brimful.base.ragged import offsets_of, sums_of
 from brimful.base.typing import Int64Array, IntArrayLike
 from brimful.base.wording import counted, setting
-from brimful.errors import InvalidLengthsError, OversizedSampleError
+from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.lengths.prefixes import Prefixes
 from brimful.lengths.targets import as_lengths
 from brimful.plan.packing import LengthsLike
 from brimful.plan.planner import plan_packs
 from brimful.plan.policies.groups import ALONE
 from brimful.plan.schedule.balance import Barrier
+from brimful.plan.trees.bound import bound_of_trees
 from brimful.rl.context_parallel import plan_context_parallel
 from brimful.rl.fill_bins import scattered
 from brimful.rl.spread_samples import deal_large_first, placing_order, ranks_of_groups, spread
+from brimful.rl.spread_trees import spread_trees
 from brimful.rl.step_items import (
     GroupsShare,
     StepCost,
@@ -30,6 +33,7 @@ from brimful.rl.step_items import (
     samples_of,
 )
 from brimful.rl.step_plan import StepPlan
+from brimful.rl.step_trees import NO_LIMIT, StepForest
 from brimful.rl.within_ranks import exchange_within_ranks, spread_within_ranks
 
 
@@ -47,6 +51,7 @@ def plan_step(
     min_micro_batches: int = 1,
     budgets: Mapping[str, int] | None = None,
     loss_tokens: IntArrayLike | None = None,
+    prefixes: Prefixes | None = None,
 ) -> StepPlan:
     """Divide the samples of one step among ranks and micro-batches of equal cost.
 
@@ -71,6 +76,10 @@ def plan_step(
     between ranks, and the shortest step is taken. In practice it is within a thousandth of this
     bound if ranks wait once, and a few percent above equal ranks if they wait at each micro-batch.
 
+    With ``prefixes``, samples that begin with the same tokens share them in a micro-batch: its
+    tokens and its cost are of the tree, and samples stay together as far as this makes the step
+    shorter. ``pack_step`` makes packs of trees from this plan.
+
     Args:
         lengths: whole numbers, tokens of each sample; or a ``LengthTable``, whose columns
             ``budgets`` name.
@@ -89,15 +98,19 @@ def plan_step(
             pipeline stages.
         min_micro_batches: minimum micro-batches of a rank.
         budgets: limits of other quantities in a micro-batch, see ``plan_packs``: columns of the
-            table, ``samples`` and ``squares``.
+            table, ``samples``, ``squares``, and ``loss_tokens`` if they are given.
         loss_tokens: ``int64[num_samples]``: targets of each sample, for ``StepPlan.weights``; all
             tokens if None.
+        prefixes: prefixes that samples share, from ``find_step_prefixes``; None to share nothing.
+            A branch may repeat the last token of its trunk, so each one after the first of its
+            trunk needs room for one token more.
 
     Raises:
         InvalidLengthsError: no samples, a length below 1, fewer samples than the ranks need
             micro-batches, or groups that leave a rank with too few.
         OversizedSampleError: a sample, or a group that shares a micro-batch, exceeds a capacity.
-        SettingsError: an impossible number, an unknown name or budget.
+        SettingsError: an impossible number, an unknown name or budget; groups, or the cost of each
+            sample, with prefixes.
 
     Cost: O(n·log n); about ten times as long with groups; under several budgets O(n·micro-batches).
     Source: longest processing time first (Graham, 1969), in slices of similar cost (hierarchical
@@ -106,6 +119,13 @@ def plan_step(
     >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
     >>> [[rows.tolist() for rows in step.micro_batches(rank)] for rank in range(2)]
     [[[3], [1]], [[2, 4], [0, 5]]]
+    >>> from brimful.rl import find_step_prefixes
+    >>> samples = [[5, 6, 7, 8], [1, 2, 3], [5, 6, 7, 9], [1, 2, 4]]
+    >>> step = plan_step(
+    ...     [4, 3, 4, 3], capacity=6, dp_world_size=2, prefixes=find_step_prefixes(samples, least=2)
+    ... )
+    >>> step.micro_batches(0)[0].tolist(), step.micro_batches(1)[0].tolist(), step.tokens.tolist()
+    ([0, 2], [1, 3], [[5], [4]])
     """
     multiple = whole_number("multiple_of", multiple_of, minimum=1)
     ranks = whole_number("dp_world_size", dp_world_size, minimum=1)
@@ -114,34 +134,35 @@ def plan_step(
     is_step_barrier = choice_of(Barrier, barrier, argument="barrier") is Barrier.STEP
     unit = choice_of(GroupsShare, groups_share, argument="groups_share")
     items = prepare_step_items(
-        lengths, capacity=capacity, cost=cost, groups=groups, budgets=budgets
+        lengths,
+        capacity=capacity,
+        cost=cost,
+        groups=groups,
+        budgets=budgets,
+        loss_tokens=loss_tokens,
     )
     targets = _targets(items, loss_tokens)
-    search = _Search(items, ranks, multiple, is_step_barrier, unit is GroupsShare.RANK)
+    search: _Search | _TreeSearch
+    if prefixes is None:
+        search = _Search(items, ranks, multiple, is_step_barrier, unit is GroupsShare.RANK)
+    else:
+        if groups is not None:
+            raise SettingsError(
+                "groups keep samples on one rank, and prefixes divide them where that is faster: "
+                "leave groups out, or give them to find_step_prefixes, whose samples share only "
+                "within a group"
+            )
+        forest = StepForest.of(items, prefixes, cost)
+        search = _TreeSearch(items, forest, ranks, multiple, is_step_barrier)
     micro_batches = -(-max(min_micro_batches, search.least_micro_batches()) // multiple) * multiple
     search.refuse_too_few(micro_batches)
     while (bin_of := search.bins(micro_batches)) is None:
         micro_batches += multiple
         search.refuse_too_few(micro_batches)
-    shape = ranks, micro_batches
-    num_bins = math.prod(shape)
-    # NumPy sorts 16-bit keys by radix; sums of tokens are exact below 2**53.
-    keys = bin_of.astype(np.uint16) if num_bins < 1 << 16 else bin_of
-    offsets = offsets_of(np.bincount(bin_of, minlength=num_bins))
-    tokens = np.bincount(bin_of, weights=items.sizes[:, 0], minlength=num_bins).astype(np.int64)
-    costs = np.bincount(bin_of, weights=items.costs, minlength=num_bins).astype(np.float64)
-    assert int((offsets[1:] - offsets[:-1]).min()) >= 1
-    assert int(tokens.max()) <= capacity
-    return StepPlan(
-        capacity=capacity,
-        dp_world_size=ranks,
-        num_micro_batches=micro_batches,
-        order=np.argsort(keys, kind="stable"),
-        offsets=offsets,
-        tokens=tokens.reshape(shape),
-        costs=costs.reshape(shape),
-        loss_tokens=targets,
-    )
+    step = search.plan(bin_of, micro_batches, targets)
+    assert int(np.diff(step.offsets).min()) >= 1
+    assert int(step.tokens.max()) <= capacity
+    return step
 
 
 class _Search:
@@ -306,6 +327,25 @@ class _Search:
         work = work.reshape(self._ranks, micro_batches)
         return float(work.sum(axis=1).max() if self._is_step_barrier else work.max(axis=0).sum())
 
+    def plan(self, bin_of: Int64Array, micro_batches: int, targets: Int64Array) -> StepPlan:
+        """Return the plan with these micro-batches of samples, and their targets."""
+        items, shape = self._items, (self._ranks, micro_batches)
+        num_bins = math.prod(shape)
+        # NumPy sorts 16-bit keys by radix; sums of tokens are exact below 2**53.
+        keys = bin_of.astype(np.uint16) if num_bins < 1 << 16 else bin_of
+        tokens = np.bincount(bin_of, weights=items.sizes[:, 0], minlength=num_bins)
+        costs = np.bincount(bin_of, weights=items.costs, minlength=num_bins)
+        return StepPlan(
+            capacity=int(items.budgets.capacities[0]),
+            dp_world_size=self._ranks,
+            num_micro_batches=micro_batches,
+            order=np.argsort(keys, kind="stable"),
+            offsets=offsets_of(np.bincount(bin_of, minlength=num_bins)),
+            tokens=tokens.astype(np.int64).reshape(shape),
+            costs=costs.astype(np.float64).reshape(shape),
+            loss_tokens=targets,
+        )
+
     def refuse_too_few(self, micro_batches: int, *, is_starved: bool = False) -> None:
         """Raise if the micro-batches outnumber the items, or if the groups leave a rank with fewer.
 
@@ -339,14 +379,77 @@ class _Search:
                 f"{num_needed:,} samples, evenly divided, and the groups leave a rank with fewer"
             )
         if problem:
-            way = (
-                f", or {setting('multiple_of', 1)}"
-                if self._multiple_of > 1 and not is_starved
-                else ""
+            raise _too_few(problem, 1 if is_starved else self._multiple_of)
+
+
+class _TreeSearch:
+    """Search for a number of micro-batches with room for all trees."""
+
+    def __init__(
+        self,
+        items: StepItems,
+        forest: StepForest,
+        ranks: int,
+        multiple_of: int,
+        is_step_barrier: bool,
+    ) -> None:
+        self._forest = forest
+        self._capacities = items.budgets.capacities
+        self._ranks = ranks
+        self._multiple_of = multiple_of
+        self._is_step_barrier = is_step_barrier
+
+    def least_micro_batches(self) -> int:
+        """Return a lower bound on the number of micro-batches of a rank."""
+        limits = np.append(self._capacities, NO_LIMIT)
+        return -(-bound_of_trees(self._forest.forest, limits).packs // self._ranks)
+
+    def bins(self, micro_batches: int) -> Int64Array | None:
+        """Return the micro-batch of each leaf; None if no room is found."""
+        return spread_trees(
+            self._forest.forest,
+            self._capacities,
+            num_ranks=self._ranks,
+            micro_batches=micro_batches,
+            is_step_barrier=self._is_step_barrier,
+        )
+
+    def plan(self, bin_of: Int64Array, micro_batches: int, targets: Int64Array) -> StepPlan:
+        """Return the plan with these micro-batches of leaves, and the targets of samples."""
+        shape = self._ranks, micro_batches
+        trees, costs = self._forest.trees(bin_of, math.prod(shape))
+        return StepPlan(
+            capacity=int(self._capacities[0]),
+            dp_world_size=self._ranks,
+            num_micro_batches=micro_batches,
+            order=trees.samples,
+            offsets=offsets_of(np.bincount(bin_of, minlength=math.prod(shape))),
+            tokens=sums_of(trees.lengths, trees.offsets).reshape(shape),
+            costs=costs.reshape(shape),
+            loss_tokens=targets,
+            trees=trees,
+        )
+
+    def refuse_too_few(self, micro_batches: int) -> None:
+        """Raise if the micro-batches outnumber the samples.
+
+        Raises:
+            InvalidLengthsError: names both numbers, and the settings that they follow from.
+        """
+        num_samples, num_needed = self._forest.forest.num_leaves, self._ranks * micro_batches
+        if num_samples < num_needed:
+            raise _too_few(
+                f"{counted(num_samples, 'sample')} cannot fill {counted(self._ranks, 'rank')} of "
+                f"{micro_batches:,} micro-batches ({num_needed:,}), and none may be empty",
+                self._multiple_of,
             )
-            raise InvalidLengthsError(
-                f"{problem}: use fewer ranks, more samples, a larger {setting('capacity')}{way}"
-            )
+
+
+def _too_few(problem: str, multiple_of: int) -> InvalidLengthsError:
+    way = f", or {setting('multiple_of', 1)}" if multiple_of > 1 else ""
+    return InvalidLengthsError(
+        f"{problem}: use fewer ranks, more samples, a larger {setting('capacity')}{way}"
+    )
 
 
 def _targets(items: StepItems, loss_tokens: IntArrayLike | None) -> Int64Array:
