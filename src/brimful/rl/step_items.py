@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from brimful.base.typing import Float64Array, Int64Array, IntArrayLike
+from brimful.base.typing import Float64Array, Int64Array, IntArrayLike, Lengths
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import as_lengths
@@ -51,6 +51,7 @@ class StepItems:
         groups: members of each group; None without groups.
         has_own_costs: costs do not follow from the lengths: samples of equal length may have
             different costs.
+        patches: ``int32[num_samples]``: patches, if they cost something; None otherwise.
     """
 
     budgets: Budgets
@@ -59,6 +60,7 @@ class StepItems:
     weights: Int64Array
     groups: Groups | None
     has_own_costs: bool
+    patches: Lengths | None = None
 
     def group_sums(self, values: Int64Array) -> Int64Array:
         """Sum values of samples by group: ``int64[num_groups]``."""
@@ -96,11 +98,13 @@ def prepare_step_items(
     if (sizes.max(axis=0) > limits.capacities).any():
         text, larger, _ = limits.describe_oversized(sizes)
         raise OversizedSampleError(f"{text}. Cut or leave them out before, or {larger}")
+    patches = None
     if cost is None:
         costs = sizes[:, 0].astype(np.float64)
     elif isinstance(cost, CostModel):
-        patches = lengths.budgets.get("patches") if isinstance(lengths, LengthTable) else None
-        if cost.encoder_linear and patches is not None:
+        if cost.encoder_linear and isinstance(lengths, LengthTable):
+            patches = lengths.budgets.get("patches")
+        if patches is not None:
             costs = pack_costs(np.arange(len(tokens) + 1), sizes[:, 0], cost, patches=patches)
         else:
             costs = sample_costs(sizes[:, 0], cost)
@@ -120,7 +124,7 @@ def prepare_step_items(
         ids = as_groups(groups, num_samples=len(tokens), policy=Overflow.ERROR)
         grouping = group_items(sizes, ids)
     has_own_costs = cost is not None and not isinstance(cost, CostModel)
-    return StepItems(limits, sizes, costs, weights, grouping, has_own_costs)
+    return StepItems(limits, sizes, costs, weights, grouping, has_own_costs, patches)
 
 
 def samples_of(groups: Groups, bin_of_group: Int64Array) -> Int64Array:

@@ -20,7 +20,6 @@ from brimful.plan.packing import LengthsLike
 from brimful.plan.planner import plan_packs
 from brimful.plan.policies.groups import ALONE
 from brimful.plan.schedule.balance import Barrier
-from brimful.plan.trees.bound import bound_of_trees
 from brimful.rl.context_parallel import plan_context_parallel
 from brimful.rl.fill_bins import scattered
 from brimful.rl.spread_samples import deal_large_first, placing_order, ranks_of_groups, spread
@@ -33,7 +32,7 @@ from brimful.rl.step_items import (
     samples_of,
 )
 from brimful.rl.step_plan import StepPlan
-from brimful.rl.step_trees import NO_LIMIT, StepForest
+from brimful.rl.step_trees import StepForest
 from brimful.rl.within_ranks import exchange_within_ranks, spread_within_ranks
 
 
@@ -153,7 +152,7 @@ def plan_step(
                 "within a group"
             )
         forest = StepForest.of(items, prefixes, cost)
-        search = _TreeSearch(items, forest, ranks, multiple, is_step_barrier)
+        search = _TreeSearch(forest, ranks, multiple, is_step_barrier)
     micro_batches = -(-max(min_micro_batches, search.least_micro_batches()) // multiple) * multiple
     search.refuse_too_few(micro_batches)
     while (bin_of := search.bins(micro_batches)) is None:
@@ -387,28 +386,25 @@ class _TreeSearch:
 
     def __init__(
         self,
-        items: StepItems,
         forest: StepForest,
         ranks: int,
         multiple_of: int,
         is_step_barrier: bool,
     ) -> None:
         self._forest = forest
-        self._capacities = items.budgets.capacities
         self._ranks = ranks
         self._multiple_of = multiple_of
         self._is_step_barrier = is_step_barrier
 
     def least_micro_batches(self) -> int:
         """Return a lower bound on the number of micro-batches of a rank."""
-        limits = np.append(self._capacities, NO_LIMIT)
-        return -(-bound_of_trees(self._forest.forest, limits).packs // self._ranks)
+        return -(-self._forest.bound // self._ranks)
 
     def bins(self, micro_batches: int) -> Int64Array | None:
         """Return the micro-batch of each leaf; None if no room is found."""
         return spread_trees(
             self._forest.forest,
-            self._capacities,
+            self._forest.capacities,
             num_ranks=self._ranks,
             micro_batches=micro_batches,
             is_step_barrier=self._is_step_barrier,
@@ -419,7 +415,7 @@ class _TreeSearch:
         shape = self._ranks, micro_batches
         trees, costs = self._forest.trees(bin_of, math.prod(shape))
         return StepPlan(
-            capacity=int(self._capacities[0]),
+            capacity=int(self._forest.capacities[0]),
             dp_world_size=self._ranks,
             num_micro_batches=micro_batches,
             order=trees.samples,

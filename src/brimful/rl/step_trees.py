@@ -15,14 +15,17 @@ from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.lengths.prefixes import LEAST_SHARED, Prefixes, find_prefixes
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.schedule.cost_model import CostModel
-from brimful.plan.schedule.pack_costs import sample_costs
+from brimful.plan.schedule.pack_costs import pack_costs, sample_costs
+from brimful.plan.trees.bound import bound_of_trees
 from brimful.plan.trees.forest import Forest
 from brimful.plan.trees.segments import loads_of_trees, packs_of, segments_of
 from brimful.rl.step_items import StepCost, StepItems
 from brimful.rl.step_plan import StepTrees
 
 NO_LIMIT = 2**62
-"""Capacity of costs."""
+"""Capacity of what is not limited."""
+
+_PATCHES = "patches of the tower"
 
 
 def find_step_prefixes(
@@ -56,11 +59,17 @@ class StepForest(NamedTuple):
     """The samples of a step as leaves of a forest, whose last column is the cost."""
 
     forest: Forest
-    """Budgets, and the cost in whole numbers."""
+    """Budgets, patches if they cost something, and the cost in whole numbers; without crumbs."""
+    bound: int
+    """Micro-batches that any plan needs."""
+    capacities: Int64Array
+    """``int64[num_columns - 1]``: of all columns except the cost."""
     samples: Int64Array
     """``int64[num_leaves]``: the sample of each leaf."""
-    unit: float
-    """Cost of the model for a cost of 1 in the forest."""
+    model: CostModel
+    """Cost of tokens and patches."""
+    has_patches: bool
+    """True if the column before the last is patches that cost something."""
 
     @classmethod
     def of(cls, items: StepItems, prefixes: Prefixes, cost: StepCost | None) -> StepForest:
@@ -68,48 +77,51 @@ class StepForest(NamedTuple):
 
         A budget counts along the path of a sample, like its tokens, if it follows from them or if
         ``prefixes.amounts`` has it, and for each sample otherwise: targets are not shared. The
-        cost of a token is the one that it has in its sample, so that a segment costs the difference
-        between its end and its begin.
+        cost of a token is the one that it has in its sample.
 
         Raises:
             InvalidLengthsError: prefixes of other samples.
             SettingsError: the costs are numbers for each sample.
         """
-        order, names = prefixes.order, items.budgets.names
-        tokens = items.sizes[order, 0]
-        shared_tokens = prefixes.shared.astype(np.int64)
-        if len(order) != len(items.sizes):
-            raise InvalidLengthsError(
-                f"the prefixes are of {len(order):,} samples and the lengths of "
-                f"{len(items.sizes):,}: find them in the samples of this step"
-            )
-        too_long = shared_tokens > np.minimum(tokens, np.roll(tokens, 1))
-        if too_long.any():
-            place = int(np.argmax(too_long))
-            raise InvalidLengthsError(
-                f"sample {int(order[place])} has {int(tokens[place]):,} tokens and the prefixes "
-                f"say that it shares {int(shared_tokens[place]):,} with sample "
-                f"{int(order[place - 1])}: find them in the samples of this step"
-            )
+        order = prefixes.order
+        _check_prefixes(prefixes, items.sizes[:, 0])
         if not (cost is None or isinstance(cost, CostModel)):
             raise SettingsError(
                 f"{setting('cost')} of each sample says nothing of the part that it shares: give a "
                 "CostModel, or none to count tokens"
             )
-        sizes = np.append(items.sizes[order], np.zeros((len(order), 1), np.int64), axis=1)
-        shared = np.zeros_like(sizes)
-        shared[:, 0] = shared_tokens
-        for column, name in enumerate(names[1:], start=1):
-            if name in prefixes.amounts:
-                shared[:, column] = prefixes.amounts[name]
-            elif name in DERIVED and name != "samples":
-                shared[:, column] = DERIVED[name](shared_tokens)
-        costs = np.stack([_costs(sizes[:, 0], cost), _costs(shared_tokens, cost)])
+        model = CostModel(linear=1, quadratic=0) if cost is None else cost
+        columns = dict(zip(items.budgets.names, items.sizes[order].T, strict=True))
+        tokens = prefixes.shared.astype(np.int64)
+        shared = {
+            name: tokens
+            if name == "tokens"
+            else prefixes.amounts[name]
+            if name in prefixes.amounts
+            else DERIVED[name](tokens)
+            if name in DERIVED and name != "samples"
+            else np.zeros_like(tokens)
+            for name in columns
+        }
+        costs = [sample_costs(one["tokens"], model) for one in (columns, shared)]
+        if items.patches is not None:
+            columns[_PATCHES] = items.patches[order]
+            shared[_PATCHES] = prefixes.amounts.get("patches", np.zeros_like(tokens))
+            for one, values in zip((columns, shared), costs, strict=True):
+                values += model.encoder_linear * one[_PATCHES]
         # Sums of all samples, times the micro-batches, are compared in 64 bits.
         levels = 2.0 ** min(31, 62 - 2 * len(order).bit_length())
-        unit = max(float(costs.max()), 1e-300) / levels
-        sizes[:, -1], shared[:, -1] = (costs / unit).astype(np.int64)
-        return cls(Forest.of(sizes, shared), order, unit)
+        unit = max(float(costs[0].max()), 1e-300) / levels
+        sizes, of_trunks = (
+            np.stack([*one.values(), (values / unit).astype(np.int64)], axis=1)
+            for one, values in zip((columns, shared), costs, strict=True)
+        )
+        forest = Forest.of(sizes, of_trunks)
+        unlimited = [NO_LIMIT] * (len(columns) - len(items.budgets.names))
+        capacities = np.append(items.budgets.capacities, np.array(unlimited, dtype=np.int64))
+        bound = bound_of_trees(forest, np.append(capacities, NO_LIMIT)).packs
+        forest = forest.without_crumbs()
+        return cls(forest, bound, capacities, order, model, items.patches is not None)
 
     def trees(self, bin_of: Int64Array, num_bins: int) -> tuple[StepTrees, Float64Array]:
         """Return the trees of micro-batches, and the cost of each.
@@ -119,18 +131,31 @@ class StepForest(NamedTuple):
             num_bins: number of micro-batches.
         """
         packs = packs_of(bin_of, num_bins)
-        segments = segments_of(self.forest, packs)
-        costs = loads_of_trees(self.forest, packs)[:, -1].astype(np.float64) * self.unit
-        return StepTrees(
-            segments.offsets,
-            self.samples[segments.leaves],
-            segments.starts,
-            segments.lengths,
-            segments.parents,
-        ), costs
+        one = segments_of(self.forest, packs)
+        patches = loads_of_trees(self.forest, packs)[:, -2] if self.has_patches else None
+        costs = pack_costs(one.offsets, one.lengths, self.model, depths=one.starts, patches=patches)
+        samples = self.samples[one.leaves]
+        return StepTrees(one.offsets, samples, one.starts, one.lengths, one.parents), costs
 
 
-def _costs(tokens: Int64Array, cost: StepCost | None) -> Float64Array:
-    if isinstance(cost, CostModel):
-        return sample_costs(tokens, cost)
-    return tokens.astype(np.float64)
+def _check_prefixes(prefixes: Prefixes, lengths: Int64Array) -> None:
+    """Refuse prefixes of other samples than the ones with these lengths.
+
+    Raises:
+        InvalidLengthsError: names both numbers.
+    """
+    order, shared = prefixes.order, prefixes.shared
+    if len(order) != len(lengths):
+        raise InvalidLengthsError(
+            f"the prefixes are of {len(order):,} samples and the lengths of {len(lengths):,}: "
+            "find them in the samples of this step"
+        )
+    tokens = lengths[order]
+    too_long = shared > np.minimum(tokens, np.roll(tokens, 1))
+    if too_long.any():
+        place = int(np.argmax(too_long))
+        raise InvalidLengthsError(
+            f"sample {int(order[place])} has {int(tokens[place]):,} tokens and the prefixes say "
+            f"that it shares {int(shared[place]):,} with sample {int(order[place - 1])}: find them "
+            "in the samples of this step"
+        )
