@@ -14,8 +14,9 @@ from brimful.base.checks import check_type
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.loss import count_targets
-from brimful.collate.loss_torch import SegmentLosses, per_sample_loss
+from brimful.collate.loss_torch import SegmentLosses, per_sample_loss, tree_sample_loss
 from brimful.collate.torch import PackCollator
+from brimful.collate.trees.loss_terms import targets_of_samples
 from brimful.errors import CollateError, SettingsError
 from brimful.preferences.losses import PreferenceLosses, preference_loss
 from brimful.preferences.references import ReferenceLogps
@@ -83,19 +84,25 @@ class RowsCollator:
 
     def compared(
         self, batch: PackedBatch, packs: Sequence[Pack], name: str, segments: Int64Array
-    ) -> dict[str, torch.Tensor]:
+    ) -> dict[str, Any]:
         """Return ``cu_seqlens`` of the real segments of a batch, the compared segments by their
         name, and with references their ``reference_logps``.
 
-        Packs that only complete a step have no references: theirs are zeros.
+        Trees have the targets of each sample instead of ``cu_seqlens`` (``SampleTargets``) and
+        ``num_samples``, and samples are compared. Packs that only complete a step
+        have no references: theirs are zeros.
         """
-        boundaries = batch.cu_seqlens[: batch.num_segments + 1].copy()
-        extra = {"cu_seqlens": torch.from_numpy(boundaries), name: torch.from_numpy(segments)}
+        arrays = {"cu_seqlens": batch.cu_seqlens[: batch.num_segments + 1].copy(), name: segments}
+        if batch.tree is not None:
+            arrays = {**targets_of_samples(batch)._asdict(), name: segments}
+        extra: dict[str, Any] = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        if batch.tree is not None:
+            extra["num_samples"] = batch.tree.num_samples
         if self.references is not None:
             logps = [
                 self.references.of(pack)
                 if pack.num_loss_tokens
-                else np.zeros(pack.num_segments, dtype=np.float32)
+                else np.zeros(pack.num_samples, dtype=np.float32)
                 for pack in packs
             ]
             extra["reference_logps"] = torch.from_numpy(np.concatenate(logps)[segments])
@@ -130,13 +137,16 @@ def policy_and_reference(
     inputs = {
         key: value
         for key, value in batch.items()
-        if key not in (extra, "labels", "loss_weights", "loss_scale")
+        if key not in (extra, "labels") and not key.startswith("loss_")
     }
 
     def losses_of(some_model: Any) -> SegmentLosses:
         output = some_model(**inputs)
-        return per_sample_loss(
-            getattr(output, "logits", output), batch["labels"], facts["cu_seqlens"]
+        logits = getattr(output, "logits", output)
+        if "cu_seqlens" in facts:
+            return per_sample_loss(logits, batch["labels"], facts["cu_seqlens"])
+        return tree_sample_loss(
+            logits, facts["predictors"], facts["targets"], facts["samples"], facts["num_samples"]
         )
 
     if reference_model is None:
@@ -202,6 +212,7 @@ class PreferenceCollator(RowsCollator):
 
     The key ``preference`` holds tensors: ``cu_seqlens`` of the real segments, ``pairs``
     (``int64[num_pairs, 2]``) and, with references, ``reference_logps`` (``float32[num_pairs, 2]``).
+    In trees, chosen and rejected share their prompt, and pairs are numbers of samples.
     Picklable, for the workers of a loader.
 
     Args:
@@ -224,10 +235,15 @@ class PreferenceCollator(RowsCollator):
             PlanMismatchError: a sample without a reference log probability.
         """
         (batch,) = self.collator.rows(features)
-        pairs = pair_segments(batch.sample_ids)
         # A pack that only fills the last step of a rank has no targets; its pairs belong to another
         # step.
-        targets = count_targets(batch.labels, batch.cu_seqlens, batch.num_segments)
+        if batch.tree is None:
+            ids = batch.sample_ids
+            targets = count_targets(batch.labels, batch.cu_seqlens, batch.num_segments)
+        else:
+            ids = batch.sample_ids[batch.tree.ends]
+            targets = np.bincount(targets_of_samples(batch).samples, minlength=len(ids))
+        pairs = pair_segments(ids)
         pairs = pairs[targets[pairs].any(axis=1)]
         extra = self.compared(batch, features, "pairs", pairs)
         return {**self.collator.speak([batch]), _PAIRS: extra}

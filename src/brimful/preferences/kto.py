@@ -70,6 +70,7 @@ def split_kl_completions(pack: Pack) -> AnswersAndKlCompletions:
     >>> split_kl_completions(pack).is_desirable.tolist(), split_kl_completions(pack).kl_completions.loss_mask.tolist()
     ([True], [False, True, True])
     """
+    pack = pack.flat()
     answers, others, targets, marked = _roles(pack)
     return AnswersAndKlCompletions(
         pack.take(answers.tolist()),
@@ -138,7 +139,7 @@ class _KlTargetPacks(IndexedPacks):
         return len(self._packs)
 
     def _pack(self, index: int) -> Pack:
-        pack = self._packs[index]
+        pack = self._packs[index].flat()
         return replace(pack, loss_mask=_roles(pack)[3])
 
 

@@ -120,15 +120,16 @@ class ReferenceLogps:
         return len(self._logps)
 
     def of(self, pack: Pack) -> Float32Array:
-        """Return the log probability of each segment of a pack: ``float32[num_segments]``.
+        """Return the log probability of each segment of a pack, or of each sample of trees:
+        ``float32[num_samples]``.
 
         Raises:
             PlanMismatchError: a sample without a log probability, or with other tokens or targets;
                 names it.
         """
-        segments = zip(pack.sample_ids.tolist(), contents_of(pack).tolist(), strict=True)
+        samples = zip(pack.flat().sample_ids.tolist(), contents_of(pack).tolist(), strict=True)
         return np.array(
-            [self._logp(sample_id, content) for sample_id, content in segments], dtype=np.float32
+            [self._logp(sample_id, content) for sample_id, content in samples], dtype=np.float32
         )
 
     def _logp(self, sample_id: int, content: int) -> float:
@@ -145,9 +146,10 @@ class ReferenceLogps:
 
 
 def contents_of(pack: Pack) -> Int64Array:
-    """Return 63 bits of a hash of the tokens and targets of each segment:
-    ``int64[num_segments]``.
+    """Return 63 bits of a hash of the tokens and targets of each segment, or of each sample of
+    trees: ``int64[num_samples]``. Both are equal for a sample that is a segment.
     """
+    pack = pack.flat()
     return np.array(
         [
             short_digest(

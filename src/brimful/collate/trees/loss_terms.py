@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from brimful.base.tables import Ragged
-from brimful.base.typing import IGNORE_INDEX
+from brimful.base.typing import IGNORE_INDEX, Int64Array
 from brimful.collate.batch import LossTerms, PackedBatch
 from brimful.collate.trees.visibility import predictors
 
@@ -52,3 +54,38 @@ def terms_of_samples(batch: PackedBatch) -> Ragged:
     number = np.cumsum(batch.labels != IGNORE_INDEX, dtype=np.int64) - 1
     targets = tree.target_places(tree.places(batch.cu_seqlens))
     return Ragged(number[targets.values], targets.offsets)
+
+
+class SampleTargets(NamedTuple):
+    """Targets of the samples of a row of trees, sample by sample: a shared target once for each
+    sample that trains it.
+    """
+
+    predictors: Int64Array
+    """``int64[N]``: the place before the target on the path of its sample, whose logits predict
+    it.
+    """
+    targets: Int64Array
+    """``int64[N]``: the token."""
+    samples: Int64Array
+    """``int64[N]``: the sample, by its number in the row."""
+
+
+def targets_of_samples(batch: PackedBatch) -> SampleTargets:
+    """Return the targets of each sample of a row of trees, in either form of the loss.
+
+    >>> from brimful.collate.layout import lay_out
+    >>> from brimful.testing.toys import toy_tree
+    >>> found = targets_of_samples(lay_out([toy_tree([[5, 6, 7], [5, 6, 8]])]))
+    >>> found.predictors.tolist(), found.targets.tolist(), found.samples.tolist()
+    ([0, 1, 0, 1], [6, 7, 6, 8], [0, 0, 1, 1])
+    """
+    tree = batch.tree
+    assert tree is not None
+    places = tree.places(batch.cu_seqlens)
+    numbers = tree.target_places(Ragged(np.arange(len(places.values)), places.offsets))
+    return SampleTargets(
+        places.values[numbers.values - 1],
+        batch.input_ids[places.values[numbers.values]],
+        np.repeat(np.arange(tree.num_samples), np.diff(numbers.offsets)),
+    )
