@@ -267,7 +267,7 @@ PLAN_MAY_IMPORT = {
     "trees": {"packing", "policies", "counts", "fit", "vector", "plan_settings", "items", "ledger"},
     "saved": {"packing", "policies", "schedule", "plan_settings", "ledger"},
     "plan": {"packing", "plan_settings", "ledger", "saved"},
-    "stream": {"packing", "policies", "counts", "fit", "order", "algorithms"},
+    "stream": {"packing", "policies", "counts", "fit", "order", "algorithms", "trees"},
     "mixed": {"packing", "policies", "plan_settings", "items", "ledger"},
     "planner": {
         *("packing", "policies", "counts", "fit", "order", "vector", "phased"),

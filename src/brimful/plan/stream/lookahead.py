@@ -5,7 +5,7 @@ samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
@@ -14,11 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
-from brimful.base.checks import check_share, setting_number
+from brimful.base.checks import check_share, setting_number, whole_number
+from brimful.base.fingerprint import fingerprint_array
 from brimful.base.ragged import offsets_of
-from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets, SampleIds
-from brimful.base.wording import differences
+from brimful.base.typing import (
+    AnyIntArray,
+    BoolArray,
+    Fingerprint,
+    Int64Array,
+    Lengths,
+    Offsets,
+    SampleIds,
+)
+from brimful.base.wording import differences, setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
+from brimful.lengths.prefixes import LEAST_SHARED, Share
 from brimful.lengths.table import REJECTED
 from brimful.lengths.targets import as_lengths
 from brimful.plan.algorithms import ALGORITHMS
@@ -26,6 +36,7 @@ from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.fit.any_fit import next_fit_upper_bound
 from brimful.plan.packing import Packing, loads_of, tokens_of
 from brimful.plan.policies.overflow import Overflow, apply_overflow
+from brimful.plan.stream.tree_window import TreeWindow
 
 
 @dataclass(frozen=True)
@@ -36,14 +47,18 @@ class StreamPacks:
     Attributes:
         offsets: ``int64[num_packs + 1]``.
         sample_ids: ``int64[num_segments]``, as given to ``add``.
-        starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
+        starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut. In
+            trees the depth of the segment.
         lengths: ``int32[num_segments]``, tokens.
+        parents: ``int32[num_segments]``, an earlier segment, counted from the first of the pack, or
+            -1, as in a ``Plan``; None without trees.
     """
 
     offsets: Offsets
     sample_ids: SampleIds
     starts: Lengths
     lengths: Lengths
+    parents: Lengths | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -69,6 +84,9 @@ class StreamPacks:
             np.concatenate([np.empty(0, dtype=np.int64), *(part.sample_ids for part in parts)]),
             np.concatenate([np.empty(0, dtype=np.int32), *(part.starts for part in parts)]),
             np.concatenate([np.empty(0, dtype=np.int32), *(part.lengths for part in parts)]),
+            np.concatenate([part.parents for part in parts if part.parents is not None])
+            if any(part.parents is not None for part in parts)
+            else None,
         )
 
 
@@ -76,7 +94,8 @@ class StreamPacks:
 class StreamLedger:
     """Account of a stream so far: in = emitted + waiting + losses to the overflow policy.
 
-    Segments are samples, or the pieces of a sample that was split.
+    Segments are samples, or the pieces of a sample that was split. In trees a shared token is
+    emitted once, and ``tokens_shared`` are the others.
     """
 
     samples_in: int = 0
@@ -93,11 +112,12 @@ class StreamLedger:
     tokens_emitted: int = 0
     segments_waiting: int = 0
     tokens_waiting: int = 0
+    tokens_shared: int = 0
 
     def __post_init__(self) -> None:
         tokens = (
             self.tokens_emitted + self.tokens_waiting + self.tokens_dropped + self.tokens_truncated
-        )
+        ) + self.tokens_shared
         assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
         segments = self.segments_emitted + self.segments_waiting
         assert segments == self.segments, (
@@ -109,8 +129,11 @@ class StreamLedger:
         )
 
     def as_dict(self) -> dict[str, int]:
-        """Return the account for JSON."""
-        return asdict(self)
+        """Return the account for JSON; shared tokens only if there are any."""
+        record = asdict(self)
+        if not self.tokens_shared:
+            del record["tokens_shared"]
+        return record
 
 
 _VERSION = 1
@@ -169,6 +192,9 @@ class Lookahead:
     The result depends on the order of the samples, and not on their division among calls of
     ``add``.
 
+    With ``share="prefixes"`` the window is packed as trees, which ``add`` finds in the ``keys`` of
+    the samples. Their promise about waiting is the same.
+
     Args:
         capacity: maximum tokens of a pack, from 1 to 2**31 - 1. Also accepted as ``max_length``,
             ``packing_length`` and ``seq_length``.
@@ -179,6 +205,9 @@ class Lookahead:
         min_fill: share of the capacity, from 0 to 1, from which a pack leaves at once. 0 empties
             the window at each planning, and 1 keeps all but the fullest half for another attempt.
         overflow: policy for samples longer than a pack (``Overflow``).
+        share: ``prefixes`` packs tokens with which several samples begin once; for decreasing
+            algorithms, and policies that keep the beginning of a sample.
+        least_shared: shorter prefixes are not shared.
 
     Cost: one planning of ``size`` samples for each ``size / 2`` samples that arrive, and O(size)
         memory.
@@ -204,6 +233,8 @@ class Lookahead:
         algorithm: str = "best_fit_decreasing",
         min_fill: float = 1.0,
         overflow: Overflow | str = Overflow.ERROR,
+        share: Share | str = Share.NONE,
+        least_shared: int = LEAST_SHARED,
     ) -> None:
         self._capacity = setting_number("capacity", capacity, minimum=1, maximum=2**31 - 1)
         self._size = setting_number("size", size, minimum=1, maximum=2**31 - 1)
@@ -228,29 +259,57 @@ class Lookahead:
             "min_fill": check_share("min_fill", min_fill),
             "overflow": self._overflow.value,
         }
+        self._keys: list[AnyIntArray] | None = None
+        self._least_shared = whole_number(setting("least_shared"), least_shared, minimum=1)
+        if Share.named(share) is Share.PREFIXES:
+            self._refuse_settings_without_trees()
+            self._keys = []
+            self._settings |= {"share": Share.PREFIXES.value, "least_shared": self._least_shared}
         self._full_load = ceil(tokens_of(min_fill, self._capacity))
         self._counts = Counter(StreamLedger().as_dict())
         self._window = np.empty(self._size, dtype=_WAITING)  # in order of arrival
         self._num_waiting = 0
 
-    def add(self, sample_ids: AnyIntArray, lengths: AnyIntArray) -> StreamPacks:
+    def _refuse_settings_without_trees(self) -> None:
+        share = setting("share", Share.PREFIXES.value)
+        rule = ALGORITHMS[self._algorithm].window_rule
+        if rule is None or not rule[1]:
+            decreasing = [name for name in LOOKAHEAD_ALGORITHMS if name.endswith("decreasing")]
+            raise SettingsError(
+                f"{share} cuts trees before it packs them, and {self._algorithm} keeps the order "
+                f"of samples: use {' or '.join(decreasing)}"
+            )
+        if self._overflow in (Overflow.SPLIT, Overflow.TRUNCATE_LEFT):
+            raise SettingsError(
+                f"{share} shares beginnings, which {setting('overflow', self._overflow.value)} "
+                "cuts off: use error, drop or truncate"
+            )
+
+    def add(
+        self, sample_ids: AnyIntArray, lengths: AnyIntArray, keys: AnyIntArray | None = None
+    ) -> StreamPacks:
         """Add samples in their order and return the packs that are emitted as a result, often none.
 
         Args:
             sample_ids: ``int64[num_samples]``, any numbers.
             lengths: ``int32[num_samples]``, tokens; -1 marks a rejected sample, which is counted
                 and left out.
+            keys: ``int[sum of lengths]``: tokens of the samples, one after the other, for trees; two
+                tokens with equal keys are equal in everything that a model reads.
 
         Raises:
-            InvalidLengthsError: a length below 1, numbers that are not whole, or not one id and
-                length per sample; nothing was added.
+            InvalidLengthsError: a length below 1, numbers that are not whole, not one id and length
+                per sample, or not one key per token; nothing was added.
+            SettingsError: keys without trees, or trees without keys.
             OversizedSampleError: a length exceeds the capacity and the policy is ``error``; nothing
                 was added.
         """
         ids = np.asarray(sample_ids)
         if ids.dtype.kind not in "iu" and ids.size:
             raise InvalidLengthsError(f"sample ids must be whole numbers and are {ids.dtype}")
-        segments, first_rows = self._segments(ids.astype(np.int64, copy=False), as_lengths(lengths))
+        tokens = as_lengths(lengths)
+        rows_of_keys = self._rows_of_keys(tokens, keys)
+        segments, sample_rows, first_rows = self._segments(ids.astype(np.int64, copy=False), tokens)
         arrivals = np.empty(
             len(segments), dtype=np.int64
         )  # packs emitted before the sample of the segment arrived
@@ -270,6 +329,13 @@ class Lookahead:
             segments["deadline"][rows] = np.maximum(arrivals[rows] + self._max_wait, last_packs)
             self._window[num_before : num_before + count] = segments[rows]
             self._num_waiting += count
+            if self._keys is not None:
+                self._keys += [
+                    rows_of_keys[sample][:length].copy()
+                    for sample, length in zip(
+                        sample_rows[rows].tolist(), segments["length"][rows].tolist(), strict=True
+                    )
+                ]
             row += count
             if self._num_waiting == self._size:
                 packs.append(self._plan(is_last=False))
@@ -294,7 +360,7 @@ class Lookahead:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next packs depend on, as plain numbers for JSON: settings,
-        counts and window.
+        counts and window; of the keys of trees only the fingerprint.
         """
         waiting = self._waiting
         deadlines, times = np.unique(waiting["deadline"], return_counts=True)
@@ -306,14 +372,21 @@ class Lookahead:
             "starts": waiting["start"].tolist() if waiting["start"].any() else None,
             "lengths": waiting["length"].tolist(),
             "deadlines": [deadlines.tolist(), times.tolist()],
+            **({} if self._keys is None else {"keys": _fingerprint_of_keys(self._keys)}),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], keys: AnyIntArray | None = None) -> None:
         """Continue from a state.
 
+        Args:
+            state: from ``state_dict``.
+            keys: of trees, the keys of the waiting samples, ``state["sample_ids"]``, one after the
+                other, as for ``add``.
+
         Raises:
-            StateError: the state has other settings, which the message names, or contradicts
-                itself.
+            StateError: the state has other settings, which the message names, contradicts itself,
+                or has waited with other keys.
+            SettingsError: keys without trees, or trees without keys.
         """
         own_state = {"version": _VERSION, **self._settings}
         mismatch = differences(state, own_state, own_state)
@@ -322,6 +395,11 @@ class Lookahead:
         self._counts, waiting = _read_state(
             state, size=self._size, capacity=self._capacity, max_wait=self._max_wait
         )
+        if self._keys is not None:
+            rows_of_keys = self._rows_of_keys(waiting["length"].astype(np.int32), keys)
+            if _fingerprint_of_keys(rows_of_keys) != state.get("keys"):
+                raise StateError("the lookahead state does not fit: other samples waited with it")
+            self._keys = rows_of_keys
         self._num_waiting = len(waiting["id"])
         for name, column in waiting.items():
             self._window[name][: self._num_waiting] = column
@@ -330,14 +408,30 @@ class Lookahead:
         waiting = f"{self._num_waiting:,} of {self._size:,} samples waiting"
         return f"Lookahead({self._algorithm}, {waiting}, {self._counts['packs_emitted']:,} packs emitted)"
 
+    def _rows_of_keys(self, lengths: Lengths, keys: AnyIntArray | None) -> list[AnyIntArray]:
+        """Return the keys of each sample; none without trees."""
+        if (keys is None) != (self._keys is None):
+            raise SettingsError(
+                f"{setting('share', Share.PREFIXES.value)} reads the keys of samples, and nothing "
+                "else does: give both or neither"
+            )
+        if keys is None:
+            return []
+        offsets = offsets_of(np.maximum(lengths, 0))
+        if len(keys) != int(offsets[-1]):
+            raise InvalidLengthsError(
+                f"{len(keys):,} keys were given for {int(offsets[-1]):,} tokens: one for each token"
+            )
+        return np.split(np.asarray(keys), offsets[1:-1])[: len(lengths)]
+
     def _segments(
         self, ids: SampleIds, lengths: Lengths
-    ) -> tuple[npt.NDArray[np.void], Int64Array]:
+    ) -> tuple[npt.NDArray[np.void], Int64Array, Int64Array]:
         """Apply the overflow policy and count its cost.
 
         Returns:
-            The segments, without deadlines; and for each segment the row of its sample's first
-            segment.
+            The segments, without deadlines; for each segment the row of its sample; and the row of
+            its sample's first segment.
         """
         if ids.shape != lengths.shape:
             raise InvalidLengthsError(
@@ -384,7 +478,8 @@ class Lookahead:
         waiting["id"], waiting["length"] = ids[rows], segments.lengths
         if segments.starts is not None:
             waiting["start"] = segments.starts
-        return waiting, rows if segments.sample_ids is None else np.searchsorted(rows, rows)
+        firsts = rows if segments.sample_ids is None else np.searchsorted(rows, rows)
+        return waiting, rows, firsts
 
     def _plan(self, *, is_last: bool) -> StreamPacks:
         """Pack the window, remove the packs that leave, and close the gaps."""
@@ -392,7 +487,14 @@ class Lookahead:
         lengths = np.ascontiguousarray(waiting["length"])
         # Packs that each segment may wait for, beyond the packs of earlier positions in the window.
         slack = waiting["deadline"] - self._counts["packs_emitted"] - np.arange(len(waiting))
-        packing = _pack_window(lengths, slack, algorithm=self._algorithm, capacity=self._capacity)
+        trees = None
+        if self._keys is None:
+            packing = _pack_window(
+                lengths, slack, algorithm=self._algorithm, capacity=self._capacity
+            )
+        else:
+            trees = TreeWindow(self._keys, least=self._least_shared)
+            packing = trees.pack(self._capacity, self._pack_decreasing)
         num_packs = len(packing)
         oldest = np.minimum.reduceat(packing.items, packing.offsets[:-1])
         if is_last:
@@ -400,22 +502,44 @@ class Lookahead:
         elif self._algorithm == "next_fit":
             leaves = np.arange(num_packs) < max(1, num_packs - 1)
         else:
-            leaves = _choose_packs(lengths, slack, packing, oldest, full_load=self._full_load)
+            loads = loads_of(packing, lengths) if trees is None else trees.loads(packing)
+            leaves = _choose_packs(loads, slack, packing, oldest, full_load=self._full_load)
         packs = np.flatnonzero(leaves)
         packing = packing.take(packs[np.argsort(oldest[packs])])
         rows = packing.items
-        emitted = StreamPacks(
-            packing.offsets, waiting["id"][rows], waiting["start"][rows], lengths[rows]
-        )
+        if trees is None:
+            emitted = StreamPacks(
+                packing.offsets, waiting["id"][rows], waiting["start"][rows], lengths[rows]
+            )
+        else:
+            parts = trees.segments(packing)
+            ids = waiting["id"][trees.order[parts.leaves]]
+            emitted = StreamPacks(parts.offsets, ids, parts.starts, parts.lengths, parts.parents)
         num_tokens = int(emitted.lengths.sum(dtype=np.int64))
         self._counts.update(
             packs_emitted=len(emitted), segments_emitted=len(rows), tokens_emitted=num_tokens
         )
+        if self._keys is not None:
+            num_shared = int(lengths[rows].sum(dtype=np.int64)) - num_tokens
+            self._counts.update(tokens_shared=num_shared)
+            is_left = np.ones(len(lengths), dtype=np.bool_)
+            is_left[rows] = False
+            self._keys = [self._keys[row] for row in np.flatnonzero(is_left).tolist()]
         # The other segments move up in the window, in order of arrival.
         others = np.delete(waiting, rows)
         self._num_waiting = len(others)
         self._window[: len(others)] = others
         return emitted
+
+    def _pack_decreasing(self, lengths: Lengths) -> Packing:
+        """Pack items that share nothing."""
+        slack = np.full(len(lengths), self._max_wait + len(lengths), dtype=np.int64)
+        return _pack_window(lengths, slack, algorithm=self._algorithm, capacity=self._capacity)
+
+
+def _fingerprint_of_keys(keys: Sequence[AnyIntArray]) -> Fingerprint:
+    """Return the fingerprint of the keys of waiting samples, whatever their type."""
+    return fingerprint_array(np.concatenate([np.empty(0, dtype=np.int64), *keys]).astype(np.int64))
 
 
 def _pack_window(lengths: Lengths, slack: Int64Array, *, algorithm: str, capacity: int) -> Packing:
@@ -437,16 +561,15 @@ def _pack_window(lengths: Lengths, slack: Int64Array, *, algorithm: str, capacit
 
 
 def _choose_packs(
-    lengths: Lengths, slack: Int64Array, packing: Packing, oldest: AnyIntArray, *, full_load: int
+    loads: Int64Array, slack: Int64Array, packing: Packing, oldest: AnyIntArray, *, full_load: int
 ) -> BoolArray:
     """Choose the packs that leave: full packs, the fullest until half of the segments have left,
     and due packs.
     """
-    loads = loads_of(packing, lengths)
     fullest_first = np.lexsort((oldest, -loads))
     num_segments = np.cumsum(packing.sizes[fullest_first])
     leaves: BoolArray = loads >= full_load
-    leaves[fullest_first[: int(np.searchsorted(num_segments, -(-len(lengths) // 2))) + 1]] = True
+    leaves[fullest_first[: int(np.searchsorted(num_segments, -(-len(slack) // 2))) + 1]] = True
     leaves |= np.logical_or.reduceat((slack < len(packing))[packing.items], packing.offsets[:-1])
     return leaves
 
@@ -459,6 +582,8 @@ def _read_state(
     """
     try:
         counts = Counter({key: int(state["counts"][key]) for key in StreamLedger().as_dict()})
+        if "tokens_shared" in state["counts"]:
+            counts["tokens_shared"] = int(state["counts"]["tokens_shared"])
         ids = np.array(state["sample_ids"], dtype=np.int64)
         lengths = np.array(state["lengths"], dtype=np.int32)
         starts = np.array(state["starts"] or [0] * len(ids), dtype=np.int32)
