@@ -31,7 +31,10 @@ from compare import Row, in_turn, main_of
 
 from brimful import CostModel, plan_packs
 from brimful.base.compiling import compiled_forms
-from brimful.rl import plan_context_parallel, plan_step, warm_up
+from brimful.plan.trees.bound import bound_of_trees
+from brimful.rl import find_step_prefixes, plan_context_parallel, plan_step, warm_up
+from brimful.rl.step_items import prepare_step_items
+from brimful.rl.step_trees import NO_LIMIT, StepForest
 
 CAPACITY = 32_768
 STEPS = ((1024, 8), (1024, 64), (4096, 64), (16384, 64))
@@ -373,6 +376,70 @@ def _groups(quick: bool) -> list[Row]:
     return rows
 
 
+def _trees(quick: bool) -> list[Row]:
+    """Rollouts that share their prompts: found and planned from tokens, and positions beside the bound of any plan.
+
+    128 prompts of 16 answers, prompts lognormal with median 4,000, answers 1,500; and prompts of 500 with answers of 2,500.
+    """
+    rows = []
+    for prompts, answers, prompt, answer, ranks, aim in (
+        (128, 16, 4000, 1500, 64, None),
+        (128, 16, 4000, 1500, 8, 1.03),
+        (128, 8, 500, 2500, 8, 1.03),
+        (8, 256, 4000, 1500, 8, 1.03),
+    )[: 1 if quick else None]:
+        generator = np.random.default_rng(0)
+        trunks = generator.lognormal(np.log(prompt), 0.5, prompts).clip(64, CAPACITY // 2)
+        ids = []
+        for trunk in trunks.astype(int).tolist():
+            shared = generator.integers(0, 150_000, trunk, dtype=np.int32)
+            for length in generator.lognormal(np.log(answer), 0.6, answers).clip(16, CAPACITY // 2):
+                ids.append(
+                    np.r_[shared, generator.integers(0, 150_000, int(length), dtype=np.int32)]
+                )
+        ids = [ids[place] for place in generator.permutation(len(ids)).tolist()]
+        lengths = np.array([len(row) for row in ids])
+        plan = partial(plan_step, lengths, capacity=CAPACITY, dp_world_size=ranks, cost=COST)
+
+        def work(ids: list[npt.NDArray[np.int32]] = ids, plan: Any = plan) -> Any:
+            return plan(prefixes=find_step_prefixes(ids))
+
+        title = f"{prompts} prompts of {answers} answers ({prompt:,} and {answer:,} tokens) on {ranks} ranks"
+        with compiled_forms(True):
+            seconds = in_turn({"trees": work, "flat": plan}, repetitions=3 if quick else 21)
+        words = f"{title}: {lengths.sum() / 1e6:.1f} M tokens found and planned"
+        rows.append(
+            Row(words, "ms", seconds["trees"] * 1e3, "aim", 100.0, less_is_better=True, aim=1)
+        )
+        prefixes = find_step_prefixes(ids)
+        step = plan(prefixes=prefixes)
+        items = prepare_step_items(lengths, capacity=CAPACITY, cost=COST, groups=None, budgets=None)
+        forest = StepForest.of(items, prefixes, COST).forest
+        bound = bound_of_trees(forest, np.array([CAPACITY, NO_LIMIT]))
+        words = f"{title}: positions ÷ bound, {step.num_micro_batches} micro-batches"
+        ratio = step.tokens.sum() / bound.tokens
+        rows.append(
+            Row(
+                words, "", ratio, "bound" if aim is None else "aim", aim or 1.0, less_is_better=True
+            )
+        )
+        flat = plan()
+        times = [float(one.costs.max(axis=0).sum()) for one in (step, flat)]
+        words = f"{title}: time of a step, flat packs in {flat.num_micro_batches} micro-batches"
+        rows.append(Row(words, "", 1.0, "flat", times[1] / times[0], less_is_better=True))
+        rows.append(
+            Row(
+                f"{title}: time ÷ equal ranks",
+                "",
+                step.imbalance(),
+                "equal",
+                1.0,
+                less_is_better=True,
+            )
+        )
+    return rows
+
+
 def _data_sets(quick: bool) -> list[Row]:
     """The default plan of a small data set: lengths of chats, and of rollouts."""
     chats = (
@@ -393,7 +460,13 @@ def _data_sets(quick: bool) -> list[Row]:
 
 def measure(quick: bool) -> list[Row]:
     warm_up()
-    return [*_steps(quick), *_groups(quick), *_long_steps(quick), *_data_sets(quick)]
+    return [
+        *_steps(quick),
+        *_groups(quick),
+        *_trees(quick),
+        *_long_steps(quick),
+        *_data_sets(quick),
+    ]
 
 
 if __name__ == "__main__":

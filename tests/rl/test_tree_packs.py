@@ -17,6 +17,7 @@ from brimful.rl import (  # noqa: E402
     plan_step,
     restore_index,
     restore_tokens,
+    split_for_context_parallel,
 )
 from tests.rl.step_forests import UNIT, forest_of_samples  # noqa: E402
 
@@ -114,6 +115,13 @@ def test_other_samples_than_planned_are_refused(change, words):
     step = step_of([np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])])
     with pytest.raises(CollateError, match=words):
         pack_step(step, change, dp_rank=0)
+
+
+def test_context_parallelism_refuses_trees():
+    """Their segments are no samples: a slice of each would lose the branches' trunks."""
+    (row,), _ = rows_of(step_of([np.arange(8)] * 2), [np.arange(8)] * 2)
+    with pytest.raises(CollateError, match="no layout of context parallelism keeps a branch with its trunk"):
+        split_for_context_parallel(row, cp_rank=0, cp_size=2)
 
 
 def test_a_sample_is_restored_once():

@@ -195,7 +195,8 @@ def split_for_context_parallel(
         layout: layout of the trainer's attention.
 
     Raises:
-        CollateError: segments, or a row, that cannot be divided equally among the ranks.
+        CollateError: segments, or a row, that cannot be divided equally among the ranks; a row of
+            trees, whose branches would have to find their trunk on other ranks.
         SettingsError: no such rank or layout.
 
     >>> from brimful.collate import lay_out
@@ -205,6 +206,13 @@ def split_for_context_parallel(
     [[0, 3], [1, 2]]
     """
     layout = choice_of(ContextParallelLayout, layout, argument="layout")
+    if batch.tree is not None:
+        raise CollateError(
+            f"the row has trees (samples {', '.join(map(str, batch.sample_ids[:3].tolist()))}…), "
+            "and no layout of context parallelism keeps a branch with its trunk: plan the step "
+            "without prefixes, or the data with "
+            f"{setting('share', 'none')}"
+        )
     places = context_parallel_places(
         batch.cu_seqlens, cp_rank=cp_rank, cp_size=cp_size, layout=layout
     )

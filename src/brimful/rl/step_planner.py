@@ -32,7 +32,7 @@ from brimful.rl.step_items import (
     samples_of,
 )
 from brimful.rl.step_plan import StepPlan
-from brimful.rl.step_trees import StepForest
+from brimful.rl.step_trees import StepForest, find_step_prefixes
 from brimful.rl.within_ranks import exchange_within_ranks, spread_within_ranks
 
 
@@ -469,8 +469,8 @@ def _targets(items: StepItems, loss_tokens: IntArrayLike | None) -> Int64Array:
 
 
 def warm_up() -> bool:
-    """Load the compiled code of ``plan_step``, ``plan_context_parallel`` and ``plan_packs``;
-    compile it the first time.
+    """Load the compiled code of ``plan_step``, ``find_step_prefixes``, ``plan_context_parallel`` and
+    ``plan_packs``; compile it the first time.
 
     This takes some seconds on a new machine and half a second later; without this call, the first
     training step pays for it. After this call, plans of any size run compiled in this process.
@@ -506,4 +506,7 @@ def warm_up() -> bool:
         plan_context_parallel(lengths, max_tokens_per_rank=64, world_size=4)
         for dtype in (np.int32, np.int64):
             plan_packs(lengths.astype(dtype), capacity=64)
+            samples = [np.arange(length).astype(dtype) // 8 for length in lengths.tolist()]
+            prefixes = find_step_prefixes(samples, least=8)
+            plan_step(lengths, capacity=64, dp_world_size=2, prefixes=prefixes)
     return has_compiler
