@@ -229,5 +229,6 @@ def test_every_loop_of_steps_is_asked_for(monkeypatch):
         *("_compute_places", "_permute_in_blocks", "_place_least_loaded", "_scan_bins", "_search", "_sort"),
         *("assign_runs", "write_buckets", "read_buckets"),
         "place_decreasing",
+        *("_find_by_merging", "_find_trunks", "_count_copies", "fill_trees"),
     }
     assert {function.__name__ for function in compiling._loaded} == asked

@@ -119,9 +119,9 @@ def test_long_samples_meet_in_one_slice():
 
 def test_targets_are_not_shared():
     """A budget of targets counts each sample's, though its tokens are shared."""
-    ids = [np.repeat([1, 2], UNIT)] * 4
+    ids = [np.repeat([1, tail], UNIT) for tail in (2, 3, 4, 5)]
     lengths, targets = [2 * UNIT] * 4, [UNIT] * 4
-    settings = {"capacity": 100, "dp_world_size": 1, "prefixes": find_step_prefixes(ids), "loss_tokens": targets}
+    settings = {"capacity": 110, "dp_world_size": 1, "prefixes": find_step_prefixes(ids), "loss_tokens": targets}
     assert plan_step(lengths, **settings).num_micro_batches == 2
     settings["prefixes"] = find_step_prefixes(ids, least=1)
     assert plan_step(lengths, **settings).num_micro_batches == 1

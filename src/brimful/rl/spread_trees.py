@@ -106,17 +106,17 @@ def _least_level(
     first, stop = order
     total = int(forest.loads(first, stop)[:, -1].sum())
     # A slice has at least the level of the most costly sample that comes to it.
-    alone = np.sort(forest.depths[: forest.num_leaves, -1])[::-1]
-    least = alone[np.arange(micro_batches) * num_ranks]
-    before = np.cumsum(least) - least
+    path_costs = np.sort(forest.depths[: forest.num_leaves, -1])[::-1]
+    floors = path_costs[np.arange(micro_batches) * num_ranks]
+    earlier_floors = np.cumsum(floors) - floors
     mean = -(-total // num_ranks)
-    ideal = int(((mean - before) // np.arange(micro_batches, 0, -1)).min())
+    ideal = int(((mean - earlier_floors) // np.arange(micro_batches, 0, -1)).min())
     unit = max(ideal // _PRECISION, 1)
     rate = _most_cost_of_token(forest)
 
     def filled(level: int) -> Int64Array | None:
         bin_of = np.full(forest.num_leaves, -1, dtype=np.int64)
-        levels = np.repeat(np.maximum(least, level), num_ranks)
+        levels = np.repeat(np.maximum(floors, level), num_ranks)
         has_room = run_loop(
             fill_trees, first, stop, forest.depths, forest.sums, capacities, levels, rate,
             results=(bin_of,),
@@ -142,10 +142,10 @@ def _least_level(
 
 def _most_cost_of_token(forest: Forest) -> int:
     """Return the most that a token costs in any range of leaves, rounded up."""
-    added = np.diff(forest.sums, axis=0)
-    alone = forest.depths[: forest.num_leaves]
-    tokens = np.concatenate([added[:, 0], alone[:, 0]])
-    costs = np.concatenate([added[:, -1], alone[:, -1]])
+    increments = np.diff(forest.sums, axis=0)
+    paths = forest.depths[: forest.num_leaves]
+    tokens = np.concatenate([increments[:, 0], paths[:, 0]])
+    costs = np.concatenate([increments[:, -1], paths[:, -1]])
     ratio: Float64Array = costs / np.maximum(tokens, 1)
     return int(ratio.max()) + 1
 
@@ -213,7 +213,7 @@ def fill_trees(
                 else:
                     low = middle + 1
             # The fullest bin with room for all.
-            found = -1
+            slot = -1
             while low < num_bins:
                 room = rooms[keys[low] & mask]
                 fits = True
@@ -223,10 +223,10 @@ def fill_trees(
                         fits = False
                         break
                 if fits:
-                    found = low
+                    slot = low
                     break
                 low += 1
-            if found < 0:
+            if slot < 0:
                 # The emptiest bin with room for the first leaf, and as many after it as fit.
                 low = num_bins - 1
                 while low >= 0:
@@ -237,12 +237,12 @@ def fill_trees(
                             fits = False
                             break
                     if fits:
-                        found = low
+                        slot = low
                         break
                     low -= 1
-                if found < 0:
+                if slot < 0:
                     return False
-                room = rooms[keys[found] & mask]
+                room = rooms[keys[slot] & mask]
                 low, high = first + 1, stop - 1
                 while low < high:
                     middle = (low + high + 1) // 2
@@ -258,7 +258,7 @@ def fill_trees(
                         high = middle - 1
                 # A shorter range would repeat no less: what it leaves out holds the trunk of the cut.
                 end = low
-            place = keys.pop(found) & mask
+            place = keys.pop(slot) & mask
             room = rooms[place]
             for budget in range(num_budgets + 1):
                 room[budget] -= depths[first][budget] + sums[end][budget] - sums[first + 1][budget]

@@ -179,14 +179,12 @@ def _tree_of(trees: StepTrees, samples: Mapping[int, tuple[TokenIds, LossMask]])
     sample_ids, parents = trees.sample_ids, trees.parents
     for segment in ends_of(parents, sample_ids, trees.lengths).tolist():
         sample = int(sample_ids[segment])
-        planned, given = (
-            int(trees.starts[segment] + trees.lengths[segment]),
-            len(samples[sample][0]),
-        )
-        if given != planned:
+        planned_length = int(trees.starts[segment] + trees.lengths[segment])
+        num_tokens = len(samples[sample][0])
+        if num_tokens != planned_length:
             raise CollateError(
-                f"sample {sample} has {given:,} tokens and was planned with {planned:,}: give "
-                "pack_step the samples of the plan"
+                f"sample {sample} has {num_tokens:,} tokens and was planned with "
+                f"{planned_length:,}: give pack_step the samples of the plan"
             )
     ids, masks = zip(*(samples[sample] for sample in sample_ids.tolist()), strict=True)
     pack = assemble_tree(ids, masks, sample_ids, trees.lengths, parents)
@@ -215,17 +213,17 @@ def _once(column: Column, pack: Pack) -> Column:
     places = tree.places(pack.cu_seqlens)
     values = np.full((len(pack), *column.values.shape[1:]), column.fill, column.values.dtype)
     values[places.values] = column.values
-    counts = np.arange(len(places.values))
+    numbers = np.arange(len(places.values))
     if column.place is ColumnPlace.TARGET:
         # The value of a target is of a sample that trains it.
-        counts = tree.target_places(Ragged(counts, places.offsets)).values
-        values[places.values[counts]] = column.values[counts]
-    there, given = values[places.values[counts]], column.values[counts]
-    # NaN, which is not equal to itself, is equal to NaN.
-    differs = (there != given) & ((there == there) | (given == given))
-    rows = np.flatnonzero(differs.reshape(len(counts), -1).any(axis=1))
+        numbers = tree.target_places(Ragged(numbers, places.offsets)).values
+        values[places.values[numbers]] = column.values[numbers]
+    row_values, sample_values = values[places.values[numbers]], column.values[numbers]
+    # NaN counts as equal to NaN.
+    differs = (row_values != sample_values) & ~(np.isnan(row_values) & np.isnan(sample_values))
+    rows = np.flatnonzero(differs.reshape(len(numbers), -1).any(axis=1))
     if len(rows):
-        token = counts[rows[0]]
+        token = numbers[rows[0]]
         row = int(np.searchsorted(places.offsets, token, side="right")) - 1
         raise CollateError(
             f"column {column.name!r}: sample {int(pack.sample_ids[tree.ends[row]])} and another "

@@ -93,7 +93,7 @@ class StepForest(NamedTuple):
         model = CostModel(linear=1, quadratic=0) if cost is None else cost
         columns = dict(zip(items.budgets.names, items.sizes[order].T, strict=True))
         tokens = prefixes.shared.astype(np.int64)
-        shared = {
+        trunk_columns = {
             name: tokens
             if name == "tokens"
             else prefixes.amounts[name]
@@ -103,22 +103,22 @@ class StepForest(NamedTuple):
             else np.zeros_like(tokens)
             for name in columns
         }
-        costs = [sample_costs(one["tokens"], model) for one in (columns, shared)]
+        costs = [sample_costs(one["tokens"], model) for one in (columns, trunk_columns)]
         if items.patches is not None:
             columns[_PATCHES] = items.patches[order]
-            shared[_PATCHES] = prefixes.amounts.get("patches", np.zeros_like(tokens))
-            for one, values in zip((columns, shared), costs, strict=True):
+            trunk_columns[_PATCHES] = prefixes.amounts.get("patches", np.zeros_like(tokens))
+            for one, values in zip((columns, trunk_columns), costs, strict=True):
                 values += model.encoder_linear * one[_PATCHES]
         # Sums of all samples, times the micro-batches, are compared in 64 bits.
         levels = 2.0 ** min(31, 62 - 2 * len(order).bit_length())
         unit = max(float(costs[0].max()), 1e-300) / levels
         sizes, of_trunks = (
             np.stack([*one.values(), (values / unit).astype(np.int64)], axis=1)
-            for one, values in zip((columns, shared), costs, strict=True)
+            for one, values in zip((columns, trunk_columns), costs, strict=True)
         )
         forest = Forest.of(sizes, of_trunks)
-        unlimited = [NO_LIMIT] * (len(columns) - len(items.budgets.names))
-        capacities = np.append(items.budgets.capacities, np.array(unlimited, dtype=np.int64))
+        limits = [NO_LIMIT] * (len(columns) - len(items.budgets.names))
+        capacities = np.append(items.budgets.capacities, np.array(limits, dtype=np.int64))
         bound = bound_of_trees(forest, np.append(capacities, NO_LIMIT)).packs
         forest = forest.without_crumbs()
         return cls(forest, bound, capacities, order, model, items.patches is not None)
@@ -144,18 +144,18 @@ def _check_prefixes(prefixes: Prefixes, lengths: Int64Array) -> None:
     Raises:
         InvalidLengthsError: names both numbers.
     """
-    order, shared = prefixes.order, prefixes.shared
+    order, shared_tokens = prefixes.order, prefixes.shared
     if len(order) != len(lengths):
         raise InvalidLengthsError(
             f"the prefixes are of {len(order):,} samples and the lengths of {len(lengths):,}: "
             "find them in the samples of this step"
         )
     tokens = lengths[order]
-    too_long = shared > np.minimum(tokens, np.roll(tokens, 1))
+    too_long = shared_tokens > np.minimum(tokens, np.roll(tokens, 1))
     if too_long.any():
         place = int(np.argmax(too_long))
         raise InvalidLengthsError(
             f"sample {int(order[place])} has {int(tokens[place]):,} tokens and the prefixes say "
-            f"that it shares {int(shared[place]):,} with sample {int(order[place - 1])}: find them "
+            f"that it shares {int(shared_tokens[place]):,} with sample {int(order[place - 1])}: find them "
             "in the samples of this step"
         )

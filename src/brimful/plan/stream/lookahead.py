@@ -273,11 +273,12 @@ class Lookahead:
     def _refuse_settings_without_trees(self) -> None:
         share = setting("share", Share.PREFIXES.value)
         rule = ALGORITHMS[self._algorithm].window_rule
-        if rule is None or not rule[1]:
-            decreasing = [name for name in LOOKAHEAD_ALGORITHMS if name.endswith("decreasing")]
+        assert rule is not None
+        if not rule[1]:
+            names = [name for name in LOOKAHEAD_ALGORITHMS if name.endswith("decreasing")]
             raise SettingsError(
                 f"{share} cuts trees before it packs them, and {self._algorithm} keeps the order "
-                f"of samples: use {' or '.join(decreasing)}"
+                f"of samples: use {' or '.join(names)}"
             )
         if self._overflow in (Overflow.SPLIT, Overflow.TRUNCATE_LEFT):
             raise SettingsError(

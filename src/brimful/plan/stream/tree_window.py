@@ -32,10 +32,10 @@ class TreeWindow:
     def __init__(self, keys: Sequence[AnyIntArray], *, least: int) -> None:
         lengths = np.array([len(row) for row in keys], dtype=np.int64)
         prefixes = find_prefixes(np.concatenate(keys), offsets_of(lengths), least=least)
-        shared = prefixes.shared.astype(np.int64)
+        shared_tokens = prefixes.shared.astype(np.int64)
         self.order = prefixes.order
         """``int64[num_samples]``: the sample of each leaf."""
-        self._whole = Forest.of(lengths[self.order, None], shared[:, None])
+        self._whole = Forest.of(lengths[self.order, None], shared_tokens[:, None])
         self._forest = self._whole.without_crumbs()
         self._leaf_of = np.empty(len(lengths), dtype=np.int64)
         self._leaf_of[self.order] = np.arange(len(lengths))
