@@ -126,6 +126,7 @@ def test_targets_are_not_shared():
     settings["prefixes"] = find_step_prefixes(ids, least=1)
     assert plan_step(lengths, **settings).num_micro_batches == 1
     assert plan_step(lengths, **settings, budgets={"loss_tokens": 2 * UNIT}).num_micro_batches == 2
+    assert plan_step(lengths, **settings, budgets={"samples": 2}).num_micro_batches == 2
     assert plan_step(lengths, **settings).weights("token-mean").tolist() == [1 / (4 * UNIT)] * 4
 
 

@@ -90,6 +90,16 @@ def test_answers_of_a_prompt_leave_together():
     assert num_flat == 40
 
 
+def test_the_fullest_packs_leave_by_the_tokens_of_their_trees():
+    """Four answers of 400 tokens are 160 of a pack of 300, and wait for more; samples of 280 leave."""
+    answers = [np.r_[np.arange(80), np.full(20, 1000 + number)] for number in range(4)]
+    others = [np.full(280, 2000 + number) for number in range(4)]
+    planner = Lookahead(capacity=300, size=8, max_wait=32, share="prefixes")
+    emitted = fed(planner, [*answers, *others])
+    assert sorted(emitted.sample_ids.tolist()) == [4, 5, 6, 7]
+    assert len(planner.finish()) == 1
+
+
 def test_keys_are_asked_for_and_compared():
     ids = [np.arange(100), np.arange(100)]
     with pytest.raises(SettingsError, match="reads the keys of samples"):
