@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from brimful.base.optional import optional
 from brimful.base.ragged import offsets_of, ranges
 from brimful.base.typing import IGNORE_INDEX, Int32Array, Int64Array
 from brimful.errors import InvalidLengthsError
-from brimful.rl.step_items import StepCost
+from brimful.plan import CostModel
 from brimful.rl.step_plan import StepPlan
 from brimful.rl.step_planner import plan_step
+from brimful.rl.step_trees import find_step_prefixes
 from brimful.store.shards import PackTree
 
 with optional("torch", "torch", "rows of TRL"):
@@ -24,6 +26,9 @@ with optional("torch", "torch", "rows of TRL"):
     from torch.utils.data import IterableDataset
 
 __all__ = ["TokenBudgetBatcher", "TreeRow"]
+
+COST_OF_TRL = CostModel(linear=0, quadratic=1, tile=1)
+"""Cost that TRL balances: tokens that each token attends to. Pass the cost of your model instead."""
 
 
 class TreeRow:
@@ -85,16 +90,17 @@ class TreeRow:
         the sample added.
         """
         ids = _array(sample["input_ids"])
-        new = len(ids) - self._most_shared(ids)[0]
+        new = len(ids) - self._most_shared(ids, ids.tobytes())[0]
         trained = self.trained + int(sample["completion_mask"].sum())
         return self._num_tokens + new <= budget and trained <= budget
 
     def add(self, sample: dict[str, Any]) -> None:
         """Add a sample, whether it fits or not."""
         ids = _array(sample["input_ids"])
-        shared, partner, place = self._most_shared(ids)
+        key = ids.tobytes()
+        shared, partner, place = self._most_shared(ids, key)
         number, length = len(self.samples), len(ids)
-        self._keys.insert(place, ids.tobytes())
+        self._keys.insert(place, key)
         self._sorted.insert(place, number)
         # After the last sample of the subtree that it joins.
         at = self._order.index(partner) + 1 if shared else number
@@ -160,11 +166,11 @@ class TreeRow:
         }
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    def _most_shared(self, ids: Int64Array) -> tuple[int, int, int]:
+    def _most_shared(self, ids: Int64Array, key: bytes) -> tuple[int, int, int]:
         """Return how many tokens are shared with the row, a sample that shares them, and the place
-        of the tokens in ``_keys``.
+        of their bytes, the ``key``, in ``_keys``.
         """
-        place = bisect_left(self._keys, ids.tobytes())
+        place = bisect_left(self._keys, key)
         shared, partner = 0, -1
         for neighbor in range(max(place - 1, 0), min(place + 1, len(self._keys))):
             other = np.frombuffer(self._keys[neighbor], dtype=np.int64)
@@ -178,35 +184,41 @@ class TreeRow:
         return shared, partner, place
 
 
-class TokenBudgetBatcher(IterableDataset[list[Any]]):
+class TokenBudgetBatcher(IterableDataset[list[TreeRow]]):
     """Batcher of a stream of rollouts: rows of samples, one row for each process, within a budget
     of tokens.
 
     TRL closes all rows when one sample fits into none of them; here ``window`` samples are planned
-    together, so that rows are full and have about the same cost. A sample above the budget is
-    dropped with a warning and counted in ``metrics``, as in TRL; so is a sample without tokens, on
-    which TRL 1.16 fails. Samples at the end of the stream that are too few for a row of each
-    process, fewer than the processes, are dropped with a warning.
+    together, so that rows are full and have about the same cost. Rows keep both limits of TRL:
+    tokens, of which shared ones count once, and targets. A sample above the budget is dropped with
+    a warning and counted in ``metrics``, as in TRL; so is a sample without tokens, on which TRL 1.16
+    fails. Samples at the end of the stream that are too few for a row of each process, fewer than
+    the processes, are dropped with a warning.
+
+    A sample waits until its window is full: with a window above the samples of a step it is staler
+    than TRL assumes when it checks its age.
 
     Args:
-        dataset: rollouts, dictionaries with ``input_ids``.
+        dataset: rollouts, dictionaries with ``input_ids`` and ``completion_mask``.
         num_processes: data-parallel ranks.
-        token_budget: maximum tokens of a row.
+        token_budget: maximum tokens of a row, and maximum targets.
         metrics: TRL's lists by name.
         window: samples that are planned together, rounded up to a multiple of the processes; a
             last, shorter window is planned too.
-        cost: see ``plan_step``.
+        cost: model of the cost that is balanced.
 
     Raises:
         SettingsError: a window or a number of processes below 1.
 
-    Yields a list of ``num_processes`` rows at a time: of TRL's ``TreeRow`` if TRL has it, otherwise
-        lists of samples.
+    Yields a list of ``num_processes`` rows at a time, each a ``TreeRow``.
 
-    >>> rollouts = [{"input_ids": [0] * length} for length in (3, 3, 5, 6, 1, 1)]
-    >>> batches = TokenBudgetBatcher(rollouts, num_processes=2, token_budget=7, metrics={}, rows_of=list)
-    >>> [[sum(len(sample["input_ids"]) for sample in row) for row in rows] for rows in batches]
-    [[6, 6], [3, 4]]
+    >>> rollouts = [
+    ...     {"input_ids": np.array(ids), "completion_mask": np.ones(len(ids), dtype=int), "group_id": 0}
+    ...     for ids in ([1, 2, 3, 4], [8, 9], [1, 2, 3, 5])
+    ... ]
+    >>> batches = TokenBudgetBatcher(rollouts, num_processes=1, token_budget=10, metrics={})
+    >>> [[row.tokens.tolist() for row in rows] for rows in batches]
+    [[[1, 2, 3, 4, 8, 9, 3, 5]]]
     """
 
     def __init__(
@@ -217,8 +229,7 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
         metrics: dict[str, list[float]],
         *,
         window: int = 1024,
-        cost: StepCost | None = None,
-        rows_of: Any = None,
+        cost: CostModel = COST_OF_TRL,
     ) -> None:
         self.dataset = dataset
         self.num_processes = whole_number("num_processes", num_processes, minimum=1)
@@ -230,9 +241,8 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
             -(-whole_number("window", window, minimum=1) // self.num_processes) * self.num_processes
         )
         self.cost = cost
-        self._rows_of = rows_of or _row
 
-    def __iter__(self) -> Iterator[list[Any]]:
+    def __iter__(self) -> Iterator[list[TreeRow]]:
         samples: list[dict[str, Any]] = []
         for sample in self.dataset:
             length = len(sample["input_ids"])
@@ -267,16 +277,25 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
             yield from self._rows(samples, step)
 
     def _plan(self, samples: list[dict[str, Any]]) -> StepPlan:
-        lengths = np.array([len(sample["input_ids"]) for sample in samples])
+        tokens = [_array(sample["input_ids"]) for sample in samples]
+        prefixes = find_step_prefixes(tokens, least=1)
+        # Samples of a row share one token less than they have in common.
+        prefixes = replace(prefixes, shared=np.maximum(prefixes.shared - 1, 0))
         return plan_step(
-            lengths, capacity=self.token_budget, dp_world_size=self.num_processes, cost=self.cost
+            [len(ids) for ids in tokens],
+            capacity=self.token_budget,
+            dp_world_size=self.num_processes,
+            cost=self.cost,
+            budgets={"loss_tokens": self.token_budget},
+            loss_tokens=[int(sample["completion_mask"].sum()) for sample in samples],
+            prefixes=prefixes,
         )
 
-    def _rows(self, samples: list[dict[str, Any]], step: StepPlan) -> Iterator[list[Any]]:
+    def _rows(self, samples: list[dict[str, Any]], step: StepPlan) -> Iterator[list[TreeRow]]:
         by_rank = [step.micro_batches(rank) for rank in range(self.num_processes)]
         for number in range(step.num_micro_batches):
             yield [
-                self._rows_of([samples[sample] for sample in rows[number].tolist()])
+                _row([samples[sample] for sample in sorted(rows[number].tolist())])
                 for rows in by_rank
             ]
 
