@@ -1,5 +1,7 @@
 """Steps whose samples share prefixes: every law of a step, counted on the distinct prefixes of each micro-batch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,7 +28,11 @@ def test_micro_batches_hold_their_distinct_prefixes(seed, ranks, room, step):
     """Nothing over the capacity, nothing lost, nothing empty; tokens and costs are the ones that brute force counts."""
     ids = forest_of_samples(seed)
     capacity = max(map(len, ids)) + room * UNIT // 3
-    settings = {"capacity": capacity, "dp_world_size": ranks, "barrier": "step" if step else "micro_batch"}
+    settings: dict[str, Any] = {
+        "capacity": capacity,
+        "dp_world_size": ranks,
+        "barrier": "step" if step else "micro_batch",
+    }
     if len(ids) < ranks:
         with pytest.raises(InvalidLengthsError, match=f"{len(ids)} sample"):
             planned(ids, **settings)
@@ -121,7 +127,12 @@ def test_targets_are_not_shared():
     """A budget of targets counts each sample's, though its tokens are shared."""
     ids = [np.repeat([1, tail], UNIT) for tail in (2, 3, 4, 5)]
     lengths, targets = [2 * UNIT] * 4, [UNIT] * 4
-    settings = {"capacity": 110, "dp_world_size": 1, "prefixes": find_step_prefixes(ids), "loss_tokens": targets}
+    settings: dict[str, Any] = {
+        "capacity": 110,
+        "dp_world_size": 1,
+        "prefixes": find_step_prefixes(ids),
+        "loss_tokens": targets,
+    }
     assert plan_step(lengths, **settings).num_micro_batches == 2
     settings["prefixes"] = find_step_prefixes(ids, least=1)
     assert plan_step(lengths, **settings).num_micro_batches == 1
@@ -136,7 +147,7 @@ def test_a_shared_amount_is_counted_once():
         np.arange(4), np.array([0, 80, 80, 80], np.int32), 1, {"patches": np.array([0, 64, 64, 64], np.int32)}
     )
     table = LengthTable({"tokens": np.full(4, 100), "patches": np.full(4, 64)}, prefixes=prefixes)
-    settings = {"capacity": 1000, "dp_world_size": 1, "budgets": {"patches": 64}}
+    settings: dict[str, Any] = {"capacity": 1000, "dp_world_size": 1, "budgets": {"patches": 64}}
     assert plan_step(table, **settings, prefixes=table.prefixes).num_micro_batches == 1
     assert plan_step(table, **settings).num_micro_batches == 4
     cost = CostModel(linear=1, quadratic=0, encoder_linear=10)
@@ -156,6 +167,10 @@ def test_a_shared_amount_is_counted_once():
     ids=["other samples", "too long", "groups", "cost", "ranks"],
 )
 def test_refusals_name_the_way_out(change, error, words):
-    settings = {"capacity": 10, "dp_world_size": 1, "prefixes": Prefixes(np.arange(3), np.array([0, 4, 4], np.int32))}
+    settings: dict[str, Any] = {
+        "capacity": 10,
+        "dp_world_size": 1,
+        "prefixes": Prefixes(np.arange(3), np.array([0, 4, 4], np.int32)),
+    }
     with pytest.raises(error, match=words):
         plan_step([5, 5, 5], **settings | change)

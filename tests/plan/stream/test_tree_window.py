@@ -1,6 +1,7 @@
 """Streams of samples that share their beginnings: the promises of a window, and the packs as trees."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from brimful.errors import InvalidLengthsError, SettingsError, StateError
 from brimful.plan.stream.lookahead import Lookahead, StreamPacks
 from tests.rl.step_forests import UNIT, counted, forest_of_samples
 
-SETTINGS = {"capacity": 9 * UNIT, "size": 12, "max_wait": 30, "share": "prefixes", "least_shared": 1}
+SETTINGS: dict[str, Any] = {"capacity": 9 * UNIT, "size": 12, "max_wait": 30, "share": "prefixes", "least_shared": 1}
 
 
 def fed(planner, ids, first=0):
