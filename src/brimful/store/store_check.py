@@ -13,6 +13,7 @@ from brimful.base.wording import counted
 from brimful.errors import CorruptFileError, UnfinishedStoreError
 from brimful.plan import Plan
 from brimful.store.shards import Pack, ShardReader, StreamLog, checked_file
+from brimful.store.tree_check import tree_fault
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ def check_store(
     """Read every byte of a store and check it.
 
     Hashes, row checksums and running sums are compared with the log, and every segment with the
-    plan, if given. Referenced files are compared with the packed fingerprints.
+    plan, if given. Packs of trees must be in canonical form, with every sample once. Referenced
+    files are compared with the packed fingerprints.
 
     Args:
         directory: of the packs.
@@ -69,6 +71,7 @@ def check_store(
                 f"{store.url}: the plan next to the packs is not the one they were written from"
             )
     num_packs = num_tokens = 0
+    has_trees = False
     sample_ids: list[SampleIds] = []
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
@@ -90,18 +93,25 @@ def check_store(
                             f"{path}: row {row} does not hold the segments of pack "
                             f"{num_packs + row} of the plan"
                         )
+                    if pack.tree is not None and (fault := tree_fault(pack)):
+                        raise CorruptFileError(f"{path}: row {row} holds no tree: {fault}")
                     attached.check(pack, f"{path}: row {row}")
                     num_tokens += len(pack)
                     sample_ids.append(np.unique(pack.sample_ids))
+                    has_trees |= pack.tree is not None
             num_packs += record.packs
             progress.advance(record.packs, tokens=record.tokens)
     if (num_packs, num_tokens) != (end.packs, end.tokens):
         raise CorruptFileError(
             f"{store.url} holds {num_packs:,} packs, its end counts {end.packs:,}"
         )
-    # A split sample is in several packs and counts once.
-    num_samples = len(np.unique(np.concatenate(sample_ids))) if sample_ids else 0
-    return StoreCheck(len(records), num_packs, num_tokens, num_samples, attached.num_checked)
+    # A split sample is in several packs and counts once. Samples of trees are whole.
+    names, counts = np.unique(np.concatenate([[], *sample_ids]), return_counts=True)
+    if has_trees and (counts > 1).any():
+        raise CorruptFileError(
+            f"{store.url} holds sample {int(names[counts > 1][0])} in several trees"
+        )
+    return StoreCheck(len(records), num_packs, num_tokens, len(names), attached.num_checked)
 
 
 def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:
