@@ -20,7 +20,7 @@ def tree_fault(pack: Pack) -> str:
     >>> from brimful.testing.toys import toy_tree
     >>> pack = toy_tree([[5, 6, 7], [5, 6, 8]])
     >>> tree_fault(pack), tree_fault(replace(pack, starts=np.array([0, 2, 0])))
-    ('', 'segment 2 begins at depth 0 and its trunk ends at 2')
+    ('', 'segment 2 begins at depth 0 instead of 2')
     """
     tree = pack.tree
     assert tree is not None

@@ -89,6 +89,20 @@ def test_masks_of_windows_and_of_shared_prefixes():
     assert "shared prefixes" in str(diagnose({**batch, "parent_ids": row([0] * 9)}))
 
 
+def test_batches_of_trees_are_told():
+    """A branch goes on from the depth of its trunk, and its first token is trained: neither is a fault."""
+    names = ("input_ids", "labels", "position_ids")
+    rows = ([5, 6, 7, 8, 9, 0], [-100, 6, 7, 8, 9, -100], [0, 1, 2, 2, 3, 0])
+    batch = dict(zip(names, map(row, rows), strict=True))
+    tree = {"parents": torch.tensor([-1, 0, 0, -1]), "tree_out": torch.tensor([5, 5, 3, 5, 5, 6])}
+    terms = {"loss_index": torch.tensor([0, 1, 1, 3]), "loss_targets": torch.tensor([6, 7, 8, 9])}
+    for form in (batch, {**without(batch, "labels"), **terms}):
+        report = diagnose({**form, **tree}, samples=[[5, 6, 7], [5, 6, 8, 9]])
+        assert not report.findings, str(report)
+        (line,) = [line for line in report.lines if line.topic == "isolation"]
+        assert line.text == "not judged: trees: tree_out says which samples have shared prefixes"
+
+
 def test_a_part_of_a_row_is_not_judged():
     """Ranks of sequence parallelism have the boundaries of the whole row."""
     part = {name: RIGHT[name][:, :10] for name in ("input_ids", "labels")}

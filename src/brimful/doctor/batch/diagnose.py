@@ -75,7 +75,8 @@ def diagnose(
         for prefix in _prefixes_of(item)
     ]
     findings = list(_findings_of(cases))
-    if samples is not None:
+    is_read = not any(case.view.why_unread for case in cases)
+    if samples is not None and is_read:
         if isinstance(samples, int):
             findings += check_number(cases, whole_number("samples", samples, minimum=0))
         else:

@@ -149,7 +149,7 @@ class BatchView:
                         "longer row"
                     )
         if tree := self.words_with(Role.TREE):
-            return f"{tree[0]} makes a tree of samples with shared prefixes"
+            return f"trees: {tree[0]} says which samples have shared prefixes"
         return ""
 
     @property

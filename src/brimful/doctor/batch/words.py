@@ -72,7 +72,10 @@ _NAMES: dict[Role, tuple[str, ...]] = {
     ),
     Role.TAIL: ("tail_padding_length", "right_padding_length"),
     Role.DIVISOR: ("num_items_in_batch", "batch_num_tokens", "num_loss_tokens"),
-    Role.TREE: ("parent_ids", "tree_kv_index", "prev_map", "node_of_token"),
+    Role.TREE: (
+        *("tree_out", "tree_in", "parents", "parent_ids", "tree_kv_index", "prev_map"),
+        "node_of_token",
+    ),
 }
 """Names by meaning, the commonest first. A prefix such as ``chosen_`` is taken off before."""
 
