@@ -159,8 +159,10 @@ def pack_step(
             target_weights = None if weights is None else np.repeat(weights[rows], lengths)
         else:
             trees = step.trees.micro_batch(dp_rank * step.num_micro_batches + number)
-            pack = _tree_of(trees, dict(zip(samples, zip(ids, masks, strict=True), strict=True)))
-            of_samples = tuple(_once(column, pack) for column in of_samples)
+            pack, places = _tree_of(
+                trees, dict(zip(samples, zip(ids, masks, strict=True), strict=True))
+            )
+            of_samples = tuple(_once(column, pack, places) for column in of_samples)
             target_weights = None if weights is None else _mean_weights(weights[rows], pack)
         extras = PackExtras(
             loss_weights=None if target_weights is None else target_weights.astype(np.float32),
@@ -170,8 +172,11 @@ def pack_step(
     return packs
 
 
-def _tree_of(trees: StepTrees, samples: Mapping[int, tuple[TokenIds, LossMask]]) -> Pack:
-    """Assemble the trees of a micro-batch from the tokens and targets of its samples.
+def _tree_of(
+    trees: StepTrees, samples: Mapping[int, tuple[TokenIds, LossMask]]
+) -> tuple[Pack, Ragged]:
+    """Assemble the trees of a micro-batch from the tokens and targets of its samples, and return the
+    places of each sample too.
 
     Raises:
         CollateError: samples that differ from the planned ones, in length or in what they share.
@@ -198,10 +203,10 @@ def _tree_of(trees: StepTrees, samples: Mapping[int, tuple[TokenIds, LossMask]])
             f"sample {int(sample_ids[pack.tree.ends[row]])} has another token {token} than the "
             "samples that share it in the plan: find prefixes in the samples that are packed"
         )
-    return pack
+    return pack, places
 
 
-def _once(column: Column, pack: Pack) -> Column:
+def _once(column: Column, pack: Pack, places: Ragged) -> Column:
     """Return a column of a tree with one value for each token of its row, from a column of all
     tokens of its samples.
 
@@ -210,7 +215,6 @@ def _once(column: Column, pack: Pack) -> Column:
     """
     tree = pack.tree
     assert tree is not None
-    places = tree.places(pack.cu_seqlens)
     values = np.full((len(pack), *column.values.shape[1:]), column.fill, column.values.dtype)
     values[places.values] = column.values
     numbers = np.arange(len(places.values))
