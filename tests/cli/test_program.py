@@ -29,7 +29,20 @@ LITERAL_FLAG = re.compile(r"(?<![\w-])(--[a-z{]|-o\b)")
 
 PYTHON_ONLY = frozenset(
     {
-        *("assign", "barrier", "beyond", "cache_bytes", "count", "dialect", "fit", "group", "groups_share", "layout"),
+        *(
+            "assign",
+            "attn_implementation",
+            "barrier",
+            "beyond",
+            "cache_bytes",
+            "cost",
+            "count",
+            "dialect",
+            "fit",
+            "group",
+            "groups_share",
+            "layout",
+        ),
         *("arrive_seconds", "beta", "branch", "domains", "job", "mean", "place", "plan", "rank"),
         *("label_smoothing", "loss_type", "parts", "segment_multiple_of"),
         *("media_maker", "multiple_of", "normaliser", "on_bad_medium", "on_corrupt", "pad_to", "position_start"),

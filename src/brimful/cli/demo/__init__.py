@@ -42,6 +42,14 @@ _TURNS_OF_TREES = (4, 20)
 
 @command()
 @grouped(
+    "What to show",
+    click.option(
+        "--trees",
+        is_flag=True,
+        help="A sample for each answer: what they share is packed once, and trained once.",
+    ),
+)
+@grouped(
     "Output",
     click.option(
         "-o",
@@ -50,11 +58,6 @@ _TURNS_OF_TREES = (4, 20)
         help="Directory for the files; kept (default: a temporary one).",
     ),
     click.option("--keep", is_flag=True, help="Keep the temporary directory."),
-)
-@click.option(
-    "--trees",
-    is_flag=True,
-    help="One sample for each answer; what they share is packed once, and trained once.",
 )
 @json_option
 def demo(output: str | None, keep: bool, trees: bool, as_json: bool) -> None:
