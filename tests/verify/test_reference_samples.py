@@ -11,7 +11,9 @@ from brimful import PackCollator  # noqa: E402
 from brimful.encode.encoded import EncodedSample  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.serve import SampleCount, TokenBudgetBatches  # noqa: E402
+from brimful.testing.toys import toy_tree  # noqa: E402
 from brimful.verify.bench import verify_packing  # noqa: E402
+from brimful.verify.drawn_samples import few_of  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 from brimful.verify.reference_samples import ReferenceSamples  # noqa: E402
 
@@ -105,3 +107,11 @@ def test_rows_of_every_kind_are_packed_right():
     """The model on each sample alone, and all of them in one batch: boundaries from lengths, positions and masks."""
     report = verify_packing(tiny_model("qwen2"), PackCollator(pad_to=32), PLAIN, attention="sdpa")  # type: ignore[arg-type]
     assert report.verdict == "PASS: packing is right with sdpa"
+
+
+def test_packs_of_trees_are_refused():
+    """Their segments are not samples: each right batch would be accused."""
+    with pytest.raises(SettingsError, match="packs of trees, whose segments are not samples"):
+        ReferenceSamples([toy_tree([[5, 6, 7], [5, 6, 8]])])
+    with pytest.raises(SettingsError, match="packs of trees"):
+        few_of([toy_tree([[5, 6, 7], [5, 6, 8]])], vocab=99, max_tokens=40)

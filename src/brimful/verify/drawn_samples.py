@@ -14,6 +14,7 @@ from brimful.collate.extras import PackExtras
 from brimful.errors import SettingsError
 from brimful.media import MediaKind
 from brimful.store.shards import Pack, assemble_pack
+from brimful.verify.reference_samples import without_tree
 
 _LENGTHS = (7, 12, 1, 20, 5, 13)
 """Tokens of each random sample: odd and even, a single one, more than windows and convolutions of
@@ -80,10 +81,10 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
     leave room for others.
 
     Raises:
-        SettingsError: no packs, or fewer than two segments in all.
+        SettingsError: no packs, packs of trees, or fewer than two segments in all.
     """
     small_packs = []
-    for pack in islice(packs, 2):
+    for pack in map(without_tree, islice(packs, 2)):
         room = max_tokens // 2
         ids, masks = [], []
         for start, stop in pairwise(pack.cu_seqlens.tolist()):
@@ -107,7 +108,7 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
     """
-    first_packs = list(islice(packs, _PACKS_WITH_MEDIA))
+    first_packs = list(map(without_tree, islice(packs, _PACKS_WITH_MEDIA)))
     segments = [
         (length, number, segment)
         for number, pack in enumerate(first_packs)

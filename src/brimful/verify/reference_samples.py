@@ -76,6 +76,20 @@ class Change:
 UNCHANGED = Change(-1)
 
 
+def without_tree(pack: Pack) -> Pack:
+    """Return a pack; refuse one whose segments are not samples.
+
+    Raises:
+        SettingsError: a pack of trees.
+    """
+    if pack.tree is not None:
+        raise SettingsError(
+            f"these are packs of trees, whose segments are not samples, and verify compares samples: "
+            f"give it flat packs of the same samples, {setting('share', 'none')}"
+        )
+    return pack
+
+
 class ReferenceSamples:
     """Features for a collator, with the segments that they hold.
 
@@ -100,7 +114,9 @@ class ReferenceSamples:
             raise SettingsError(
                 "nothing to verify: give at least two samples, or one pack of several"
             )
-        self._features = list(features)
+        self._features = [
+            without_tree(feature) if isinstance(feature, Pack) else feature for feature in features
+        ]
         self._media_maker = media_maker
         segments = [
             segment
