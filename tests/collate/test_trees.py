@@ -59,3 +59,12 @@ def test_a_dialect_without_words_for_trees_refuses_them():
     """Its trainer would take each segment for a sample: positions that begin anywhere, and no trunk."""
     with pytest.raises(CollateError, match='dialect="trl" has no words for packs of trees'):
         PackCollator(dialect="trl")([toy_tree([[1, 2], [1, 3]])])
+
+
+@pytest.mark.parametrize("branch", ["fork", "index"])
+def test_weights_of_samples_add_up(branch):
+    """The first sample has targets 6 7, the second 6 8 9 9: each counts 1 in all."""
+    pack = toy_tree([[5, 6, 7], [5, 6, 8, 9, 9]])
+    batch = PackCollator(dialect="dense_mask", branch=branch, loss_weights="sample")([pack])
+    weights = batch["loss_weights"].reshape(-1).tolist()
+    assert [weight for weight in weights if weight] == [0.75, 0.5, 0.25, 0.25, 0.25]

@@ -18,7 +18,7 @@ from brimful.collate.dialects import DIALECTS, dialect_of
 from brimful.collate.extras import PackExtras
 from brimful.collate.features import Feature, as_packs, check_vocabulary
 from brimful.collate.layout import lay_out
-from brimful.collate.loss import Normaliser, token_weights
+from brimful.collate.loss import Normaliser, segment_weights, token_weights
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
 from brimful.collate.trees.branch import Branch
@@ -255,4 +255,10 @@ class PackCollator:
 
 
 def _token_weights(batch: PackedBatch, *, normaliser: Normaliser) -> Float32Array:
-    return token_weights(batch.labels, batch.cu_seqlens, batch.num_segments, normaliser)
+    tree = batch.tree
+    if tree is None:
+        return token_weights(batch.labels, batch.cu_seqlens, batch.num_segments, normaliser)
+    # A shared token has the sum of the weights of the samples that train it.
+    weights = segment_weights(tree.sample_targets, normaliser)
+    ranges = tree.target_ranges(batch.cu_seqlens)
+    return ranges.sums(weights, len(batch.labels)).astype(np.float32)
