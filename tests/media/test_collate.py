@@ -14,7 +14,7 @@ from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.collate import MediaFeatures
 from brimful.media.families import open_family
 from brimful.media.medium import MediaContainer
-from brimful.testing.toys import toy_pack
+from brimful.testing.toys import toy_pack, toy_tree
 
 
 @pytest.fixture
@@ -101,6 +101,17 @@ def test_positions_of_a_pack_are_those_of_its_samples():
     assert MediaFeatures(None, "qwen2-vl")._positions(pack_of(MediaKind.VIDEO, grid=(2, 4, 2), **item)).shape == (3, 8)
     with pytest.raises(CollateError, match="sample 8: a medium has 6 tokens at token 1, where"):
         features._positions(pack_of(MediaKind.IMAGE, grid=(1, 4, 6), **item))
+
+
+def test_positions_of_a_branch_go_on_after_the_picture_of_its_trunk():
+    """A picture of 4 tokens takes 2 positions in Qwen2-VL: the answers after it begin at 3, not at 0 nor at their depth 5."""
+    pack = toy_tree([[1, 9, 9, 9, 9, 2, 3], [1, 9, 9, 9, 9, 4]])
+    medium = Medium(MediaKind.IMAGE, "a.png")
+    image = PlacedMedium(medium, start=1, length=4, num_tokens=4, segment=0, grid=(1, 4, 4))
+    features = MediaFeatures(None, "qwen2-vl")
+    positions = features._positions(replace(pack, attachments=(image,)))
+    assert positions[:, 5:].tolist() == [[3, 4, 3]] * 3
+    assert positions[1].tolist() == [0, 1, 1, 2, 2, 3, 4, 3]
 
 
 def sample_of(types, **arrays):

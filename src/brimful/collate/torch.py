@@ -18,11 +18,12 @@ from brimful.collate.dialects import DIALECTS, dialect_of
 from brimful.collate.extras import PackExtras
 from brimful.collate.features import Feature, as_packs, check_vocabulary
 from brimful.collate.layout import lay_out
-from brimful.collate.loss import Normaliser, segment_weights, token_weights
+from brimful.collate.loss import Normaliser, token_weights
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
 from brimful.collate.trees.branch import Branch
 from brimful.collate.trees.fork import forked_features
+from brimful.collate.trees.shared_targets import SharedTargets, summed_weights
 from brimful.errors import CollateError, SettingsError
 from brimful.store.shards import Pack
 
@@ -49,7 +50,8 @@ class PackCollator:
         pad_token_id: token of the padding.
         vocab_size: refuse token ids outside the vocabulary; not checked if None.
         loss_weights: weight of each target: name of a normalizer (``"sample"``, ``"sqrt"``, as in
-            ``collate.loss``), or a function from a batch to ``float32[T]``; None for 1.
+            ``collate.loss``), or a function from a batch to ``float32[T]``; None for 1. Of trees it
+            sees the samples as a flat row.
         position_start: position of the first token of a segment, such as 2 for RoBERTa.
         mrope: give batches of text four rows of positions too: text first, then time, height and
             width. Models with such positions (Qwen2-VL and similar) need them to isolate samples.
@@ -57,6 +59,8 @@ class PackCollator:
         branch: form of the loss of trees, at the branches of a trunk. ``"fork"``: each branch
             repeats the last token of its trunk, so that labels stay one for each token. ``"index"``:
             the batch names the place that predicts each target. ``Branch`` explains both.
+        shared_targets: weight of a target of a tree that several samples train: ``"sum"`` of their
+            weights, as in flat packs; or their ``"mean"``, so that it counts once.
         media: makes the pixels, spectrograms and positions of packs with media:
             ``media.collate.MediaFeatures``. For plain samples, which already have features, it
             makes the positions.
@@ -84,6 +88,7 @@ class PackCollator:
         position_start: int = 0,
         mrope: bool = False,
         branch: Branch | str = Branch.FORK,
+        shared_targets: SharedTargets | str = SharedTargets.SUM,
         media: Callable[[Pack], PackExtras] | None = None,
     ) -> None:
         self.dialect = dialect_of(dialect)
@@ -103,6 +108,7 @@ class PackCollator:
         self._position_start = position_start
         self._mrope = mrope
         self._branch = choice_of(Branch, branch, argument="branch")
+        self._shared_targets = choice_of(SharedTargets, shared_targets, argument="shared_targets")
         self.media = media
         if position_start and not self.dialect.any_start:
             raise SettingsError(
@@ -235,8 +241,19 @@ class PackCollator:
                 for batch in batches
             ]
         if self._loss_weights is not None:
-            batches = [replace(batch, loss_weights=self._loss_weights(batch)) for batch in batches]
-        return [self._branch.apply(batch) for batch in batches] if has_trees else batches
+            weigh = self._loss_weights
+            batches = [
+                replace(
+                    batch,
+                    loss_weights=weigh(batch)
+                    if batch.tree is None
+                    else summed_weights(batch, weigh),
+                )
+                for batch in batches
+            ]
+        if not has_trees:
+            return batches
+        return [self._branch.apply(batch, self._shared_targets) for batch in batches]
 
     def _row_padding(self, rows: Sequence[Sequence[Pack]]) -> Padding:
         """Return padding that gives all rows the length of the longest, plus the dialect's spare
@@ -255,10 +272,4 @@ class PackCollator:
 
 
 def _token_weights(batch: PackedBatch, *, normaliser: Normaliser) -> Float32Array:
-    tree = batch.tree
-    if tree is None:
-        return token_weights(batch.labels, batch.cu_seqlens, batch.num_segments, normaliser)
-    # A shared token has the sum of the weights of the samples that train it.
-    weights = segment_weights(tree.sample_targets, normaliser)
-    ranges = tree.target_ranges(batch.cu_seqlens)
-    return ranges.sums(weights, len(batch.labels)).astype(np.float32)
+    return token_weights(batch.labels, batch.cu_seqlens, batch.num_segments, normaliser)

@@ -13,10 +13,18 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from brimful import PackCollator
 from brimful.collate import Padding, lay_out
-from brimful.collate.dialects.flex_attention import block_mask_of, document_mask_mod, to_flex_attention
+from brimful.collate.dialects.flex_attention import (
+    block_mask_of,
+    document_mask_mod,
+    to_flex_attention,
+    tree_block_mask,
+    tree_mask_mod,
+)
+from brimful.collate.dialects.masks import tree_mask
 from brimful.testing.contracts import DialectContract
-from brimful.testing.toys import toy_pack
+from brimful.testing.toys import toy_pack, toy_tree
 from tests.collate.dialects.reading import I32, TEXT, between, changes, count_labels, pairs
+from tests.store.shards.test_tree import SAMPLES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and its compiler; as errors they would break it
 
@@ -89,3 +97,27 @@ def test_flex_attention_sees_what_the_dense_mask_sees():
     flex = flex_attention(query, key, value, block_mask=blocks)
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=dense)
     assert (flex - expected).abs().max() < 1e-5
+
+
+@given(SAMPLES, st.sampled_from([None, 1, 3, 6]), st.sampled_from([2, 4, 8]))
+def test_blocks_of_trees_are_those_of_torch(samples, window, block):
+    """Full and partial, with and without a window along the path; two trees and the padding."""
+    tokens, masks = zip(*samples, strict=True)
+    collate = PackCollator(dialect="flex_attention", branch="index", padding=Padding(multiple_of=8))
+    batch = collate([toy_tree(tokens, masks), toy_tree(tokens)])
+    tree_out, positions = batch["tree_out"], batch["position_ids"][0]
+    size = len(tree_out)
+    ours = tree_block_mask(tree_out, positions=positions, window=window, block_size=block)
+    mask_mod = tree_mask_mod(tree_out, positions, window)
+    theirs = create_block_mask(mask_mod, None, None, size, size, device="cpu", BLOCK_SIZE=block)
+    for kind in ("kv", "full_kv"):
+        counts = getattr(theirs, f"{kind}_num_blocks")
+        assert torch.equal(getattr(ours, f"{kind}_num_blocks"), counts)
+        for row, number in enumerate(counts[0, 0].tolist()):
+            ours_row, theirs_row = (getattr(mask, f"{kind}_indices")[0, 0, row, :number] for mask in (ours, theirs))
+            assert ours_row.tolist() == theirs_row.tolist(), kind
+    places = torch.arange(size)
+    dense = mask_mod(places, places, places[:, None], places)
+    near = tree_mask(tree_out) & (positions[:, None] - positions < (window or size))
+    assert dense.equal(near)
+    assert batch["block_mask"].shape == (1, 1, size, size)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
+import numpy as np
+
 from brimful.collate.batch import PackedBatch
-from brimful.collate.trees.fork import with_single_labels
+from brimful.collate.trees.fork import on_first_copies, with_single_labels
 from brimful.collate.trees.loss_terms import loss_terms
+from brimful.collate.trees.shared_targets import SharedTargets, num_training_samples
 
 
 class Branch(str, Enum):
@@ -28,8 +31,19 @@ class Branch(str, Enum):
     the hidden states before the head, are gathered once for each target.
     """
 
-    def apply(self, batch: PackedBatch) -> PackedBatch:
-        """Return a row of trees with its loss in this form."""
+    def apply(self, batch: PackedBatch, shared_targets: SharedTargets) -> PackedBatch:
+        """Return a row of trees with its loss in this form.
+
+        Args:
+            batch: with the sums of the weights of its samples.
+            shared_targets: weight of a target that several samples train.
+        """
+        weights, counts = batch.loss_weights, num_training_samples(batch)
+        assert weights is not None
         if self is Branch.FORK:
-            return with_single_labels(batch)
-        return replace(batch, loss_terms=loss_terms(batch))
+            weights, counts = (on_first_copies(batch, values) for values in (weights, counts))
+            batch = with_single_labels(batch)
+        if shared_targets is SharedTargets.MEAN:
+            weights = weights / np.maximum(counts, np.float32(1))
+        batch = replace(batch, loss_weights=weights)
+        return batch if self is Branch.FORK else replace(batch, loss_terms=loss_terms(batch))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.base.ragged import offsets_of, ranges
-from brimful.base.typing import IGNORE_INDEX, Int32Array, Int64Array
+from brimful.base.typing import IGNORE_INDEX, Float32Array, Int32Array, Int64Array
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.extras import PackExtras
@@ -157,26 +157,39 @@ def _first_of(numbers: Int64Array) -> Int64Array:
 
 
 def with_single_labels(batch: PackedBatch) -> PackedBatch:
-    """Give the weights of a repeated token to its first copy in a row of forks, and no label to the
-    others.
+    """Leave the label of a repeated token to its first copy in a row of forks.
 
     The first copy follows the token that predicts it. The arrays of the batch are changed.
     """
-    tree, weights = batch.tree, batch.loss_weights
-    assert tree is not None
-    assert weights is not None
-    (segments,) = np.nonzero((batch.lengths > 0) & (tree.parents >= 0))
-    parents = tree.parents[segments]
-    first = batch.cu_seqlens[parents + 1]
-    copies = batch.cu_seqlens[segments]
-    is_copy = first != copies
-    first, copies = first[is_copy], copies[is_copy]
+    first, copies = _copies(batch)
     labels = batch.labels
     is_target = labels[copies] != IGNORE_INDEX
     labels[first[is_target]] = labels[copies[is_target]]
-    np.add.at(weights, first, weights[copies])
-    labels[copies], weights[copies] = IGNORE_INDEX, 0
+    labels[copies] = IGNORE_INDEX
     return batch
+
+
+def on_first_copies(batch: PackedBatch, values: Float32Array) -> Float32Array:
+    """Return values of targets of a row of forks, ``float32[T]``, with the sum of all copies of a
+    token at the first, and 0 at the others.
+    """
+    first, copies = _copies(batch)
+    sums = values.copy()
+    np.add.at(sums, first, values[copies])
+    sums[copies] = 0
+    return sums
+
+
+def _copies(batch: PackedBatch) -> tuple[Int64Array, Int64Array]:
+    """Return the place of the first copy, and the place of the copy, for each copy of a repeated
+    token that is not the first.
+    """
+    assert batch.tree is not None
+    (segments,) = np.nonzero((batch.lengths > 0) & (batch.tree.parents >= 0))
+    first = batch.cu_seqlens[batch.tree.parents[segments] + 1]
+    copies = batch.cu_seqlens[segments]
+    is_copy = first != copies
+    return first[is_copy], copies[is_copy]
 
 
 def forked_features(

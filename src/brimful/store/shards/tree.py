@@ -89,14 +89,6 @@ class PackTree:
         """Targets of all samples."""
         return int((self.spans[1::2] - self.spans[::2]).sum())
 
-    @property
-    def sample_targets(self) -> Int64Array:
-        """Targets of each sample: ``int64[num_samples]``."""
-        owners = np.repeat(np.arange(self.num_samples), self.span_sizes)
-        sizes = self.spans[1::2] - self.spans[::2]
-        counts = np.bincount(owners, weights=sizes, minlength=self.num_samples)
-        return counts.astype(np.int64)
-
     def paths(self) -> Ragged:
         """Return the segments of each sample, from its root: ``int64``, one row for each sample.
 
