@@ -2,7 +2,7 @@
 step.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,8 @@ from brimful.errors import CollateError, SettingsError
 __all__ = [
     "SegmentLosses",
     "aggregate",
+    "batch_loss_sum",
+    "batch_weight",
     "global_sum",
     "packed_loss_sum",
     "per_sample_loss",
@@ -68,6 +70,43 @@ def packed_loss_sum(
     if len(weights) != len(nll):
         raise CollateError(f"{len(weights):,} loss weights were given for {len(nll):,} tokens")
     return (nll * (weights if labels_shifted else shift_left(weights, 0.0))).sum()
+
+
+def batch_loss_sum(logits: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
+    """Return Σ w·nll of a batch for Transformers, in either form of the loss of trees.
+
+    Divide it by Σ w of the step (``batch_weight``), as with ``packed_loss_sum``.
+
+    Args:
+        logits: ``[B, T, V]``; or ``[M, V]`` if the batch has ``loss_index``: logits of the hidden
+            states ``hidden[0, loss_index]``, which saves the head of all other tokens.
+        batch: from ``PackCollator``, with labels that are not shifted, or with ``loss_index``.
+
+    >>> batch = {"loss_index": torch.tensor([0, 0]), "loss_targets": torch.tensor([0, 1]), "loss_weights": torch.ones(2)}
+    >>> round(float(batch_loss_sum(torch.tensor([[[0.0, 9.0]]]), batch)), 3)
+    9.0
+    """
+    if "loss_index" not in batch:
+        # Rows are joined into one; the first label of a row is ignored.
+        return packed_loss_sum(
+            logits, batch["labels"].flatten(), loss_weights=batch.get("loss_weights")
+        )
+    terms = logits if logits.dim() == 2 else logits[0, batch["loss_index"]]
+    return packed_loss_sum(
+        terms, batch["loss_targets"], loss_weights=batch["loss_weights"], labels_shifted=True
+    )
+
+
+def batch_weight(batch: Mapping[str, Any]) -> torch.Tensor:
+    """Return Σ w of the targets of a batch, as ``batch_loss_sum`` weighs them: a float32 scalar.
+
+    >>> float(batch_weight({"labels": torch.tensor([[-100, 3, -100, 4]])}))
+    2.0
+    """
+    weights = batch.get("loss_weights")
+    if weights is None:
+        weights = batch["labels"] != IGNORE_INDEX
+    return weights.sum(dtype=torch.float32)
 
 
 def per_sample_loss(
@@ -335,7 +374,7 @@ def _chunks(logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
     least one token.
     """
     size = max(1, _CHUNK_LOGITS // max(1, logits.shape[-1]))
-    for begin in range(0, len(logits), size):
+    for begin in range(0, max(1, len(logits)), size):
         tokens = slice(begin, begin + size)
         yield tokens, logits[tokens]
 
@@ -357,7 +396,8 @@ def _align(
     boundary.
     """
     token_logits, flat = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).to(logits.device)
-    if len(token_logits) != len(flat) or not len(flat):
+    # A row of trees without a target has no terms, whose labels count as shifted.
+    if len(token_logits) != len(flat) or not (len(flat) or labels_shifted):
         raise CollateError(
             f"logits of {len(token_logits):,} tokens and {len(flat):,} labels must be of one "
             "length, at least 1"

@@ -18,6 +18,7 @@ from brimful.collate.loss_torch import SegmentLosses, per_sample_loss, tree_samp
 from brimful.collate.torch import PackCollator
 from brimful.collate.trees.loss_terms import targets_of_samples
 from brimful.errors import CollateError, SettingsError
+from brimful.integrations.trainers.loss_weights import replace_loss
 from brimful.preferences.losses import PreferenceLosses, preference_loss
 from brimful.preferences.references import ReferenceLogps
 from brimful.store.shards import Pack
@@ -184,27 +185,11 @@ def train_with(
     if reference_model is not None:
         reference_model.eval().requires_grad_(False)
 
-    def compute_loss(
-        model: Any,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
-    ) -> Any:
-        device = inputs["input_ids"].device
-        num_rows = (
-            count_rows([inputs], device) if num_items_in_batch is None else num_items_in_batch
-        )
+    def loss_of(model: Any, inputs: dict[str, Any]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         losses = losses_of(model, inputs)
-        # Gradients are averaged over ranks, and the count covers all ranks: their number undoes the
-        # average.
-        loss = losses.sum() * (trainer.accelerator.num_processes / num_rows)
-        return (loss, {"losses": losses}) if return_outputs else loss
+        return losses.sum(), {"losses": losses}
 
-    trainer.compute_loss = compute_loss
-    trainer._get_num_items_in_batch = count_rows
-    # Trainer divides by the micro-batches of a step, unless the caller's function has already
-    # divided.
-    trainer.compute_loss_func = compute_loss
+    replace_loss(trainer, count_rows, loss_of)
 
 
 class PreferenceCollator(RowsCollator):

@@ -289,7 +289,7 @@ def test_the_loss_of_the_model_has_the_weights():
     _, expected = alone(tiny_model("qwen3"), samples)
     count = float(batch["loss_weights"].sum())
     assert float(model(**batch).loss) == pytest.approx(expected / count, rel=1e-5)
-    assert float(model(**batch, num_items_in_batch=torch.tensor(10.0)).loss) == pytest.approx(expected / 10, rel=1e-5)
+    assert float(model(**batch, num_items_in_batch=10.0).loss) == pytest.approx(expected / 10, rel=1e-5)
     with pytest.raises(SettingsError, match="its trainer divides by the number of labels"):
         model(**batch, num_items_in_batch=torch.tensor(10))
     empty = PackCollator()([toy_tree([[5, 6], [5, 7]], [[True, False]] * 2)])

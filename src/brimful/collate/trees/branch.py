@@ -44,6 +44,6 @@ class Branch(str, Enum):
             weights, counts = (on_first_copies(batch, values) for values in (weights, counts))
             batch = with_single_labels(batch)
         if shared_targets is SharedTargets.MEAN:
-            weights = weights / np.maximum(counts, np.float32(1))
+            weights = (weights / np.maximum(counts, 1)).astype(np.float32)
         batch = replace(batch, loss_weights=weights)
         return batch if self is Branch.FORK else replace(batch, loss_terms=loss_terms(batch))

@@ -22,6 +22,8 @@ __all__ = [
     "packed_for_lightning",
     "packed_for_transformers",
     "packed_for_trl",
+    "use_loss_weights",
+    "use_tree_attention",
 ]
 
 if TYPE_CHECKING:
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
     )
     from brimful.integrations.trainers.evaluation import SampleLosses, evaluate_samples, one_by_one
     from brimful.integrations.trainers.lightning import packed_for_lightning
+    from brimful.integrations.trainers.loss_weights import use_loss_weights
     from brimful.integrations.trainers.refused_settings import check_arguments
     from brimful.integrations.trainers.transformers import packed_for_transformers
+    from brimful.integrations.trainers.tree_attention import use_tree_attention
     from brimful.integrations.trainers.trl import packed_for_trl
 
 __getattr__ = at_first_use(
@@ -42,8 +46,10 @@ __getattr__ = at_first_use(
         "attention": ("AttentionChoice", "choose_attention", "collator_for"),
         "evaluation": ("SampleLosses", "evaluate_samples", "one_by_one"),
         "lightning": ("packed_for_lightning",),
+        "loss_weights": ("use_loss_weights",),
         "refused_settings": ("check_arguments",),
         "transformers": ("packed_for_transformers",),
+        "tree_attention": ("use_tree_attention",),
         "trl": ("packed_for_trl",),
     },
 )

@@ -361,21 +361,19 @@ def weighted_loss(
         labels: ``int64[B, T]``, not shifted.
         *arguments: the size of the vocabulary, unread.
         loss_weights: ``float32[B, T]``; 1 at every target if None.
-        num_items_in_batch: Σ w of the step.
+        num_items_in_batch: Σ w of the step, a number such as from ``global_sum``.
         **options: of other losses, unread.
 
     Raises:
-        SettingsError: weights, and a divisor that counts targets.
+        SettingsError: weights, and the divisor of a trainer, which counts labels.
     """
-    is_count = isinstance(num_items_in_batch, int) or (
-        torch.is_tensor(num_items_in_batch) and not num_items_in_batch.is_floating_point()
-    )
     if loss_weights is None:
         loss_weights = (labels != IGNORE_INDEX).to(torch.float32)
-    elif is_count and not (isinstance(num_items_in_batch, int) and num_items_in_batch == 1):
+    elif torch.is_tensor(num_items_in_batch):
+        # A trainer counts labels; ``global_sum`` of weights is a number.
         raise SettingsError(
             "the batch has loss_weights, and its trainer divides by the number of labels: call "
-            "brimful.integrations.trainers.transformers.use_loss_weights(trainer)"
+            "brimful.integrations.trainers.use_loss_weights(trainer)"
         )
     labels, weights = labels.clone(), loss_weights
     # Rows are joined into one: the last token of a row does not predict the first of the next.
