@@ -24,7 +24,7 @@ from brimful.collate import (  # noqa: E402
 from brimful.errors import BrimfulError, SettingsError  # noqa: E402
 from brimful.store.shards import assemble_pack  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
-from brimful.testing.toys import toy_pack  # noqa: E402
+from brimful.testing.toys import toy_pack, toy_tree  # noqa: E402
 from tests.collate.dialects.reading import F32, pack_with_image  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and its compiler; as errors they would break it
@@ -253,6 +253,24 @@ def test_every_key_is_in_the_docs(name):
     assert name in sections, f"docs/dialects.md has no section `{name}`"
     missing = [key for key in reader_of(name).shapes if f"`{key}`" not in sections[name]]
     assert not missing, f"docs/dialects.md, section `{name}`, lacks {missing}"
+
+
+@pytest.mark.parametrize("branch", ["fork", "index"])
+@pytest.mark.parametrize(
+    "name", ["transformers", "flex_attention", "dense_mask", "dense_mask_additive", "magi_attention"]
+)
+def test_every_key_of_trees_is_in_the_docs(name, branch):
+    """In the section of trees, or of the dialect."""
+    try:
+        batch = PackCollator(dialect=name, branch=branch)([toy_tree([[5, 6, 7], [5, 6, 8]])])
+    except BrimfulError:
+        return
+    text = DOCS.read_text()
+    section = re.search(r"^## Trees\n(.*?)(?=^## )", text, flags=re.MULTILINE | re.DOTALL)
+    own = re.search(rf"^## `{name}`\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    assert section is not None
+    assert own is not None
+    assert not [key for key in batch if f"`{key}`" not in section[1] + own[1]]
 
 
 def test_the_docs_name_no_other_dialect():

@@ -31,12 +31,14 @@ class LossTerms:
         targets: ``int64[M]``: the token.
         weights: ``float32[M]``: sum of the weights of the samples that train it.
         samples: ``int64[M]``: the first sample that trains it, by its number in the batch.
+        places: ``int64[M]``, ascending: the place of the target.
     """
 
     index: Int64Array
     targets: Int64Array
     weights: Float32Array
     samples: Int64Array
+    places: Int64Array
 
 
 @dataclass(slots=True, eq=False)  # not frozen: freezing costs a tenth of the time of a whole batch

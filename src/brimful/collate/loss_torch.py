@@ -106,7 +106,8 @@ def batch_weight(batch: Mapping[str, Any]) -> torch.Tensor:
     weights = batch.get("loss_weights")
     if weights is None:
         weights = batch["labels"] != IGNORE_INDEX
-    return weights.sum(dtype=torch.float32)
+    weight: torch.Tensor = weights.sum(dtype=torch.float32)
+    return weight
 
 
 def per_sample_loss(

@@ -89,3 +89,15 @@ def test_columns_keep_the_value_of_a_first_token(branch):
     (batch,) = PackCollator(branch=branch, pad_to=6).rows([(pack, PackExtras(columns=(column,)))])
     expected = {"fork": [9, 2, 3, 2, 4, 9], "index": [9, 2, 3, 4, 9, 9]}
     assert batch.column("old_logps").values.tolist() == expected[branch]
+
+
+def test_columns_of_targets_go_with_the_terms():
+    """One value for each of ``loss_targets``; values of tokens stay one for each place."""
+    pack = toy_tree([[5, 6, 7], [5, 6, 8]], [[True, False, True]] * 2)
+    targets = Column("old_logps", np.array([1, 2, 3, 4], dtype=np.float32))
+    tokens = Column("routes", np.array([1, 2, 3, 4], dtype=np.float32), place="token")
+    collate = PackCollator(dialect="dense_mask", branch="index")
+    batch = collate([(pack, PackExtras(columns=(targets, tokens)))])
+    assert batch["loss_targets"].tolist() == [7, 8]
+    assert batch["old_logps"].tolist() == [3, 4]
+    assert batch["routes"].tolist() == [[1, 2, 3, 4]]

@@ -137,7 +137,9 @@ def test_weights_of_samples_in_flat_packs(tmp_path):
     total = sum(float(batch_loss_sum(model(**batch).logits, batch)) for batch in batches)
     expected = total / float(sum(map(batch_weight, batches)))
     assert losses(trainer) == pytest.approx([expected], abs=1e-5)
-    assert losses(trainer_of(tmp_path / "theirs", flat(), collator=collator, max_steps=1)) != pytest.approx([expected], abs=1e-3)
+    assert losses(trainer_of(tmp_path / "theirs", flat(), collator=collator, max_steps=1)) != pytest.approx(
+        [expected], abs=1e-3
+    )
 
 
 def test_balance_losses_of_experts_stay(tmp_path):
@@ -171,4 +173,3 @@ def test_evaluation_divides_by_its_own_weights(tmp_path):
     with torch.no_grad():
         expected = float(trainer.model.eval()(**batch).loss)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-5)
-

@@ -12,6 +12,7 @@ import torch
 from brimful.base.tokenized_media import Media
 from brimful.base.typing import IGNORE_INDEX, Float32Array, Labels
 from brimful.collate.batch import PackedBatch
+from brimful.collate.columns import ColumnPlace
 from brimful.collate.extras import join_media
 from brimful.collate.padding import shift_labels, shift_left
 from brimful.collate.trees.visibility import tree_out
@@ -198,21 +199,26 @@ def other_tensors(
     """Return weights of the loss if any is not 1, columns by name, and media.
 
     Weights and columns are ``[1, T, …]``, or ``[T, …]`` if the dialect is flat. Weights and columns
-    of targets are shifted with the labels, so that all are at the token that predicts.
+    of targets are shifted with the labels, so that all are at the token that predicts. In a batch
+    with terms of the loss, columns of targets have one value for each term: ``[M, …]``.
 
     Args:
         batch: the batch.
         weights: key of the weights; empty if the dialect always has weights, which it adds then.
         labels_shifted, flat: of the dialect.
     """
-    arrays = {}
-    if weights and batch.loss_weights is not None and batch.loss_terms is None:
+    arrays, terms = {}, batch.loss_terms
+    if weights and batch.loss_weights is not None and terms is None:
         arrays[weights] = shifted_weights(batch) if labels_shifted else batch.target_weights
+    of_terms = {}
     for column in batch.columns:
+        if terms is not None and column.place is ColumnPlace.TARGET:
+            of_terms[column.name] = torch.from_numpy(column.values[terms.places])
+            continue
         arrays[column.name] = (
             column.shifted(batch.cu_seqlens) if labels_shifted else column
         ).values
     tensors = {
         name: torch.from_numpy(array) if flat else row(array) for name, array in arrays.items()
     }
-    return {**tensors, **media_tensors(batch.media)}
+    return {**tensors, **of_terms, **media_tensors(batch.media)}

@@ -33,6 +33,7 @@ def loss_terms(batch: PackedBatch) -> LossTerms:
         batch.labels[targets],
         batch.target_weights[targets],
         samples[targets],
+        targets,
     )
 
 
