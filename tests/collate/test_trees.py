@@ -48,6 +48,9 @@ def test_two_trees_in_a_row_are_two_rows(samples):
 def test_trees_and_other_packs_are_not_one_batch():
     with pytest.raises(CollateError, match="packs of trees and other packs"):
         lay_out([toy_tree([[1, 2], [1, 3]]), toy_pack([3])])
+    for packs in ([toy_tree([[1, 2], [1, 3]]), toy_pack([3])], [toy_pack([3]), toy_tree([[1, 2], [1, 3]])]):
+        with pytest.raises(CollateError, match="packs of trees and other packs"):
+            PackCollator()(packs)
 
 
 def test_branches_continue_without_a_gap():

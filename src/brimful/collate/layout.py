@@ -60,8 +60,10 @@ def lay_out(
     )
     # The writer fills every array up to the end of the current pack, so nothing is written twice.
     first_segment = end = num_loss_tokens = longest = 0
+    has_trees = False
     for pack in packs:
         ids, mask, cu_seqlens = pack.input_ids, pack.loss_mask, pack.cu_seqlens
+        has_trees = has_trees or pack.tree is not None
         num_targets, longest_of_pack, end = write(ids, mask, cu_seqlens, first_segment, end, row)
         if end < 0:
             raise _contradiction(pack)
@@ -99,7 +101,7 @@ def lay_out(
         real_lengths=real_lengths[:-1],
         max_seqlen=max_seqlen,
     )
-    if any(pack.tree is not None for pack in packs):
+    if has_trees:
         batch = _with_tree(batch, packs)
     return batch if extras is None else with_extras(batch, packs, extras)
 

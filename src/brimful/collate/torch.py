@@ -213,7 +213,8 @@ class PackCollator:
         ]
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
-        has_trees = any(pack.tree is not None for pack in packs)
+        # The layout refuses a batch of trees and other packs.
+        has_trees = packs[0].tree is not None
         if has_trees and self._branch is Branch.FORK:
             packs, extras = forked_features(packs, extras)
         fill, start = self.pad_token_id, self._position_start

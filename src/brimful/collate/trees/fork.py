@@ -195,11 +195,14 @@ def _copies(batch: PackedBatch) -> tuple[Int64Array, Int64Array]:
 def forked_features(
     packs: Sequence[Pack], extras: Sequence[PackExtras | None] | None
 ) -> tuple[list[Pack], list[PackExtras | None] | None]:
-    """Return the forks of packs of trees, with their extras.
+    """Return the forks of packs of trees, with their extras; packs that are not all trees
+    unchanged.
 
     Raises:
         CollateError: see ``fork_of``.
     """
+    if any(pack.tree is None for pack in packs):
+        return list(packs), None if extras is None else list(extras)
     forks = [fork_of(pack) for pack in packs]
     if extras is None:
         return [fork.pack for fork in forks], None
