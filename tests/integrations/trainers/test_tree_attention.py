@@ -170,6 +170,23 @@ def test_a_flat_row_is_right_too(family):
     torch.testing.assert_close(model(**inputs).logits, plain(**inputs).logits, **CLOSE)
 
 
+def test_checkpoints_of_layers_and_autocast_change_nothing():
+    """Layers that are computed again get the runs again; in bfloat16 the loss is near."""
+    packs, samples = two_trees()
+    model = tiny_model("qwen3")
+    batch, _ = batch_for(model, "brimful_tree", "index", packs)
+    inputs = {key: value for key, value in batch.items() if not key.startswith("loss_")}
+    _, expected = alone(tiny_model("qwen3"), samples)
+    model.train()
+    model.gradient_checkpointing_enable()
+    loss = loss_of(model(**inputs).logits[0], batch)
+    loss.backward()
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = loss_of(model(**inputs).logits[0].float(), batch)
+    assert float(loss) == pytest.approx(expected, rel=2e-2)
+
+
 def _bottom_right(q, k, v, cu_q, cu_k, max_q, max_k, *, scale, window):
     """A kernel with the arguments of flash attention: causal from the bottom right."""
     outputs = []

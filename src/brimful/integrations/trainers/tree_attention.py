@@ -178,10 +178,14 @@ def tree_attention(
             "model.set_attn_implementation('sdpa') for generation"
         )
     queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
+    if torch.is_autocast_enabled(query.device.type):
+        # Norms of queries and keys return float32, which flash attention does not take.
+        dtype = torch.get_autocast_dtype(query.device.type)
+        queries, keys, values = (part.to(dtype) for part in (queries, keys, values))
     if runs.kv_index is not None:
         keys, values = (part.index_select(0, runs.kv_index) for part in (keys, values))
     layer = _Layer(dropout, scaling, sliding_window, options.get("softcap"), options.get("s_aux"))
-    kernel = _flash_kernel(query.device, query.dtype, layer)
+    kernel = _flash_kernel(query.device, queries.dtype, layer)
     attend = _attend_by_runs if kernel is None else kernel
     return attend(queries, keys, values, runs, layer)[None], None
 
