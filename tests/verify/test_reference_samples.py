@@ -109,9 +109,36 @@ def test_rows_of_every_kind_are_packed_right():
     assert report.verdict == "PASS: packing is right with sdpa"
 
 
-def test_packs_of_trees_are_refused():
-    """Their segments are not samples: each right batch would be accused."""
-    with pytest.raises(SettingsError, match="packs of trees, whose segments are not samples"):
-        ReferenceSamples([toy_tree([[5, 6, 7], [5, 6, 8]])])
-    with pytest.raises(SettingsError, match="packs of trees"):
-        few_of([toy_tree([[5, 6, 7], [5, 6, 8]])], vocab=99, max_tokens=40)
+def test_samples_of_trees_are_paths():
+    """A shared part is there once for all samples, and changes in all of them."""
+    samples = ReferenceSamples([toy_tree([[5, 6, 7], [5, 6, 8], [9]]), toy_tree([[5, 6]])])
+    assert [segment.parts for segment in samples.segments] == [(0, 1), (0, 2), (3,), (4,)]
+    assert [samples.samples_of(part) for part in range(4)] == [[0, 1], [0], [1], [2]]
+    assert [samples.depth_of(part, 1) for part in range(4)] == [0, None, 2, None]
+    assert samples.name_of(0) == "the trunk of samples 0, 1 (2 tokens)"
+    changed = samples.changed({0: np.array([3, 4])})
+    assert [segment.ids.tolist() for segment in changed] == [[3, 4, 7], [3, 4, 8], [9], [5, 6]]
+    assert samples.copies({2: np.array([1])})[0].input_ids.tolist() == [5, 6, 7, 1, 9]
+
+
+def test_a_collator_of_trees_shares_what_plain_samples_share():
+    """By their tokens alone: media and labels are for the checks."""
+    rows = [{"input_ids": ids} for ids in ([5, 6, 7, 8], [5, 6, 9], [5, 6, 7, 8], [4])]
+    samples = ReferenceSamples(rows, trees=True)
+    assert [segment.parts for segment in samples.segments] == [(0, 1), (0, 2), (0, 1), (3,)]
+    assert [part.tolist() for part in samples.parts] == [[5, 6], [7, 8], [9], [4]]
+    copies = samples.copies({1: np.array([3, 2])})
+    assert [copy["input_ids"] for copy in copies] == [[5, 6, 3, 2], [5, 6, 9], [5, 6, 3, 2], [4]]
+
+
+def test_few_of_a_tree_is_a_tree():
+    """Segments are cut, and their depths and targets follow."""
+    masks = [[True] * 9, [False] * 5 + [True] * 3, [True] * 7]
+    (pack,) = few_of([toy_tree([[5] * 9, [5] * 5 + [6] * 3, [5] * 5 + [7] * 2], masks)], vocab=6, max_tokens=40)
+    assert pack.input_ids.tolist() == [5, 5, 5, 5, 0, 0, 1, 1]
+    assert pack.starts.tolist() == [0, 2, 2, 2]
+    assert [segment.labels.tolist() for segment in ReferenceSamples([pack]).segments] == [
+        [-100, 5, 5, 5],
+        [-100, -100, 0, 0],
+        [-100, 5, 1, 1],
+    ]

@@ -9,15 +9,27 @@ import torch
 
 from brimful.base.checks import check_type
 from brimful.errors import BrimfulError, SettingsError
+from brimful.integrations.trainers.tree_attention import TREE_ATTENTION
 from brimful.store.shards import Pack
 from brimful.verify.checks import check_batch
 from brimful.verify.checks.isolation import check_isolation, check_padding_moves_nothing
 from brimful.verify.checks.labels import check_inputs_unmodified
-from brimful.verify.checks.parity import check_backward, check_parity, check_weights
+from brimful.verify.checks.parity import (
+    check_backward,
+    check_parity,
+    check_passes,
+    check_weights,
+)
 from brimful.verify.diagnosis import diagnose_leak, explain_parity, is_random, way_out_of_refusal
-from brimful.verify.drawn_samples import long_samples
+from brimful.verify.drawn_samples import (
+    long_samples,
+    long_trees,
+    random_samples,
+    random_trees,
+)
 from brimful.verify.modes import (
     IMPLEMENTATIONS,
+    TREE_IMPLEMENTATIONS,
     NotSupported,
     current_implementation,
     evaluating,
@@ -25,6 +37,7 @@ from brimful.verify.modes import (
     preserved,
     training,
     using,
+    with_weighted_loss,
 )
 from brimful.verify.reference_samples import MediaMaker, ReferenceSamples
 from brimful.verify.setup import PackingSetup
@@ -48,8 +61,9 @@ cause.
 def verify_packing(
     model: Any,
     collator: Callable[[list[Any]], Mapping[str, Any]],
-    samples: Sequence[Pack | Mapping[str, Any]],
+    samples: Sequence[Pack | Mapping[str, Any]] | None = None,
     *,
+    trees: bool = False,
     attention: str | Iterable[str] | None = None,
     tolerance: float | None = None,
     gradients: bool = True,
@@ -65,6 +79,11 @@ def verify_packing(
         batch     a a a a | b b | 0 0                 the same, below the tolerance
         changed   A A A A | b b | 0 0                 b has not moved
 
+    In packs of trees, and in trees that the collator makes, a sample is the path to one segment.
+    Then one segment changes at a time, all samples that have it must move after it, and nothing
+    else may. A model of Transformers gets the masks of ``masks_of``, unless the batch has its own,
+    or ``use_tree_attention``; and the loss that reads ``loss_weights``.
+
     Each failure is explained by experiment: the batch is repaired in one respect after another
     until the leak stops. Except for the first check of isolation, all runs are in training mode
     with dropout off. The model is
@@ -77,9 +96,10 @@ def verify_packing(
             ``DataCollatorWithFlattening``, ``PackCollator``, or yours.
         samples: what the collator takes: mappings with ``input_ids`` and perhaps ``labels`` (not
             shifted), ``position_ids`` (``[rows, n]``, mRoPE) or ``seq_lengths``; or packs. A few
-            short ones are enough.
+            short ones are enough. Random ones if None, with ``trees`` packs of trees.
+        trees: the collator makes trees of samples; packs of trees need not say it.
         attention: implementations to try, by the names of Transformers; all of ``IMPLEMENTATIONS``
-            if None.
+            if None, of ``TREE_IMPLEMENTATIONS`` with trees.
         tolerance: largest relative difference. If None, by dtype for parity, 1e-5 in fp32 and 6e-2
             in bf16; and for isolation what right runs measure: nothing, or rounding where experts
             share a batch.
@@ -104,22 +124,26 @@ def verify_packing(
         check_type("collator", collator, (), "a function of a list of samples", call)
     if next(model.parameters(), None) is None:
         raise SettingsError("the model has no parameters: give a torch module")
+    if samples is None:
+        vocab = model.get_input_embeddings().num_embeddings
+        samples = random_trees(vocab) if trees else random_samples(vocab)
+    media_maker = getattr(collator, "media", None) if media_maker is None else media_maker
+    reference = ReferenceSamples(samples, media_maker, trees=trees)
     if attention is None:
-        attention = dict.fromkeys([*IMPLEMENTATIONS, current_implementation(model)])
+        known = TREE_IMPLEMENTATIONS if reference.has_trees else IMPLEMENTATIONS
+        attention = dict.fromkeys([*known, current_implementation(model)])
     names = [attention] if isinstance(attention, str) else list(attention)
     if not names:
         raise SettingsError("attention is empty: name at least one implementation, such as sdpa")
-    media_maker = getattr(collator, "media", None) if media_maker is None else media_maker
-    setup = PackingSetup(
-        model, collator, ReferenceSamples(samples, media_maker), tolerance, gradients
-    )
-    with preserved(model):
+    setup = PackingSetup(model, collator, reference, tolerance, gradients)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(preserved(model))
+        if reference.has_trees:
+            stack.enter_context(with_weighted_loss(model))
         findings = [check_inputs_unmodified(setup), *check_batch(setup)]
         if setup.batch.layout.certain:
             if not setup.samples.has_media:
-                findings = _with_long_samples(
-                    setup, findings, as_packs=isinstance(samples[0], Pack)
-                )
+                findings = _with_long_samples(setup, findings, samples[0])
             for name in names:
                 findings += _check_attention(setup, name, findings)
     # The last implementation that passed is the way out for the ones that cannot run.
@@ -142,14 +166,19 @@ def verify_packing(
     )
 
 
-def _with_long_samples(
-    setup: PackingSetup, findings: list[Finding], *, as_packs: bool
-) -> list[Finding]:
+def _with_long_samples(setup: PackingSetup, findings: list[Finding], example: Any) -> list[Finding]:
     """Repeat the checks of arrays with samples that no model is run on, and insert findings that
     fail only there.
     """
     tokens = [token for segment in setup.samples.segments for token in segment.ids.tolist()]
-    long = replace(setup, samples=ReferenceSamples(long_samples(tokens, as_packs=as_packs)))
+    is_pack = isinstance(example, Pack)
+    if is_pack and example.tree is not None:
+        samples = ReferenceSamples(long_trees(tokens))
+    else:
+        samples = ReferenceSamples(
+            long_samples(tokens, as_packs=is_pack), trees=setup.samples.has_trees
+        )
+    long = replace(setup, samples=samples)
     try:
         long_findings = check_batch(long)
     except Exception:  # rows of a fixed length refuse them, in any way
@@ -174,6 +203,14 @@ def _check_attention(
         finding for finding in earlier_findings if finding.attention in ("", attention)
     ]
     findings: list[Finding] = []
+    if attention == TREE_ATTENTION and setup.batch.kwargs.get("tree_kv_index") is None:
+        way_out = "PackCollator(dialect='transformers')"
+        return [
+            replace(
+                not_supported("attention", "the batch has no runs (tree_kv_index)", way_out),
+                attention=attention,
+            )
+        ]
     try:
         with using(setup.model, attention):
             for finding in _run_checks(setup, related_findings):
@@ -227,6 +264,9 @@ def _run_checks(setup: PackingSetup, related_findings: list[Finding]) -> Iterato
         with evaluating(setup.model):
             parity = _check_parity(setup, [*findings, finding])
     yield from parity
+    if setup.samples.has_trees and not is_random(setup):
+        with _refusals(setup, "the packed batch"):
+            yield check_passes(setup)
 
 
 def _check_isolation(setup: PackingSetup, check: str, earlier_findings: list[Finding]) -> Finding:

@@ -19,6 +19,7 @@ difference vanish.
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ import torch
 
 from brimful.base.typing import Int64Array
 from brimful.errors import BrimfulError
+from brimful.verify.checks.boundaries import check_boundaries
 from brimful.verify.checks.isolation import Leak, measure_leaks, movement_in_rows
 from brimful.verify.checks.parity import check_parity, check_weights
 from brimful.verify.checks.positions import check_positions, position_rows
@@ -33,6 +35,7 @@ from brimful.verify.locate import CollatedBatch
 from brimful.verify.modes import LOW_PRECISIONS, experiment, first_sentence, in_float32
 from brimful.verify.reference_samples import Change
 from brimful.verify.setup import PackingSetup
+from brimful.verify.tree_rows import right_attention
 from brimful.verify.verify_report import Diagnosis, Finding, joined
 
 _ONE_PER_ROW = "one sample per row (no packing) with this model"
@@ -131,14 +134,17 @@ def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
         return replace(batch, kwargs=kwargs)
 
     (repaired_leak,) = measure_leaks(setup, repaired, [leak.change])
+    repaired_leak = repaired_leak._replace(limit=leak.limit)
     # The changed sample must still move: a batch in which nothing does would look repaired.
-    return repaired_leak.size <= leak.limit < repaired_leak.own
+    return repaired_leak.size <= leak.limit < repaired_leak.own and not repaired_leak.is_cut
 
 
 def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
     """Return the repairs that are worth trying, likeliest first, with the cause if one stops the
     leak.
     """
+    if setup.samples.has_trees:
+        return _tree_repairs(setup)
     kwargs = setup.batch.kwargs
     repairs: list[tuple[_Repair, Diagnosis]] = []
     if kwargs.get("attention_mask") is not None:
@@ -181,6 +187,30 @@ def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
             )
         repairs.append((lambda batch: _right_boundaries(setup, batch), diagnosis))
     return repairs
+
+
+def _tree_repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
+    """Return the repairs of a row of trees: the depths of its tokens, and what each of them sees."""
+    positions, visibility = check_positions(setup), check_boundaries(setup)
+    return [
+        (
+            lambda batch: right_attention(setup.model, batch),
+            Diagnosis(
+                visibility.cause
+                or "the attention: with a mask or runs made from the paths of the samples it is "
+                "right, so the model does not see what tree_in and tree_out say",
+                visibility.way_out
+                or "PackCollator with use_tree_attention(model), or masks_of(batch, model.config)",
+            ),
+        ),
+        (
+            lambda batch: {"position_ids": _right_positions(setup, batch)},
+            Diagnosis(
+                positions.cause or "position_ids: with the samples' own positions it is right",
+                positions.way_out or "the position of a token is its depth",
+            ),
+        ),
+    ]
 
 
 def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagnosis:
@@ -247,11 +277,20 @@ def _has_mrope(setup: PackingSetup) -> bool:
     return any(isinstance(rope, dict) and "mrope_section" in rope for rope in ropes)
 
 
+def _text_positions(setup: PackingSetup, batch: CollatedBatch) -> Int64Array:
+    """Return ``int64[B, T]``: the place of each token in its sample, or in its run of padding."""
+    positions = np.arange(batch.ids.shape[1]) - _segment_starts(batch) + setup.position_start
+    if setup.samples.has_trees:
+        for _, place in batch.located:
+            positions[place.index] = np.arange(len(place.columns)) + setup.position_start
+    return positions
+
+
 def _right_positions(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
     """Return ``position_ids`` that number every sample as if alone: ``[B, T]``, or ``[4, B, T]``
     for mRoPE.
     """
-    text = np.arange(batch.ids.shape[1]) - _segment_starts(batch) + setup.position_start
+    text = _text_positions(setup, batch)
     if not _has_mrope(setup):
         return torch.from_numpy(text).to(setup.device)
     # Text is numbered alike in all rows; samples with media bring their own time, height and width.
@@ -259,7 +298,7 @@ def _right_positions(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
     for index, place in batch.located:
         positions = setup.samples.segments[index].positions
         if positions is not None:
-            rows[1:, place.row, place.start : place.stop] = positions[-3:]
+            rows[(slice(1, None), *place.index)] = positions[-3:]
     return torch.from_numpy(rows).to(setup.device)
 
 
@@ -303,6 +342,10 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
         return findings
     if is_random(setup):
         return _with_diagnosis(findings, _RANDOM)
+    if setup.samples.has_trees and any(item.check == "logits" for item in failures):
+        tree_diagnosis = _diagnosis_in_trees(setup)
+        if tree_diagnosis is not None:
+            return _with_diagnosis(findings, tree_diagnosis)
     in_rows = experiment(
         lambda: check_parity(setup, setup.per_sample_reference(), setup.in_rows())[0]
     )
@@ -349,6 +392,24 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
             finding = replace(finding, cause=cause, way_out=way_out)
         results.append(finding)
     return results
+
+
+def _diagnosis_in_trees(setup: PackingSetup) -> Diagnosis | None:
+    """Return the repair of a row of trees that makes its numbers those of the samples; None if none
+    does.
+    """
+    reference = setup.per_sample_reference()
+    repairs = _tree_repairs(setup)
+    for attempt in (repairs[:1], repairs[1:], repairs):
+        kwargs = dict(setup.batch.kwargs)
+        for repair, _ in attempt:
+            kwargs |= repair(setup.batch)
+        batch = replace(setup.batch, kwargs=kwargs)
+        parity = experiment(partial(check_parity, setup, reference, batch))
+        if parity is not None and parity[0][0].passed:
+            causes, ways_out = zip(*[diagnosis for _, diagnosis in attempt], strict=True)
+            return Diagnosis("; ".join(causes), "; ".join(ways_out))
+    return None
 
 
 def _with_diagnosis(findings: list[Finding], diagnosis: Diagnosis) -> list[Finding]:

@@ -3,18 +3,17 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise, zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from brimful.base.rng import generator
-from brimful.base.typing import IGNORE_INDEX
+from brimful.base.typing import IGNORE_INDEX, Int64Array
 from brimful.base.wording import setting
 from brimful.collate.extras import PackExtras
 from brimful.errors import SettingsError
 from brimful.media import MediaKind
-from brimful.store.shards import Pack, assemble_pack
-from brimful.verify.reference_samples import without_tree
+from brimful.store.shards import Pack, PackTree, assemble_pack, assemble_tree
 
 _LENGTHS = (7, 12, 1, 20, 5, 13)
 """Tokens of each random sample: odd and even, a single one, more than windows and convolutions of
@@ -26,6 +25,33 @@ _LONG_LENGTHS = (16_400, 3, 300)
 hold.
 """
 
+_Node: TypeAlias = tuple[int, int, Sequence["_Node"]]
+"""Tokens of a segment, samples that end with it, and its branches."""
+
+_TREES: tuple[tuple[_Node, ...], ...] = (
+    (
+        (
+            9,
+            0,
+            [
+                (5, 0, [(4, 1, [(3, 1, []), (10, 1, [])]), (7, 2, [])]),
+                (11, 1, []),
+                (1, 0, [(3, 1, []), (2, 1, [])]),
+            ],
+        ),
+        (11, 1, []),
+    ),
+    ((1, 1, [(6, 1, []), (13, 1, [])]),),
+)
+"""Two packs of trees: depths 0 to 3, segments shorter and longer than the windows of tiny models,
+a trunk of one token, a sample that is there twice.
+"""
+
+_LONG_TREES: tuple[_Node, ...] = (
+    (700, 1, [(150, 0, [(300, 1, []), (5, 1, [])]), (1, 1, [(600, 1, [])]), (900, 1, [])]),
+    (405, 1, []),
+)
+"""Trees that are laid out and not run."""
 
 _NUM_SPECIAL = 3
 """Token ids below the samples' own: padding, BOS and EOS of tiny models."""
@@ -53,6 +79,87 @@ def random_samples(vocab: int, *, seed: int = 0) -> list[dict[str, Any]]:
     return samples
 
 
+def random_trees(vocab: int, *, seed: int = 0) -> list[Pack]:
+    """Make two packs of trees of random tokens, up to three branches below another; about two of
+    three tokens are targets.
+
+    A sample ends where others go on, one is there twice, one shares nothing, and one token is a
+    trunk of its own.
+
+    >>> [(len(pack), pack.tree.num_samples, len(pack.flat())) for pack in random_trees(128)]
+    [(66, 8, 137), (20, 3, 27)]
+    """
+    stream = generator(seed=seed, epoch=0, purpose="trees to verify with")
+    lowest = min(_NUM_SPECIAL, vocab - 1)
+    return [
+        _pack_of_trees(
+            trees,
+            lambda count: stream.integers(count, below=max(1, vocab - lowest)) + lowest,
+            first,
+        )
+        for trees, first in zip(_TREES, (0, 100), strict=True)
+    ]
+
+
+def long_trees(tokens: Sequence[int]) -> list[Pack]:
+    """Make a pack of trees of these tokens, with trunks and branches longer than blocks of
+    attention.
+
+    >>> len(long_trees([5, 6, 7])[0])
+    3061
+    """
+    row = np.resize(np.asarray(tokens, dtype=np.int64), 4096)
+    return [_pack_of_trees(_LONG_TREES, lambda count: row[:count], 0)]
+
+
+def _pack_of_trees(
+    trees: Sequence[_Node], draw: Callable[[int], Int64Array], first_sample: int
+) -> Pack:
+    """Return a pack of trees; two of three tokens are targets, others in each sample.
+
+    Args:
+        trees: their roots.
+        draw: from a number to as many tokens.
+        first_sample: id of the first sample.
+    """
+    ids: list[Int64Array] = []
+    owners: list[int] = []
+    lengths: list[int] = []
+    parents: list[int] = []
+
+    def add(owner: int, length: int, parent: int) -> int:
+        owners.append(owner)
+        lengths.append(length)
+        parents.append(parent)
+        return len(owners) - 1
+
+    def grow(node: _Node, trunk: Int64Array, parent: int) -> None:
+        length, num_samples, branches = node
+        path = np.concatenate([trunk, draw(length)])
+        segment = add(-1, length, parent)
+        for number in range(num_samples):
+            ids.append(path)
+            if number:
+                add(len(ids) - 1, 0, segment)
+            else:
+                owners[segment] = len(ids) - 1
+        for branch in branches:
+            grow(branch, path, segment)
+        if not num_samples:
+            owners[segment] = owners[segment + 1]
+
+    for root in trees:
+        grow(root, np.zeros(0, dtype=np.int64), -1)
+    masks = [(np.arange(len(path)) + number) % 3 != 1 for number, path in enumerate(ids)]
+    return assemble_tree(
+        [ids[owner].astype(np.int32) for owner in owners],
+        [masks[owner] for owner in owners],
+        np.array(owners) + first_sample,
+        lengths,
+        parents,
+    )
+
+
 def long_samples(tokens: Sequence[int], *, as_packs: bool) -> list[Pack | dict[str, Any]]:
     """Make three samples of these tokens, one of them longer than a model is run on; every third is
     not a target.
@@ -78,14 +185,17 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
     vocabulary.
 
     Each pack gives up to half of the tokens. A segment longer than a fourth of them is cut, to
-    leave room for others.
+    leave room for others; of trees, longer than a sixteenth.
 
     Raises:
-        SettingsError: no packs, packs of trees, or fewer than two segments in all.
+        SettingsError: no packs, or fewer than two segments in all.
     """
     small_packs = []
-    for pack in map(without_tree, islice(packs, 2)):
+    for pack in islice(packs, 2):
         room = max_tokens // 2
+        if pack.tree is not None:
+            small_packs.append(_cut_tree(pack, room, max(2, max_tokens // 16), vocab))
+            continue
         ids, masks = [], []
         for start, stop in pairwise(pack.cu_seqlens.tolist()):
             length = min(stop - start, room, max(2, max_tokens // 4))
@@ -99,16 +209,78 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
     return _at_least_two(small_packs)
 
 
+def _cut_tree(pack: Pack, max_tokens: int, max_length: int, vocab: int) -> Pack:
+    """Return the first segments of a pack of trees, each cut; tokens modulo the vocabulary.
+
+    Samples whose segments are not all among them are cut off there.
+    """
+    tree = pack.tree
+    assert tree is not None
+    lengths = np.minimum(np.diff(pack.cu_seqlens), max_length)
+    count = max(1, int(np.searchsorted(np.cumsum(lengths), max_tokens, side="right")))
+    lengths, parents = lengths[:count], tree.parents[:count]
+    is_target = np.zeros((tree.num_samples, len(pack)), dtype=bool)
+    places = tree.places(pack.cu_seqlens)
+    targets = tree.target_places(places)
+    for sample in range(tree.num_samples):
+        is_target[sample, targets.row(sample)] = True
+    # A segment belongs to the sample that ends in its subtree first.
+    samples = np.searchsorted(tree.ends, np.arange(count))
+    paths: list[Int64Array] = []
+    for segment, parent in enumerate(parents.tolist()):
+        begin = int(pack.cu_seqlens[segment])
+        own_places = np.arange(begin, begin + lengths[segment])
+        paths.append(np.concatenate([paths[parent], own_places]) if parent >= 0 else own_places)
+    return assemble_tree(
+        [pack.input_ids[path] % vocab for path in paths],
+        [is_target[sample, path] for sample, path in zip(samples, paths, strict=True)],
+        pack.sample_ids[tree.ends[samples]],
+        lengths,
+        parents,
+    )
+
+
+def _whole_trees(pack: Pack, max_tokens: int) -> Pack:
+    """Return the trees at the beginning of a pack that have at most so many tokens, but at least
+    one.
+    """
+    tree = pack.tree
+    assert tree is not None
+    ends = tree.subtree_ends()[tree.parents < 0]
+    num_trees = int(np.searchsorted(pack.cu_seqlens[ends], max_tokens, side="right"))
+    end = int(ends[max(num_trees, 1) - 1])
+    num_samples = int(np.searchsorted(tree.ends, end))
+    num_spans = int(tree.span_sizes[:num_samples].sum())
+    tokens = slice(0, int(pack.cu_seqlens[end]))
+    return Pack(
+        pack.input_ids[tokens],
+        pack.loss_mask[tokens],
+        pack.cu_seqlens[: end + 1],
+        pack.sample_ids[:end],
+        pack.starts[:end],
+        tuple(item for item in pack.attachments if item.segment < end),
+        PackTree(
+            tree.parents[:end],
+            tree.ends[:num_samples],
+            tree.spans[: 2 * num_spans],
+            tree.span_sizes[:num_samples],
+        ),
+    )
+
+
 def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
     """Take whole segments of the first packs, the shortest with media and the shortest without, as
     at least two packs.
 
-    Media are not cut, so two samples are taken at any length; others while they fit.
+    Media are not cut, so two samples are taken at any length; others while they fit. Of packs of
+    trees, whole trees of the first two are taken.
 
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
     """
-    first_packs = list(map(without_tree, islice(packs, _PACKS_WITH_MEDIA)))
+    first_packs = list(islice(packs, _PACKS_WITH_MEDIA))
+    if any(pack.tree is not None for pack in first_packs):
+        return _at_least_two([_whole_trees(pack, max_tokens // 2) for pack in first_packs[:2]])
     segments = [
         (length, number, segment)
         for number, pack in enumerate(first_packs)
@@ -140,7 +312,7 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
 
 
 def _at_least_two(packs: list[Pack]) -> list[Pack]:
-    if sum(pack.num_segments for pack in packs) < 2:
+    if sum(pack.num_samples for pack in packs) < 2:
         raise SettingsError(
             "isolation needs at least two samples, and the packs have fewer: give other "
             f"{setting('packs')}"

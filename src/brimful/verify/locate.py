@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
+from brimful.base.typing import IGNORE_INDEX, BoolArray, Float64Array, Int64Array
 from brimful.errors import CollateError
 from brimful.verify.reference_samples import ReferenceSamples, Segment
 
@@ -32,16 +32,28 @@ _MAX_SEARCHED_SAMPLES = 400
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Row and columns of a sample."""
+    """Row and columns of a sample: from ``start`` to ``stop``, or those of its path in a tree.
+
+    Attributes:
+        row: of the batch.
+        start, stop: its first column, and the column after its last.
+        path: ``int64[n]``: the column of each of its tokens; None if they lie side by side.
+    """
 
     row: int
     start: int
     stop: int
+    path: Int64Array | None = None
 
     @property
-    def index(self) -> tuple[int, slice]:
+    def index(self) -> tuple[int, slice | Int64Array]:
         """Index of the sample's tokens in an array of ``[B, T]``."""
-        return self.row, slice(self.start, self.stop)
+        return self.row, slice(self.start, self.stop) if self.path is None else self.path
+
+    @property
+    def columns(self) -> Int64Array:
+        """``int64[n]``: the column of each token."""
+        return np.arange(self.start, self.stop) if self.path is None else self.path
 
 
 @dataclass(frozen=True)
@@ -80,18 +92,21 @@ def lay_out_markers(
         None if the collator refuses such tokens, or if a sample has none but media tokens.
     """
     fresh_tokens = (token for token in count() if token not in {*media_ids, *reserved_tokens})
-    marked_ids: list[Int64Array] = []
-    for segment in samples.segments:
-        ids = segment.ids.copy()
+    marked_parts: dict[int, Int64Array] = {}
+    for index, part in enumerate(samples.parts):
+        ids = part.copy()
         may_change = ~np.isin(ids, list(media_ids))
-        if not may_change.any():
-            return None
         ids[may_change] = list(islice(fresh_tokens, int(may_change.sum())))
-        marked_ids.append(ids)
+        marked_parts[index] = ids
+    marked_ids = [segment.ids for segment in samples.changed(marked_parts)]
+    if any(np.isin(ids, list(media_ids)).all() for ids in marked_ids):
+        return None
     try:
-        rows = collate_ids(samples.copies(dict(enumerate(marked_ids))))
+        rows = collate_ids(samples.copies(marked_parts))
     except Exception:  # a collator may refuse foreign tokens in any way it likes
         return None
+    if samples.has_trees:
+        return _lay_out_paths(rows, samples, marked_ids, media_ids)
     # A marker occurs once in the samples. Only a whole segment has a place; the markers of a part,
     # or of a repeat, stay among the fragments.
     fragments = np.isin(rows, np.concatenate(marked_ids)) & ~np.isin(rows, list(media_ids))
@@ -107,8 +122,84 @@ def lay_out_markers(
     return SampleLayout(tuple(places), tuple(repeats), fragments, True)
 
 
+def _lay_out_paths(
+    rows: Int64Array,
+    samples: ReferenceSamples,
+    marked_ids: Sequence[Int64Array],
+    media_ids: Collection[int],
+) -> SampleLayout:
+    """Find each sample's path by its markers, the last one first, in a row of trees or of samples.
+
+    A marker may occur several times: a branch may repeat the last token of its trunk, and samples
+    that share a trunk may lie one by one. The nearest before the next token of the sample is its
+    own.
+    """
+    width, flat = rows.shape[1], rows.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    sorted_ids, media = flat[order], list(media_ids)
+    places: list[Place | None] = []
+    is_used = np.zeros(len(flat), dtype=bool)
+    ends: set[int] = set()
+    for segment, ids in zip(samples.segments, marked_ids, strict=True):
+        path = np.full(len(ids), -1, dtype=np.int64)
+        next_place = -1
+        for number in np.flatnonzero(~np.isin(ids, media))[::-1].tolist():
+            copies = order[slice(*np.searchsorted(sorted_ids, [ids[number], ids[number] + 1]))]
+            if not len(copies):
+                break
+            if next_place < 0:  # equal samples may lie one by one
+                next_place = next((place for place in copies if place not in ends), copies[0])
+                ends.add(next_place)
+            else:
+                nearest = max(0, int(np.searchsorted(copies, next_place)) - 1)
+                next_place = copies[nearest]
+            path[number] = next_place
+        else:
+            _place_media(path, ids, flat, [len(samples.parts[part]) for part in segment.parts])
+        is_whole = (path >= 0).all() and (path // width == path[0] // width).all()
+        if is_whole and np.array_equal(flat[path], ids):
+            is_used[path] = True
+            columns = path % width
+            row = int(path[0] // width)
+            places.append(Place(row, int(columns[0]), int(columns[-1]) + 1, columns))
+        else:
+            places.append(None)
+    fragments = np.isin(flat, np.concatenate(marked_ids)) & ~np.isin(flat, media) & ~is_used
+    repeats = [
+        index
+        for index, (place, ids) in enumerate(zip(places, marked_ids, strict=True))
+        if place is not None and np.isin(flat[fragments], ids[-1:]).any()
+    ]
+    return SampleLayout(tuple(places), tuple(repeats), fragments.reshape(rows.shape), True)
+
+
+def _place_media(path: Int64Array, ids: Int64Array, flat: Int64Array, sizes: Sequence[int]) -> None:
+    """Place the tokens of media in a path, in the same part as a marked token before or after them.
+
+    Args:
+        path: ``int64[n]``: -1 at tokens of media.
+        ids: ``int64[n]``: tokens of the sample.
+        flat: tokens of the batch.
+        sizes: tokens of each part of the sample.
+    """
+    for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True):
+        numbers = np.arange(end - size, end)
+        anchors = numbers[path[numbers] >= 0]
+        for number in numbers[path[numbers] < 0].tolist():
+            # A token before it is nearer than one after it, which a branch may repeat.
+            neighbors = [*anchors[anchors < number][-1:], *anchors[anchors > number][:1]]
+            for neighbor in [*neighbors, number - 1]:
+                place = path[neighbor] + number - neighbor
+                if path[neighbor] >= 0 and 0 <= place < len(flat) and flat[place] == ids[number]:
+                    path[number] = place
+                    break
+
+
 def locate_with_markers(
-    rows: Int64Array, segments: Sequence[Segment], markers: SampleLayout | None
+    rows: Int64Array,
+    segments: Sequence[Segment],
+    markers: SampleLayout | None,
+    visible: BoolArray | None = None,
 ) -> SampleLayout:
     """Return the layout that the markers show if the batch agrees with it; else search for the
     tokens.
@@ -121,6 +212,8 @@ def locate_with_markers(
         rows: ``int64[B, T]``: tokens of the batch.
         segments: of the samples in this batch.
         markers: layout of a batch of markers; None if the collator refuses them.
+        visible: ``bool[T, T]``: tokens that each token of a row of trees sees, as the batch says
+            it; None for other rows.
     """
     is_believed = (
         markers is not None
@@ -132,6 +225,9 @@ def locate_with_markers(
     )
     if markers is not None and is_believed and None not in markers.places:
         return markers
+    if visible is not None:
+        layout = _locate_paths(rows, segments, visible)
+        return markers if markers is not None and is_believed and None in layout.places else layout
     # Segments that differ in labels or positions alone are not interchangeable: the batch treats
     # them differently.
     identities = [
@@ -139,6 +235,22 @@ def locate_with_markers(
     ]
     layout = locate(rows, [segment.ids for segment in segments], identities)
     return markers if markers is not None and is_believed and None in layout.places else layout
+
+
+def _locate_paths(
+    rows: Int64Array, segments: Sequence[Segment], visible: BoolArray
+) -> SampleLayout:
+    """Find each sample as what one token of a row sees."""
+    width = rows.shape[1]
+    paths: dict[bytes, Int64Array] = {}
+    for place in range(width):
+        path = np.flatnonzero(visible[place])
+        paths.setdefault(rows[0, path].tobytes(), path)
+    places: list[Place | None] = []
+    for segment in segments:
+        found = paths.get(segment.ids.tobytes())
+        places.append(None if found is None else Place(0, int(found[0]), int(found[-1]) + 1, found))
+    return SampleLayout(tuple(places), (), np.zeros(rows.shape, dtype=bool), len(rows) == 1)
 
 
 def locate(
@@ -240,6 +352,17 @@ def _complete_layouts(
     return layouts * 2 if num_tries > _MAX_TRIES else layouts
 
 
+class TargetTerms(NamedTuple):
+    """Targets of a batch: one for each token that is trained."""
+
+    places: Int64Array
+    """``int64[M]``: the place in the flattened batch whose logits predict the target."""
+    targets: Int64Array
+    """``int64[M]``: the token."""
+    weights: Float64Array
+    """``float64[M]``: how often it counts."""
+
+
 @dataclass(frozen=True)
 class CollatedBatch:
     """A batch with the places of its samples.
@@ -248,11 +371,13 @@ class CollatedBatch:
         kwargs: keyword arguments of the model.
         ids: ``int64[B, T]``.
         layout: places of the samples.
+        has_trees: true if targets are weighed: a token may be the target of several samples.
     """
 
     kwargs: dict[str, Any]
     ids: Int64Array
     layout: SampleLayout
+    has_trees: bool = False
 
     @property
     def shifted(self) -> bool:
@@ -271,6 +396,41 @@ class CollatedBatch:
             return None
         # The model compares the logits of each position with the label of the next one.
         return np.pad(labels[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORE_INDEX)
+
+    @cached_property
+    def terms(self) -> TargetTerms | None:
+        """Targets with the places that predict them; None if the batch has none."""
+        count = self.ids.size
+        if self.kwargs.get("loss_index") is not None:
+            places, targets = (
+                as_integers(self.kwargs[name]).reshape(-1)
+                for name in ("loss_index", "loss_targets")
+            )
+            weights = self._weights(len(places))
+            return TargetTerms(
+                places, targets, np.ones(len(places)) if weights is None else weights
+            )
+        if self.targets is None:
+            return None
+        targets = self.targets.reshape(-1)
+        places = np.flatnonzero(targets != IGNORE_INDEX)
+        weights = self._weights(count) if self.has_trees else None
+        if weights is None:
+            return TargetTerms(places, targets[places], np.ones(len(places)))
+        # A weight lies where its label lies, which is the token itself unless labels are shifted.
+        return TargetTerms(places, targets[places], weights[places + (not self.shifted)])
+
+    def _weights(self, count: int) -> Float64Array | None:
+        """Return the weights of the targets, ``float64[count]``; None if the batch has none."""
+        if (value := self.kwargs.get("loss_weights")) is None:
+            return None
+        numbers = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+        weights = np.asarray(numbers, dtype=np.float64).reshape(-1)
+        if len(weights) != count:
+            raise CollateError(
+                f"loss_weights of the batch are {len(weights):,}, and it has {count:,} places"
+            )
+        return weights
 
     @cached_property
     def free(self) -> BoolArray:
@@ -296,8 +456,10 @@ class CollatedBatch:
         return remainder if len(np.unique(self.ids[remainder])) <= 1 else np.zeros_like(remainder)
 
     @property
-    def num_targets(self) -> int:
-        """Targets of the batch."""
+    def num_targets(self) -> float:
+        """Targets of the batch, in trees the sum of their weights."""
+        if self.has_trees:
+            return 0 if self.terms is None else float(self.terms.weights.sum())
         return 0 if self.targets is None else int(np.count_nonzero(self.targets != IGNORE_INDEX))
 
     def per_token(self, name: str) -> Int64Array | None:

@@ -3,18 +3,26 @@ an attention.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import torch
 
-from brimful.errors import BrimfulError
+from brimful.errors import BrimfulError, SettingsError
+from brimful.integrations.trainers.tree_attention import (
+    TREE_ATTENTION,
+    use_tree_attention,
+    weighted_loss,
+)
 
 Result = TypeVar("Result")
 
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")
 """Implementations that are tried if the caller names none."""
+
+TREE_IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", TREE_ATTENTION)
+"""Implementations that are tried with trees."""
 
 LOW_PRECISIONS = (torch.bfloat16, torch.float16)
 """Precisions in which rounding is large enough to change a router's choice."""
@@ -170,8 +178,27 @@ def current_implementation(model: Any) -> str:
     """Return the name of the implementation that the model has now; ``as it is`` if it names
     none.
     """
-    config = getattr(_switchable_module(model), "config", None)
-    return str(getattr(config, "_attn_implementation", None) or "as it is")
+    config = getattr(switchable_module(model), "config", None)
+    # Towers may have another one.
+    text = getattr(config, "get_text_config", lambda: config)()
+    return str(getattr(text, "_attn_implementation", None) or "as it is")
+
+
+@contextlib.contextmanager
+def with_weighted_loss(model: Any) -> Iterator[None]:
+    """Give a model of Transformers the loss that ``use_tree_attention`` gives it, for a while:
+    targets count as often as ``loss_weights`` says.
+    """
+    module = switchable_module(model)
+    if not hasattr(module, "loss_function"):
+        yield
+        return
+    initial = module.loss_function
+    module.loss_function = weighted_loss
+    try:
+        yield
+    finally:
+        module.loss_function = initial
 
 
 @contextlib.contextmanager
@@ -190,7 +217,24 @@ def using(model: Any, name: str) -> Iterator[None]:
     finally:
         # A switch that fails may have changed the configuration before it noticed.
         if current_implementation(model) != initial:
-            _switchable_module(model).set_attn_implementation(initial)
+            switchable_module(model).set_attn_implementation(initial)
+
+
+@contextlib.contextmanager
+def without_runs(model: Any, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Run a batch without trees in a model with the attention for trees: sdpa, or eager attention
+    if it has no other.
+    """
+    if current_implementation(model) != TREE_ATTENTION or kwargs.get("tree_kv_index") is not None:
+        yield
+        return
+    module = switchable_module(model)
+    text = module.config.get_text_config()
+    text._attn_implementation = "sdpa" if module._supports_sdpa else "eager"
+    try:
+        yield
+    finally:
+        text._attn_implementation = TREE_ATTENTION
 
 
 def first_sentence(error: BaseException) -> str:
@@ -203,7 +247,7 @@ def first_sentence(error: BaseException) -> str:
 
 def _switch(model: Any, name: str) -> None:
     """Set an implementation that the model does not have now."""
-    module = _switchable_module(model)
+    module = switchable_module(model)
     if module is None:
         raise NotSupported(
             "the model has no set_attn_implementation", "build the model with this implementation"
@@ -219,7 +263,12 @@ def _switch(model: Any, name: str) -> None:
     if package is not None and find_spec(package) is None:
         raise NotSupported(f"{package} is not installed", "pip install flash-attn")
     try:
+        if name == TREE_ATTENTION:
+            use_tree_attention(module)
+            return
         module.set_attn_implementation(name)
+    except SettingsError as error:
+        raise NotSupported(str(error)) from error
     except (ValueError, ImportError, NotImplementedError) as error:
         raise NotSupported(first_sentence(error)) from error
     # Some classes only warn, and keep the implementation that they were built with.
@@ -229,7 +278,7 @@ def _switch(model: Any, name: str) -> None:
         )
 
 
-def _switchable_module(model: Any) -> Any:
+def switchable_module(model: Any) -> Any:
     """Return the outermost module that can switch: the model itself, or the one in a wrapper; None
     if neither can.
     """

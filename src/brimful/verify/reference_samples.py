@@ -13,12 +13,12 @@ import numpy as np
 
 from brimful.base.tokenized import TARGET_MASKS, read_tokenized
 from brimful.base.typing import IGNORE_INDEX, AnyArray, Int64Array
-from brimful.base.wording import setting
+from brimful.base.wording import counted, first_few, setting
 from brimful.collate.extras import PackExtras
 from brimful.encode import EncodedSample
 from brimful.errors import SettingsError
 from brimful.media import PlacedMedium
-from brimful.store.shards import Pack, assemble_pack
+from brimful.store.shards import Pack, PackTree, assemble_pack
 
 Feature: TypeAlias = Pack | EncodedSample | Mapping[str, Any]
 """A pack or a plain sample."""
@@ -39,6 +39,8 @@ class Segment:
         positions: ``int64[rows, n]`` if the sample brings its own (mRoPE), else None.
         media: images, videos and audio, placed in the sample.
         features: inputs of the towers, made of this sample alone, by argument of the model.
+        parts: indices of the parts that it consists of, in their order: itself, or its path in a
+            tree.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Segment:
     positions: Int64Array | None = None
     media: tuple[PlacedMedium, ...] = ()
     features: Mapping[str, AnyArray] = field(default_factory=dict)
+    parts: tuple[int, ...] = ()
 
     @property
     def num_targets(self) -> int:
@@ -57,37 +60,23 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Other tokens or other media in one segment.
+    """Other tokens or other media in one part: a sample, or a segment of a tree.
 
     Attributes:
-        segment: its index.
+        part: its index.
         ids: ``int64[n]``: its tokens; None if the values of its media change their sign instead.
     """
 
-    segment: int
+    part: int
     ids: Int64Array | None = None
 
     @property
     def new_ids(self) -> dict[int, Int64Array]:
-        """The other tokens by segment."""
-        return {} if self.ids is None else {self.segment: self.ids}
+        """The other tokens by part."""
+        return {} if self.ids is None else {self.part: self.ids}
 
 
 UNCHANGED = Change(-1)
-
-
-def without_tree(pack: Pack) -> Pack:
-    """Return a pack; refuse one whose segments are not samples.
-
-    Raises:
-        SettingsError: a pack of trees.
-    """
-    if pack.tree is not None:
-        raise SettingsError(
-            f"these are packs of trees, whose segments are not samples, and verify compares samples: "
-            f"give it flat packs of the same samples, {setting('share', 'none')}"
-        )
-    return pack
 
 
 class ReferenceSamples:
@@ -97,10 +86,21 @@ class ReferenceSamples:
     and perhaps ``labels`` (without: every token is a target), ``seq_lengths`` (several samples in
     one row) and more of ``read_tokenized``. The features are never handed out, only copies.
 
+    A part is what changes at once: a sample, or in trees a segment, which is part of all samples
+    that share it::
+
+        samples    5 6 7 · 5 6 8 9        parts    5 6 · 7 · 8 9       paths    0 1 · 0 2
+
     Args:
         features: at least one.
         media_maker: makes the towers' inputs from the media of a pack; None refuses packs with
             media.
+        trees: the collator makes trees of the samples; packs of trees have theirs.
+
+    Attributes:
+        segments: the samples.
+        parts: ``int64[n]`` of each part: its tokens.
+        has_trees: true if samples share parts, or may.
 
     >>> samples = ReferenceSamples([{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9]}])
     >>> [segment.labels.tolist() for segment in samples.segments]
@@ -109,19 +109,29 @@ class ReferenceSamples:
     {'input_ids': [5, 5]}
     """
 
-    def __init__(self, features: Sequence[Feature], media_maker: MediaMaker | None = None) -> None:
+    def __init__(
+        self,
+        features: Sequence[Feature],
+        media_maker: MediaMaker | None = None,
+        *,
+        trees: bool = False,
+    ) -> None:
         if not features:
             raise SettingsError(
                 "nothing to verify: give at least two samples, or one pack of several"
             )
-        self._features = [
-            without_tree(feature) if isinstance(feature, Pack) else feature for feature in features
-        ]
+        self._features = list(features)
         self._media_maker = media_maker
         segments = [
             segment
             for index, feature in enumerate(self._features)
             for segment in _read(index, feature)
+        ]
+        self._trees = trees
+        self.has_trees = trees or any(_tree_of(feature) is not None for feature in self._features)
+        self.parts, paths, self._feature_parts = _parts_of(self._features, segments, trees=trees)
+        segments = [
+            replace(segment, parts=path) for segment, path in zip(segments, paths, strict=True)
         ]
         # If one sample has positions in space, all have: a batch has rows for time, height and
         # width, or none.
@@ -194,31 +204,130 @@ class ReferenceSamples:
         candidates = self.token_ids[~np.isin(self.token_ids, list(exclude))]
         return candidates[(np.searchsorted(candidates, ids) + steps) % len(candidates)]
 
+    def samples_of(self, part: int) -> list[int]:
+        """Return the samples that have a part."""
+        return [index for index, segment in enumerate(self.segments) if part in segment.parts]
+
+    def depth_of(self, part: int, sample: int) -> int | None:
+        """Return the place of a part's first token in a sample; None if the sample has no such
+        part.
+        """
+        path = self.segments[sample].parts
+        if part not in path:
+            return None
+        return sum(len(self.parts[one]) for one in path[: path.index(part)])
+
+    def part_at(self, sample: int, place: int) -> int:
+        """Return the part of a sample that has this token of it."""
+        path = self.segments[sample].parts
+        ends = np.cumsum([len(self.parts[part]) for part in path])
+        return path[int(np.searchsorted(ends, place, side="right"))]
+
+    def begins_like_sibling(self, part: int, token: int) -> bool:
+        """Return true if another part with the same trunk begins with a token."""
+        sample = self.segments[self.samples_of(part)[0]]
+        trunk = sample.parts[: sample.parts.index(part)]
+        siblings = {
+            segment.parts[len(trunk)]
+            for segment in self.segments
+            if self.has_trees and segment.parts[: len(trunk)] == trunk and segment.parts != trunk
+        }
+        return any(self.parts[one][:1] == token for one in siblings - {part})
+
+    def name_of(self, part: int) -> str:
+        """Return the name of a part in messages: of its sample, or which samples share it."""
+        if not self.has_trees:
+            return self.segments[part].name
+        samples, size = self.samples_of(part), counted(len(self.parts[part]), "token")
+        names = [self.segments[sample].name.removeprefix("sample ") for sample in samples]
+        if len(names) == 1:
+            return f"the branch of sample {names[0]} ({size})"
+        return f"the trunk of samples {first_few(names, len(names))} ({size})"
+
     def changed(self, new_ids: Mapping[int, Int64Array]) -> list[Segment]:
-        """Return the segments with other tokens in some, by index."""
+        """Return the segments with other tokens in some parts, by index of the part."""
+        parts = [new_ids.get(index, ids) for index, ids in enumerate(self.parts)]
         return [
-            replace(segment, ids=new_ids.get(index, segment.ids))
-            for index, segment in enumerate(self.segments)
+            replace(segment, ids=np.concatenate([parts[part] for part in segment.parts]))
+            for segment in self.segments
         ]
 
     def part(self, start: int, stop: int | None = None) -> ReferenceSamples:
         """Return some of the features."""
-        return ReferenceSamples(self._features[start:stop], self._media_maker)
+        return ReferenceSamples(self._features[start:stop], self._media_maker, trees=self._trees)
 
     def copies(self, new_ids: Mapping[int, Int64Array] = UNCHANGED.new_ids) -> list[Any]:
-        """Return fresh features, with other tokens in some segments, by index."""
-        parts: list[list[Int64Array]] = [[] for _ in self._features]
-        for segment in self.changed(new_ids):
-            parts[segment.feature].append(segment.ids)
+        """Return fresh features, with other tokens in some parts, by index."""
+        parts = [new_ids.get(index, ids) for index, ids in enumerate(self.parts)]
         return [
-            _rebuild(feature, np.concatenate(ids))
-            for feature, ids in zip(self._features, parts, strict=True)
+            _rebuild(feature, np.concatenate([parts[part] for part in own_parts]))
+            for feature, own_parts in zip(self._features, self._feature_parts, strict=True)
         ]
+
+
+def _tree_of(feature: Feature) -> PackTree | None:
+    return feature.tree if isinstance(feature, Pack) else None
+
+
+_Paths: TypeAlias = list[tuple[int, ...]]
+"""Indices of parts, in the order of their tokens."""
+
+
+def _parts_of(
+    features: Sequence[Feature], segments: Sequence[Segment], *, trees: bool
+) -> tuple[list[Int64Array], _Paths, _Paths]:
+    """Return the parts of all samples, the path of each sample, and the parts of each feature."""
+    parts: list[Int64Array] = []
+    paths: _Paths = []
+    feature_parts: _Paths = []
+    cuts = _cuts(segments) if trees else [[len(segment.ids)] for segment in segments]
+    by_tokens: dict[bytes, int] = {}
+    for index, feature in enumerate(features):
+        if isinstance(feature, Pack) and (tree := feature.tree) is not None:
+            first = len(parts)
+            parts += np.split(feature.input_ids.astype(np.int64), feature.cu_seqlens[1:-1])
+            paths += [
+                tuple((first + tree.paths().row(sample)).tolist())
+                for sample in range(tree.num_samples)
+            ]
+            feature_parts.append(tuple(range(first, len(parts))))
+            continue
+        first_path = len(paths)
+        for segment, ends in zip(segments[first_path:], cuts[first_path:], strict=True):
+            if segment.feature != index:
+                break
+            path = []
+            for start, end in pairwise([0, *ends]):
+                # Samples that share all tokens so far share the part.
+                key = segment.ids[:end].tobytes() if trees else b"%d" % len(parts)
+                if key not in by_tokens:
+                    by_tokens[key] = len(parts)
+                    parts.append(segment.ids[start:end])
+                path.append(by_tokens[key])
+            paths.append(tuple(path))
+        feature_parts.append(tuple(part for path in paths[first_path:] for part in path))
+    return parts, paths, feature_parts
+
+
+def _cuts(segments: Sequence[Segment]) -> list[list[int]]:
+    """Return where each sample parts from any other, and its end."""
+    return [
+        sorted({_num_shared(segment.ids, other.ids) for other in segments} - {0})
+        for segment in segments
+    ]
+
+
+def _num_shared(first: Int64Array, second: Int64Array) -> int:
+    """Return the tokens with which both begin."""
+    size = min(len(first), len(second))
+    differs = first[:size] != second[:size]
+    return int(differs.argmax()) if differs.any() else size
 
 
 def _read(index: int, feature: Feature) -> Iterator[Segment]:
     """Yield the segments of one feature."""
     if isinstance(feature, Pack):
+        feature = feature.flat()
         names = [f"sample {sample}" for sample in feature.sample_ids.tolist()]
         ids, labels, bounds = (
             feature.input_ids.astype(np.int64),

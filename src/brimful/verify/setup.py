@@ -22,8 +22,10 @@ from brimful.verify.locate import (
     lay_out_markers,
     locate_with_markers,
 )
-from brimful.verify.modes import seeded
+from brimful.verify.media_items import KINDS, shown_media
+from brimful.verify.modes import seeded, without_runs
 from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSamples, Segment
+from brimful.verify.tree_rows import first_visibility, with_tree_masks
 
 _PARITY_LIMITS = {
     torch.float64: 1e-9,
@@ -35,7 +37,7 @@ _PARITY_LIMITS = {
 In bf16, of 8 bits, one rounding is 4e-3, and they add up.
 """
 
-_LABEL_KEYS = ("labels", "shift_labels", "num_items_in_batch")
+_LABEL_KEYS = ("labels", "shift_labels", "num_items_in_batch", "loss_weights")
 """Keyword arguments that only the loss needs."""
 
 _POSITIONS_BEHIND_PADDING = frozenset(
@@ -44,9 +46,6 @@ _POSITIONS_BEHIND_PADDING = frozenset(
 )
 """Types whose positions begin at ``pad_token_id + 1``."""
 
-
-MEDIA_VALUES = ("pixel_values", "pixel_values_videos", "input_features")
-"""Keyword arguments that hold the values of media, one medium after the other."""
 
 _TYPES_OF_TOKENS = {MediaKind.IMAGE: 1, MediaKind.VIDEO: 2, MediaKind.AUDIO: 3}
 """Numbers of ``mm_token_type_ids``; 0 is text."""
@@ -148,8 +147,12 @@ class PackingSetup:
             CollateError: the batch is not a mapping, or has no tensor of ``input_ids``.
         """
         kwargs, ids = self._call_collator(self.samples.copies(change.new_ids))
-        layout = locate_with_markers(ids, self.samples.changed(change.new_ids), self._markers)
-        return self._with_other_media(CollatedBatch(kwargs, ids, layout), change)
+        has_trees = self.samples.has_trees
+        visible = first_visibility(kwargs, *ids.shape) if has_trees else None
+        layout = locate_with_markers(
+            ids, self.samples.changed(change.new_ids), self._markers, visible
+        )
+        return self._with_other_media(CollatedBatch(kwargs, ids, layout, has_trees), change)
 
     def _call_collator(self, features: list[Any]) -> tuple[dict[str, Any], Int64Array]:
         """Return keyword arguments of the model from the collator, on its device, and their
@@ -195,23 +198,23 @@ class PackingSetup:
         return self._with_other_media(batch, change)
 
     def _with_other_media(self, batch: CollatedBatch, change: Change) -> CollatedBatch:
-        """Return the batch with the sign of the values of one segment's media changed.
+        """Return the batch with the sign of the values of one part's media changed.
 
         Media lie in the order of their tokens.
         """
-        if change.ids is not None:
+        if change.ids is not None or change.part < 0:
             return batch
-        kwargs, segments = dict(batch.kwargs), self.samples.segments
-        for name in MEDIA_VALUES:
+        kwargs = dict(batch.kwargs)
+        for kind in KINDS:
             start = 0
-            for _, _, index in sorted(
-                (place.row, place.start, index) for index, place in batch.located
-            ):
-                count = len(segments[index].features.get(name, ()))
-                if index == change.segment and count and isinstance(kwargs.get(name), torch.Tensor):
-                    kwargs[name] = kwargs[name].clone()
-                    kwargs[name][start : start + count] *= -1
-                start += count
+            for item, *_ in shown_media(kind, batch, self.samples.segments):
+                end = start + len(item.values)
+                values = kwargs.get(kind.values)
+                is_changed = self.samples.part_at(item.segment, item.start) == change.part
+                if is_changed and isinstance(values, torch.Tensor):
+                    kwargs[kind.values] = values.clone()
+                    kwargs[kind.values][start:end] *= -1
+                start = end
         return replace(batch, kwargs=kwargs)
 
     def alone(self, index: int) -> CollatedBatch:
@@ -297,8 +300,8 @@ class PackingSetup:
         Raises:
             SettingsError: the output has no logits.
         """
-        with seeded(self.device, seed):
-            output = self.model(**kwargs)
+        with seeded(self.device, seed), without_runs(self.model, kwargs):
+            output = self.model(**with_tree_masks(self.model, kwargs))
         if not isinstance(output, Mapping):
             output = {name: getattr(output, name, None) for name in ("logits", "loss")}
         logits, loss = output.get("logits"), output.get("loss")
@@ -346,6 +349,32 @@ class PackingSetup:
 def parity_limit_of(dtype: Any) -> float:
     """Return the relative difference that rounding explains in a dtype."""
     return _PARITY_LIMITS.get(dtype, _PARITY_LIMITS[torch.bfloat16])
+
+
+def batch_loss(
+    logits: torch.Tensor, batch: CollatedBatch, targets: Int64Array | None = None
+) -> torch.Tensor:
+    """Return the cross-entropy summed over the targets of a batch, each as often as it counts.
+
+    Args:
+        logits: ``[B, T, V]``.
+        batch: with targets.
+        targets: ``int64[B, T]`` in place of the batch's own.
+    """
+    assert batch.terms is not None
+    if not batch.has_trees:
+        numbers = batch.targets if targets is None else targets
+        assert numbers is not None
+        return targets_loss(logits, numbers)
+    terms = batch.terms
+    places = torch.from_numpy(terms.places).to(logits.device)
+    numbers = terms.targets if targets is None else targets.reshape(-1)[terms.places]
+    losses = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1)[places],
+        torch.from_numpy(numbers).to(logits.device),
+        reduction="none",
+    )
+    return (losses * torch.from_numpy(terms.weights).to(losses)).sum()
 
 
 def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:

@@ -5,6 +5,7 @@ import torch
 
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
+from brimful.verify.checks.seen_tokens import check_seen_tokens
 from brimful.verify.locate import as_integers
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import Finding, failed, passed
@@ -40,6 +41,8 @@ def check_boundaries(setup: PackingSetup) -> Finding:
     boundaries.
     """
     kwargs, batch = setup.batch.kwargs, setup.batch
+    if batch.has_trees:
+        return check_seen_tokens(setup)
     keys = [key for key in _BOUNDARY_KEYS if kwargs.get(key) is not None]
     seq_idx = batch.per_token("seq_idx")
     if not keys and seq_idx is None:

@@ -11,6 +11,10 @@ the size of this rounding::
                    A A A                 b moves here too, and nothing but rounding can have moved it
                    b b
 
+In a tree, one segment changes at a time. Samples that have it move after it, and nothing else does::
+
+    trunk a b c    branches d e · f        d changes: d and e move      c changes: all but a and b
+
 In fp32 rounding is far below any leak that matters, so 1e-5 is always allowed. In bf16 and fp16
 nothing is allowed if nothing moves in rows; if something does, float32 decides: the weights are the
 same, a leak stays, and rounding is gone.
@@ -26,10 +30,10 @@ import torch
 
 from brimful.base.typing import Int64Array
 from brimful.verify.locate import CollatedBatch
+from brimful.verify.media_items import KINDS, media_of
 from brimful.verify.modes import LOW_PRECISIONS, experiment, in_float32
 from brimful.verify.reference_samples import UNCHANGED, Change
 from brimful.verify.setup import (
-    MEDIA_VALUES,
     PackingSetup,
     difference,
     media_tokens,
@@ -50,6 +54,9 @@ _MAX_NOISE = 1e-3
 
 _MAX_CHANGED_SAMPLES = 8
 """Samples that are changed, one forward for each."""
+
+_MAX_CHANGED_SEGMENTS = 16
+"""Segments of trees that are changed: trunks and branches."""
 
 _TOKEN_STEPS = (1, 2, 3, 5)
 """Changes that are tried in rows: each token becomes the one this many steps later among the
@@ -130,14 +137,17 @@ def measure_movement(
 
 
 class Leak(NamedTuple):
-    """Effect of a change of one sample.
+    """Effect of a change of one part: a sample, or a segment of a tree.
 
     Attributes:
-        change: other tokens in the sample, or other media.
-        moved: index of the segment that moved most, -1 without another one.
+        change: other tokens in the part, or other media.
+        moved: index of the sample that moved most where it does not have the part, -1 without one.
         size: largest relative difference in its logits.
         tokens: number of its tokens that moved.
-        own: relative difference in the logits of the changed sample itself.
+        own: relative difference in the logits of the changed part itself.
+        follows: in a tree, smallest relative difference in what continues the part; infinite
+            without a continuation.
+        follower: index of the sample with the smallest.
         limit: largest ``size`` that passes.
         precise: measured in float32.
     """
@@ -147,8 +157,15 @@ class Leak(NamedTuple):
     size: float = 0.0
     tokens: int = 0
     own: float = 0.0
+    follows: float = np.inf
+    follower: int = -1
     limit: float = 0.0
     precise: bool = False
+
+    @property
+    def is_cut(self) -> bool:
+        """True if something that continues the changed part does not see it."""
+        return self.follows <= self.limit < self.own
 
 
 def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
@@ -176,16 +193,13 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
     kind = "media" if worst.change.ids is None else "tokens"
     finding = Finding("isolation", Status.FAIL, "", movement.size, movement.limit)
     if not movement.passed:
-        changed_segment, moved_segment = (
-            setup.samples.segments[index] for index in (worst.change.segment, worst.moved)
-        )
-        side = "earlier" if worst.change.segment < worst.moved else "later"
+        moved_segment = setup.samples.segments[worst.moved]
         num_leaking = sum(leak.size > movement.limit for leak in leaks)
         detail = (
-            f"other {kind} in {changed_segment.name} move {worst.tokens} of "
+            f"other {kind} in {setup.samples.name_of(worst.change.part)} move {worst.tokens} of "
             f"{len(moved_segment.ids)} tokens of "
-            f"{moved_segment.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} "
-            "samples leak"
+            f"{moved_segment.name}, which sees {_relation(setup, worst)}; {num_leaking} of "
+            f"{len(leaks)} {'segments' if setup.samples.has_trees else 'samples'} leak"
         )
         finding = replace(finding, detail=joined(detail, movement.remark))
         if movement.noise > _MAX_NOISE:  # samples also move each other with a row for each
@@ -202,12 +216,33 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
             )
             way_out = f"verify with a model that looks at its {kind}"
             return not_supported("isolation", detail, way_out), None
+    for leak in leaks:
+        leak = leak._replace(limit=movement.limit, precise=movement.precise)
+        if leak.is_cut:
+            kind = "media" if leak.change.ids is None else "tokens"
+            detail = (
+                f"other {kind} in {setup.samples.name_of(leak.change.part)} do not move "
+                f"{setup.samples.segments[leak.follower].name}, which continues it"
+            )
+            return replace(finding, detail=joined(detail, movement.remark)), leak
     detail = joined(
-        f"{len(with_tokens)} samples changed, one at a time",
+        f"{len(with_tokens)} {'segments' if setup.samples.has_trees else 'samples'} changed, one "
+        "at a time",
         f"{len(with_media)} samples with other media" if with_media else "",
         movement.remark,
     )
     return replace(finding, status=Status.PASS, detail=detail), worst
+
+
+def _relation(setup: PackingSetup, leak: Leak) -> str:
+    """Return what the changed part is to the sample that moved."""
+    samples, part = setup.samples, leak.change.part
+    if not samples.has_trees:
+        return f"the {'earlier' if part < leak.moved else 'later'} sample"
+    if part in samples.segments[leak.moved].parts:
+        return "a later token of its own path"
+    roots = {samples.segments[index].parts[0] for index in samples.samples_of(part)}
+    return "a sibling" if samples.segments[leak.moved].parts[0] in roots else "another tree"
 
 
 def movement_in_rows(setup: PackingSetup) -> float:
@@ -222,25 +257,31 @@ def movement_in_rows(setup: PackingSetup) -> float:
 
 def _changes(setup: PackingSetup, steps: int = 1) -> list[Change]:
     """Return the changes that are tried: other tokens or other media in one sample."""
-    indices = [index for index, _ in setup.batch.located]
+    segments, located = setup.samples.segments, [index for index, _ in setup.batch.located]
+    indices = sorted({part for index in located for part in segments[index].parts})
+    most = _MAX_CHANGED_SEGMENTS if setup.samples.has_trees else _MAX_CHANGED_SAMPLES
     changes = [
         Change(index, ids)
-        for index in _spread(indices)
+        for index in _spread(indices, most)
         if (ids := other_tokens(setup, index, steps)) is not None
     ]
     # In samples with media, the media alone are changed too: towers see all media together.
-    segments = setup.samples.segments
-    with_media = [
-        index for index in indices if not segments[index].features.keys().isdisjoint(MEDIA_VALUES)
-    ]
-    return changes + list(map(Change, _spread(with_media)))
+    with_media = sorted(
+        {
+            setup.samples.part_at(index, item.start)
+            for index in located
+            for kind in KINDS
+            for item in media_of(kind, index, segments[index])
+        }
+    )
+    return changes + list(map(Change, _spread(with_media, _MAX_CHANGED_SAMPLES)))
 
 
-def _spread(indices: list[int]) -> list[int]:
+def _spread(indices: list[int], most: int) -> list[int]:
     """Return every k-th index, k rounded up: at most the maximum, spread from the first to near the
     last.
     """
-    return indices[:: max(1, -(-len(indices) // _MAX_CHANGED_SAMPLES))]
+    return indices[:: max(1, -(-len(indices) // most))]
 
 
 def measure_leaks(
@@ -269,29 +310,57 @@ def measure_leaks(
             if index not in changed_places:
                 continue
             before, after = logits[place.index], changed_logits[changed_places[index].index]
+            depth = setup.samples.depth_of(change.part, index)
+            if depth is not None:
+                leak = _with_own_movement(leak, setup, index, before[depth:], after[depth:])
+                before, after = before[:depth], after[:depth]
             size = difference(before, after)
-            if index == change.segment:
-                leak = leak._replace(own=size)
-            elif size > leak.size or leak.moved < 0:
+            if len(before) and (size > leak.size or leak.moved < 0):
                 num_moved = int((before != after).any(dim=-1).sum())
                 leak = leak._replace(moved=index, size=size, tokens=num_moved)
         leaks.append(leak)
     return leaks
 
 
+def _with_own_movement(
+    leak: Leak, setup: PackingSetup, index: int, before: torch.Tensor, after: torch.Tensor
+) -> Leak:
+    """Return the effect of a change with its movement in a sample that has the part.
+
+    Args:
+        leak: of the change.
+        setup: the samples.
+        index: of the sample.
+        before, after: logits of its tokens from the part on.
+    """
+    path = setup.samples.segments[index].parts
+    size = len(setup.samples.parts[leak.change.part])
+    following = path[path.index(leak.change.part) + 1 :]
+    end = size + sum(len(setup.samples.parts[part]) for part in following[:1])
+    leak = leak._replace(own=max(leak.own, difference(before[:size], after[:size])))
+    # What is farther away may be outside of the windows of all layers.
+    if end > size and (moved := difference(before[size:end], after[size:end])) < leak.follows:
+        leak = leak._replace(follows=moved, follower=index)
+    return leak
+
+
 def other_tokens(setup: PackingSetup, index: int, steps: int = 1) -> Int64Array | None:
-    """Replace each token of a segment by another one that occurs in the samples, but for media.
+    """Replace each token of a part by another one that occurs in the samples, but for media.
 
     Returns:
         ``int64[n]``; None if no token can be replaced.
     """
     media = media_tokens(setup.config)
-    ids = setup.samples.segments[index].ids
+    ids = setup.samples.parts[index]
     replaceable = ~np.isin(ids, media)
     new_ids = ids.copy()
     # Without any replaceable token there may be no candidate to replace it by either.
     if replaceable.any():
         new_ids[replaceable] = setup.samples.next_tokens(ids[replaceable], steps, exclude=media)
+        # A collator that compares tokens would join a branch with one that begins like it.
+        while len(ids) and replaceable[0] and setup.samples.begins_like_sibling(index, new_ids[0]):
+            steps += 1
+            new_ids[0] = setup.samples.next_tokens(ids[:1], steps, exclude=media)[0]
     return None if np.array_equal(new_ids, ids) else new_ids
 
 

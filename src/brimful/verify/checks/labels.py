@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
+from brimful.verify.checks.branch_targets import check_branch_targets
 from brimful.verify.checks.positions import position_rows
 from brimful.verify.locate import CollatedBatch
 from brimful.verify.reference_samples import fields_of
@@ -24,7 +25,7 @@ _MAX_NAMED_SAMPLES = 4
 def check_labels(setup: PackingSetup) -> Finding:
     """Compare the targets of the batch with the targets of the samples one by one."""
     batch = setup.batch
-    if batch.targets is None:
+    if batch.terms is None:
         way_out = "let the collator emit labels, -100 on the first token of every sample"
         if setup.samples.has_labels:
             detail = "the samples have labels, and the batch has neither labels nor shift_labels"
@@ -34,6 +35,9 @@ def check_labels(setup: PackingSetup) -> Finding:
             )
             return failed("labels", detail, cause, way_out)
         return not_supported("labels", "neither the samples nor the batch have labels", way_out)
+    if batch.has_trees:
+        return check_branch_targets(setup)
+    assert batch.targets is not None
     sample_targets = np.full(batch.ids.shape, IGNORE_INDEX, dtype=np.int64)
     for index, place in batch.located:
         labels = setup.samples.segments[index].labels[1:]
@@ -200,8 +204,11 @@ def check_padding(setup: PackingSetup) -> Finding:
     count = int(padding.sum())
     if not count:
         return passed("padding", "no padding in the batch")
-    if batch.targets is not None:
-        num_targets = int(((batch.targets != IGNORE_INDEX) & is_near_padding(batch)).sum())
+    if batch.terms is not None:
+        near = is_near_padding(batch)
+        if batch.kwargs.get("loss_index") is not None:
+            near = padding  # a token that padding follows may predict a branch elsewhere
+        num_targets = int(np.count_nonzero(near.reshape(-1)[batch.terms.places]))
         if num_targets:
             detail = f"{num_targets} targets are padding, of {count} padding tokens"
             return failed(

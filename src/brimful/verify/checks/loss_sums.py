@@ -11,6 +11,7 @@ addition::
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -24,10 +25,21 @@ from brimful.verify.setup import (
     ModelOutput,
     PackingSetup,
     PerSampleReference,
+    batch_loss,
     difference,
     targets_loss,
 )
 from brimful.verify.verify_report import Finding, Status, not_supported
+
+_WAY_OUT = (
+    "sum the loss of each next token over all targets of the step, over all ranks, and divide by "
+    "their number"
+)
+
+_WAY_OUT_OF_TREES = (
+    "Σ weight · loss ÷ Σ weight over all targets of the step: packed_loss_sum, or use_loss_weights "
+    "in a trainer"
+)
 
 _TOLERANCE = 1e-2
 """Largest relative difference between a model's loss and its logits' own, which differ by one
@@ -52,8 +64,7 @@ def language_loss(logits: torch.Tensor, batch: CollatedBatch) -> torch.Tensor:
     """Return the language-model loss of the batch from its logits and targets: the mean over
     targets.
     """
-    assert batch.targets is not None
-    return targets_loss(logits, batch.targets) / max(1, batch.num_targets)
+    return batch_loss(logits, batch) / max(1, batch.num_targets)
 
 
 def loss_difference(expected_loss: float, model_loss: float) -> float:
@@ -100,7 +111,7 @@ def check_loss(
         return (Finding("loss", Status.PASS, "", size, limit) if size <= limit else failed()), None
     # Then the means that trainers are known to take: the nearest one. Near means near in comparison
     # with the distance from the right mean, or samples of one length would accuse anyone.
-    if batch.num_targets == count:
+    if abs(batch.num_targets - count) < _TOLERANCE:
         distance, words = min(
             (
                 (abs(value - model_loss), words)
@@ -109,10 +120,7 @@ def check_loss(
             key=itemgetter(0),
         )
         if distance <= max(1e-5 * abs(model_loss), _TOLERANCE * abs(model_loss - language)):
-            way_out = (
-                "sum the loss of each next token over all targets of the step, over all "
-                "ranks, and divide by their number"
-            )
+            way_out = _WAY_OUT_OF_TREES if batch.has_trees else _WAY_OUT
             return failed(f"the loss is {words}", way_out), None
     # What remains is an unknown weighing, or an addition.
     uneven_weights = {
@@ -166,7 +174,7 @@ def other_labels(
     changes = np.zeros(batch.ids.shape, dtype=bool)
     for segment, place in batch.located:
         if index in (None, segment):
-            changes[place.row, place.start : place.stop - 1] = True
+            changes[place.row, place.columns[:-1]] = True
     changes &= batch.targets != IGNORE_INDEX
     targets = batch.targets.copy()
     targets[changes] = setup.samples.next_tokens(targets[changes])
@@ -188,6 +196,24 @@ def _other_means(
 ) -> Iterable[tuple[float, str]]:
     """Yield the values that wrong losses of the same logits would have, with their names."""
     assert batch.targets is not None
+    if batch.has_trees:
+        unweighted = replace(batch, has_trees=False)
+        yield (
+            float(language_loss(logits, unweighted)),
+            "a mean in which a target that several samples share counts once: it ignores "
+            "loss_weights",
+        )
+        total, size = float(batch_loss(logits, batch)), batch.ids.size
+        yield total, "the sum over all targets"
+        yield (
+            total / size,
+            f"divided by all {size} tokens of the batch, padding and prompts included",
+        )
+        yield (
+            total / unweighted.num_targets,
+            "divided by the labels of the row, and not by their weights",
+        )
+        return
     located = [(setup.samples.segments[index], place) for index, place in batch.located]
     sums = [
         float(targets_loss(logits[place.index], batch.targets[place.index])) for _, place in located
@@ -244,7 +270,7 @@ def _weight(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor, ind
     """
     assert batch.targets is not None
     kwargs, targets = other_labels(setup, batch, index)
-    movement = float(targets_loss(logits, targets) - targets_loss(logits, batch.targets))
+    movement = float(batch_loss(logits, batch, targets) - batch_loss(logits, batch))
     if abs(movement) < _TOLERANCE:
         return 1.0
     difference = _model_loss(setup, kwargs) - _model_loss(setup, batch.kwargs)

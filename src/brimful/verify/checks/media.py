@@ -2,15 +2,14 @@
 of its tokens.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from brimful.base.typing import AnyArray
-from brimful.media import MediaKind
-from brimful.verify.reference_samples import Segment
+from brimful.verify.media_items import KINDS, KindOfMedia, MediaItem, shown_media
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import Finding, failed, passed
 
@@ -21,36 +20,7 @@ round differently.
 
 _WAY_OUT = "join the features of the samples in the order of their tokens, with their grids"
 
-
-class _Kind(NamedTuple):
-    """Arguments of a model for one kind of media: its values, and the grid or mask of each item."""
-
-    kind: MediaKind
-    noun: str
-    values: str
-    sizes: str
-    size_noun: str = "grid"
-
-
-_KINDS = (
-    _Kind(MediaKind.IMAGE, "image", "pixel_values", "image_grid_thw"),
-    _Kind(MediaKind.VIDEO, "video", "pixel_values_videos", "video_grid_thw"),
-    _Kind(MediaKind.AUDIO, "audio clip", "input_features", "feature_attention_mask", "mask"),
-)
-
-
-class _Item(NamedTuple):
-    """One medium, or all media of a sample if their rows cannot be told apart.
-
-    Attributes:
-        name: of the sample.
-        values: ``[rows, …]``: input of its tower.
-        size: grid or mask; None if the model takes none.
-    """
-
-    name: str
-    values: AnyArray
-    size: AnyArray | None
+_SHARED_WAY_OUT = "share tokens of media only where their content is the same"
 
 
 def check_media(setup: PackingSetup) -> Finding | None:
@@ -63,37 +33,42 @@ def check_media(setup: PackingSetup) -> Finding | None:
     if not setup.samples.has_media:
         return None
     batch, segments = setup.batch, setup.samples.segments
-    located = sorted(batch.located, key=lambda pair: (pair[1].row, pair[1].start))
     counts = []
-    for kind in _KINDS:
-        items = [item for index, _ in located for item in _items(kind, segments[index])]
+    for kind in KINDS:
+        media = shown_media(kind, batch, segments)
+        items = [several[0] for several in media]
         values = batch.kwargs.get(kind.values)
         if not items and values is None:
             continue
+        if fault := _shared_fault(kind, media):
+            return failed("media", *fault, _SHARED_WAY_OUT)
         if fault := _fault(kind, items, values, batch.kwargs.get(kind.sizes)):
             return failed("media", *fault, _WAY_OUT)
         counts.append(f"{len(items)} {kind.noun}{'s' if len(items) > 1 else ''}")
     return passed("media", ", ".join(counts))
 
 
-def _items(kind: _Kind, segment: Segment) -> Iterator[_Item]:
-    """Yield the media of one kind of a segment with their features."""
-    if kind.values not in segment.features:
-        return
-    values, sizes = segment.features[kind.values], segment.features.get(kind.sizes)
-    count = sum(item.medium.kind is kind.kind for item in segment.media)
-    if sizes is not None and sizes.shape[1:] == (3,):
-        ends = sizes.prod(axis=1).cumsum()  # patches of grids
-    elif len(values) == count:
-        ends = np.arange(1, count + 1)
-    else:
-        yield _Item(segment.name, values, None)
-        return
-    for number, item_values in enumerate(np.split(values, ends[:-1])):
-        yield _Item(segment.name, item_values, None if sizes is None else sizes[number])
+def _shared_fault(
+    kind: KindOfMedia, media: Sequence[Sequence[MediaItem]]
+) -> tuple[str, str] | None:
+    """Return the first trunk whose samples have other media there, and its cause; None if they have
+    the same.
+    """
+    for number, (first, *others) in enumerate(media):
+        for item in others:
+            if not _is_same(item.values, first) or len(item.values) != len(first.values):
+                return (
+                    f"{kind.noun} {number} of the batch is the one of {first.name} and of "
+                    f"{item.name}, which has another",
+                    f"samples with other {kind.noun}s share a trunk: their tokens are equal, and "
+                    "no one compared what the tokens stand for",
+                )
+    return None
 
 
-def _fault(kind: _Kind, items: Sequence[_Item], values: Any, sizes: Any) -> tuple[str, str] | None:
+def _fault(
+    kind: KindOfMedia, items: Sequence[MediaItem], values: Any, sizes: Any
+) -> tuple[str, str] | None:
     """Return the first fault of one kind of media in the batch, and its cause; None if they are
     right.
     """
@@ -164,7 +139,7 @@ def _fault(kind: _Kind, items: Sequence[_Item], values: Any, sizes: Any) -> tupl
     return None
 
 
-def _is_same(rows: AnyArray, item: _Item) -> bool:
+def _is_same(rows: AnyArray, item: MediaItem) -> bool:
     """Return true if rows of a batch begin with the values of an item but for rounding.
 
     Of audio, columns that its mask marks are compared: towers that read no column after the end of
@@ -180,7 +155,7 @@ def _is_same(rows: AnyArray, item: _Item) -> bool:
     return float(np.abs((actual - expected) * mask).mean()) <= _TOLERANCE * scale
 
 
-def _has_size(size: Any, item: _Item) -> bool:
+def _has_size(size: Any, item: MediaItem) -> bool:
     """Return true if a grid, or a mask of any width, is the item's."""
     return item.size is not None and np.array_equal(
         np.trim_zeros(size, "b"), np.trim_zeros(item.size, "b")

@@ -4,10 +4,8 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import torch
 
-from brimful.base.typing import IGNORE_INDEX
 from brimful.verify.checks.isolation import measure_movement
 from brimful.verify.checks.loss_sums import (
     AuxiliaryLoss,
@@ -17,11 +15,12 @@ from brimful.verify.checks.loss_sums import (
     other_labels,
 )
 from brimful.verify.locate import CollatedBatch
-from brimful.verify.modes import experiment
+from brimful.verify.modes import evaluating, experiment, training
 from brimful.verify.setup import (
     PackingSetup,
     PerSampleReference,
     at_least_float32,
+    batch_loss,
     difference,
     targets_loss,
 )
@@ -37,6 +36,14 @@ _LEAK_IN_BACKWARD = Diagnosis(
     "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of "
     "a kernel's backward, or a custom autograd function)",
     "another attention implementation or kernel; one sample per row if no kernel is right",
+)
+
+
+_OTHER_PASS = Diagnosis(
+    "the model computes a batch in another way if it trains (another kernel, or an order of sums "
+    "that depends on gradients), so the ratio of new to old probabilities is not 1 in the first "
+    "step",
+    "take both from passes in the same mode, with the same kernels",
 )
 
 
@@ -66,7 +73,7 @@ def check_parity(
         worst, name = max(differences, key=itemgetter(0), default=(0.0, ""))
         detail = f"{name} has other logits in the batch than alone"
         findings = [compared("logits", worst, setup.parity_limit, failed=detail)]
-        if batch.targets is None:
+        if batch.terms is None:
             return findings, None
         finding, auxiliary = check_loss(setup, reference, batch, output)
         findings.append(finding)
@@ -90,6 +97,13 @@ def check_weights(setup: PackingSetup, auxiliary: AuxiliaryLoss | None) -> Findi
     """
     samples = setup.samples
     count = samples.num_targets
+    if setup.batch.terms is not None and setup.batch.targets is None:
+        return not_supported(
+            "weights",
+            "the batch names the places that predict: its loss is the caller's, Σ weight · loss ÷ "
+            "targets of the step",
+            "verify with branch='fork', whose labels a model takes",
+        )
     if len(samples) < 2 or setup.batch.targets is None or not count:
         return not_supported(
             "weights",
@@ -109,16 +123,18 @@ def check_weights(setup: PackingSetup, auxiliary: AuxiliaryLoss | None) -> Findi
             "verify without it (multi-token prediction, label smoothing)",
         )
     expected_change, change = 0.0, 0.0
+    # A whole number counts labels; the sum of weights is a number of its own.
+    divisor = torch.tensor(float(count)) if samples.has_trees else count
     for part in (samples.part(0, 1), samples.part(1)):
         batch = replace(setup, samples=part).batch
         assert batch.targets is not None
         kwargs, targets = other_labels(setup, batch)
         logits = setup.logits(batch.kwargs)
-        movement = targets_loss(logits, targets) - targets_loss(logits, batch.targets)
+        movement = batch_loss(logits, batch, targets) - batch_loss(logits, batch)
         expected_change += float(movement) / count
         for sign, arguments in ((1, kwargs), (-1, batch.kwargs)):
             with torch.no_grad():
-                loss = setup.output({**arguments, "num_items_in_batch": count}).loss
+                loss = setup.output({**arguments, "num_items_in_batch": divisor}).loss
             if loss is None:
                 way_out = "compute it as a sum over targets ÷ targets of the step"
                 return not_supported("weights", "the model returns no loss", way_out)
@@ -131,6 +147,24 @@ def check_weights(setup: PackingSetup, auxiliary: AuxiliaryLoss | None) -> Findi
         failed=f"with other labels the losses of two micro-batches change by {change:.6f}, the "
         f"mean over all {count} targets by {expected_change:.6f}",
         diagnosis=_PER_PACK_MEAN,
+    )
+
+
+def check_passes(setup: PackingSetup) -> Finding:
+    """Compare the logits of a pass without gradients, in ``eval()``, with those of the training
+    pass: equal to the last bit, so that the ratio of their probabilities is 1.
+    """
+    with evaluating(setup.model):
+        log_probs_pass = setup.logits(setup.batch.kwargs)
+    with training(setup.model), torch.enable_grad():
+        training_pass = setup.forward(setup.batch.kwargs).detach()
+    return compared(
+        "passes",
+        difference(log_probs_pass, training_pass),
+        0.0,
+        passed="a pass without gradients and the training pass agree to the last bit",
+        failed="a pass without gradients has other logits than the training pass",
+        diagnosis=_OTHER_PASS,
     )
 
 
@@ -167,10 +201,11 @@ def check_backward(setup: PackingSetup) -> Finding | None:
         targets of    a a a · · c c        gradients at    . . . b b . .      zero
                       · · · b b · ·                        a a a . . c c      zero
 
-    A mask that holds in the forward and not in the backward moves no logit. Returns a failure, and
+    A mask that holds in the forward and not in the backward moves no logit. In a tree, the others
+    are tokens that no sample with a loss has. Returns a failure, and
     None if nothing leaks or if the model does not let its embeddings be seen.
     """
-    if setup.batch.targets is None or not setup.with_gradients:
+    if setup.batch.terms is None or not setup.with_gradients:
         return None
     movement = experiment(
         lambda: measure_movement(
@@ -193,7 +228,6 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     """Return the largest gradient at tokens of samples without a loss, relative to samples with a
     loss. Any error means that the model does not let its embeddings be seen.
     """
-    assert batch.targets is not None
     leaves: list[torch.Tensor] = []
 
     def as_leaf(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
@@ -202,29 +236,38 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
 
     model = next(part for part in setup.model.modules() if hasattr(part, "get_input_embeddings"))
     handle = model.get_input_embeddings().register_forward_hook(as_leaf)
-    places = [place for _, place in batch.located]
+    located = batch.located
     largest = 0.0
     try:
         for parity in (0, 1):
             # The loss of every second sample alone: of two neighbors, exactly one has a loss.
-            targets = np.full_like(batch.targets, IGNORE_INDEX)
-            for place in places[parity::2]:
-                index = (place.row, slice(place.start, place.stop - 1))
-                targets[index] = batch.targets[index]
-            if not (targets != IGNORE_INDEX).any():
+            trained = [
+                (setup.samples.segments[index], place) for index, place in located[parity::2]
+            ]
+            if not any(segment.num_targets for segment, _ in trained):
                 continue
             # Compiled attention frees what backward used, so each loss has its own forward.
             leaves.clear()
             with torch.enable_grad():
-                loss = targets_loss(setup.forward(batch.kwargs), targets)
+                logits = setup.forward(batch.kwargs)
+                loss = torch.stack(
+                    [
+                        targets_loss(logits[place.index][:-1], segment.labels[1:])
+                        for segment, place in trained
+                    ]
+                ).sum()
             # Embeddings may run more than once, and for media; only the row's tokens count.
             leaf = next(leaf for leaf in leaves if leaf[..., 0].numel() == batch.ids.size)
             (gradient,) = torch.autograd.grad(loss, leaf)
             token_sizes = gradient.abs().amax(dim=-1).reshape(batch.ids.shape).cpu()
-            sizes = [float(token_sizes[place.index].max()) for place in places]
-            own_size = max(sizes[parity::2])
-            if own_size > 0:
-                largest = max(largest, max(sizes[1 - parity :: 2], default=0.0) / own_size)
+            own_sizes = [float(token_sizes[place.index].max()) for _, place in trained]
+            for _, place in trained:
+                token_sizes[place.index] = 0
+            other_sizes = [
+                float(token_sizes[place.index].max()) for _, place in located[1 - parity :: 2]
+            ]
+            if max(own_sizes) > 0:
+                largest = max(largest, max(other_sizes, default=0.0) / max(own_sizes))
     finally:
         handle.remove()
     return largest

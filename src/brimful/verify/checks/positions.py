@@ -27,10 +27,11 @@ def check_positions(setup: PackingSetup) -> Finding:
         rows = np.broadcast_to(np.arange(start, start + width), (1, *setup.batch.ids.shape))
     # Name, first column, positions in the batch and alone of each sample with other positions.
     mismatches: list[tuple[str, int, Int64Array, Int64Array]] = []
+    runs_on = True
     for index, place in setup.batch.located:
         segment = setup.samples.segments[index]
-        actual = rows[:, place.row, place.start : place.stop]
-        text = np.arange(start, start + place.stop - place.start)[None]
+        actual = rows[(slice(None), *place.index)]
+        text = np.arange(start, start + len(segment.ids))[None]
         expected = text if segment.positions is None else segment.positions
         # A single row serves all rows of a sample; in a batch of several, a row of text positions
         # may come first.
@@ -41,13 +42,20 @@ def check_positions(setup: PackingSetup) -> Finding:
         expected = np.broadcast_to(expected[-len(actual) :], actual.shape)
         if not np.array_equal(actual, expected):
             mismatches.append((segment.name, place.start, actual, expected))
+            runs_on &= bool((actual[0] - start == place.columns).all())
     if not mismatches:
-        return passed("positions", f"from {start} in every sample")
+        along = ", along its path" if setup.samples.has_trees else ""
+        return passed("positions", f"from {start} in every sample{along}")
     name, _, actual, expected = mismatches[0]
     row = int(np.flatnonzero((actual != expected).any(axis=1))[0])
+    # In a tree the trunk may be right.
+    first = int((actual != expected)[row].argmax()) if setup.samples.has_trees else 0
+    several = slice(first, first + 4)
+    where = f" at token {first}" if first else ""
     detail = (
         f"{len(mismatches)} of {len(setup.samples.segments)} samples: {name} has "
-        f"{actual[row, :4].tolist()}…, alone it has {expected[row, :4].tolist()}…"
+        f"{actual[row, several].tolist()}…{where}, alone it has "
+        f"{expected[row, several].tolist()}…"
     )
     way_out = f"number every sample from {start}"
     if len(rows) > 1:
@@ -69,6 +77,9 @@ def check_positions(setup: PackingSetup) -> Finding:
             f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through "
             "the samples"
         )
+    elif setup.samples.has_trees:
+        cause = _cause_in_trees(setup, runs_on=runs_on)
+        way_out = "the position of a token is its depth: its place in its sample"
     # Positions that run on through a row are off by the column at which their sample begins.
     elif all(
         (actual.min(axis=1) - expected.min(axis=1) == column).all()
@@ -84,6 +95,25 @@ def check_positions(setup: PackingSetup) -> Finding:
     else:
         cause = f"positions begin elsewhere than at {start}, or belong to another sample"
     return failed("positions", detail, cause, way_out)
+
+
+def _cause_in_trees(setup: PackingSetup, *, runs_on: bool) -> str:
+    """Name the cause of wrong positions in a row of trees."""
+    if runs_on:
+        return (
+            "positions run on along the row: a branch is numbered after the branch before it, and "
+            "not from the depth of its trunk"
+        )
+    rows = position_rows(setup)
+    assert rows is not None
+    for _, place in setup.batch.located:
+        positions = rows[(0, *place.index)]
+        if (positions[1:] == setup.position_start).any():
+            return (
+                f"positions begin again at {setup.position_start} in every branch, which hides "
+                "how far its trunk is"
+            )
+    return "positions are not the depths of tokens in their samples"
 
 
 def _common_delay(setup: PackingSetup, positions: Int64Array) -> int | None:
