@@ -9,9 +9,7 @@ import numpy as np
 import torch
 
 from brimful import PackCollator
-from brimful.collate.layout import lay_out
-from brimful.collate.padding import Padding
-from brimful.integrations.trainers.tree_attention import masks_of
+from brimful.store.shards import assemble_tree
 from brimful.testing.toys import toy_tree
 
 IGNORE = -100
@@ -105,7 +103,7 @@ def first_token_of_branches_untrained(batch, packs):
     """Automodel 0.7: "inherent", says its docstring."""
     keep = torch.ones(len(batch["loss_index"]), dtype=torch.bool)
     seen = {}
-    for number, (place, target) in enumerate(zip(batch["loss_index"].tolist(), batch["loss_targets"].tolist(), strict=True)):
+    for number, place in enumerate(batch["loss_index"].tolist()):
         seen.setdefault(place, []).append(number)
     # A place that predicts several targets is the end of a trunk.
     for numbers in seen.values():
@@ -201,8 +199,8 @@ def without_last_branch(pack):
 
 
 def sample_twice(batch, packs):
-    """A group that two micro-batches have, and both train."""
-    return PackCollator(pad_to=128)([packs[0], packs[-1], packs[-1]])
+    """A group that two ranks have, and both train."""
+    return PackCollator()([*packs, packs[-1]])
 
 
 def window_along_the_row(batch, packs, window=8):
@@ -268,16 +266,70 @@ class _OnlyBackward(torch.autograd.Function):
         return gradients + 0.1 * torch.nn.functional.pad(gradients[:, 1:], (0, 0, 0, 1))
 
 
+class RowsOfSegments(PackCollator):
+    """Values of tokens are brought back by segments, as if each were a sample of its own."""
+
+    def rows(self, features):
+        (batch,) = super().rows(features)
+        assert batch.tree is not None
+        return [replace(batch, tree=replace(batch.tree, parents=batch.tree.parents * 0 - 1))]
+
+
 # Collators that make trees of plain samples themselves.
 
 
-class TrieOfSamples:
+def trie_of(samples):
     """A right collator of samples: it compares tokens, and the rest is ours."""
+    masks = [[label != IGNORE for label in sample["labels"]] for sample in samples]
+    return PackCollator(pad_to=SIZE)([toy_tree([sample["input_ids"] for sample in samples], masks)])
 
-    def __init__(self, fault=lambda samples: samples, branch="fork"):
-        self.fault, self.branch = fault, branch
 
-    def __call__(self, samples):
-        samples = self.fault([sample["input_ids"] for sample in samples]), [sample["labels"] for sample in samples]
-        masks = [[label != IGNORE for label in labels] for labels in samples[1]]
-        return PackCollator(branch=self.branch, pad_to=SIZE)([toy_tree(samples[0], masks)])
+def trie_without_a_sample(samples):
+    """What does not fit is dropped in silence."""
+    return trie_of(samples[: max(1, len(samples) - 1)])
+
+
+def trie_that_ends_at_a_shared_token(samples):
+    """A trie whose leaves alone are samples: one that ends where others go on is lost, and its targets too."""
+    ids = [tuple(sample["input_ids"]) for sample in samples]
+    kept = [
+        n for n, one in enumerate(ids) if not any(other[: len(one)] == one for m, other in enumerate(ids) if m != n)
+    ]
+    return trie_of([samples[n] for n in kept])
+
+
+def as_tree(packs, key):
+    """A tree of the samples of flat packs, which share what their keys share; media are of the first that has the key."""
+    ids, masks, media, names = [], [], [], []
+    for pack in packs:
+        for segment, (begin, end) in enumerate(pairwise(pack.cu_seqlens.tolist())):
+            ids.append(pack.input_ids[begin:end])
+            masks.append(pack.loss_mask[begin:end])
+            names.append(int(pack.sample_ids[segment]))
+            media.append(
+                [replace(item, start=item.start - begin, segment=0) for item in pack.media if item.segment == segment]
+            )
+    shape = toy_tree([key(one, items) for one, items in zip(ids, media, strict=True)], masks)
+    owners = shape.sample_ids.tolist()
+    assert shape.tree is not None
+    return assemble_tree(
+        [ids[owner] for owner in owners],
+        [masks[owner] for owner in owners],
+        [names[owner] for owner in owners],
+        np.diff(shape.cu_seqlens),
+        shape.tree.parents,
+        [media[owner] for owner in owners],
+    )
+
+
+def tokens_alone(ids, media):
+    """The key of a trie that compares no pictures."""
+    return ids.tolist()
+
+
+def tokens_and_pictures(ids, media):
+    """The key of a right trie: a picture stands for all of its tokens."""
+    keys = ids.astype(np.int64)
+    for item in media:
+        keys[item.start : item.start + item.length] = 10_000 + sum(item.read()) % 99_991
+    return keys.tolist()

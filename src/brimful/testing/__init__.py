@@ -16,7 +16,7 @@ __all__ = ["assert_packing_is_right"]
 def assert_packing_is_right(
     model: Any,
     collator: Callable[[list[Any]], Mapping[str, Any]],
-    samples: Sequence[Pack | Mapping[str, Any]],
+    samples: Sequence[Pack | Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> brimful.verify.VerifyReport:
     """Fail unless ``verify_packing`` finds nothing wrong and shows isolation at least once.

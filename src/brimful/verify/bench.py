@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from brimful.base.checks import check_type
+from brimful.base.wording import setting
 from brimful.errors import BrimfulError, SettingsError
 from brimful.integrations.trainers.tree_attention import TREE_ATTENTION
 from brimful.store.shards import Pack
@@ -108,7 +109,8 @@ def verify_packing(
             collator's own if None and it is a ``PackCollator(media=…)``.
 
     Raises:
-        SettingsError: no samples, no attention implementation, or a model without parameters.
+        SettingsError: no samples, no attention implementation, a model without parameters, or trees
+            with weights of their own.
         CollateError: samples or batches without ``input_ids``.
 
     >>> from brimful import PackCollator
@@ -125,10 +127,15 @@ def verify_packing(
     if next(model.parameters(), None) is None:
         raise SettingsError("the model has no parameters: give a torch module")
     if samples is None:
-        vocab = model.get_input_embeddings().num_embeddings
+        vocab = _vocabulary_of(model)
         samples = random_trees(vocab) if trees else random_samples(vocab)
     media_maker = getattr(collator, "media", None) if media_maker is None else media_maker
     reference = ReferenceSamples(samples, media_maker, trees=trees)
+    if reference.has_trees and getattr(collator, "_loss_weights", None) is not None:
+        raise SettingsError(
+            f"{setting('loss_weights', '…')} makes another loss than the mean over all targets, "
+            "which verify compares: verify trees with a PackCollator without it"
+        )
     if attention is None:
         known = TREE_IMPLEMENTATIONS if reference.has_trees else IMPLEMENTATIONS
         attention = dict.fromkeys([*known, current_implementation(model)])
@@ -166,6 +173,18 @@ def verify_packing(
     )
 
 
+def _vocabulary_of(model: Any) -> int:
+    """Return the number of tokens that a model, or the model in a module, has embeddings for.
+
+    Raises:
+        SettingsError: neither has any.
+    """
+    for module in model.modules():
+        if hasattr(module, "get_input_embeddings"):
+            return int(module.get_input_embeddings().weight.shape[0])
+    raise SettingsError("the model does not say its number of tokens: give samples")
+
+
 def _with_long_samples(setup: PackingSetup, findings: list[Finding], example: Any) -> list[Finding]:
     """Repeat the checks of arrays with samples that no model is run on, and insert findings that
     fail only there.
@@ -183,7 +202,8 @@ def _with_long_samples(setup: PackingSetup, findings: list[Finding], example: An
         long_findings = check_batch(long)
     except Exception:  # rows of a fixed length refuse them, in any way
         return findings
-    size = f"with a sample of {len(long.samples.segments[0].ids):,} tokens"
+    longest = max(len(segment.ids) for segment in long.samples.segments)
+    size = f"with a sample of {longest:,} tokens"
     failures = {
         finding.check: replace(finding, detail=f"{size}: {finding.detail}")
         for finding in long_findings

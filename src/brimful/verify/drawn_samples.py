@@ -87,7 +87,7 @@ def random_trees(vocab: int, *, seed: int = 0) -> list[Pack]:
     trunk of its own.
 
     >>> [(len(pack), pack.tree.num_samples, len(pack.flat())) for pack in random_trees(128)]
-    [(66, 8, 137), (20, 3, 27)]
+    [(66, 9, 165), (20, 3, 22)]
     """
     stream = generator(seed=seed, epoch=0, purpose="trees to verify with")
     lowest = min(_NUM_SPECIAL, vocab - 1)

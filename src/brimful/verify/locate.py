@@ -137,19 +137,19 @@ def _lay_out_paths(
     width, flat = rows.shape[1], rows.reshape(-1)
     order = np.argsort(flat, kind="stable")
     sorted_ids, media = flat[order], list(media_ids)
-    places: list[Place | None] = []
+    places: list[Place | None] = [None] * len(marked_ids)
     is_used = np.zeros(len(flat), dtype=bool)
-    ends: set[int] = set()
-    for segment, ids in zip(samples.segments, marked_ids, strict=True):
+    # If samples lie one by one, the end of a short one is a token of longer ones too.
+    for index in sorted(range(len(marked_ids)), key=lambda index: -len(marked_ids[index])):
+        segment, ids = samples.segments[index], marked_ids[index]
         path = np.full(len(ids), -1, dtype=np.int64)
         next_place = -1
         for number in np.flatnonzero(~np.isin(ids, media))[::-1].tolist():
             copies = order[slice(*np.searchsorted(sorted_ids, [ids[number], ids[number] + 1]))]
             if not len(copies):
                 break
-            if next_place < 0:  # equal samples may lie one by one
-                next_place = next((place for place in copies if place not in ends), copies[0])
-                ends.add(next_place)
+            if next_place < 0:
+                next_place = next((place for place in copies if not is_used[place]), copies[0])
             else:
                 nearest = max(0, int(np.searchsorted(copies, next_place)) - 1)
                 next_place = copies[nearest]
@@ -161,9 +161,7 @@ def _lay_out_paths(
             is_used[path] = True
             columns = path % width
             row = int(path[0] // width)
-            places.append(Place(row, int(columns[0]), int(columns[-1]) + 1, columns))
-        else:
-            places.append(None)
+            places[index] = Place(row, int(columns[0]), int(columns[-1]) + 1, columns)
     fragments = np.isin(flat, np.concatenate(marked_ids)) & ~np.isin(flat, media) & ~is_used
     repeats = [
         index

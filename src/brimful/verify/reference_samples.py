@@ -204,6 +204,11 @@ class ReferenceSamples:
         candidates = self.token_ids[~np.isin(self.token_ids, list(exclude))]
         return candidates[(np.searchsorted(candidates, ids) + steps) % len(candidates)]
 
+    def packs(self) -> list[Pack]:
+        """Return copies of the features; none if they are not all packs."""
+        copies = self.copies()
+        return copies if all(isinstance(copy, Pack) for copy in copies) else []
+
     def samples_of(self, part: int) -> list[int]:
         """Return the samples that have a part."""
         return [index for index, segment in enumerate(self.segments) if part in segment.parts]
@@ -232,7 +237,9 @@ class ReferenceSamples:
             for segment in self.segments
             if self.has_trees and segment.parts[: len(trunk)] == trunk and segment.parts != trunk
         }
-        return any(self.parts[one][:1] == token for one in siblings - {part})
+        return token in [
+            int(self.parts[one][0]) for one in siblings - {part} if len(self.parts[one])
+        ]
 
     def name_of(self, part: int) -> str:
         """Return the name of a part in messages: of its sample, or which samples share it."""

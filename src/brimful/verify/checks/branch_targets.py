@@ -33,11 +33,13 @@ class _Expected(NamedTuple):
 
     Attributes:
         weights: how many samples train each.
+        of_samples: the same of each sample, by its name.
         first: targets that are the first token of a branch, with the place of that token.
         last: targets that are the last token of a trunk of several branches.
     """
 
     weights: Counter[_Term]
+    of_samples: dict[str, Counter[_Term]]
     first: dict[_Term, int]
     last: set[_Term]
 
@@ -77,7 +79,7 @@ def check_branch_targets(setup: PackingSetup) -> Finding:
 
 def _targets_of(setup: PackingSetup) -> _Expected:
     samples, width = setup.samples, setup.batch.ids.shape[1]
-    expected = _Expected(Counter(), {}, set())
+    expected = _Expected(Counter(), {}, {}, set())
     followers: dict[int, set[int]] = {}
     for segment in samples.segments:
         path = [part for part in segment.parts if len(samples.parts[part])]
@@ -85,6 +87,7 @@ def _targets_of(setup: PackingSetup) -> _Expected:
             followers.setdefault(part, set()).add(following)
     for index, place in setup.batch.located:
         segment, columns = samples.segments[index], place.columns
+        targets = expected.of_samples.setdefault(segment.name, Counter())
         starts, ends, depth = set(), set(), 0
         for part in segment.parts:
             starts.add(depth)
@@ -96,6 +99,7 @@ def _targets_of(setup: PackingSetup) -> _Expected:
                 continue
             term = (place.row * width + int(columns[depth - 1]), int(segment.labels[depth]))
             expected.weights[term] += 1
+            targets[term] += 1
             if depth in starts:
                 expected.first[term] = place.row * width + int(columns[depth])
             if depth in ends:
@@ -108,6 +112,18 @@ def _is_padding(setup: PackingSetup, term: _Term) -> bool:
     return bool(setup.batch.padding.reshape(-1)[term[0]])
 
 
+def _sample_left_out(expected: _Expected, actual: Counter[_Term]) -> str:
+    """Return the sample whose targets alone the batch lacks; empty if it is none."""
+    if any(weight - expected.weights[term] > _TOLERANCE for term, weight in actual.items()):
+        return ""
+    deficits = {
+        term: round(weight - actual[term])
+        for term, weight in expected.weights.items()
+        if weight - actual[term] > _TOLERANCE
+    }
+    return next((name for name, terms in expected.of_samples.items() if terms == deficits), "")
+
+
 def _cause(
     expected: _Expected,
     actual: Counter[_Term],
@@ -116,6 +132,11 @@ def _cause(
     wrong: set[_Term],
 ) -> str:
     """Name the likely cause by the pattern of the wrong targets."""
+    if name := _sample_left_out(expected, actual):
+        return (
+            f"{name} is not trained: it ends where others go on, or is equal to another, and its "
+            "targets were lost with it"
+        )
     first = missing & expected.first.keys()
     # A label at the first token of a branch is predicted by the place before it in the row.
     from_sibling = [term for term in first if (expected.first[term] - 1, term[1]) in actual]
