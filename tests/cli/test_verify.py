@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.cli import main  # noqa: E402
+from tests.store.tree_plans import written_trees  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -144,3 +145,19 @@ def test_a_model_of_the_users_own_is_verified_on_packs_with_media(pictures, tmp_
     )
     assert code == 0, out + err  # Transformers draws a bar on stderr while it loads
     assert any(line.split()[:4] == ["media", "-", "PASS", "4"] for line in out.splitlines())
+
+
+def test_trees_are_drawn_or_taken_from_packs(tmp_path):
+    """A store says itself that its packs are trees; random ones are asked for."""
+    code, out, err = run("--model-type", "qwen3", "--share", "prefixes", "--attention", "sdpa")
+    assert (code, err) == (0, "")
+    assert "14 segments changed, one at a time" in out
+    assert out.splitlines()[-1] == "PASS: packing is right with sdpa"
+    texts = [f"{'the trunk that all have ' * 3}{end}" for end in ("a", "bb", "bc")]
+    written_trees(tmp_path, texts, [[0, 1], [2]], capacity=200)
+    code, out, _ = run("--model-type", "qwen3", "--packs", tmp_path, "--attention", "brimful_tree")
+    assert code == 0, out
+    assert "of 3 samples in" in out
+    code, _, err = run("--model-type", "qwen3", "--packs", tmp_path, "--share", "prefixes")
+    assert code == 2
+    assert "packs of trees are verified as trees" in err

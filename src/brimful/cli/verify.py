@@ -11,6 +11,7 @@ from brimful.cli.option_values import imported
 from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.program import show
 from brimful.errors import SettingsError
+from brimful.lengths.prefixes import Share
 from brimful.serve import open_packs
 
 
@@ -23,6 +24,12 @@ from brimful.serve import open_packs
         "--model-type", "NAME", "A tiny random model of an architecture instead: qwen2, llama, …"
     ),
     value_option("--packs", "DIR", "A pack store to take samples from (default: random ones)."),
+    click.option(
+        "--share",
+        type=click.Choice([share.value for share in Share]),
+        default=Share.NONE.value,
+        help="Random samples that share their prefixes, in packs of trees; --packs say it themselves.",
+    ),
     value_option(
         "--processor",
         "DIR",
@@ -39,7 +46,8 @@ from brimful.serve import open_packs
     value_option(
         "--attention",
         "NAME,…",
-        "Implementations to try (default: eager,sdpa,flex_attention,flash_attention_2).",
+        "Implementations to try (default: eager,sdpa,flex_attention,flash_attention_2; of trees "
+        "brimful_tree in place of the last).",
     ),
     value_option("--dtype", "NAME", "float32, bfloat16 or float16.", default="float32"),
     value_option("--device", "NAME", "cpu, cuda, cuda:1, …", default="cpu"),
@@ -75,6 +83,10 @@ def verify(
     Packs with media are verified with a tiny model of their family, unless a model is given.
 
       brimful verify packs --processor processor
+
+    In trees, one segment changes at a time: what continues it must move, and nothing else.
+
+      brimful verify --model-type qwen3 --share prefixes
     """
     if store is not None and options["packs"] is not None:
         raise SettingsError(f"packs are given twice: {store} and --packs {options['packs']}")
@@ -86,6 +98,11 @@ def verify(
         raise SettingsError(
             "give either --model DIR|ID or --model-type NAME (such as qwen2): what should be "
             "verified?"
+        )
+    if packs is not None and options["share"] != Share.NONE.value:
+        raise SettingsError(
+            f"--share {options['share']} draws random samples, and --packs gives packs: leave one "
+            "out; packs of trees are verified as trees"
         )
     if media_settings is None and options["processor"] is not None:
         raise SettingsError("--processor is for packs with media, and these packs have no media")
@@ -108,15 +125,16 @@ def verify(
         with optional("torch", "torch", "brimful verify"):
             import torch  # noqa: F401
         from brimful import PackCollator
+        from brimful.collate.trees.fork import forked
         from brimful.integrations.trainers.model_facts import facts_of
         from brimful.media.collate import MediaFeatures
         from brimful.verify import drawn_samples as drawn
         from brimful.verify import verify_packing
         from brimful.verify.models import load_model, tiny_media_model, tiny_model
-        from brimful.verify.modes import IMPLEMENTATIONS
+        from brimful.verify.modes import IMPLEMENTATIONS, TREE_IMPLEMENTATIONS
 
         names = options["attention"] and [name.strip() for name in options["attention"].split(",")]
-        choices = (*IMPLEMENTATIONS, "flash_attention_3")
+        choices = (*dict.fromkeys((*IMPLEMENTATIONS, *TREE_IMPLEMENTATIONS)), "flash_attention_3")
         if unknown_names := [name for name in names or () if name not in choices]:
             raise SettingsError(
                 f"--attention: {', '.join(unknown_names)} is not one of {', '.join(choices)}"
@@ -138,17 +156,20 @@ def verify(
             model = tiny_model(str(model_type), **place) if model is None else model
             embedding = model.get_input_embeddings()
             vocab = int(getattr(embedding, "num_embeddings", 0) or embedding.weight.shape[0])
-            samples = (
-                drawn.random_samples(vocab, seed=options["seed"])
-                if packs is None
-                else drawn.few_of(packs, vocab=vocab, max_tokens=max_tokens)
-            )
+            if packs is not None:
+                samples = drawn.few_of(packs, vocab=vocab, max_tokens=max_tokens)
+            elif options["share"] == Share.PREFIXES.value:
+                samples = drawn.random_trees(vocab, seed=options["seed"])
+            else:
+                samples = drawn.random_samples(vocab, seed=options["seed"])
         if options["collator"] is None:
             # One token more than the samples have, rounded up to 16, so that every batch has
             # padding to check.
             facts = facts_of(model)
             total = sum(
-                len(sample["input_ids"] if isinstance(sample, dict) else sample)
+                len(sample["input_ids"])
+                if isinstance(sample, dict)
+                else len(sample if sample.tree is None else forked(sample))
                 for sample in samples
             )
             collator: Any = PackCollator(
