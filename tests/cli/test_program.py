@@ -44,7 +44,7 @@ PYTHON_ONLY = frozenset(
             "layout",
         ),
         *("arrive_seconds", "beta", "branch", "domains", "job", "mean", "place", "plan", "rank"),
-        *("label_smoothing", "loss_type", "parts", "segment_multiple_of"),
+        *("label_smoothing", "loss_type", "loss_weights", "shared_targets", "parts", "segment_multiple_of"),
         *("media_maker", "multiple_of", "normaliser", "on_bad_medium", "on_corrupt", "pad_to", "position_start"),
         *("by_source", "on_fault", "tail", "timeout", "uses"),
     }

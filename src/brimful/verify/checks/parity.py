@@ -123,8 +123,6 @@ def check_weights(setup: PackingSetup, auxiliary: AuxiliaryLoss | None) -> Findi
             "verify without it (multi-token prediction, label smoothing)",
         )
     expected_change, change = 0.0, 0.0
-    # A whole number counts labels; the sum of weights is a number of its own.
-    divisor = torch.tensor(float(count)) if samples.has_trees else count
     for part in (samples.part(0, 1), samples.part(1)):
         batch = replace(setup, samples=part).batch
         assert batch.targets is not None
@@ -134,7 +132,7 @@ def check_weights(setup: PackingSetup, auxiliary: AuxiliaryLoss | None) -> Findi
         expected_change += float(movement) / count
         for sign, arguments in ((1, kwargs), (-1, batch.kwargs)):
             with torch.no_grad():
-                loss = setup.output({**arguments, "num_items_in_batch": divisor}).loss
+                loss = setup.output({**arguments, "num_items_in_batch": count}).loss
             if loss is None:
                 way_out = "compute it as a sum over targets ÷ targets of the step"
                 return not_supported("weights", "the model returns no loss", way_out)
