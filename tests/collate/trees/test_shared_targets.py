@@ -34,7 +34,7 @@ def predictions(batch):
 
 
 @pytest.mark.parametrize("branch", ["fork", "index"])
-@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
+@pytest.mark.parametrize("weights", WEIGHTS, ids=["token", "sample", "sqrt", "sources", "column"])
 @given(samples=SAMPLES)
 def test_weights_are_the_sums_of_flat_packs(weights, branch, samples):
     """Whatever the function, and whatever the samples share; their mean is the sum by the number of samples."""
