@@ -203,7 +203,8 @@ REFUSED = [
     (
         "messages",
         {"messages": [_user([{"type": "image_url"}])]},
-        "its messages hold media, which takes the processor of a model: name it with processor",
+        "its messages hold media, which takes the processor of a model: name it with open_source(…, media_dir=…) and "
+        "encoder_for(…, media=open_family(…))",
     ),
     *[
         (

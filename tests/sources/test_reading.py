@@ -15,8 +15,8 @@ from brimful.sources.reading import Reading
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 PICTURE = (
-    "column 'images' holds images, which takes the processor of a model: name it with processor, or leave it out with "
-    'ignore=["images"]'
+    "column 'images' holds images, which takes the processor of a model: name it with open_source(…, media_dir=…) and "
+    'encoder_for(…, media=open_family(…)), or leave it out with ignore=["images"]'
 )
 
 

@@ -27,11 +27,10 @@ from brimful.encode.encoder import Encoder, Engine, PendingBatch, TokenEncoder
 from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
+from brimful.sources.reading import NEEDS_PROCESSOR
 from brimful.sources.sample import Sample
 
-_NO_MEDIA = (
-    f"holds media, which takes the processor of a model: name it with {setting('processor')}"
-)
+_NO_MEDIA = f"holds media, {NEEDS_PROCESSOR}"
 
 
 class RenderingEncoder(Encoder):

@@ -52,7 +52,9 @@ MESSAGE_KEYS = frozenset(
 )
 """Keys of a message that are read, by the chat template or by the search for targets."""
 
-_NEEDS_MEDIA = f"which takes the processor of a model: name it with {setting('processor')}"
+NEEDS_PROCESSOR = "which takes the processor of a model: name it with " + setting(
+    "processor", python="open_source(…, media_dir=…) and encoder_for(…, media=open_family(…))"
+)
 """Remedy for rows with media, if media are not taken."""
 
 _MEDIA_WORDS = {MediaKind.IMAGE: "images", MediaKind.VIDEO: "videos", MediaKind.AUDIO: "audio"}
@@ -265,7 +267,7 @@ class Reading:
             if self.media is None and any(
                 type(message.get("content")) is list for message in messages
             ):
-                raise MalformedRowError(f"its messages hold media, {_NEEDS_MEDIA}")
+                raise MalformedRowError(f"its messages hold media, {NEEDS_PROCESSOR}")
             texts = []
             for message in messages:
                 value = message.get("content")
@@ -276,7 +278,7 @@ class Reading:
             marks = (placeholder(text, ignore=self.ignore) for text in texts if text)
             mark = next(filter(None, marks), None)
             if mark is not None:
-                reason = _NEEDS_MEDIA if self.media is None else "and it has none"
+                reason = NEEDS_PROCESSOR if self.media is None else "and it has none"
                 raise MalformedRowError(
                     f"its text holds {mark} where a medium belongs, {reason}: if it is plain text, "
                     f"say so with {setting('ignore', [mark])}"
@@ -292,7 +294,7 @@ def refusal(columns: Sequence[str]) -> str | None:
         if column in MEDIA_COLUMNS:
             words = _MEDIA_WORDS[MEDIA_COLUMNS[column]]
             return (
-                f"column {column!r} holds {words}, {_NEEDS_MEDIA}, or leave it out with "
+                f"column {column!r} holds {words}, {NEEDS_PROCESSOR}, or leave it out with "
                 f"{setting('ignore', [column])}"
             )
         if column in REFUSED_COLUMNS:
