@@ -40,6 +40,18 @@ def test_stored_samples_come_back_by_id(tmp_path):
         assert len(reader[1]) == 0
 
 
+@pytest.mark.parametrize("ids", [[], [0], [0, 1, 2, 3], [0, 2, 3], [2], [1, 3]])
+def test_tokens_of_many_samples_are_the_ones_of_each(tmp_path, ids):
+    """In runs of neighbors, across files and over gaps."""
+    _store(tmp_path / "0.arrow", [_encoded([0, 0, 7], [True] * 3), None, _encoded([151643], [False])])
+    _store(tmp_path / "3.arrow", [_encoded([1, 2], [True, True]), _encoded([9], [True])])
+    stored = StoredSamples([(0, str(tmp_path / "0.arrow")), (3, str(tmp_path / "3.arrow"))])
+    tokens = stored.tokens(np.array(ids, dtype=np.int64))
+    assert tokens.values.dtype == np.int32
+    rows = [tokens.row(index).tolist() for index in range(len(tokens))]
+    assert rows == [sample.input_ids.tolist() for sample in stored.read(ids)]
+
+
 def test_more_files_than_may_be_open(tmp_path, monkeypatch):
     """Without it a data set of many blocks would run out of file handles."""
     monkeypatch.setattr("brimful.encode.encoded._MAX_OPEN_FILES", 2)

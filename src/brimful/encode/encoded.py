@@ -303,6 +303,21 @@ class StoredSamples:
             samples.append(EncodedSample(ids[span], loss_mask[span], items))
         return samples
 
+    def tokens(self, sample_ids: Int64Array) -> Ragged:
+        """Return the tokens of samples, ``int32``, in one array; many neighbors are one slice."""
+        file_indices = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
+        is_next = (np.diff(sample_ids) == 1) & (np.diff(file_indices) == 0)
+        parts, sizes = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
+        edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), len(sample_ids)]
+        for begin, stop in pairwise(edges if len(sample_ids) else ()):
+            index = int(file_indices[begin])
+            file = self._open_files.get(index) or self._open_file(index)
+            row = int(sample_ids[begin]) - self._first_ids[index]
+            offsets = file.offsets[row : row + stop - begin + 1]
+            parts.append(file.ids[offsets[0] : offsets[-1]])
+            sizes.append(np.diff(offsets))
+        return Ragged(np.concatenate(parts), offsets_of(np.concatenate(sizes)))
+
     def _open_file(self, file_index: int) -> _File:
         try:
             file = _open(self._paths[file_index], checked=file_index not in self._checked)

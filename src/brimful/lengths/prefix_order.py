@@ -154,7 +154,8 @@ def _find_by_bytes(
     """Find trees among the bytes of their first keys, and sort each by the bytes of all."""
     size = keys.dtype.itemsize
     # In big-endian bytes, numbers are in the order of their bytes; signs are flipped.
-    numbers = keys ^ np.iinfo(keys.dtype).min if keys.dtype.kind == "i" else keys
+    has_signs = keys.dtype.kind == "i" and keys.min(initial=0) < 0
+    numbers = keys ^ np.iinfo(keys.dtype).min if has_signs else keys
     data = numbers.astype(keys.dtype.newbyteorder(">")).tobytes()
     edges = offsets.tolist()
     trees: dict[Any, list[int]] = {}

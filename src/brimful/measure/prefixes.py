@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from brimful.base.execute import Resources, run_tasks
 from brimful.base.fingerprint import (
     fingerprint_array,
     fingerprint_bytes,
     fingerprint_of,
-    short_digest,
 )
 from brimful.base.ragged import offsets_of, starts_of
 from brimful.base.tables import Ragged, open_table, write_table
@@ -46,6 +46,9 @@ NUMBERS = "prefix_numbers"
 
 _LONG = 512
 """Keys of the longest hash, by which samples are divided that are more than a window."""
+
+_FACTOR = np.int64(0x5851F42D4C957F2D)
+"""Factor of the hash of keys: the sum of each key times a power of it, modulo 2**64."""
 
 _WINDOW_TOKENS = 1 << 25
 """Tokens that are compared at a time: some hundred megabytes."""
@@ -75,10 +78,12 @@ def head_columns(
     sizes = (min(least, HEAD_TOKENS), least, max(least, _LONG))
     for name, size in zip(HEAD_COLUMNS, sizes, strict=True):
         column = columns[name] = np.zeros(count, dtype=np.int64)
-        for row in np.flatnonzero(np.diff(offsets) >= size).tolist():
-            begin = int(offsets[row])
+        rows = np.flatnonzero(np.diff(offsets) >= size)
+        if len(rows):
+            first_keys = sliding_window_view(keys, size)[offsets[rows]]
+            hashes = first_keys.astype(np.int64) @ np.cumprod(np.full(size, _FACTOR))
             # 0 is for a row without a hash.
-            column[row] = short_digest(keys[begin : begin + size].tobytes()) or 1
+            column[rows] = np.where(hashes == 0, 1, hashes)
     return columns
 
 
@@ -140,20 +145,22 @@ class _WindowContext:
     stored: StoredSamples | None
     least: int
 
-    def read(self, sample_ids: Sequence[int]) -> tuple[Ragged, list[tuple[Any, ...]]]:
-        """Return the tokens of samples, and the media of each; encoded again if they are not kept.
+    def read(self, sample_ids: Int64Array) -> tuple[Ragged, list[tuple[Any, ...]]]:
+        """Return the tokens of samples, and the media of each if any has; encoded again if they are
+        not kept.
 
         Raises:
             BadSampleError: a row that was measured cannot be read or encoded now.
         """
         if self.stored is not None:
-            samples = self.stored.read(sample_ids)
-            ids = joined_rows([sample.input_ids for sample in samples], np.int32)
-            return ids, [sample.attachments for sample in samples]
+            ids = self.stored.tokens(sample_ids)
+            if not self.encoder.takes_media:
+                return ids, []
+            return ids, [item.attachments for item in self.stored.read(sample_ids.tolist())]
         errors: list[BadSampleError] = []
         rows, sizes = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
         media: list[tuple[Any, ...]] = []
-        batches = batches_of(self.source.read_many(sample_ids), errors)
+        batches = batches_of(self.source.read_many(sample_ids.tolist()), errors)
         for _, batch in in_halves(partial(self.encoder.begin_encoding, targets=False), batches):
             errors += batch.errors.values()
             rows.append(batch.ids.values)
@@ -313,7 +320,7 @@ def _find_in_window(context: _WindowContext, window: _Window) -> int:
     """Compare the keys of one window, write its file and return the number of its tokens; runs in
     any process.
     """
-    ids, media = context.read(window.sample_ids.tolist())
+    ids, media = context.read(window.sample_ids)
     keys: AnyIntArray = ids.values
     if window.numbers is not None:
         numbers = [window.numbers.row(row) for row in range(len(window))]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.base.compiling import compiled
-from brimful.base.typing import Int64Array
+from brimful.base.typing import BoolArray, Int64Array
 from brimful.plan.trees.forest import Forest
 
 
@@ -44,19 +44,26 @@ def bound_of_trees(forest: Forest, capacities: Int64Array) -> TreeBound:
     num_leaves, depths, parents = forest.num_leaves, forest.depths, forest.parents
     lengths = depths - np.where((parents >= 0)[:, None], depths[parents], 0)
     copies = np.ones(len(parents), dtype=np.int64)
-    count = compiled(_count_copies, len(parents) - num_leaves, sum_calls=True) or _count_copies
+    # No trunk has a second copy in a tree that a pack can hold.
+    tree = np.cumsum(forest.gaps < 0) - 1
+    tree = np.concatenate([tree, tree[forest.first]])
+    loads = np.zeros((int(tree.max(initial=-1)) + 1, lengths.shape[1]), dtype=np.int64)
+    np.add.at(loads, tree, lengths)
+    is_large: BoolArray = np.any(loads > capacities, axis=1)
+    trunks = num_leaves + np.flatnonzero(is_large[tree[num_leaves:]])
+    count = compiled(_count_copies, len(trunks), sum_calls=True) or _count_copies
     # The leaves of each trunk are added at once.
     loads_below = np.zeros_like(lengths)
     has_parent = np.flatnonzero(parents[:num_leaves] >= 0)
     np.add.at(loads_below, parents[has_parent], lengths[has_parent])
-    count(num_leaves, depths, parents, lengths, capacities, loads_below, copies)
+    count(trunks, depths, parents, lengths, capacities, loads_below, copies)
     totals = (lengths * copies[:, None]).sum(axis=0)
     packs = int((-(-totals // capacities)).max())
     return TreeBound(max(packs, int(copies.max())), int(totals[0]))
 
 
 def _count_copies(
-    num_leaves: int,
+    trunks: Int64Array,
     depths: Int64Array,
     parents: Int64Array,
     lengths: Int64Array,
@@ -64,8 +71,8 @@ def _count_copies(
     loads_below: Int64Array,
     copies: Int64Array,
 ) -> None:
-    """Count the copies of each trunk, children before parents; to be compiled."""
-    for trunk in range(num_leaves, len(parents)):
+    """Count the copies of each of some trunks, children before parents; to be compiled."""
+    for trunk in trunks:
         number = copies[trunk]
         for budget in range(len(capacities)):
             room = capacities[budget] - depths[trunk, budget]

@@ -18,6 +18,7 @@ A budget that is counted along the path adds up in the same way: squares of leng
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,6 +32,9 @@ CRUMB = 16
 """Tokens that cost less than a segment: a trunk below another trunk joins it if this repeats
 fewer.
 """
+
+_WORTH_COMPILING = 500_000
+"""Leaves from which loading compiled code, a second, is faster than plain Python."""
 
 _NO_TRUNK = -1
 
@@ -77,21 +81,36 @@ class Forest:
         # Most leaves of many data sets are alone.
         is_shared = np.append(common > 0, False)
         places = np.flatnonzero(is_shared[:-1] | is_shared[1:])
-        find = compiled(_find_trunks, len(places), sum_calls=True) or _find_trunks
-        parents_of_places, gaps_of_places, trunks = find(np.ascontiguousarray(common[places]))
-        num_trunks = len(trunks)
-        # Trunks that were found are after the places; now they are after all leaves.
-        shift = num_leaves - len(places)
+        count = len(places)
+        fillings = [(2 * count, -1), (count, -1), *[(count, 0)] * 4, (count + 1, 0)]
+        find = compiled(_find_trunks, count, worth=_WORTH_COMPILING, sum_calls=True)
+        if find is not None:
+            found = [np.full(size, value, dtype=np.int64) for size, value in fillings]
+            num_trunks = find(np.ascontiguousarray(common[places]), *found)
+        else:
+            # Python reads a number of a list in a third of the time that one of an array takes.
+            lists = [[value] * size for size, value in fillings]
+            num_trunks = _find_trunks(common[places].tolist(), *lists)
+            found = [np.array(numbers, dtype=np.int64) for numbers in lists]
+        parents_of_places, gaps_of_places, *of_trunks = found
+        first, last, row, closing = (column[:num_trunks] for column in of_trunks[:4])
+        # Children close before their parents, so trunks are numbered as they close.
+        order = np.empty(num_trunks, dtype=np.int64)
+        order[closing] = np.arange(num_trunks)
+        new_numbers = num_leaves + closing
 
-        def moved(nodes: Int64Array) -> Int64Array:
-            return np.where(nodes >= 0, nodes + shift, _NO_TRUNK)
+        def renumbered(trunks: Int64Array) -> Int64Array:
+            is_one = trunks >= 0
+            return np.where(is_one, new_numbers[np.where(is_one, trunks, 0)], _NO_TRUNK)
 
         parents = np.full(num_leaves + num_trunks, _NO_TRUNK, dtype=np.int64)
         gaps = np.full(num_leaves, _NO_TRUNK, dtype=np.int64)
-        parents[places] = moved(parents_of_places[: len(places)])
-        parents[num_leaves:] = moved(parents_of_places[len(places) :])
-        gaps[places] = moved(gaps_of_places)
-        first, last, row = (places[trunks[:, column]] for column in range(3))
+        if num_trunks:
+            numbers = renumbered(parents_of_places[: count + num_trunks])
+            parents[places] = numbers[:count]
+            parents[num_leaves:] = numbers[count:][order]
+            gaps[places] = renumbered(gaps_of_places)
+        first, last, row = (places[column[order]] for column in (first, last, row))
         return cls(np.concatenate([sizes, shared[row]]), parents, gaps, first, last + 1)
 
     @property
@@ -189,59 +208,49 @@ class Forest:
         )
 
 
-def _find_trunks(common: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Find the trunks of leaves by a stack of open trunks; to be compiled.
+def _find_trunks(
+    common: Sequence[int],
+    parents: MutableSequence[int],
+    gaps: MutableSequence[int],
+    first: MutableSequence[int],
+    last: MutableSequence[int],
+    row: MutableSequence[int],
+    closing: MutableSequence[int],
+    stack: MutableSequence[int],
+) -> int:
+    """Find the trunks of leaves by a stack of open trunks, and return their number; to be compiled.
 
     Args:
-        common: ``int64[n]``: tokens that leaf ``i`` shares with leaf ``i - 1``.
-
-    Returns:
-        Parents of leaves and trunks; the trunk between each leaf and the one before it; and a row
-        for each trunk: its first leaf, its last, and a leaf that shares just the trunk with the one
-        before it.
+        common: of ``n`` leaves: tokens that leaf ``i`` shares with leaf ``i - 1``.
+        parents: of ``2 n`` nodes, leaves and then trunks in the order in which they open, all -1;
+            filled with numbers of trunks from 0.
+        gaps: of leaves, all -1; filled with the trunk between each leaf and the one before it.
+        first, last, row: filled for each trunk: its first leaf, its last, and a leaf that shares
+            just the trunk with the one before it.
+        closing: filled: how many trunks close before each.
+        stack: room for ``n + 1`` numbers.
 
     Source: intervals of a suffix array, Abouelhoda, Kurtz and Ohlebusch (2004).
     """
     num_leaves = len(common)
-    parents = np.full(2 * num_leaves, -1, dtype=np.int64)
-    gaps = np.full(num_leaves, -1, dtype=np.int64)
-    rows = np.zeros((num_leaves, 3), dtype=np.int64)
-    # Trunks have the numbers in which they open until all are closed.
-    closing = np.zeros(num_leaves, dtype=np.int64)
-    stack = np.zeros(num_leaves + 1, dtype=np.int64)
     height, num_open, num_closed = 0, 0, 0
     for leaf in range(1, num_leaves + 1):
         depth = common[leaf] if leaf < num_leaves else 0
-        below, first = leaf - 1, leaf - 1
-        while height > 0 and common[rows[stack[height - 1], 2]] > depth:
+        below, begin = leaf - 1, leaf - 1
+        while height > 0 and common[row[stack[height - 1]]] > depth:
             height -= 1
             trunk = stack[height]
-            parents[below] = num_leaves + trunk
-            rows[trunk, 1] = leaf - 1
+            parents[below] = trunk
+            last[trunk] = leaf - 1
             closing[trunk] = num_closed
             num_closed += 1
-            below, first = num_leaves + trunk, rows[trunk, 0]
+            below, begin = num_leaves + trunk, first[trunk]
         if depth > 0:
-            if height == 0 or common[rows[stack[height - 1], 2]] < depth:
+            if height == 0 or common[row[stack[height - 1]]] < depth:
                 stack[height] = num_open
-                rows[num_open, 0], rows[num_open, 2] = first, leaf
+                first[num_open], row[num_open] = begin, leaf
                 height += 1
                 num_open += 1
-            parents[below] = num_leaves + stack[height - 1]
+            parents[below] = stack[height - 1]
             gaps[leaf] = stack[height - 1]
-    order = np.zeros(num_open, dtype=np.int64)
-    for trunk in range(num_open):
-        order[closing[trunk]] = trunk
-    new_parents = np.zeros(num_leaves + num_open, dtype=np.int64)
-    for node in range(num_leaves):
-        if parents[node] >= 0:
-            parents[node] = num_leaves + closing[parents[node] - num_leaves]
-        if gaps[node] >= 0:
-            gaps[node] = num_leaves + closing[gaps[node]]
-        new_parents[node] = parents[node]
-    for number in range(num_open):
-        parent = parents[num_leaves + order[number]]
-        new_parents[num_leaves + number] = (
-            parent if parent < 0 else num_leaves + closing[parent - num_leaves]
-        )
-    return new_parents, gaps, rows[order]
+    return num_open
