@@ -14,6 +14,7 @@ import numpy as np
 
 from brimful.base.checks import check_rank, choice_of, is_number, setting_number
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.base.tree_segments import ends_sample, segments_above
 from brimful.base.typing import (
     AnyIntArray,
     Fingerprint,
@@ -25,7 +26,6 @@ from brimful.base.typing import (
 from brimful.base.wording import counted, percent
 from brimful.errors import SettingsError
 from brimful.plan.schedule.balance import Barrier, imbalance
-from brimful.store.shards.tree import ends_of
 
 
 class LossMean(str, Enum):
@@ -132,9 +132,8 @@ class StepTrees:
     @property
     def samples(self) -> Int64Array:
         """``int64[num_samples]``: the sample of each segment that ends one."""
-        begins = np.repeat(self.offsets[:-1], np.diff(self.offsets))
-        parents = np.where(self.parents >= 0, self.parents + begins, -1)
-        return self.sample_ids[ends_of(parents, self.sample_ids, self.lengths)]
+        above = segments_above(self.parents, self.offsets)
+        return self.sample_ids[ends_sample(above, self.sample_ids, self.lengths)]
 
     def micro_batch(self, number: int) -> StepTrees:
         """Return the trees of one micro-batch, by its number among those of all ranks."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.tree_segments import segments_above
 from brimful.base.typing import Int64Array, Lengths
 from brimful.base.wording import counted
 from brimful.lengths.prefixes import Prefixes, sharing_of
@@ -132,8 +133,7 @@ class SharedTokens:
         # Branches of each trunk, in trunks of all packs: segments of a sample that ends in its
         # trunk have no token.
         is_branch = (plan.parents >= 0) & (plan.lengths > 0)
-        packs = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
-        trunks = (plan.offsets[packs] + plan.parents)[is_branch]
+        trunks = segments_above(plan.parents, plan.offsets)[is_branch]
         tree_tokens = int(plan.lengths.sum(dtype=np.int64))
         shared = cls(
             flat_tokens=int(stops[ends].sum()),

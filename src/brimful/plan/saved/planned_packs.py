@@ -13,6 +13,7 @@ import numpy as np
 from brimful.base.checks import position
 from brimful.base.ragged import sums_of
 from brimful.base.tables import Ragged, open_table, write_table
+from brimful.base.tree_segments import ends_sample, segments_above
 from brimful.base.typing import (
     AnyIntArray,
     AnyPath,
@@ -90,21 +91,11 @@ class PlannedPacks:
     def ends_sample(self) -> BoolArray:
         """``bool[num_segments]``: true for the segments that end a sample; in a plan of trees, each
         sample has one.
-
-        Only a trunk in whose end no sample ends is named after its first branch.
         """
-        is_end = np.ones(self.num_segments, dtype=np.bool_)
-        if self.parents is not None:
-            places = np.arange(self.num_segments) - np.repeat(
-                self.offsets[:-1], np.diff(self.offsets)
-            )
-            is_end[:-1] = ~(
-                (self.parents[1:] == places[:-1])
-                & (places[1:] > 0)
-                & (self.sample_ids[1:] == self.sample_ids[:-1])
-                & (self.lengths[1:] > 0)
-            )
-        return is_end
+        if self.parents is None:
+            return np.ones(self.num_segments, dtype=np.bool_)
+        above = segments_above(self.parents, self.offsets)
+        return ends_sample(above, self.sample_ids, self.lengths)
 
     @cached_property
     def pack_tokens(self) -> Int64Array:

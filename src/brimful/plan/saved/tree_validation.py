@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from brimful.base.tree_segments import segments_above
 from brimful.base.typing import BoolArray, Int64Array
 from brimful.errors import PlanMismatchError
 from brimful.lengths.table import LengthTable
@@ -28,7 +29,7 @@ def validate_trees(plan: PlannedPacks, table: LengthTable) -> None:
     lengths, is_end = plan.lengths.astype(np.int64), plan.ends_sample
     stops = starts + lengths
     _validate_order(plan)
-    parent_rows = segments_above(plan)
+    parent_rows = segments_above(plan.parents, plan.offsets)
     _refuse(
         plan,
         starts != np.where(parent_rows >= 0, stops[parent_rows], 0),
@@ -46,15 +47,6 @@ def validate_trees(plan: PlannedPacks, table: LengthTable) -> None:
     _refuse(plan, is_foreign, "continues tokens with which its sample does not begin")
     if int(stops[is_end].sum()) != plan.ledger.tokens_packed + plan.ledger.tokens_shared:
         raise PlanMismatchError("the shared tokens do not add up to the plan's account")
-
-
-def segments_above(plan: PlannedPacks) -> Int64Array:
-    """Return the segment of the plan that each segment continues, -1 for none:
-    ``int64[num_segments]``.
-    """
-    assert plan.parents is not None
-    begins = np.repeat(plan.offsets[:-1], np.diff(plan.offsets))
-    return np.where(plan.parents >= 0, begins + plan.parents, -1)
 
 
 def tree_sizes(plan: PlannedPacks, table: LengthTable, budgets: Budgets) -> Int64Array:
@@ -75,7 +67,8 @@ def tree_sizes(plan: PlannedPacks, table: LengthTable, budgets: Budgets) -> Int6
         sample_ids=plan.sample_ids[ends].astype(np.int64),
         rounded=stops[ends],
     )
-    parent_rows = segments_above(plan)
+    assert plan.parents is not None
+    parent_rows = segments_above(plan.parents, plan.offsets)
     branches = np.flatnonzero((parent_rows >= 0) & (lengths > 0))
     _, first = np.unique(parent_rows[branches], return_index=True)
     sizes[:, 0] = lengths

@@ -20,6 +20,7 @@ import numpy as np
 
 from brimful.base.ragged import offsets_of, ranges
 from brimful.base.tables import Ragged
+from brimful.base.tree_segments import ends_sample
 from brimful.base.typing import (
     AnyArray,
     AnyIntArray,
@@ -206,19 +207,13 @@ class PackTree:
 def ends_of(parents: AnyIntArray, sample_ids: AnyIntArray, lengths: AnyIntArray) -> Int32Array:
     """Return the segments that end a sample, ascending: ``int32[num_samples]``.
 
-    A segment has the id of the sample that ends with it. If none does, it has the id of its first
-    child, which is the next segment.
-
     Args:
         parents, sample_ids, lengths: of each segment, in depth-first order.
 
     >>> ends_of(np.array([-1, 0, 0]), np.array([7, 7, 3]), np.array([4, 2, 3])).tolist()
     [1, 2]
     """
-    is_end = np.ones(len(parents), dtype=np.bool_)
-    next_is_child = parents[1:] == np.arange(len(parents) - 1)
-    is_end[:-1] = ~(next_is_child & (sample_ids[1:] == sample_ids[:-1]) & (lengths[1:] > 0))
-    return np.flatnonzero(is_end).astype(np.int32)
+    return np.flatnonzero(ends_sample(parents, sample_ids, lengths)).astype(np.int32)
 
 
 def spans_of(masks: Sequence[LossMask]) -> tuple[Int32Array, Int32Array]:
