@@ -218,6 +218,7 @@ def _segments(table: LengthTable, settings: PlanSettings) -> Segments:
         policy=policy,
         unit=settings.row_alignment.total if is_of_pack else 1,
         limit="capacity" if is_of_pack else "max_path",
+        shares_prefixes=settings.shares_prefixes,
     )
 
 

@@ -67,7 +67,8 @@ class PlanOutcome:
     """Results of planning that neither the packs nor the ledger contain.
 
     Attributes:
-        description: how far the algorithm came, in words; empty if its name says it.
+        description: how far the algorithm came, or how many trees it cut, in words; empty if its
+            name says it.
         solver: library that searched for patterns; another may find other packs, but as few. Empty
             without a search.
         phase_reports: one line for each phase of a recipe.

@@ -294,6 +294,16 @@ def test_what_has_no_meaning_with_trees_is_refused_by_name(options, message):
         plan_packs(table_of([[1, 2]]), capacity=8, **{"share": "prefixes", **options})
 
 
+@pytest.mark.parametrize("limit", ["capacity", "max_path"])
+def test_a_sample_that_is_too_long_is_offered_what_trees_can_do(limit):
+    """A sample that lost its beginning shares nothing; and what the message offers is accepted."""
+    table, limits = table_of([[1] * 10, [1] * 3]), {"capacity": 12, limit: 8}
+    with pytest.raises(OversizedSampleError, match=rf'Choose overflow="drop" or truncate, or {limit}=10$'):
+        plan_packs(table, share="prefixes", **limits)
+    for way in ({"overflow": "drop"}, {"overflow": "truncate"}, {limit: 10}):
+        assert plan_packs(table, share="prefixes", **{**limits, **way}).num_packs == 1
+
+
 @given(words, st.integers(0, 60), st.data())
 def test_members_of_a_group_share_and_stay_side_by_side(letters, more, data):
     """Preferences: the chosen and the rejected answer are in one pack, with one prompt."""

@@ -76,6 +76,7 @@ def apply_overflow(
     policy: Overflow,
     unit: int = 1,
     limit: str = "capacity",
+    shares_prefixes: bool = False,
 ) -> Segments:
     """Turn samples into segments of at most ``capacity``. Samples of negative length (rejected) are
     left out.
@@ -86,6 +87,7 @@ def apply_overflow(
         policy: policy for longer samples.
         unit: capacities are multiples of this number; for the advice in the error.
         limit: name of the setting that limits segments; for the advice in the error.
+        shares_prefixes: samples share what they begin with; for the advice in the error.
 
     Pure: no I/O.
 
@@ -100,8 +102,10 @@ def apply_overflow(
     oversized = lengths > capacity
     oversized_ids = np.flatnonzero(oversized)
     if policy is Overflow.ERROR and len(oversized_ids):
+        longest = -(-int(lengths[oversized_ids].max()) // unit) * unit
         raise OversizedSampleError(
-            _oversized_message(lengths, oversized_ids, capacity, unit, limit)
+            f"{_oversized(lengths, oversized_ids, capacity, unit, limit)}. Choose "
+            f"{other_policies(shares_prefixes)}, or {setting(limit, longest)}"
         )
     if policy in (Overflow.ERROR, Overflow.DROP):
         ids = np.flatnonzero((lengths > 0) & ~oversized)
@@ -126,18 +130,27 @@ def apply_overflow(
     )
 
 
-def _oversized_message(
+def other_policies(shares_prefixes: bool) -> str:
+    """Return the policies that a plan may choose instead of ``error``, for messages.
+
+    >>> other_policies(True)
+    'overflow="drop" or truncate'
+    """
+    drop = setting("overflow", Overflow.DROP.value)
+    if shares_prefixes:
+        return f"{drop} or truncate"
+    return f"{drop}, truncate, truncate_left or split"
+
+
+def _oversized(
     lengths: AnyIntArray, oversized_ids: AnyIntArray, capacity: int, unit: int, limit: str
 ) -> str:
     examples = (f"{sample_id} ({int(lengths[sample_id]):,})" for sample_id in oversized_ids)
-    longest = -(-int(lengths[oversized_ids].max()) // unit) * unit
     usable = "" if unit == 1 else f", in multiples of {unit:,}"
     return (
         f"{len(oversized_ids):,} of {len(lengths):,} samples are longer than the "
         f"{limit.replace('_', ' ')} of {capacity:,} tokens{usable}: sample "
-        f"{first_few(examples, len(oversized_ids))}. Choose "
-        f"{setting('overflow', 'drop')}, truncate, truncate_left or split, or "
-        f"{setting(limit, longest)}"
+        f"{first_few(examples, len(oversized_ids))}"
     )
 
 
