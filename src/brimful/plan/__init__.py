@@ -22,7 +22,8 @@ from brimful.plan.policies.overflow import NoTarget, Overflow
 from brimful.plan.saved.planned_packs import Segment
 from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
 from brimful.plan.stages import MixtureStage, consumed_samples, mixture_stages, plan_stages
-from brimful.plan.stream.lookahead import Lookahead, StreamPacks
+from brimful.plan.stream.lookahead import Lookahead
+from brimful.plan.stream.stream_packs import StreamPacks
 
 __all__ = [
     "ALGORITHMS",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from brimful.plan import Lookahead, Overflow
-from brimful.plan.stream.lookahead import StreamPacks
+from brimful.plan.stream.stream_packs import StreamPacks
 from brimful.serve.compose import ComposerMark, MicroBatchComposer, SampleSegment
 from brimful.serve.token_budget import SampleCount
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.errors import InvalidLengthsError, SettingsError, StateError
-from brimful.plan.stream.lookahead import Lookahead, StreamPacks
+from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
+from brimful.plan.stream.lookahead import Lookahead
+from brimful.plan.stream.stream_packs import StreamPacks
 from tests.rl.step_forests import UNIT, counted, forest_of_samples
 
 SETTINGS: dict[str, Any] = {"capacity": 9 * UNIT, "size": 12, "max_wait": 30, "share": "prefixes", "least_shared": 1}
@@ -113,6 +114,11 @@ def test_keys_are_asked_for_and_compared():
     fed(planner, ids)
     with pytest.raises(StateError, match="other samples waited"):
         Lookahead(**SETTINGS).load_state_dict(planner.state_dict(), np.arange(200))
+
+
+def test_a_sample_that_is_too_long_is_offered_what_trees_can_do():
+    with pytest.raises(OversizedSampleError, match=r'Choose overflow="drop" or truncate, or capacity=300$'):
+        fed(Lookahead(**SETTINGS), [np.arange(300)])
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
@@ -15,15 +14,11 @@ import numpy.typing as npt
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.checks import check_share, setting_number, whole_number
-from brimful.base.fingerprint import fingerprint_array
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import (
     AnyIntArray,
-    BoolArray,
-    Fingerprint,
     Int64Array,
     Lengths,
-    Offsets,
     SampleIds,
 )
 from brimful.base.wording import differences, setting
@@ -32,118 +27,12 @@ from brimful.lengths.prefixes import LEAST_SHARED, Share
 from brimful.lengths.table import REJECTED
 from brimful.lengths.targets import as_lengths
 from brimful.plan.algorithms import ALGORITHMS
-from brimful.plan.counts.counting_sort import decreasing_order
-from brimful.plan.fit.any_fit import next_fit_upper_bound
 from brimful.plan.packing import Packing, loads_of, tokens_of
-from brimful.plan.policies.overflow import Overflow, apply_overflow
+from brimful.plan.policies.overflow import Overflow, apply_overflow, other_policies
+from brimful.plan.stream.lookahead_state import VERSION, WAITING, fingerprint_of_keys, read_state
+from brimful.plan.stream.stream_packs import StreamLedger, StreamPacks
 from brimful.plan.stream.tree_window import TreeWindow
-
-
-@dataclass(frozen=True)
-class StreamPacks:
-    """Packs that left the planner, in order: pack ``i`` has the segments
-    ``offsets[i] … offsets[i + 1] - 1``.
-
-    Attributes:
-        offsets: ``int64[num_packs + 1]``.
-        sample_ids: ``int64[num_segments]``, as given to ``add``.
-        starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut. In
-            trees the depth of the segment.
-        lengths: ``int32[num_segments]``, tokens.
-        parents: ``int32[num_segments]``, an earlier segment, counted from the first of the pack, or
-            -1, as in a ``Plan``; None without trees.
-    """
-
-    offsets: Offsets
-    sample_ids: SampleIds
-    starts: Lengths
-    lengths: Lengths
-    parents: Lengths | None = None
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __iter__(self) -> Iterator[tuple[SampleIds, Lengths, Lengths]]:
-        """Yield sample ids, starts and lengths of each pack."""
-        for begin, end in zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True):
-            yield self.sample_ids[begin:end], self.starts[begin:end], self.lengths[begin:end]
-
-    def as_lists(self) -> list[list[int]]:
-        """Return the sample ids of each pack, for small examples."""
-        return [sample_ids.tolist() for sample_ids, _, _ in self]
-
-    @classmethod
-    def of_parts(cls, parts: list[StreamPacks]) -> StreamPacks:
-        """Concatenate the packs of several parts."""
-        return cls(
-            offsets_of(
-                np.concatenate(
-                    [np.empty(0, dtype=np.int64), *(np.diff(part.offsets) for part in parts)]
-                )
-            ),
-            np.concatenate([np.empty(0, dtype=np.int64), *(part.sample_ids for part in parts)]),
-            np.concatenate([np.empty(0, dtype=np.int32), *(part.starts for part in parts)]),
-            np.concatenate([np.empty(0, dtype=np.int32), *(part.lengths for part in parts)]),
-            np.concatenate([part.parents for part in parts if part.parents is not None])
-            if any(part.parents is not None for part in parts)
-            else None,
-        )
-
-
-@dataclass(frozen=True)
-class StreamLedger:
-    """Account of a stream so far: in = emitted + waiting + losses to the overflow policy.
-
-    Segments are samples, or the pieces of a sample that was split. In trees a shared token is
-    emitted once, and ``tokens_shared`` are the others.
-    """
-
-    samples_in: int = 0
-    tokens_in: int = 0
-    samples_rejected: int = 0
-    samples_dropped: int = 0
-    tokens_dropped: int = 0
-    samples_truncated: int = 0
-    tokens_truncated: int = 0
-    samples_split: int = 0
-    segments: int = 0
-    packs_emitted: int = 0
-    segments_emitted: int = 0
-    tokens_emitted: int = 0
-    segments_waiting: int = 0
-    tokens_waiting: int = 0
-    tokens_shared: int = 0
-
-    def __post_init__(self) -> None:
-        tokens = (
-            self.tokens_emitted + self.tokens_waiting + self.tokens_dropped + self.tokens_truncated
-        ) + self.tokens_shared
-        assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
-        segments = self.segments_emitted + self.segments_waiting
-        assert segments == self.segments, (
-            f"{segments} segments accounted for, {self.segments} came in"
-        )
-        samples = self.samples_rejected + self.samples_dropped + self.segments
-        assert self.samples_split or samples == self.samples_in, (
-            f"{samples} samples of {self.samples_in}"
-        )
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the account for JSON; shared tokens only if there are any."""
-        record = asdict(self)
-        if not self.tokens_shared:
-            del record["tokens_shared"]
-        return record
-
-
-_VERSION = 1
-
-_WAITING = np.dtype(
-    [("id", np.int64), ("start", np.int32), ("length", np.int32), ("deadline", np.int64)]
-)
-"""Fields of a waiting segment; its deadline is the number, from 0, of the last pack that may hold
-it.
-"""
+from brimful.plan.stream.window import choose_packs, pack_window
 
 LOOKAHEAD_ALGORITHMS = tuple(
     name for name, algorithm in ALGORITHMS.items() if algorithm.window_rule is not None
@@ -267,7 +156,7 @@ class Lookahead:
             self._settings |= {"share": Share.PREFIXES.value, "least_shared": self._least_shared}
         self._full_load = ceil(tokens_of(min_fill, self._capacity))
         self._counts = Counter(StreamLedger().as_dict())
-        self._window = np.empty(self._size, dtype=_WAITING)  # in order of arrival
+        self._window = np.empty(self._size, dtype=WAITING)  # in order of arrival
         self._num_waiting = 0
 
     def _refuse_settings_without_trees(self) -> None:
@@ -366,14 +255,14 @@ class Lookahead:
         waiting = self._waiting
         deadlines, times = np.unique(waiting["deadline"], return_counts=True)
         return {
-            "version": _VERSION,
+            "version": VERSION,
             **self._settings,
             "counts": dict(self._counts),
             "sample_ids": waiting["id"].tolist(),
             "starts": waiting["start"].tolist() if waiting["start"].any() else None,
             "lengths": waiting["length"].tolist(),
             "deadlines": [deadlines.tolist(), times.tolist()],
-            **({} if self._keys is None else {"keys": _fingerprint_of_keys(self._keys)}),
+            **({} if self._keys is None else {"keys": fingerprint_of_keys(self._keys)}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], keys: AnyIntArray | None = None) -> None:
@@ -389,16 +278,16 @@ class Lookahead:
                 or has waited with other keys.
             SettingsError: keys without trees, or trees without keys.
         """
-        own_state = {"version": _VERSION, **self._settings}
+        own_state = {"version": VERSION, **self._settings}
         mismatch = differences(state, own_state, own_state)
         if mismatch:
             raise StateError(f"the lookahead state does not fit: {mismatch}")
-        self._counts, waiting = _read_state(
+        self._counts, waiting = read_state(
             state, size=self._size, capacity=self._capacity, max_wait=self._max_wait
         )
         if self._keys is not None:
             rows_of_keys = self._rows_of_keys(waiting["length"].astype(np.int32), keys)
-            if _fingerprint_of_keys(rows_of_keys) != state.get("keys"):
+            if fingerprint_of_keys(rows_of_keys) != state.get("keys"):
                 raise StateError("the lookahead state does not fit: other samples waited with it")
             self._keys = rows_of_keys
         self._num_waiting = len(waiting["id"])
@@ -449,8 +338,8 @@ class Lookahead:
             row = int(np.argmax(oversized))
             raise OversizedSampleError(
                 f"sample {int(ids[row])} has {int(lengths[row]):,} tokens and a pack holds "
-                f"{self._capacity:,}. Choose overflow drop, truncate, truncate_left or split, or "
-                f"capacity {int(lengths[row])}"
+                f"{self._capacity:,}. Choose {other_policies(self._keys is not None)}, or "
+                f"{setting('capacity', int(lengths[row]))}"
             )
         segments = apply_overflow(lengths, capacity=self._capacity, policy=self._overflow)
         rows = segments.ids()
@@ -475,7 +364,7 @@ class Lookahead:
             "segments": len(rows),
         }
         self._counts.update(arrived | costs[self._overflow])
-        waiting = np.zeros(len(rows), dtype=_WAITING)
+        waiting = np.zeros(len(rows), dtype=WAITING)
         waiting["id"], waiting["length"] = ids[rows], segments.lengths
         if segments.starts is not None:
             waiting["start"] = segments.starts
@@ -490,7 +379,7 @@ class Lookahead:
         slack = waiting["deadline"] - self._counts["packs_emitted"] - np.arange(len(waiting))
         trees = None
         if self._keys is None:
-            packing = _pack_window(
+            packing = pack_window(
                 lengths, slack, algorithm=self._algorithm, capacity=self._capacity
             )
         else:
@@ -504,7 +393,7 @@ class Lookahead:
             leaves = np.arange(num_packs) < max(1, num_packs - 1)
         else:
             loads = loads_of(packing, lengths) if trees is None else trees.loads(packing)
-            leaves = _choose_packs(loads, slack, packing, oldest, full_load=self._full_load)
+            leaves = choose_packs(loads, slack, packing, oldest, full_load=self._full_load)
         packs = np.flatnonzero(leaves)
         packing = packing.take(packs[np.argsort(oldest[packs])])
         rows = packing.items
@@ -535,84 +424,4 @@ class Lookahead:
     def _pack_decreasing(self, lengths: Lengths) -> Packing:
         """Pack items that share nothing."""
         slack = np.full(len(lengths), self._max_wait + len(lengths), dtype=np.int64)
-        return _pack_window(lengths, slack, algorithm=self._algorithm, capacity=self._capacity)
-
-
-def _fingerprint_of_keys(keys: Sequence[AnyIntArray]) -> Fingerprint:
-    """Return the fingerprint of the keys of waiting samples, whatever their type."""
-    return fingerprint_array(np.concatenate([np.empty(0, dtype=np.int64), *keys]).astype(np.int64))
-
-
-def _pack_window(lengths: Lengths, slack: Int64Array, *, algorithm: str, capacity: int) -> Packing:
-    """Pack positions in the window; decreasing algorithms first place the ones that might be
-    due.
-    """
-    rule = ALGORITHMS[algorithm].window_rule
-    assert rule is not None
-    pack, longest_first = rule
-    if not longest_first:
-        return pack(lengths, capacity=capacity)
-    order = decreasing_order(lengths)
-    is_due = slack < next_fit_upper_bound(lengths, capacity=capacity)
-    if is_due.any():
-        due_rows = is_due[order]
-        order = np.concatenate([order[due_rows], order[~due_rows]])
-    packing = pack(lengths[order], capacity=capacity)
-    return Packing(packing.offsets, order[packing.items])
-
-
-def _choose_packs(
-    loads: Int64Array, slack: Int64Array, packing: Packing, oldest: AnyIntArray, *, full_load: int
-) -> BoolArray:
-    """Choose the packs that leave: full packs, the fullest until half of the segments have left,
-    and due packs.
-    """
-    fullest_first = np.lexsort((oldest, -loads))
-    num_segments = np.cumsum(packing.sizes[fullest_first])
-    leaves: BoolArray = loads >= full_load
-    leaves[fullest_first[: int(np.searchsorted(num_segments, -(-len(slack) // 2))) + 1]] = True
-    leaves |= np.logical_or.reduceat((slack < len(packing))[packing.items], packing.offsets[:-1])
-    return leaves
-
-
-def _read_state(
-    state: Mapping[str, Any], *, size: int, capacity: int, max_wait: int
-) -> tuple[Counter[str], dict[str, AnyIntArray]]:
-    """Read counts and window from a state, and check that they agree: a state may come from
-    anywhere.
-    """
-    try:
-        counts = Counter({key: int(state["counts"][key]) for key in StreamLedger().as_dict()})
-        if "tokens_shared" in state["counts"]:
-            counts["tokens_shared"] = int(state["counts"]["tokens_shared"])
-        ids = np.array(state["sample_ids"], dtype=np.int64)
-        lengths = np.array(state["lengths"], dtype=np.int32)
-        starts = np.array(state["starts"] or [0] * len(ids), dtype=np.int32)
-        deadlines = np.repeat(*(np.array(part, dtype=np.int64) for part in state["deadlines"]))
-        StreamLedger(
-            **{
-                **counts,
-                "segments_waiting": len(ids),
-                "tokens_waiting": int(lengths.sum(dtype=np.int64)),
-            }
-        )
-    except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
-        raise StateError(
-            f"the lookahead state is damaged: {type(error).__name__} {error}"
-        ) from error
-    emitted = counts["packs_emitted"]
-    ranks = np.arange(len(deadlines))
-    if not len(ids) == len(lengths) == len(starts) == len(deadlines) < size:
-        shown = f"{len(ids)} sample ids, {len(lengths)} lengths, {len(deadlines)} deadlines"
-        raise StateError(
-            f"the lookahead state is damaged: {shown}, and fewer than {size:,} can wait"
-        )
-    if len(ids) and not (lengths.min() >= 1 and lengths.max() <= capacity and starts.min() >= 0):
-        raise StateError(f"the lookahead state is damaged: lengths are not from 1 to {capacity:,}")
-    if (
-        (np.diff(deadlines) < 0).any()
-        or (deadlines < emitted + ranks).any()
-        or (deadlines > emitted + max_wait).any()
-    ):
-        raise StateError("the lookahead state is damaged: a sample would wait too long")
-    return counts, {"id": ids, "start": starts, "length": lengths, "deadline": deadlines}
+        return pack_window(lengths, slack, algorithm=self._algorithm, capacity=self._capacity)

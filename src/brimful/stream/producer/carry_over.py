@@ -19,7 +19,7 @@ from brimful.base.blobs import Blob, BlobGroup, BlobStore
 from brimful.base.typing import LossMask, TokenIds
 from brimful.base.wording import setting
 from brimful.errors import CollateError, OversizedSampleError
-from brimful.plan.stream.lookahead import StreamPacks
+from brimful.plan.stream.stream_packs import StreamPacks
 from brimful.store.shards import (
     MEDIA_VERSION,
     SHARD_VERSION,
