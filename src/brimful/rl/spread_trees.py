@@ -258,20 +258,17 @@ def fill_trees(
                         high = middle - 1
                 # A shorter range would repeat no less: what it leaves out holds the trunk of the cut.
                 end = low
-            place = keys.pop(slot) & mask
+            place = keys[slot] & mask
             room = rooms[place]
             for budget in range(num_budgets + 1):
                 room[budget] -= depths[first][budget] + sums[end][budget] - sums[first + 1][budget]
             for leaf in range(first, end):
                 bin_of[leaf] = place
+            # Room shrinks: the bin moves down among the keys.
             key = (min(room[num_budgets], rate * room[0]) << shift) | place
-            low, high = 0, num_bins - 1
-            while low < high:
-                middle = (low + high) // 2
-                if keys[middle] >= key:
-                    high = middle
-                else:
-                    low = middle + 1
-            keys.insert(low, key)
+            while slot > 0 and keys[slot - 1] > key:
+                keys[slot] = keys[slot - 1]
+                slot -= 1
+            keys[slot] = key
             first = end
     return True
