@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from brimful.base.compiling import compiled
@@ -16,6 +18,40 @@ from brimful.plan.vector.pack_vectors import pack_vectors
 
 _FEW = 256
 """Pieces of a trunk up to which they are placed one by one."""
+
+
+class _Pieces(NamedTuple):
+    """Subtrees that stay whole, by their node; a piece that others are merged to gets a number
+    after all nodes. Compiled code reads and writes the arrays too.
+
+    Each merge makes one of at least two, so there are at most twice as many pieces as nodes.
+    """
+
+    loads: Int64Array
+    """``int64[2 * num_nodes, num_budgets]``: size of each piece, from the root."""
+    owners: Int64Array
+    """``int64[2 * num_nodes]``: the piece that each became part of, -1 for none."""
+    latest: Int64Array
+    """``int64[num_nodes]``: the first of the linked list of the pieces of each trunk, -1 for none."""
+    earlier: Int64Array
+    """``int64[2 * num_nodes]``: the next of the list."""
+
+    @classmethod
+    def empty(cls, num_nodes: int, num_budgets: int) -> _Pieces:
+        """Return no pieces."""
+        return cls(
+            np.zeros((2 * num_nodes, num_budgets), dtype=np.int64),
+            np.full(2 * num_nodes, -1, dtype=np.int64),
+            np.full(num_nodes, -1, dtype=np.int64),
+            np.full(2 * num_nodes, -1, dtype=np.int64),
+        )
+
+    def ends_of(self, subtrees: Int64Array) -> Int64Array:
+        """Return the piece that each subtree ended in."""
+        ends = subtrees
+        while (moves := self.owners[ends] >= 0).any():
+            ends = np.where(moves, self.owners[ends], ends)
+        return ends
 
 
 def fragments_of(
@@ -48,33 +84,22 @@ def fragments_of(
     num_nodes = len(parents)
     first, stop = np.arange(num_nodes), np.arange(1, num_nodes + 1)
     first[num_leaves:], stop[num_leaves:] = forest.first, forest.stop
-    # Each merge of pieces makes a new one, so there are at most twice as many.
-    loads = np.zeros((2 * num_nodes, len(capacities)), dtype=np.int64)
-    loads[:num_nodes] = forest.loads(first, stop)
-    is_large = np.asarray((loads[:num_nodes] > capacities).any(axis=1))
+    pieces = _Pieces.empty(num_nodes, len(capacities))
+    pieces.loads[:num_nodes] = forest.loads(first, stop)
+    is_large = np.asarray((pieces.loads[:num_nodes] > capacities).any(axis=1))
     assert not is_large[:num_leaves].any(), "a leaf exceeds a capacity"
     is_cut = is_large.copy()
     is_cut[num_leaves:] |= forest.depths[num_leaves:, 0] <= cheap
     # The largest subtrees that stay whole.
     subtrees = np.flatnonzero(~is_cut & ((parents < 0) | is_cut[parents]))
-    owners = np.full(2 * num_nodes, -1, dtype=np.int64)
     if is_large.any():
-        _merge_pieces(forest, capacities, subtrees, is_large, loads, owners)
-    fragments, numbers = np.unique(_ends_of(owners, subtrees), return_inverse=True)
+        _merge_pieces(forest, capacities, subtrees, is_large, pieces)
+    fragments, numbers = np.unique(pieces.ends_of(subtrees), return_inverse=True)
     counts = (stop - first)[subtrees]
     order = np.argsort(numbers, kind="stable")
     leaves = ranges(first[subtrees[order]], counts[order])
     sizes = np.bincount(numbers, weights=counts).astype(np.int64)
-    return Packing(offsets_of(sizes), leaves), loads[fragments]
-
-
-def _ends_of(owners: Int64Array, pieces: Int64Array) -> Int64Array:
-    """Return the piece that each piece ended in; ``owners`` is the piece that each became part of, -1
-    for none.
-    """
-    while (moves := owners[pieces] >= 0).any():
-        pieces = np.where(moves, owners[pieces], pieces)
-    return pieces
+    return Packing(offsets_of(sizes), leaves), pieces.loads[fragments]
 
 
 def _merge_pieces(
@@ -82,8 +107,7 @@ def _merge_pieces(
     capacities: Int64Array,
     subtrees: Int64Array,
     is_large: BoolArray,
-    loads: Int64Array,
-    owners: Int64Array,
+    pieces: _Pieces,
 ) -> None:
     """Merge pieces at each large trunk, children before parents.
 
@@ -91,45 +115,29 @@ def _merge_pieces(
         forest, capacities: see ``fragments_of``.
         subtrees: nodes that stay whole: the first pieces.
         is_large: ``bool[num_nodes]``: trunks that exceed a pack, and with them all above.
-        loads: ``int64[2 * num_nodes, num_budgets]``: size of each piece, from the root; the sizes
-            of merged pieces are written into it.
-        owners: ``int64[2 * num_nodes]``: the piece that each piece became part of; the output.
+        pieces: loads of all nodes; what becomes of the subtrees is written into it.
     """
     parents, num_nodes = forest.parents, len(forest.parents)
     # A piece below a trunk that is cut and not large goes up to the first one that is.
     trunk_above = parents[subtrees]
     while (rises := (trunk_above >= 0) & ~is_large[trunk_above]).any():
         trunk_above = np.where(rises, parents[trunk_above], trunk_above)
-    # Pieces of each trunk as a linked list; the latest is the first.
-    head = np.full(num_nodes, -1, dtype=np.int64)
-    next_piece = np.full(2 * num_nodes, -1, dtype=np.int64)
     members_below = np.flatnonzero(trunk_above >= 0)
     order = members_below[np.argsort(trunk_above[members_below], kind="stable")]
     members, trunks = subtrees[order], trunk_above[order]
     is_last = np.append(trunks[1:] != trunks[:-1], True)
-    next_piece[members[1:]] = np.where(is_last[:-1], -1, members[:-1])
-    head[trunks[is_last]] = members[is_last]
+    pieces.earlier[members[1:]] = np.where(is_last[:-1], -1, members[:-1])
+    pieces.latest[trunks[is_last]] = members[is_last]
     large = np.flatnonzero(is_large)
     merge = compiled(_merge_few, len(subtrees), sum_calls=True) or _merge_few
     place, num_pieces = 0, num_nodes
     while True:
         place, num_pieces = merge(
-            large,
-            place,
-            parents,
-            forest.depths,
-            capacities,
-            loads,
-            owners,
-            head,
-            next_piece,
-            num_pieces,
+            large, place, parents, forest.depths, capacities, pieces, num_pieces
         )
         if place == len(large):
             return
-        num_pieces = _merge_many(
-            int(large[place]), forest, capacities, loads, owners, head, next_piece, num_pieces
-        )
+        num_pieces = _merge_many(int(large[place]), forest, capacities, pieces, num_pieces)
         place += 1
 
 
@@ -139,10 +147,7 @@ def _merge_few(
     parents: Int64Array,
     depths: Int64Array,
     capacities: Int64Array,
-    loads: Int64Array,
-    owners: Int64Array,
-    head: Int64Array,
-    next_piece: Int64Array,
+    pieces: _Pieces,
     num_pieces: int,
 ) -> tuple[int, int]:
     """Merge the pieces of trunks until one has many; to be compiled.
@@ -150,6 +155,7 @@ def _merge_few(
     Returns:
         The place of this trunk in ``large``, and the number of pieces.
     """
+    loads, owners, latest, earlier = pieces
     num_budgets = len(capacities)
     members = np.empty(_FEW, dtype=np.int64)
     pack_of = np.empty(_FEW, dtype=np.int64)
@@ -160,7 +166,7 @@ def _merge_few(
     for number in range(place, len(large)):
         trunk = large[number]
         count = 0
-        piece = head[trunk]
+        piece = latest[trunk]
         while piece >= 0 and count < _FEW:
             # Largest first, equal ones in the order of the list.
             slot = count
@@ -169,7 +175,7 @@ def _merge_few(
                 slot -= 1
             members[slot] = piece
             count += 1
-            piece = next_piece[piece]
+            piece = earlier[piece]
         if piece >= 0:
             return number, num_pieces
         num_packs = 0
@@ -214,8 +220,8 @@ def _merge_few(
         parent = parents[trunk]
         if parent >= 0:
             for pack in range(num_packs):
-                next_piece[result_piece[pack]] = head[parent]
-                head[parent] = result_piece[pack]
+                earlier[result_piece[pack]] = latest[parent]
+                latest[parent] = result_piece[pack]
     return len(large), num_pieces
 
 
@@ -223,35 +229,33 @@ def _merge_many(
     trunk: int,
     forest: Forest,
     capacities: Int64Array,
-    loads: Int64Array,
-    owners: Int64Array,
-    head: Int64Array,
-    next_piece: Int64Array,
+    pieces: _Pieces,
     num_pieces: int,
 ) -> int:
     """Merge the pieces of a trunk with many by the algorithms of samples; return the number of
     pieces.
     """
-    members = [int(head[trunk])]
-    while (piece := int(next_piece[members[-1]])) >= 0:
-        members.append(piece)
-    pieces = np.array(members)
+    loads, owners, latest, earlier = pieces
+    pieces_of_trunk = [int(latest[trunk])]
+    while (piece := int(earlier[pieces_of_trunk[-1]])) >= 0:
+        pieces_of_trunk.append(piece)
+    members = np.array(pieces_of_trunk)
     room = capacities - forest.depths[trunk]
-    sizes = loads[pieces] - forest.depths[trunk]
+    sizes = loads[members] - forest.depths[trunk]
     sizes[:, 0] += sizes[:, 0] > 0
     room[0] += 1
     parent = int(forest.parents[trunk])
     for pack in _packs_of_pieces(sizes, room):
-        result_piece = int(pieces[pack[0]])
+        result_piece = int(members[pack[0]])
         if len(pack) > 1:
             result_piece = num_pieces
             num_pieces += 1
             total = sizes[pack].sum(axis=0)
             total[0] -= total[0] > 0
             loads[result_piece] = forest.depths[trunk] + total
-            owners[pieces[pack]] = result_piece
+            owners[members[pack]] = result_piece
         if parent >= 0:
-            next_piece[result_piece], head[parent] = head[parent], result_piece
+            earlier[result_piece], latest[parent] = latest[parent], result_piece
     return num_pieces
 
 
