@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -240,56 +240,43 @@ def _installed_kernel(major: int, has_dropout: bool) -> _Kernel | None:
 def _flash_attention(function: Callable[..., Any]) -> _Kernel:
     """Return the kernel that calls ``flash_attn_varlen_func`` of flash-attn."""
 
-    def attend(
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        runs: _Runs,
-        layer: _Layer,
-    ) -> torch.Tensor:
-        # Flash attention takes values as wide as queries (MLA has narrower ones).
-        size = values.shape[-1]
-        values = pad(values, (0, queries.shape[-1] - size))
+    def options(layer: _Layer, has_groups: bool) -> dict[str, Any]:
         dropout = {"dropout_p": layer.dropout} if layer.dropout else {}
-        result = function(
-            queries,
-            keys,
-            values,
-            *runs[1:],
-            softmax_scale=layer.scaling,
-            causal=True,
-            window_size=(layer.window, -1 if layer.window < 0 else 0),
-            **dropout,
-        )
-        output: torch.Tensor = result[0] if isinstance(result, tuple) else result
-        return output[..., :size]
+        window = layer.window, -1 if layer.window < 0 else 0
+        return {"softmax_scale": layer.scaling, "causal": True, "window_size": window, **dropout}
 
-    return attend
+    return partial(_attend_in_one_call, function, options)
 
 
 def _torch_varlen(function: Callable[..., Any]) -> _Kernel:
     """Return the kernel that calls ``varlen_attn`` of torch."""
 
-    def attend(
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        runs: _Runs,
-        layer: _Layer,
-    ) -> torch.Tensor:
-        size = values.shape[-1]
-        output: torch.Tensor = function(
-            queries,
-            keys,
-            pad(values, (0, queries.shape[-1] - size)),
-            *runs[1:],
-            scale=layer.scaling,
-            window_size=(layer.window, 0),
-            enable_gqa=keys.shape[1] != queries.shape[1],
-        )
-        return output[..., :size]
+    def options(layer: _Layer, has_groups: bool) -> dict[str, Any]:
+        window = layer.window, 0
+        return {"scale": layer.scaling, "window_size": window, "enable_gqa": has_groups}
 
-    return attend
+    return partial(_attend_in_one_call, function, options)
+
+
+def _attend_in_one_call(
+    function: Callable[..., Any],
+    options: Callable[[_Layer, bool], dict[str, Any]],
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    runs: _Runs,
+    layer: _Layer,
+) -> torch.Tensor:
+    """Compute all runs by a function of another library; ``options`` of a layer, and of whether
+    heads share keys, are its keyword arguments.
+    """
+    # These functions take values as wide as queries (MLA has narrower ones).
+    size = values.shape[-1]
+    values = pad(values, (0, queries.shape[-1] - size))
+    has_groups = keys.shape[1] != queries.shape[1]
+    result = function(queries, keys, values, *runs[1:], **options(layer, has_groups))
+    output: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    return output[..., :size]
 
 
 def _attend_by_runs(
