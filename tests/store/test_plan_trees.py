@@ -15,7 +15,21 @@ from brimful.store.plan_trees import (
 )
 from tests.store.tree_plans import plan_of_trees, table_with_prefixes
 
+PACKS = st.lists(st.integers(0, 3), min_size=10, max_size=10)
+"""The pack of each of up to ten samples; 3 for the ones that are dropped."""
+
 SAMPLES = [[5, 6, 7, 8], [5, 6, 7, 9, 9], [5, 6, 7], [1, 2], [5, 6, 1, 1], [3]]
+
+
+def samples_of(tokens):
+    """Up to ten samples of tokens below a number, of which many share a beginning."""
+    return st.lists(st.lists(st.integers(0, tokens - 1), min_size=1, max_size=6), min_size=1, max_size=10)
+
+
+def groups_of(samples, packs):
+    """Numbers of the samples of each pack that has any."""
+    groups = [[n for n in range(len(samples)) if packs[n] == pack] for pack in range(3)]
+    return [group for group in groups if group]
 
 
 def test_a_plan_in_numbers():
@@ -40,14 +54,12 @@ def test_a_plan_in_numbers():
     assert samples_of_packs(plan).tolist() == [3, 3]
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=10),
-    st.lists(st.integers(0, 2), min_size=10, max_size=10),
-)
+@given(samples_of(4), PACKS)
 def test_what_lies_in_a_trunk_counts_once(samples, packs):
     """Token 3 stands for a picture."""
-    groups = [[n for n in range(len(samples)) if packs[n] == pack] for pack in range(3)]
-    groups = [group for group in groups if group]
+    groups = groups_of(samples, packs)
+    if not groups:
+        return
     plan, table = plan_of_trees(samples, groups), table_with_prefixes(samples, least=1)
     prefixes = table.prefixes
     assert prefixes is not None
@@ -72,14 +84,10 @@ def test_a_flat_plan_shares_nothing():
     assert fill_of(plan, None) == "91.67 %"
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=6), min_size=1, max_size=10),
-    st.lists(st.integers(0, 3), min_size=10, max_size=10),
-)
+@given(samples_of(2), PACKS)
 def test_counts_are_of_sets_of_prefixes(samples, packs):
-    """Pack 3 is for samples that are dropped: what they share with others counts for nothing."""
-    groups = [[n for n in range(len(samples)) if packs[n] == pack] for pack in range(3)]
-    groups = [group for group in groups if group]
+    """What dropped samples share with others counts for nothing."""
+    groups = groups_of(samples, packs)
     if not groups:
         return
     plan = plan_of_trees(samples, groups)
