@@ -1,4 +1,4 @@
-"""Prefixes that samples share: tokens a second beside an aim, and beside the trie of TRL's ``TreeRow``.
+"""Prefixes that samples share: tokens a second, an aim, and the trie of TRL's ``TreeRow``.
 
 Three sets of random tokens, on one core: a step of reinforcement learning (128 prompts with 16 answers each, lognormal
 with medians 4,000 and 1,500), short samples of which one in fifty shares, and dialogues with one sample for each of

@@ -377,7 +377,7 @@ def _groups(quick: bool) -> list[Row]:
 
 
 def _trees(quick: bool) -> list[Row]:
-    """Rollouts that share their prompts: found and planned from tokens, and positions beside the bound of any plan.
+    """Rollouts that share their prompts: found and planned from tokens, and positions over the bound of any plan.
 
     128 prompts of 16 answers, prompts lognormal with median 4,000, answers 1,500; and prompts of 500 with answers of 2,500.
     """

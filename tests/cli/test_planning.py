@@ -30,7 +30,7 @@ def test_plan_takes_a_table_an_array_or_a_data_set(chats: Path, tokenizer: Path,
 
 
 def test_a_data_set_is_planned_as_it_is_packed_with_what_its_samples_share(tokenizer: Path, tmp_path: Path) -> None:
-    """Without it --share is refused for lengths that nobody asked the samples for."""
+    """Without it --share is refused for lengths that were given without samples."""
     rows = [{"prompt": letter * 100, "completion": "wxyz"[number] * 9} for letter in "ab" for number in range(4)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = (tmp_path / "rows.jsonl", "--tokenizer", tokenizer, "--max-length", 200, "--share", "prefixes")

@@ -42,7 +42,7 @@ def plan_named(name: str, lengths: LengthTable) -> Plan:
 
 
 def contents(plan: Plan) -> dict[str, Any]:
-    """Return what must be found in a plan of trees, whoever opens it."""
+    """Return what must be found in a plan of trees, wherever it is opened."""
     assert plan.parents is not None
     return {**contents_of_plan(plan), "parents": digest(plan.parents)}
 

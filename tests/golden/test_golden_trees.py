@@ -14,7 +14,7 @@ DIRECTORIES = sorted(Path(__file__).parent.glob("trees_*"))
 @pytest.mark.parametrize("name", make_trees.PLANS)
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
 def test_a_plan_of_trees_opens_and_is_made_again(directory, name):
-    """Its version is that of the file: the third, which has parents."""
+    """Its version is the version of the file: the third, which has parents."""
     expected = json.loads((directory / "expected.json").read_text())[name]
     lengths = LengthTable.open(directory / "lengths.arrow")
     plan = Plan.open(directory / f"{name}.plan")

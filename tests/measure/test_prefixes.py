@@ -174,7 +174,7 @@ def test_appended_rows_share_with_earlier_ones(source, put, tmp_path, named):
 
 
 def test_measuring_without_is_as_before(source, tmp_path):
-    """Files and their bytes: nobody measures a data set again because of this."""
+    """Files and their bytes: no data set is measured again because of this."""
 
     def files() -> dict[str, bytes]:
         paths = [path for path in tmp_path.glob("lengths/**/*") if path.is_file()]

@@ -80,7 +80,7 @@ def test_weights_add_up():
 
 
 def test_columns_that_agree_are_in_the_row():
-    """Advantages differ on the prompt, which is no target; old log-probabilities agree on the answer that two share."""
+    """Advantages differ on the prompt, which has no targets; old log-probabilities agree on the answer that two share."""
     ids = [np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])]
     masks = [np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])]
     advantages = SampleColumn("advantages", np.array([1.0, -1.0]))
@@ -118,7 +118,7 @@ def test_other_samples_than_planned_are_refused(change, words):
 
 
 def test_context_parallelism_refuses_trees():
-    """Their segments are no samples: a slice of each would lose the branches' trunks."""
+    """Their segments are not samples: a slice of each would lose the branches' trunks."""
     (row,), _ = rows_of(step_of([np.arange(8)] * 2), [np.arange(8)] * 2)
     with pytest.raises(CollateError, match="no layout of context parallelism keeps a branch with its trunk"):
         split_for_context_parallel(row, cp_rank=0, cp_size=2)

@@ -254,7 +254,7 @@ def pictures(small_qwen, tmp_path_factory):
 @pytest.mark.parametrize("branch", ["fork", "index"])
 @pytest.mark.parametrize("attention", ["sdpa", "brimful_tree"])
 def test_a_picture_in_a_trunk_passes(pictures, attention, branch):
-    """Its features are there once, its positions in space are those of each sample, and other values move all that share it."""
+    """Its features are there once, its positions in space are the ones of each sample, and other values move all that share it."""
     packs, model, features = pictures
     trees = [faults.as_tree(packs, faults.tokens_and_pictures)]
     report = verify_packing(model, PackCollator(branch=branch, media=features), trees, attention=attention)
@@ -285,7 +285,7 @@ def test_a_trunk_of_two_pictures_is_found(pictures, key, cause):
 
 
 def test_positions_in_space_of_a_branch_are_those_of_the_sample(pictures):
-    """A picture takes more tokens than positions, so depth is no position there."""
+    """A picture takes more tokens than positions, so depth is not a position there."""
 
     def by_depth(batch, packs):
         return {**batch, "position_ids": batch["position_ids"][:1].expand(4, -1, -1)}

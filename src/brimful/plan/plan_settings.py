@@ -260,7 +260,7 @@ class PlanSettings:
             ),
             (
                 self.min_fill,
-                f"{share} empties the emptiest packs by itself: leave {setting('min_fill')} out",
+                f"{share} empties the emptiest packs anyway: leave {setting('min_fill')} out",
             ),
             (
                 self.mixture is not None and self.mixture.weighting is Weighting.DRAWS,

@@ -83,7 +83,7 @@ def _orders(forest: Forest) -> list[tuple[Int64Array, Int64Array]]:
     roots = np.flatnonzero(forest.gaps < 0)
     stops = np.append(roots[1:], forest.num_leaves)
     costs = forest.loads(roots, stops)[:, -1]
-    # The least that a cut repeats; the first leaf of a tree is no place to cut it.
+    # The least that a cut repeats; a cut before the first leaf of a tree would cut nothing.
     cuts = np.where(forest.gaps >= 0, forest.depths[forest.gaps, -1], costs.max())
     trunks = np.where(stops - roots > 1, np.minimum.reduceat(cuts, roots), 0)
     by_cost = np.argsort(-costs, kind="stable")

@@ -136,7 +136,7 @@ class StepTrees:
         return self.sample_ids[ends_sample(above, self.sample_ids, self.lengths)]
 
     def micro_batch(self, number: int) -> StepTrees:
-        """Return the trees of one micro-batch, by its number among those of all ranks."""
+        """Return the trees of one micro-batch, by its number among the ones of all ranks."""
         begin, end = self.offsets[number : number + 2].tolist()
         return StepTrees(
             np.array([0, end - begin]),

@@ -241,7 +241,7 @@ def _cut_tree(pack: Pack, max_tokens: int, max_length: int, vocab: int) -> Pack:
 
 
 def _whole_trees(pack: Pack, max_tokens: int) -> Pack:
-    """Return the trees at the beginning of a pack that have at most so many tokens, but at least
+    """Return the trees at the beginning of a pack that have at most this many tokens, but at least
     one.
     """
     tree = pack.tree

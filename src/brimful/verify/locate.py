@@ -32,7 +32,7 @@ _MAX_SEARCHED_SAMPLES = 400
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Row and columns of a sample: from ``start`` to ``stop``, or those of its path in a tree.
+    """Row and columns of a sample: from ``start`` to ``stop``, or the ones of its path in a tree.
 
     Attributes:
         row: of the batch.

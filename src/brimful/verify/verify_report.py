@@ -23,7 +23,7 @@ CHECKS = (
     "loss",  # the loss is the mean over all targets, as one by one
     "gradients",  # the gradients equal the samples' gradients one by one
     "weights",  # micro-batches of different target counts add up to the mean over all targets
-    "passes",  # of trees: log-probabilities without gradients are those of the training pass
+    "passes",  # of trees: log-probabilities without gradients equal the training pass
     "columns",  # values, weights and fill of every token lie where the token is
     "split",  # every rank holds its tokens, with their own targets, positions and columns
     "gathering",  # parts of all ranks form the row again

@@ -100,7 +100,7 @@ def test_art_reads_the_segments(samples):
 
 
 def test_a_row_is_the_one_of_art():
-    """Equal in every element if answers part at a target: ART repeats no token before a part that nobody trains."""
+    """Equal in every element if answers part at a target: ART repeats no token before a part without targets."""
     theirs = definitions_of(
         "art", "megatron/prefix_tree_packing.py",
         ["PrefixTreePackSegment", "PrefixTreePack", "_PrefixSegment", "prefix_tree_pack", "prefix_tree_pack_segments",

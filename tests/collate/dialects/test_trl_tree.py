@@ -88,7 +88,7 @@ def test_a_row_is_the_one_of_trl(samples):
 
 @pytest.mark.parametrize("dialect", ["trl_tree", "art", "nemo_automodel_tree"])
 def test_a_place_with_several_labels_is_refused(dialect):
-    """These have no list of targets beside the row."""
+    """These have a row and no list of targets."""
     with pytest.raises(CollateError, match='collate with branch="fork"'):
         batch_of(dialect, [([1, 2], [False, True]), ([1, 3], [False, True])], branch="index")
 

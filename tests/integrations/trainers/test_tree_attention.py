@@ -1,4 +1,4 @@
-"""Rows of trees in models of Transformers: logits, loss and gradients are those of each sample alone."""
+"""Rows of trees in models of Transformers: logits, loss and gradients are as of each sample alone."""
 
 import pytest
 
@@ -220,7 +220,7 @@ def _like_torch(*arguments, scale, window_size, enable_gqa):
 @pytest.mark.parametrize(("wrap", "function"), [("_flash_attention", _like_flash_attn), ("_torch_varlen", _like_torch)])
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "deepseek_v3"])
 def test_one_call_of_flash_attention_is_all_runs(family, wrap, function, monkeypatch):
-    """Its arguments are those of a kernel that computes what its documentation says."""
+    """Its arguments are the ones of a kernel that computes what its documentation says."""
     packs, _ = two_trees()
     model = tiny_model(family).eval()
     batch, _ = batch_for(model, "brimful_tree", "index", packs)

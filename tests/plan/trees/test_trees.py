@@ -31,7 +31,7 @@ def planned(samples, capacity, **options):
 
 @given(words, st.integers(0, 60), st.integers(0, 3))
 def test_every_sample_is_one_path_and_no_pack_is_too_long(letters, more, seed):
-    """Tokens of a path are those of its sample; a pack has room for the form with forks."""
+    """Tokens of a path are the ones of its sample; a pack has room for the form with forks."""
     samples = stretched(letters)
     capacity = max(map(len, samples)) + more
     plan = planned(samples, capacity, seed=seed)

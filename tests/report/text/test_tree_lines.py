@@ -61,7 +61,7 @@ def test_a_planned_pack_is_the_same_tree():
 
 
 def test_a_thousand_branches_are_few_lines():
-    """Without it a prompt with its answers is no picture but a list."""
+    """Without it a prompt with its answers is a list, and not a picture."""
     pack = toy_tree([[7, 7, 1000 + number, 1, 2] for number in range(1000)])
     lines = show_pack(pack, 0, 4096, None)
     assert len(lines) == 19

@@ -421,7 +421,7 @@ def masks_of(batch: Mapping[str, Any], config: Any) -> Any:
             f"with {setting('share', 'none')}"
         )
     tree_out = batch["tree_out"]
-    # With mRoPE the first row of positions is that of text.
+    # With mRoPE the first row of positions is of text.
     positions = batch["position_ids"].reshape(-1, len(tree_out))[0]
     masks = {
         kind: _mask_of(text, tree_out, positions, window if kind == "sliding_attention" else None)

@@ -49,7 +49,7 @@ def segments_of(forest: Forest, packs: Packing) -> TreeSegments:
         parents               -1    0   1   1     0
         starts                0     2   3   3     2
 
-    A trunk of which the pack has one branch is no segment of its own, except where a leaf ends.
+    A trunk of which the pack has one branch is a part of its segment, except where a leaf ends.
 
     Args:
         forest: of all leaves.

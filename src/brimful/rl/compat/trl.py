@@ -322,7 +322,7 @@ def _segments(lengths: list[int], shared: list[int]) -> tuple[Int32Array, Int32A
     """Cut the samples of a row where others leave them.
 
     Args:
-        lengths: of the samples, those of a tree one after the other.
+        lengths: of the samples, tree after tree.
         shared: tokens that each shares with the one before it.
 
     Returns:

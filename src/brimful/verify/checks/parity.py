@@ -149,8 +149,8 @@ def check_weights(setup: PackingSetup, auxiliary: AuxiliaryLoss | None) -> Findi
 
 
 def check_passes(setup: PackingSetup) -> Finding:
-    """Compare the logits of a pass without gradients, in ``eval()``, with those of the training
-    pass: equal to the last bit, so that the ratio of their probabilities is 1.
+    """Compare the logits of a pass without gradients, in ``eval()``, with the training pass:
+    equal to the last bit, so that the ratio of their probabilities is 1.
     """
     with evaluating(setup.model):
         log_probs_pass = setup.logits(setup.batch.kwargs)

@@ -11,7 +11,7 @@ from brimful.verify.verify_report import Finding, failed, passed
 def check_restored_paths(setup: PackingSetup) -> Finding | None:
     """Number the tokens of a row where the samples were found, and bring the numbers back.
 
-    None if the samples are no packs of trees, or the collator does not give its rows.
+    None if the samples are not packs of trees, or the collator does not give its rows.
     """
     rows_of = getattr(setup.collator, "rows", None)
     packs = setup.samples.packs()
@@ -41,7 +41,7 @@ def check_restored_paths(setup: PackingSetup) -> Finding | None:
             name = setup.samples.segments[index].name
             return failed(
                 "restoring",
-                f"{name} gets other values back than those of its tokens",
+                f"{name} gets back values that are not of its tokens",
                 "values of a row are cut by segments, and a sample of a tree is a path",
                 "restore_tokens, or restore_index, with the rows of PackCollator.rows",
             )
