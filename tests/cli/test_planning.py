@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brimful.plan import Plan
+from brimful.plan import Alignment, Plan
 from tests.cli.tools import LENGTHS, one_json, outcome, refused, result_of, run, shown, value
 
 
@@ -121,6 +121,21 @@ def test_plan_uses_the_algorithm_that_is_named(algorithm: str, expected: list[li
     run("plan", tmp_path / "lengths.npy", "--max-length", 7, "--algorithm", algorithm, "-o", tmp_path / "p.plan")
     packs = Plan.open(tmp_path / "p.plan")
     assert sorted(sorted(segment.length for segment in pack) for pack in packs) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "alignment"),
+    [
+        (["--cp", 2, "--tp", 2, "--fp8", "mxfp8"], Alignment(segment=4, total=128)),
+        (["--cp", 2, "--tp", 2, "--fp8", "mxfp8", "--align-for", "nemo_rl"], Alignment(segment=8, total=256)),
+        (["--align-for", "slime"], Alignment(segment=1, total=128)),
+    ],
+)
+def test_plan_is_aligned_for_a_trainer(flags: list[object], alignment: Alignment, tmp_path: Path) -> None:
+    """Without it the rows of a trainer that pads more than the kernels need exceed its limit."""
+    np.save(tmp_path / "lengths.npy", np.array(LENGTHS))
+    run("plan", tmp_path / "lengths.npy", "--max-length", 512, *flags, "-o", tmp_path / "p.plan")
+    assert Plan.open(tmp_path / "p.plan").alignment == alignment
 
 
 def test_plan_takes_the_lengths_of_a_pack_store(home: Path) -> None:

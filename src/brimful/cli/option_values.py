@@ -22,6 +22,7 @@ from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import MeasureSettings
 from brimful.media.families import MediaSettings
 from brimful.plan import Alignment, PlanSettings
+from brimful.plan.policies.trainer_multiples import KERNELS
 from brimful.report.analysis.training_run import (
     DEFAULT_MODEL,
     TrainingRun,
@@ -229,13 +230,14 @@ def _alignment(options: Mapping[str, Any]) -> Alignment:
     """Return the alignment: multiples as numbers, or the multiples that a parallelism needs."""
     multiples, parallelism = (
         {name: options[name] for name in names if options[name] not in (None, False)}
-        for names in (("segment", "total"), ("cp", "tp", "fp8", "fused_attention"))
+        for names in (("segment", "total"), ("cp", "tp", "fp8", "fused_attention", "align_for"))
     )
     # Two definitions of one alignment would have to agree, and a mistake in one would go unnoticed.
     if multiples and parallelism:
         flags = [flag_of(next(iter(settings))) for settings in (multiples, parallelism)]
         raise SettingsError(f"{flags[0]} and {flags[1]} both say what to align to: leave one out")
     if parallelism:
+        parallelism["trainer"] = parallelism.pop("align_for", KERNELS)
         return Alignment.of_parallelism(**parallelism, sequence_parallel="tp" in parallelism)
     return Alignment(**multiples)
 

@@ -24,6 +24,7 @@ from brimful.encode.choose import EncoderSettings
 from brimful.errors import SettingsError
 from brimful.media.families import MediaSettings
 from brimful.plan import PlanSettings
+from brimful.plan.policies.trainer_multiples import KERNELS, RULES
 from brimful.report.analysis.training_run import MODELS, TrainingRun
 from brimful.sources.settings import SourceSettings
 from brimful.store.claim import JobSettings
@@ -363,6 +364,11 @@ plan_options = grouped(
         ),
         click.option(
             "--fused-attention", is_flag=True, help="Align rows for cuDNN's fused attention."
+        ),
+        value_option(
+            "--align-for",
+            "TRAINER",
+            f"Align as this trainer pads: {', '.join(RULES)} (default: {KERNELS}).",
         ),
     ),
 )

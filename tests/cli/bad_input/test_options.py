@@ -54,6 +54,10 @@ def test_a_renamed_field_that_no_row_has_is_named(chats: Path, tokenizer: Path) 
             "--budget frames is unknown: packing can measure loss_tokens, samples, squares",
         ),
         (["--max-length", "64", "--align", "4", "--cp", "2"], "--align and --cp both say what to align to"),
+        (
+            ["--max-length", "64", "--align-for", "keras"],
+            "--align-for keras is unknown: use one of kernels, megatron_swift",
+        ),
         (["--max-length", "64", "--fp8", "magic"], "--fp8 'magic' is unknown"),
         (["--max-length", "64", "--cp", "64"], "no row fits"),
         (["--max-length", "64", "--min-fill", "2"], "--min-fill must be a number from 0 to 1"),

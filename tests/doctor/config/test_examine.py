@@ -103,6 +103,15 @@ def test_multiples_of_segment_and_row():
     assert report_of({"cp": 4}).ok
 
 
+def test_a_length_is_a_multiple_of_both():
+    """4,096 is a multiple of the row's 8 and not of the segment's 6."""
+    fact = {**DATA["fact"][-1], "segment_multiple": [6], "row_multiple": ["tensor_parallel"]}
+    toy = facts_from("toy", {**DATA, "fact": [fact]})
+    run = RunSettings(given_settings({"cp": 2, "tp": 8, "length": 4096}), toy, version_from("1.2"), None)
+    (finding,) = judge(run, "toy").findings
+    assert finding.change == "length: 4080"
+
+
 def test_rows_a_step():
     assert texts(report_of({}))["step"] == "2 rows × 4 micro-batches × data-parallel ranks, whose number is unknown"
     assert texts(report_of({"tp": 2}, ranks=16))["step"].startswith(

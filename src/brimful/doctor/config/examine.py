@@ -3,7 +3,7 @@
 import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from math import prod
+from math import lcm, prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -251,7 +251,7 @@ def _misaligned(matches: list[Fact], run: RunSettings) -> list[Finding]:
     multiples, length = _multiples(matches, run), run["max_length"]
     if multiples is None or not isinstance(length, int) or isinstance(length, bool):
         return []
-    multiple = max(multiples)
+    multiple = lcm(*multiples)
     if length % multiple == 0:
         return []
     key = run.keys_of("max_length")[0]

@@ -14,6 +14,7 @@ from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.base.wording import first_few, setting
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.lengths.table import LengthTable
+from brimful.plan.policies.trainer_multiples import KERNELS, PADS_FOR_FUSED_ATTENTION, RULES
 
 _FUSED_ATTENTION = 64
 """cuDNN's fused attention needs a multiple of this number of tokens on each rank, as ms-swift pads
@@ -100,8 +101,9 @@ class Alignment:
         sequence_parallel: bool = False,
         fp8: LowPrecision | str | None = None,
         fused_attention: bool = False,
+        trainer: str = KERNELS,
     ) -> Alignment:
-        """Return the alignment that the rows of a model need with this parallelism.
+        """Return the alignment that rows need with this parallelism, or that a trainer pads to.
 
         ============================  ==========================================================================
         segment, ``2·cp``             cp > 1: Transformer Engine gives each rank an early and a late slice of
@@ -113,26 +115,51 @@ class Alignment:
         ============================  ==========================================================================
 
         ``tp`` counts only with sequence parallelism: otherwise each of its ranks holds all tokens.
-        Other trainers need less or more: NeMo pads a pack to 16, verl aligns each segment to the
-        format's block and the total to 128 blocks; for this, pass
-        ``Alignment(segment=16, total=2048)``.
+
+        A trainer that packs or pads by itself takes other multiples, and packs that were planned
+        for fewer tokens exceed its limit once it pads them: name the trainer.
+
+        ==================  ============================  ===================================
+        ``trainer``         segment                       total with FP8; else the segment
+        ==================  ============================  ===================================
+        ``kernels``         ``2·cp`` and ``cp·tp``        ``cp·tp`` blocks: the table above
+        ``megatron_swift``  ``2·cp``                      ``cp·tp`` blocks; else ``cp·tp``
+        ``nemo_rl``         ``2·cp·tp``                   ``2·cp·tp`` blocks
+        ``skyrl``           ``2·cp·tp``; 1 without CP     ``cp·tp`` blocks of 32 or 128, or
+                                                          ``16·cp``; else ``2·cp·tp``
+        ``slime``           ``2·cp``                      always ``128·cp·tp``
+        ``verl``            ``2·cp·tp``, with FP8 of 16   128 times ``2·cp·tp``
+        ==================  ============================  ===================================
+
+        Without context parallelism, ``2·cp`` is 1. For NeMo RL the segment is the least
+        ``make_sequence_length_divisible_by`` that it accepts.
 
         Raises:
-            SettingsError: a size below 1, an unknown format.
+            SettingsError: a size below 1, an unknown format or trainer, or fused attention with a
+                trainer that does not pad for it.
 
         >>> Alignment.of_parallelism(cp=2, tp=2, sequence_parallel=True)
         Alignment(segment=4, total=4)
         >>> Alignment.of_parallelism(cp=2, tp=2, sequence_parallel=True, fp8="blockwise")
         Alignment(segment=4, total=512)
+        >>> Alignment.of_parallelism(cp=2, tp=2, sequence_parallel=True, fp8="blockwise", trainer="verl")
+        Alignment(segment=16, total=1024)
         """
         for name, value in (("cp", cp), ("tp", tp)):
             whole_number(setting(name), value, minimum=1)
-        ranks = cp * tp if sequence_parallel else cp
-        segment = lcm(2 * cp if cp > 1 else 1, cp * tp if sequence_parallel else 1)
-        on_each_rank = 1 if fp8 is None else choice_of(LowPrecision, fp8, argument="fp8").tokens
+        of_trainer = setting("align_for", trainer, python=f"trainer={trainer!r}")
+        if trainer not in RULES:
+            raise SettingsError(f"{of_trainer} is unknown: use one of {', '.join(RULES)}")
+        block = 1 if fp8 is None else choice_of(LowPrecision, fp8, argument="fp8").tokens
         if fused_attention:
-            on_each_rank = max(on_each_rank, _FUSED_ATTENTION)
-        return cls(segment=segment, total=lcm(segment, ranks * on_each_rank))
+            if trainer not in PADS_FOR_FUSED_ATTENTION:
+                raise SettingsError(
+                    f"{of_trainer}: it does not pad for fused attention: leave "
+                    f"{setting('fused_attention')} out"
+                )
+            block = max(block, _FUSED_ATTENTION)
+        segment, total = RULES[trainer](cp, tp if sequence_parallel else 1, block)
+        return cls(segment=segment, total=total)
 
     @property
     def is_none(self) -> bool:
