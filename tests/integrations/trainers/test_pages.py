@@ -71,6 +71,8 @@ def test_every_page_is_run():
             "nemo_automodel.md",
             "llama_factory.md",
             "axolotl.md",
+            "verl.md",
+            "slime.md",
         ]
     )
     assert all(blocks(path.name) for path in PAGES.glob("*.md"))

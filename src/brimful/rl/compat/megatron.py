@@ -1,5 +1,5 @@
-"""Scheduler of Megatron-Core for hybrid context parallelism,
-``megatron.core.pipeline_parallel.hybrid_cp_schedule``.
+"""Schedulers of Megatron-Core that choose the context parallelism of each sample:
+``BalancedCPScheduler`` of 0.16, and ``DefaultDynamicCPScheduler`` since June 2026.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from brimful.plan import CostModel
 from brimful.rl.context_parallel import plan_context_parallel
 from brimful.rl.step_items import StepCost
 
-__all__ = ["COST_OF_MEGATRON", "balanced_cp_scheduler", "groups_and_subsamples"]
+__all__ = [
+    "COST_OF_MEGATRON",
+    "balanced_cp_scheduler",
+    "dynamic_cp_scheduler",
+    "groups_and_subsamples",
+]
 
 COST_OF_MEGATRON = CostModel(linear=0, quadratic=1, tile=1)
 """Workload that Megatron-Core assumes: l². Pass the cost of your model instead."""
@@ -80,3 +85,42 @@ def balanced_cp_scheduler() -> type[Any]:
             )
 
     return PlannedCPScheduler
+
+
+def dynamic_cp_scheduler() -> type[Any]:
+    """Return a subclass of Megatron-Core's ``DefaultDynamicCPScheduler`` that plans with brimful.
+
+    Replace the original class before the data iterator is wrapped; verl takes it from the module,
+    Megatron-Core from the table::
+
+        from megatron.core.datasets import data_schedule
+        planned = dynamic_cp_scheduler()
+        data_schedule.DefaultDynamicCPScheduler = planned
+        data_schedule.scheduler_map["default_dynamic_cp"] = planned
+
+    Groups of ranks are adjacent and aligned to their size, and no rank is empty. With virtual
+    pipeline stages, Megatron-Core's own function rounds the number of micro-batches.
+
+    Raises:
+        ImportError: megatron-core is not installed, or has no such scheduler.
+    """
+    from megatron.core.datasets import data_schedule
+
+    class PlannedDynamicCPScheduler(data_schedule.DefaultDynamicCPScheduler):  # type: ignore[misc]
+        """Scheduler that takes its groups from ``plan_context_parallel``."""
+
+        def get_groups_and_subsamples(self, sample_id_seqlens: Any) -> Any:
+            smallest = self.min_cp_size
+            # Ranks that always share a sample are planned as one, with the room of all.
+            _, groups = groups_and_subsamples(
+                sample_id_seqlens,
+                self.max_seq_len_per_rank * smallest,
+                self.total_hdp_gpus // smallest,
+            )
+            by_rank = [[ids for ids in group for _ in range(smallest)] for group in groups]
+            multiple = self.microbatch_group_size_per_vp_stage or 1
+            if multiple == 1:
+                return by_rank
+            return data_schedule.align_sample_id_groups(by_rank, multiple)
+
+    return PlannedDynamicCPScheduler

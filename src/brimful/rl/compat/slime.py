@@ -10,10 +10,11 @@ import numpy as np
 
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.plan import CostModel
+from brimful.rl.compat.replaced import check_replaceable
 from brimful.rl.compat.verl import get_seqlen_balanced_partitions
 from brimful.rl.step_planner import plan_step
 
-__all__ = ["build_dp_schedule", "get_seqlen_balanced_partitions"]
+__all__ = ["build_dp_schedule", "get_seqlen_balanced_partitions", "install"]
 
 
 def build_dp_schedule(
@@ -118,6 +119,32 @@ def build_dp_schedule(
                 partitions[rank].extend(samples[rows].tolist())
                 micro_batches[rank].append(list(range(begin, begin + len(rows))))
     return partitions, micro_batches, numbers, [global_batch_size] * num_steps
+
+
+def install() -> None:
+    """Put our plan into slime's ``build_dp_schedule``, in this process, for all that hold it.
+
+    The process of the rollout manager needs it: ``brimful.integrations.slime_rollout`` calls this
+    there.
+
+    Raises:
+        ImportError: slime is not installed.
+        SettingsError: slime's function has arguments that ours does not know.
+    """
+    from slime.utils import dp_schedule
+
+    theirs = dp_schedule.build_dp_schedule
+    if theirs.__code__ is not _planned_schedule.__code__:
+        check_replaceable(theirs, build_dp_schedule, "use slime's own rollout function")
+        # Ray sends the rollout manager by value: its methods hold the function itself, and a new
+        # attribute of the module would not reach them.
+        theirs.__code__ = _planned_schedule.__code__
+
+
+def _planned_schedule(*args: Any, **settings: Any) -> Any:
+    from brimful.rl.compat.slime import build_dp_schedule
+
+    return build_dp_schedule(*args, **settings)
 
 
 def _cost_model(args: Any) -> CostModel | None:

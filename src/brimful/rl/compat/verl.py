@@ -4,6 +4,7 @@ partitions of equal sums too.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +12,17 @@ import numpy as np
 
 from brimful.base.optional import optional
 from brimful.base.typing import AnyIntArray
-from brimful.errors import SettingsError
+from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.plan import CostModel
+from brimful.rl.compat.replaced import check_replaceable
 from brimful.rl.step_planner import plan_step
 
-__all__ = ["get_seqlen_balanced_partitions", "micro_batch_indices", "rearrange_micro_batches"]
+__all__ = [
+    "get_seqlen_balanced_partitions",
+    "install",
+    "micro_batch_indices",
+    "rearrange_micro_batches",
+]
 
 COST_OF_VERL = CostModel(linear=24576, quadratic=1, tile=1)
 """Workload that verl assumes, for a 7B model: FLOPs of 24576·l + l². Pass the cost of your model
@@ -114,9 +121,18 @@ def rearrange_micro_batches(
     """Split the batch of a rank into micro-batches within a budget of tokens.
 
     Like verl's function, with its batches (``TensorDict``) and groups, but the plan keeps the
-    budget directly, without trying one number of micro-batches after the other. Micro-batches are
-    always in order of falling cost (``use_dynamic_bsz_balance``). Ranks agree on the number of
-    micro-batches with one ``all_reduce``, as in verl.
+    budget directly, without trying one number of micro-batches after the other. Ranks agree on the
+    number of micro-batches with one ``all_reduce``, and if one rank has no plan, all raise: no rank
+    waits for another in the next collective.
+
+    Args:
+        batch: has ``input_ids``, nested, or an ``attention_mask``.
+        dp_group: the ranks that need the same number of micro-batches.
+        same_micro_num_in_dp: false if each rank may have its own number.
+        use_dynamic_bsz_balance: the cheapest micro-batches are at both ends, where the stages of a
+            pipeline wait; false for the order of falling cost.
+        max_token_len, num_batches_divided_by, min_num_micro_batch, force_group_size: as in
+            ``micro_batch_indices``.
 
     Returns:
         The micro-batches, and the positions of each.
@@ -131,16 +147,68 @@ def rearrange_micro_batches(
         input_ids.offsets().diff() if input_ids.is_nested else batch["attention_mask"].sum(dim=1)
     )
     numbers = lengths.cpu().numpy()
-    settings = (num_batches_divided_by, min_num_micro_batch, force_group_size)
-    rows = micro_batch_indices(numbers, max_token_len, *settings)
+
+    def plan(min_number: int | None) -> list[list[int]]:
+        return micro_batch_indices(
+            numbers, max_token_len, num_batches_divided_by, min_number, force_group_size
+        )
+
     if same_micro_num_in_dp and dp_group is not None and torch.distributed.is_initialized():
-        most = torch.tensor([len(rows)], device=lengths.device)
-        torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX, group=dp_group)
-        if int(most) > len(rows):
-            rows = micro_batch_indices(
-                numbers, max_token_len, num_batches_divided_by, int(most), force_group_size
+        try:
+            rows, failure = plan(min_num_micro_batch), None
+        except (InvalidLengthsError, OversizedSampleError) as error:
+            rows, failure = [], error
+        # A rank without a plan takes part in the collective: the others would wait in it.
+        facts = [len(rows), -(len(numbers) // force_group_size), int(failure is not None)]
+        largest = torch.tensor(facts, device=lengths.device)
+        torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX, group=dp_group)
+        most, fewest, failed = largest.tolist()
+        if failure is not None:
+            raise failure
+        if failed:
+            raise InvalidLengthsError(
+                "another rank has no micro-batches for this step, and says why"
             )
+        if most > -fewest:
+            raise InvalidLengthsError(
+                f"one rank needs {most:,} micro-batches and another has {-fewest:,} samples or "
+                "groups: raise max_token_len, or give each rank more samples"
+            )
+        if most > len(rows):
+            rows = plan(most)
+    else:
+        rows = plan(min_num_micro_batch)
+    if use_dynamic_bsz_balance:
+        rows = rows[::2][::-1] + rows[1::2]
     return [_select(batch, positions) for positions in rows], rows
+
+
+def install() -> list[str]:
+    """Put ``rearrange_micro_batches`` in the place of verl's, in this process.
+
+    Modules that are imported later bind it too. verl calls this in every process if
+    ``BRIMFUL_VERL=1`` is set (``brimful.integrations.verl_plugin``).
+
+    Returns:
+        Names of the modules that have it now, sorted.
+
+    Raises:
+        ImportError: verl is not installed.
+        SettingsError: verl's function has arguments that ours does not know.
+    """
+    from verl.utils import seqlen_balancing
+
+    name = rearrange_micro_batches.__name__
+    theirs = getattr(seqlen_balancing, name)
+    check_replaceable(theirs, rearrange_micro_batches, "leave BRIMFUL_VERL unset")
+    modules = [
+        (title, module)
+        for title, module in list(sys.modules.items())
+        if title.partition(".")[0] == "verl" and vars(module).get(name) is theirs
+    ]
+    for _, module in modules:
+        setattr(module, name, rearrange_micro_batches)
+    return sorted(title for title, _ in modules)
 
 
 def _select(batch: Any, positions: list[int]) -> Any:
