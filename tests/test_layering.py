@@ -107,6 +107,7 @@ HEAVY_FILES = {
     "serve/worker_loader.py": {"torch"},
     "serve/request_sampler.py": {"torch"},
     "integrations/trainers": {"torch", "transformers", "trl", "datasets", "lightning"},
+    "integrations/trainers/olmo_core.py": {"olmo_core"},
     "base/execute/preload.py": {"transformers"},
     "rl/compat/trl.py": {"torch"},
 }

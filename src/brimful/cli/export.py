@@ -35,8 +35,8 @@ from brimful.sources.settings import SourceSettings
     value_option(
         "--source",
         "PATH",
-        "The data that was packed: packed-captions and packed-chats hold its texts. May be given "
-        "several times, in the order of packing.",
+        "The data that was packed: megatron-sft, packed-captions and packed-chats hold its texts. May "
+        "be given several times, in the order of packing.",
         "source_paths",
         multiple=True,
     ),
@@ -56,8 +56,9 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
 
     energon is read by Megatron-Energon 5 to 7 without `energon prepare`; webdataset by webdataset;
     huggingface (Parquet) by datasets and TRL; megatron (.bin, .idx) by Megatron-Core; bridge
-    (packed Parquet) by Megatron-Bridge; jsonl are JSON lines; packed-captions and packed-chats
-    (ps_00000000.img000.jpg) are read by LLaVA-OneVision-1.5.
+    (packed Parquet) by Megatron-Bridge; jsonl are JSON lines; olmo-core (token_ids_part_0000.npy) by
+    OLMo-core and open-instruct; megatron-sft (JSON lines of conversations) by Megatron-LM and NeMo
+    RL; packed-captions and packed-chats (ps_00000000.img000.jpg) by LLaVA-OneVision-1.5.
 
     If it is killed, run the same command again to continue.
 

@@ -1,5 +1,6 @@
 """Layouts of tokens: whole files of six integers, and what each project's own reader gives."""
 
+import gzip
 import json
 import struct
 from dataclasses import replace
@@ -235,3 +236,17 @@ def test_webdataset_gives_media_with_their_endings(tmp_path):
     endings = {item["part"].partition(".")[2] for sample in samples for item in json.loads(sample["json"])["media"]}
     assert endings == {"png", "jpg", "webp", "image", "audio"}
     assert not [name for name in tree(tmp_path) if name.endswith(".idx")]
+
+
+def test_documents_of_olmo_core(tmp_path):
+    """Every byte: tokens and targets without a header, and a row for each segment; the first of a sample is no target."""
+    export_packs(six_tokens(), to="olmo-core", directory=tmp_path, packs_per_shard=1)
+    assert (tmp_path / "token_ids_part_0000.npy").read_bytes() == struct.pack("<4I", 5, 6, 7, 8)
+    assert (tmp_path / "labels_mask_part_0000.npy").read_bytes() == bytes([0, 1, 1, 0])
+    assert gzip.decompress((tmp_path / "token_ids_part_0000.csv.gz").read_bytes()) == b"0,3,4,0,0\n3,4,2,0,0\n"
+    assert gzip.decompress((tmp_path / "token_ids_part_0001.csv.gz").read_bytes()) == b"0,2,0,0,1\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *(".brimful", "labels_mask_part_0000.npy", "labels_mask_part_0001.npy"),
+        *("token_ids_part_0000.csv.gz", "token_ids_part_0000.npy", "token_ids_part_0001.csv.gz"),
+        "token_ids_part_0001.npy",
+    ]

@@ -20,7 +20,7 @@ from brimful.integrations.trainers import attention  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 PAGES = Path(__file__).parents[3] / "docs" / "trainers"
-NEEDS = {"trl.md": "trl", "lightning.md": "lightning.pytorch"}
+NEEDS = {"trl.md": "trl", "lightning.md": "lightning.pytorch", "olmo_core.md": "olmo_core.data"}
 
 
 def blocks(page):
@@ -73,6 +73,7 @@ def test_every_page_is_run():
             "axolotl.md",
             "verl.md",
             "slime.md",
+            "olmo_core.md",
         ]
     )
     assert all(blocks(path.name) for path in PAGES.glob("*.md"))

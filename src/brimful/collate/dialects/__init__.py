@@ -66,6 +66,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("megatron_bridge_legacy", "megatron", labels_shifted=True),
         Dialect("transformer_engine", "one_row", any_start=True),
         Dialect("nemo_automodel", "several_rows", labels_shifted=True, row_per_pack=True),
+        Dialect("olmo_core", "several_rows", row_per_pack=True),
         Dialect("torchtitan", "one_row", labels_shifted=True),
         Dialect("veomni", "one_row"),
         Dialect("verl", "one_row"),

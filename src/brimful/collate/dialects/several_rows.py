@@ -1,5 +1,5 @@
-"""Dialects in which each pack is a row of S tokens (Axolotl, LLaMA-Factory, NeMo Automodel), or
-each sample a row.
+"""Dialects in which each pack is a row of S tokens (Axolotl, LLaMA-Factory, NeMo Automodel,
+OLMo-core), or each sample a row.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from brimful.base.typing import IGNORE_INDEX, Int32Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import divisor_if_no_target, join_rows, media_tensors, stack
 from brimful.collate.layout import indexed_mask
+from brimful.errors import CollateError
 
 _NO_ITEM = 2**32
 """Segment number that LLaMA-Factory writes for a kind of media without an item in the row."""
@@ -91,9 +92,43 @@ def to_nemo_automodel(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     }
 
 
-def _as_table(lengths: Sequence[Int32Array]) -> torch.Tensor:
-    """Stack lists of lengths to ``int64[B, n]``; short lists are filled with ``_NO_LENGTH``."""
-    table = np.full((len(lengths), max(map(len, lengths))), _NO_LENGTH, dtype=np.int64)
+def to_olmo_core(rows: Sequence[PackedBatch]) -> dict[str, Any]:
+    """Convert B packs to B rows of S tokens; OLMo-core makes the labels, and shifts them.
+
+    ==========================================  =====================================================
+    ``input_ids``                               ``int64[B, S]``
+    ``label_mask``                              ``bool[B, S]``: true at targets, not shifted
+    ``doc_lens``                                ``int32[B, n]``: lengths of segments with their padding; 0 is filler
+    ``max_doc_lens``                            list of B integers: the longest segment of each row
+    ==========================================  =====================================================
+
+    The padding at the end of a row is a segment.
+
+    Raises:
+        CollateError: the batch has weights of the loss, or positions of media: OLMo-core reads
+            neither.
+    """
+    for batch in rows:
+        if batch.loss_weights is not None or batch.rope_positions is not None:
+            kind = "weights of the loss" if batch.loss_weights is not None else "positions of media"
+            raise CollateError(
+                f"the row with sample {batch.sample_ids[0]} has {kind}, which OLMo-core does not "
+                "read: leave them out, or choose another trainer"
+            )
+    tensors = join_rows(rows, mrope_rows=3)
+    labels = tensors.pop("labels")
+    del tensors["position_ids"]
+    return {
+        **tensors,
+        "label_mask": labels != IGNORE_INDEX,
+        "doc_lens": _as_table([batch.lengths for batch in rows], filler=0).to(torch.int32),
+        "max_doc_lens": [batch.max_seqlen for batch in rows],
+    }
+
+
+def _as_table(lengths: Sequence[Int32Array], filler: int = _NO_LENGTH) -> torch.Tensor:
+    """Stack lists of lengths to ``int64[B, n]``; short lists are filled up."""
+    table = np.full((len(lengths), max(map(len, lengths))), filler, dtype=np.int64)
     for row_index, row_lengths in enumerate(lengths):
         table[row_index, : len(row_lengths)] = row_lengths
     return torch.from_numpy(table)

@@ -18,6 +18,8 @@ from brimful.errors import SettingsError
 from brimful.integrations.export.energon import EnergonLayout
 from brimful.integrations.export.export_layout import ExportPlan, Layout, Shard, ShardOutcome
 from brimful.integrations.export.megatron import MegatronLayout
+from brimful.integrations.export.olmo_core import OlmoCoreLayout
+from brimful.integrations.export.packed_messages import MegatronSftLayout
 from brimful.integrations.export.packed_pairs import PackedCaptionsLayout, PackedChatsLayout
 from brimful.integrations.export.record import ExportRecords
 from brimful.integrations.export.row_layouts import BridgeLayout, HuggingFaceLayout, JsonLinesLayout
@@ -32,6 +34,8 @@ _CLASSES: tuple[type[Layout], ...] = (
     MegatronLayout,
     BridgeLayout,
     JsonLinesLayout,
+    OlmoCoreLayout,
+    MegatronSftLayout,
     PackedCaptionsLayout,
     PackedChatsLayout,
 )
