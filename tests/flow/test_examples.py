@@ -69,6 +69,7 @@ def test_no_example_is_left_out() -> None:
         "11_audio_as_it_arrives.py",
         "12_preferences.py",
         "13_packed_against_padded.py",
+        "14_verl_fine_tuning.py",
     ], "a new example needs a test here"
 
 
@@ -119,6 +120,7 @@ def test_training_lowers_the_loss(name, tmp_path) -> None:
             r"^rank 1 was killed after step 8: .*\n.*\n\d+ steps in 2 epochs: the same losses$",
         ),
         ("09_veomni_collator.py", "transformers", r"^loss of the step (\d+\.\d+), of its samples one by one \1$"),
+        ("14_verl_fine_tuning.py", "transformers", r"^loss of the step (\d+\.\d+), of its samples one by one \1$"),
     ],
 )
 def test_examples_of_trainers(name, library, line, tmp_path) -> None:
