@@ -245,6 +245,7 @@ def test_documents_of_olmo_core(tmp_path):
     assert (tmp_path / "labels_mask_part_0000.npy").read_bytes() == bytes([0, 1, 1, 0])
     assert gzip.decompress((tmp_path / "token_ids_part_0000.csv.gz").read_bytes()) == b"0,3,4,0,0\n3,4,2,0,0\n"
     assert gzip.decompress((tmp_path / "token_ids_part_0001.csv.gz").read_bytes()) == b"0,2,0,0,1\n"
+    assert (tmp_path / "token_ids_part_0000.csv.gz").read_bytes()[4:8] == bytes(4), "no time"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *(".brimful", "labels_mask_part_0000.npy", "labels_mask_part_0001.npy"),
         *("token_ids_part_0000.csv.gz", "token_ids_part_0000.npy", "token_ids_part_0001.csv.gz"),

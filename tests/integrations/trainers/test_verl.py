@@ -104,7 +104,9 @@ def test_an_engine_of_verl_makes_our_micro_batches(monkeypatch):
         assert costs[: top + 1] == sorted(costs[: top + 1])
         assert costs[top:] == sorted(costs[top:], reverse=True)
     with_pairs, places = utils.prepare_micro_batches(
-        tensors.get_tensordict({"input_ids": nested}, {**settings, "force_group_size": 2, "max_token_len_per_gpu": 16384})
+        tensors.get_tensordict(
+            {"input_ids": nested}, {**settings, "force_group_size": 2, "max_token_len_per_gpu": 16384}
+        )
     )
     assert len(with_pairs) == len(places)
     assert all({sample ^ 1 for sample in row} == set(row) for row in places)
