@@ -54,7 +54,7 @@ def test_the_first_samples_alone(stores):
 
 def test_padded_rows_are_refused(stores):
     """verl would count padding as tokens of a micro-batch."""
-    with pytest.raises(SettingsError, match="pad_mode=right fills .* set data.pad_mode=no_padding"):
+    with pytest.raises(SettingsError, match=r"pad_mode=right fills .* set data.pad_mode=no_padding"):
         VerlSamples(stores, None, {"pad_mode": "right"})
 
 

@@ -131,6 +131,24 @@ def test_the_schedule_of_slime():
         assert first_step <= set(range(96))
 
 
+def test_a_sample_of_slime_above_the_budget_is_alone(logged):
+    """As in slime: a training that has run for days does not end for one long answer."""
+    lengths = [15, 3, 3, 3, 3, 3, 3, 3]
+    args = SimpleNamespace(use_dynamic_batch_size=True, max_tokens_per_gpu=10)
+    parallel = {"dp_size": 2, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+    samples, rows, _, _ = slime.build_dp_schedule(
+        args, parallel, lengths, global_batch_size=8, rollout_indices=range(8)
+    )
+    groups = [[of[place] for place in row] for of, own in zip(samples, rows, strict=True) for row in own]
+    assert [0] in groups
+    assert sorted(sample for group in groups for sample in group) == list(range(8))
+    assert all(group == [0] or sum(lengths[sample] for sample in group) <= 10 for group in groups)
+    assert logged == [
+        "1 sample above the 10 tokens of a micro-batch, the longest of 15: each has its own; raise max_tokens_per_gpu if "
+        "memory ends"
+    ]
+
+
 def test_fixed_micro_batches_of_slime():
     found = schedule_of([5, 3, 7, 1] * 8, args={"use_dynamic_batch_size": False, "micro_batch_size": 4},
                         global_batch_size=32, rollout_indices=range(32))  # fmt: skip

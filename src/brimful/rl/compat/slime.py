@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from brimful.base.wording import counted
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.plan import CostModel
+from brimful.plan.schedule.pack_costs import sample_costs
 from brimful.rl.compat.replaced import check_replaceable
 from brimful.rl.compat.verl import get_seqlen_balanced_partitions
 from brimful.rl.step_planner import plan_step
@@ -28,10 +31,10 @@ def build_dp_schedule(
 ) -> tuple[list[list[int]], list[list[list[int]]], list[int], list[int]]:
     """Divide the samples of several training steps among ranks and micro-batches.
 
-    Like slime's function, but no micro-batch exceeds ``max_tokens_per_gpu · cp_size``: a sample
-    above this limit is refused, where slime gives it its own micro-batch. Ranks are balanced over
-    the step: by the FLOPs of the model if ``args`` describes one, otherwise by tokens; with
-    ``use_dynamic_batch_size=False`` always by tokens.
+    Like slime's function, but no micro-batch of several samples exceeds ``max_tokens_per_gpu ·
+    cp_size``, balanced by FLOPs or not; a sample above this limit has its own micro-batch, as in
+    slime, and is logged. Ranks are balanced over the step: by the FLOPs of the model if ``args``
+    describes one, otherwise by tokens; with ``use_dynamic_batch_size=False`` always by tokens.
 
     Args:
         args: has ``use_dynamic_batch_size``, ``max_tokens_per_gpu`` or ``micro_batch_size``, and
@@ -49,7 +52,6 @@ def build_dp_schedule(
         number of micro-batches of a rank in each step; number of rollouts of each step.
 
     Raises:
-        OversizedSampleError: a sample exceeds the budget.
         InvalidLengthsError: too few rollouts for a step, or samples for the ranks.
         SettingsError: a token budget for steps, or text and media in separate micro-batches; only
             slime has these.
@@ -104,11 +106,19 @@ def build_dp_schedule(
             [sample for members in islice(of_rollout, global_batch_size) for sample in members]
         )
         lengths = np.asarray(total_lengths)[samples]
+        # A sample that takes the whole budget, or more, is alone.
+        sizes = np.minimum(lengths, capacity) if is_dynamic else np.ones_like(lengths)
+        if is_dynamic and (num_long := int((lengths > capacity).sum())):
+            logging.getLogger("brimful").warning(
+                "%s above the %s tokens of a micro-batch, the longest of %s: each has its own; raise "
+                "max_tokens_per_gpu if memory ends",
+                counted(num_long, "sample"), f"{capacity:,}", f"{int(lengths.max()):,}",
+            )  # fmt: skip
         step = plan_step(
-            lengths if is_dynamic else np.ones_like(lengths),
+            sizes,
             capacity=capacity,
             dp_world_size=ranks,
-            cost=cost if is_dynamic else lengths.astype(np.float64),
+            cost=sample_costs(lengths, cost) if is_dynamic and cost else lengths.astype(np.float64),
             multiple_of=multiple,
             barrier="step",
         )
