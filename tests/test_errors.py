@@ -99,5 +99,5 @@ def test_a_missing_extra_prints_the_line_that_installs_it():
     assert isinstance(error, ImportError)
     assert (
         str(error)
-        == "reading x needs datasets, which is not installed: pip install -e '.[huggingface]' in the checkout of brimful"
+        == "reading x needs datasets, which is not installed: pip install 'brimful[huggingface]'"
     )

@@ -58,7 +58,7 @@ def test_a_missing_extra_prints_the_line_that_installs_it():
     )
     assert (
         run(code)
-        == "PackCollator needs torch, which is not installed: pip install -e '.[torch]' in the checkout of brimful"
+        == "PackCollator needs torch, which is not installed: pip install 'brimful[torch]'"
     )
 
 

@@ -376,7 +376,7 @@ def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
     """Return the error for an optional dependency that is not installed.
 
     >>> print(missing_extra("torch", "torch", "PackCollator"))
-    PackCollator needs torch, which is not installed: pip install -e '.[torch]' in the checkout of brimful
+    PackCollator needs torch, which is not installed: pip install 'brimful[torch]'
     """
-    line = f"pip install -e '.[{extra}]' in the checkout of brimful"
+    line = f"pip install 'brimful[{extra}]'"
     return MissingExtraError(f"{purpose} needs {package}, which is not installed: {line}")

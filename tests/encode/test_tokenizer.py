@@ -84,7 +84,7 @@ def test_without_the_fast_library(small_qwen, monkeypatch):
     """It is an extra: the line names it."""
     monkeypatch.setattr(FastTokenizer, "version", staticmethod(lambda: None))
     tokenizer = Tokenizer(small_qwen)
-    assert "(fastokens is not installed: pip install -e '.[fast]')" in tokenizer.engine
+    assert "(fastokens is not installed: pip install 'brimful[fast]')" in tokenizer.engine
 
 
 def test_facts_of_a_second_job_are_those_of_the_first(small_qwen, fresh_cache, tmp_path, monkeypatch):

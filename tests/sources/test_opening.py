@@ -272,7 +272,7 @@ def test_a_missing_extra_prints_its_install_line(put, tmp_path, monkeypatch):
     """Without it the user of a saved dataset would only see No module named 'datasets'."""
     put("saved/dataset_info.json", "{}")
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[huggingface\]' in the checkout"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'brimful\[huggingface\]'"):
         open_source(tmp_path / "saved")
 
 

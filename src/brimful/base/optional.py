@@ -24,7 +24,7 @@ def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
     ...     import brim_of_nothing
     Traceback (most recent call last):
         ...
-    brimful.errors.MissingExtraError: PackCollator needs brim_of_nothing, which is not installed: pip install -e '.[torch]' in the checkout of brimful
+    brimful.errors.MissingExtraError: PackCollator needs brim_of_nothing, which is not installed: pip install 'brimful[torch]'
     """
     try:
         yield

@@ -221,7 +221,7 @@ class Tokenizer:
         if self.facts.state is None:
             return "it is written in Python"
         if FastTokenizer.version() is None:
-            return "fastokens is not installed: pip install -e '.[fast]'"
+            return "fastokens is not installed: pip install 'brimful[fast]'"
         subject = self._proof_of(self._fast_id)
         result = recall(subject)
         if result is None:

@@ -122,7 +122,7 @@ def _pack_automatically(
 
     if not installed_solver():
         outcome = f"best_fit_decreasing, {counted(distance, 'pack')} above the bound"
-        advice = "with pip install -e '.[optimal]' fewer may be found"
+        advice = "with pip install 'brimful[optimal]' fewer may be found"
         return PackResult(runs, bound, PlanOutcome(f"{outcome}; {advice}"))
     operations = _OPERATIONS if options.time_limit is None else None
     return pack_optimally(

@@ -75,5 +75,5 @@ def test_ray_is_named_where_it_is_missing(monkeypatch):
         list(tasks)
     assert (
         str(caught.value)
-        == "engine=\"ray\" needs ray, which is not installed: pip install -e '.[ray]' in the checkout of brimful"
+        == "engine=\"ray\" needs ray, which is not installed: pip install 'brimful[ray]'"
     )

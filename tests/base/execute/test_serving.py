@@ -86,7 +86,7 @@ def test_what_cannot_be_sent_by_value_is_named(of_script, monkeypatch):
         order_of(operator.mul, [1, of_script])
     assert str(caught.value) == (
         "Shift, defined in the script itself and not in a module that it imports, needs cloudpickle, which is not installed: "
-        "pip install -e '.[text]' in the checkout of brimful"
+        "pip install 'brimful[text]'"
     )
     assert pickle.loads(order_of(operator.mul, "__main__")) == (operator.mul, "__main__")
 

@@ -69,7 +69,7 @@ def test_a_missing_package_is_one_line_with_the_way_out(tmp_path, monkeypatch, c
     with pytest.raises(SystemExit) as stopped:
         main(["demo", "-o", str(tmp_path / "demo")])
     assert stopped.value.code == 2
-    line = "error: brimful demo needs torch, which is not installed: pip install -e '.[text,torch]' in the checkout of brimful\n"
+    line = "error: brimful demo needs torch, which is not installed: pip install 'brimful[text,torch]'\n"
     assert capsys.readouterr().err == line
     assert not (tmp_path / "demo").exists()
 

@@ -169,7 +169,7 @@ def test_without_a_solver_it_says_what_to_install(monkeypatch):
     """Not a ModuleNotFoundError from the depth, and not only on data that happen to need the solver."""
     monkeypatch.setattr(search_module, "installed_solver", lambda: "")
     with pytest.raises(
-        MissingExtraError, match=r"algorithm=\"optimal\" needs highspy.*pip install -e '\.\[optimal\]' in the checkout"
+        MissingExtraError, match=r"algorithm=\"optimal\" needs highspy.*pip install 'brimful\[optimal\]'"
     ):
         pack_optimally(histogram({5: 2}), capacity=10, time_limit=60)
 
