@@ -11,13 +11,14 @@ test test-all: export PYTHONDONTWRITEBYTECODE =
 # processes of pytest that know nothing of each other take a tenth less than two that a third one feeds (`-n 2`).
 MODELS := $(addprefix tests/,cli encode flow measure media report serve stream integrations verify test_readme.py)
 
-.PHONY: help demo test test-models test-rest test-all check bench chaos mutants format clean
+.PHONY: help demo test test-models test-rest test-all check release-check bench chaos mutants format clean
 
 help:
 	@echo "make demo     the whole line on real text of this machine, about a minute"
 	@echo "make test     all tests but the long ones"
 	@echo "make test-all all tests: the long ones too, and properties on more cases"
 	@echo "make check    ruff and mypy, over tests as well"
+	@echo "make release-check  what would be published, installed and tried in Python 3.10 and 3.13 (PYTHONS, TAG)"
 	@echo "make bench    ratios beside peers and physical limits, taken in one run"
 	@echo "make chaos    long fault runs, and properties with fresh seeds"
 	@echo "make mutants  how many small changes of the code the tests see, on a sample"
@@ -48,6 +49,9 @@ check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+release-check:
+	$(PYTHON) -m tests.release $(TAG:%=--tag %) $(PYTHONS:%=--python %)
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks
