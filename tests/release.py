@@ -94,10 +94,11 @@ def new_environment(python: Path | str, folder: Path, *packages: str) -> Path:
 def interpreter(version: str) -> Path | None:
     """Return the Python of a version that is on the path or that pyenv installed; None if there is none."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    places = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"))]
-    for place in filter(None, places):
+    places: list[Path | str | None] = [shutil.which(f"python{version}")]
+    places += sorted(pyenv.glob(f"{version}.*/bin/python"))
+    for place in places:
         # A name on the path may be a shim of pyenv that refuses to run.
-        if subprocess.run([place, "-c", ""], capture_output=True).returncode == 0:
+        if place is not None and subprocess.run([place, "-c", ""], capture_output=True).returncode == 0:
             return Path(place)
     return None
 
@@ -184,8 +185,8 @@ def try_wheel(version: str, wheel: Path, folder: Path) -> bool:
         flush=True,
     )
     (extras,) = re.findall(r"pip install .*?\[([\w,]+)\]", README)[:1]
-    install = [commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run(*install, f"{wheel}[{extras}]", cwd=folder)
+    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(commands / "python", *pip, f"{wheel}[{extras}]", cwd=folder)
     print(f"python {version}: with {extras} {run_readme(commands, folder)}", flush=True)
     shutil.rmtree(folder)
     return True

@@ -97,7 +97,4 @@ def test_a_missing_extra_prints_the_line_that_installs_it():
     """Without it people would have to guess which extra a class belongs to."""
     error = errors.missing_extra("datasets", "huggingface", "reading x")
     assert isinstance(error, ImportError)
-    assert (
-        str(error)
-        == "reading x needs datasets, which is not installed: pip install 'brimful[huggingface]'"
-    )
+    assert str(error) == "reading x needs datasets, which is not installed: pip install 'brimful[huggingface]'"

@@ -56,10 +56,7 @@ def test_a_missing_extra_prints_the_line_that_installs_it():
         "try: brimful.PackCollator\n"
         "except ImportError as error: print(error)"
     )
-    assert (
-        run(code)
-        == "PackCollator needs torch, which is not installed: pip install 'brimful[torch]'"
-    )
+    assert run(code) == "PackCollator needs torch, which is not installed: pip install 'brimful[torch]'"
 
 
 def test_shards_with_media_load_no_pandas():

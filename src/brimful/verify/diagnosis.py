@@ -395,8 +395,7 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
 
 
 def _diagnosis_in_trees(setup: PackingSetup) -> Diagnosis | None:
-    """Return the repair of a row of trees with which each sample is as alone; None if none does.
-    """
+    """Return the repair of a row of trees with which each sample is as alone; None if none does."""
     reference = setup.per_sample_reference()
     repairs = _tree_repairs(setup)
     for attempt in (repairs[:1], repairs[1:], repairs):

@@ -73,7 +73,4 @@ def test_ray_is_named_where_it_is_missing(monkeypatch):
     tasks = run_tasks(lambda context, task: task, [1], context=0, resources=Resources(execution=as_execution("ray")))
     with pytest.raises(MissingExtraError) as caught:
         list(tasks)
-    assert (
-        str(caught.value)
-        == "engine=\"ray\" needs ray, which is not installed: pip install 'brimful[ray]'"
-    )
+    assert str(caught.value) == "engine=\"ray\" needs ray, which is not installed: pip install 'brimful[ray]'"

@@ -1,6 +1,7 @@
 """Plans in which samples share their beginnings: each sample whole and once, nothing over a limit, few packs."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -297,7 +298,8 @@ def test_what_has_no_meaning_with_trees_is_refused_by_name(options, message):
 @pytest.mark.parametrize("limit", ["capacity", "max_path"])
 def test_a_sample_that_is_too_long_is_offered_what_trees_can_do(limit):
     """A sample that lost its beginning shares nothing; and what the message offers is accepted."""
-    table, limits = table_of([[1] * 10, [1] * 3]), {"capacity": 12, limit: 8}
+    table = table_of([[1] * 10, [1] * 3])
+    limits: dict[str, Any] = {"capacity": 12, limit: 8}
     with pytest.raises(OversizedSampleError, match=rf'Choose overflow="drop" or truncate, or {limit}=10$'):
         plan_packs(table, share="prefixes", **limits)
     for way in ({"overflow": "drop"}, {"overflow": "truncate"}, {limit: 10}):

@@ -13,9 +13,9 @@ import pytest
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.rl.compat import megatron, slime, verl
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:
+else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[3]

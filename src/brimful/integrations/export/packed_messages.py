@@ -102,7 +102,7 @@ def turns_of_conversation(sample: Sample) -> list[tuple[str, str]]:
             f"{reason}; the layout holds a system message, then questions and answers",
             sample_id=sample.sample_id,
         )
-    return list(zip(roles, texts, strict=True))
+    return [(str(role), str(text)) for role, text in zip(roles, texts, strict=True)]
 
 
 def _text(content: Any) -> str | None:

@@ -48,6 +48,8 @@ class OlmoCoreLoader(TextDataLoaderBase):  # type: ignore[misc]
             ``tail`` that leaves a rank without a target, which OLMo-core divides by.
     """
 
+    _epoch: int | None
+
     def __init__(
         self,
         packs: FingerprintedPacks,

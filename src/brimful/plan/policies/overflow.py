@@ -131,11 +131,7 @@ def apply_overflow(
 
 
 def other_policies(shares_prefixes: bool) -> str:
-    """Return the policies that a plan may choose instead of ``error``, for messages.
-
-    >>> other_policies(True)
-    'overflow="drop" or truncate'
-    """
+    """Return the policies that a plan may choose instead of ``error``, for messages."""
     drop = setting("overflow", Overflow.DROP.value)
     if shares_prefixes:
         return f"{drop} or truncate"
