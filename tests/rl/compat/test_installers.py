@@ -64,6 +64,23 @@ def test_verl_gets_our_function_where_it_has_bound_its_own(fakes):
     assert user.rearrange_micro_batches(None, 1) == "theirs"
 
 
+def test_verl_gets_the_scheduler_of_dynamic_context_parallelism(fakes):
+    """The function that returns the class, in its module and in the engine that has bound it."""
+    fake_verl()
+    dynamic = module_of("verl.utils.dynamic_cp_scheduler", get_megatron_dynamic_cp_scheduler_cls=lambda: "theirs")
+    sys.modules["verl.utils"].dynamic_cp_scheduler = dynamic
+    engine = module_of(
+        "verl.workers.engine.megatron.transformer_impl",
+        get_megatron_dynamic_cp_scheduler_cls=dynamic.get_megatron_dynamic_cp_scheduler_cls,
+    )
+    assert verl.install()[2:] == [
+        "verl.utils.dynamic_cp_scheduler",
+        "verl.workers.engine.megatron.transformer_impl",
+    ]
+    for module in (dynamic, engine):
+        assert module.get_megatron_dynamic_cp_scheduler_cls is megatron.dynamic_cp_scheduler
+
+
 def test_a_verl_with_a_new_argument_keeps_its_own(fakes):
     """Ours would drop the argument, or fail in the middle of a training."""
     balancing, _, _ = fake_verl("batch, max_token_len, chunk_size=None")
@@ -267,6 +284,21 @@ def test_the_dynamic_scheduler_of_megatron(fakes, dp_size, cp_size, min_cp_size)
         assert max(sum(lengths[sample] / degrees[sample] for sample in ids) for ids in ranks) <= 8192
         seen += degrees
     assert sorted(seen) == list(range(256))
+
+
+def test_a_step_without_a_plan_is_left_to_megatron(fakes, logged):
+    """One sample on six ranks, of which at most four may share it: theirs fills the others, ours would end the training."""
+    fakes.setattr(
+        DynamicScheduler, "get_groups_and_subsamples", lambda self, samples: ["theirs", samples], raising=False
+    )
+    schedule = module_of("megatron.core.datasets.data_schedule", DefaultDynamicCPScheduler=DynamicScheduler)
+    for name in ("megatron", "megatron.core"):
+        module_of(name)
+    module_of("megatron.core.datasets", data_schedule=schedule)
+    scheduler = megatron.dynamic_cp_scheduler()(64, 3, 2, None)
+    assert scheduler.get_groups_and_subsamples([(0, 60)]) == ["theirs", [(0, 60)]]
+    (line,) = logged
+    assert line.startswith("Megatron-Core plans this step: ")
 
 
 def test_stages_of_megatron_round_the_number_by_its_own_function(fakes):

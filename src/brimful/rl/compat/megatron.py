@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from brimful.errors import InvalidLengthsError
 from brimful.plan import CostModel
 from brimful.rl.context_parallel import plan_context_parallel
 from brimful.rl.step_items import StepCost
@@ -99,7 +101,9 @@ def dynamic_cp_scheduler() -> type[Any]:
         data_schedule.scheduler_map["default_dynamic_cp"] = planned
 
     Groups of ranks are adjacent and aligned to their size, and no rank is empty. With virtual
-    pipeline stages, Megatron-Core's own function rounds the number of micro-batches.
+    pipeline stages, Megatron-Core's own function rounds the number of micro-batches. A step for
+    which there is no plan, such as fewer samples than 12 ranks need, is left to Megatron-Core and
+    logged.
 
     Raises:
         ImportError: megatron-core is not installed, or has no such scheduler.
@@ -111,12 +115,16 @@ def dynamic_cp_scheduler() -> type[Any]:
 
         def get_groups_and_subsamples(self, sample_id_seqlens: Any) -> Any:
             smallest = self.min_cp_size
-            # Ranks that always share a sample are planned as one, with the room of all.
-            _, groups = groups_and_subsamples(
-                sample_id_seqlens,
-                self.max_seq_len_per_rank * smallest,
-                self.total_hdp_gpus // smallest,
-            )
+            try:
+                # Ranks that always share a sample are planned as one, with the room of all.
+                _, groups = groups_and_subsamples(
+                    sample_id_seqlens,
+                    self.max_seq_len_per_rank * smallest,
+                    self.total_hdp_gpus // smallest,
+                )
+            except InvalidLengthsError as error:
+                logging.getLogger("brimful").warning("Megatron-Core plans this step: %s", error)
+                return super().get_groups_and_subsamples(sample_id_seqlens)
             by_rank = [[ids for ids in group for _ in range(smallest)] for group in groups]
             multiple = self.microbatch_group_size_per_vp_stage or 1
             if multiple == 1:

@@ -14,6 +14,7 @@ from brimful.base.optional import optional
 from brimful.base.typing import AnyIntArray
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.plan import CostModel
+from brimful.rl.compat.megatron import dynamic_cp_scheduler
 from brimful.rl.compat.replaced import check_replaceable
 from brimful.rl.step_planner import plan_step
 
@@ -184,13 +185,14 @@ def rearrange_micro_batches(
 
 
 def install() -> list[str]:
-    """Put ``rearrange_micro_batches`` in the place of verl's, in this process.
+    """Put ``rearrange_micro_batches``, and the scheduler of dynamic context parallelism if this
+    verl has one, in the place of verl's, in this process.
 
-    Modules that are imported later bind it too. verl calls this in every process if
+    Modules that are imported later bind them too. verl calls this in every process if
     ``BRIMFUL_VERL=1`` is set (``brimful.integrations.verl_plugin``).
 
     Returns:
-        Names of the modules that have it now, sorted.
+        Names of the modules that have them now.
 
     Raises:
         ImportError: verl is not installed.
@@ -201,14 +203,25 @@ def install() -> list[str]:
     name = rearrange_micro_batches.__name__
     theirs = getattr(seqlen_balancing, name)
     check_replaceable(theirs, rearrange_micro_batches, "leave BRIMFUL_VERL unset")
-    modules = [
-        (title, module)
-        for title, module in list(sys.modules.items())
+    modules = _replace(theirs, name, rearrange_micro_batches)
+    try:
+        from verl.utils import dynamic_cp_scheduler as dynamic
+    except ImportError:
+        return modules
+    name = "get_megatron_dynamic_cp_scheduler_cls"
+    return modules + _replace(getattr(dynamic, name), name, dynamic_cp_scheduler)
+
+
+def _replace(theirs: Any, name: str, ours: Any) -> list[str]:
+    """Put a function under a name into all modules of verl that hold theirs; return their names."""
+    modules = {
+        title: module
+        for title, module in sorted(sys.modules.items())
         if title.partition(".")[0] == "verl" and vars(module).get(name) is theirs
-    ]
-    for _, module in modules:
-        setattr(module, name, rearrange_micro_batches)
-    return sorted(title for title, _ in modules)
+    }
+    for module in modules.values():
+        setattr(module, name, ours)
+    return list(modules)
 
 
 def _select(batch: Any, positions: list[int]) -> Any:
