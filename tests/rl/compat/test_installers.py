@@ -68,7 +68,7 @@ def test_verl_gets_the_scheduler_of_dynamic_context_parallelism(fakes):
     """The function that returns the class, in its module and in the engine that has bound it."""
     fake_verl()
     dynamic = module_of("verl.utils.dynamic_cp_scheduler", get_megatron_dynamic_cp_scheduler_cls=lambda: "theirs")
-    sys.modules["verl.utils"].dynamic_cp_scheduler = dynamic
+    vars(sys.modules["verl.utils"])["dynamic_cp_scheduler"] = dynamic
     engine = module_of(
         "verl.workers.engine.megatron.transformer_impl",
         get_megatron_dynamic_cp_scheduler_cls=dynamic.get_megatron_dynamic_cp_scheduler_cls,
@@ -159,7 +159,7 @@ def test_ranks_of_verl_agree_on_a_number(another_rank):
 def test_a_rank_of_verl_without_a_plan_is_in_the_collective(another_rank):
     """It would raise alone, and the others would wait for it in the next one."""
     sent = another_rank(3, -8, 0)
-    with pytest.raises(OversizedSampleError):
+    with pytest.raises(OversizedSampleError, match=r"sample 0 \(9\).*capacity=9, which is max_token_len_per_gpu"):
         verl.rearrange_micro_batches(rows_of([9, 1]), 6, "dp")
     assert sent == [[0, -2, 1]]
 

@@ -150,9 +150,14 @@ def rearrange_micro_batches(
     numbers = lengths.cpu().numpy()
 
     def plan(min_number: int | None) -> list[list[int]]:
-        return micro_batch_indices(
-            numbers, max_token_len, num_batches_divided_by, min_number, force_group_size
-        )
+        try:
+            return micro_batch_indices(
+                numbers, max_token_len, num_batches_divided_by, min_number, force_group_size
+            )
+        except OversizedSampleError as error:
+            raise OversizedSampleError(
+                f"{error.message}, which is max_token_len_per_gpu times the ranks of a sequence"
+            ) from error
 
     if same_micro_num_in_dp and dp_group is not None and torch.distributed.is_initialized():
         try:
