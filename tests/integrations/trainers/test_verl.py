@@ -98,6 +98,8 @@ def test_an_engine_of_verl_makes_our_micro_batches(monkeypatch):
     assert set(verl.install()) >= {"verl.utils.seqlen_balancing", "verl.workers.engine.utils"}
     ours = micro_batches()
     assert len(ours) <= len(theirs)
+    in_order = torch.tensor([sample for row in ours for sample in row])
+    assert balancing.restore_dynamic_batch(in_order, ours).tolist() == list(range(64))
     for places in (theirs, ours):
         costs = [sum(24576 * lengths[sample] + lengths[sample] ** 2 for sample in row) for row in places]
         top = costs.index(max(costs))
