@@ -39,8 +39,9 @@ class PlainMessages(list[Message]):
 
     __slots__ = ("roles", "texts")
 
-    roles: tuple[str, ...]
-    texts: list[str]
+    def __init__(self, messages: list[Any], roles: tuple[str, ...], texts: list[str]) -> None:
+        super().__init__(messages)
+        self.roles, self.texts = roles, texts
 
     @classmethod
     def of(cls, messages: list[Any]) -> "PlainMessages | None":
@@ -58,7 +59,7 @@ class PlainMessages(list[Message]):
             and all(texts)
             and all(roles)
         )
-        return cls._made(messages, tuple(roles), texts) if are_plain else None
+        return cls(messages, tuple(roles), texts) if are_plain else None
 
     @classmethod
     def of_many(cls, conversations: Sequence[list[Any]]) -> "list[PlainMessages | None]":
@@ -74,7 +75,7 @@ class PlainMessages(list[Message]):
             return [*map(cls.of, conversations)]
         edges = pairwise(accumulate(map(len, conversations), initial=0))
         return [
-            cls._made(conversation, together.roles[begin:end], together.texts[begin:end])
+            cls(conversation, together.roles[begin:end], together.texts[begin:end])
             for conversation, (begin, end) in zip(conversations, edges, strict=True)
         ]
 
@@ -85,23 +86,14 @@ class PlainMessages(list[Message]):
         >>> PlainMessages.of_texts(("user",), ["hi"])
         [{'role': 'user', 'content': 'hi'}]
         """
-        return cls._made(
-            [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)],
-            roles,
-            texts,
-        )
+        messages = [
+            {"role": role, "content": text} for role, text in zip(roles, texts, strict=True)
+        ]
+        return cls(messages, roles, texts)
 
     def first(self, count: int) -> "PlainMessages":
         """Return the first messages."""
-        return self._made(self[:count], self.roles[:count], self.texts[:count])
-
-    @classmethod
-    def _made(
-        cls, messages: list[Any], roles: tuple[str, ...], texts: list[str]
-    ) -> "PlainMessages":
-        plain = cls(messages)
-        plain.roles, plain.texts = roles, texts
-        return plain
+        return PlainMessages(self[:count], self.roles[:count], self.texts[:count])
 
 
 class MixedMessages(list[Message]):
@@ -120,8 +112,9 @@ class MixedMessages(list[Message]):
 
     __slots__ = ("others", "roles")
 
-    roles: tuple[str, ...]
-    others: list[int]
+    def __init__(self, messages: list[Any], roles: tuple[str, ...], others: list[int]) -> None:
+        super().__init__(messages)
+        self.roles, self.others = roles, others
 
     @classmethod
     def of(cls, messages: list[Any]) -> "MixedMessages | None":
@@ -138,23 +131,15 @@ class MixedMessages(list[Message]):
             or type(content := message.get("content")) is not str
             or not content
         ]
-        return cls._made(messages, tuple(roles), others)
+        return cls(messages, tuple(roles), others)
 
     def first(self, count: int) -> "PlainMessages | MixedMessages":
         """Return the first messages, which may all be plain."""
         messages, roles = self[:count], self.roles[:count]
         others = [index for index in self.others if index < count]
         if not others:
-            return PlainMessages._made(messages, roles, [*map(_content_of, messages)])
-        return self._made(messages, roles, others)
-
-    @classmethod
-    def _made(
-        cls, messages: list[Any], roles: tuple[str, ...], others: list[int]
-    ) -> "MixedMessages":
-        mixed = cls(messages)
-        mixed.roles, mixed.others = roles, others
-        return mixed
+            return PlainMessages(messages, roles, [*map(_content_of, messages)])
+        return MixedMessages(messages, roles, others)
 
 
 def first_messages(messages: Sequence[Message], count: int) -> Sequence[Message]:
