@@ -10,7 +10,8 @@ from typing import Any
 
 from brimful.base.wording import counted
 from brimful.doctor.batch.view import Segment
-from brimful.doctor.probing.forwards import Call, Evidence, size_of
+from brimful.doctor.probing.calls import Call
+from brimful.doctor.probing.forwards import Evidence, size_of
 from brimful.doctor.probing.leaks import Leak, find_leak, moves_everywhere, rounding_of
 from brimful.doctor.probing.ranks import RankTalk, rank_names
 from brimful.doctor.report import DoctorReport, Finding, Judgment, Line

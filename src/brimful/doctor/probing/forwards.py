@@ -8,11 +8,10 @@ on. Every rank runs the same number of them, since layers may hold collectives.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +19,8 @@ import torch
 from brimful.base.typing import IGNORE_INDEX, Float32Array, Int64Array
 from brimful.doctor.batch.rewrite import alone, exchanged
 from brimful.doctor.batch.view import BatchView, Labeling, read_batch
-from brimful.doctor.batch.words import Role, role_of
+from brimful.doctor.batch.words import Role
+from brimful.doctor.probing.calls import Call
 from brimful.doctor.probing.exchange import Trial
 from brimful.doctor.probing.leaks import LayerMovement, Reach
 from brimful.doctor.probing.ranks import RankTalk, rank_names
@@ -28,7 +28,6 @@ from brimful.doctor.probing.recorder import (
     Outcome,
     Recording,
     TokenGrid,
-    layers_of,
     movement,
     outcome_of,
     recording,
@@ -43,137 +42,8 @@ _COUPLED_WORDS = ("moe", "expert", "router", "fp8", "float8")
 """Words in names of classes whose numbers depend on the whole batch."""
 
 
-_LOGITS_TO_KEEP = "logits_to_keep"
-"""Argument of models of Transformers: number or places of the tokens that get logits; 0 for all."""
-
-
 class ProbeStopped(Exception):
     """A probe that cannot go on: the reason. Training does."""
-
-
-class Call(Protocol):
-    """Call that a probe can make again with other tokens.
-
-    Attributes:
-        module: the module that is called, or all modules of this rank.
-        arguments: of the call, by name.
-        layers: of the module, by name.
-        stage, stages: number of this rank's stage of a pipeline, from 1, and of all; 0 without one.
-        part, parts: number of this rank's part of a row between layers, and of all parts.
-    """
-
-    module: torch.nn.Module
-    arguments: Mapping[str, Any]
-    layers: Mapping[str, torch.nn.Module]
-    stage: int
-    stages: int
-    part: int
-    parts: int
-
-    def again(self, batch: Mapping[str, Any] | None, **options: Any) -> Any:
-        """Run it with a batch; return its output."""
-
-    def accepts(self, name: str) -> bool:
-        """Return true if the module takes this argument and the call does not have it."""
-
-
-class ModuleCall:
-    """Call of a module, with its arguments by name.
-
-    Args:
-        module: the module that is called.
-        args, kwargs: its arguments.
-        tokens: name of the argument that holds the tokens, if it is an unusual one.
-
-    Attributes:
-        arguments: by name; the tokens as ``input_ids`` if their name is an unusual one.
-    """
-
-    def __init__(
-        self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tokens: str | None = None
-    ) -> None:
-        # A compiled module is run as it was written: hooks would be compiled into it.
-        self.module = getattr(module, "_orig_mod", module)
-        self._names = _argument_names(self.module)
-        names = [*self._names, *(f"argument {index}" for index in range(len(args)))]
-        self._positional = names[: len(args)]
-        arguments = {**dict(zip(self._positional, args, strict=True)), **kwargs}
-        self._keys = {name: "input_ids" if name == tokens else name for name in arguments}
-        self.arguments: Mapping[str, Any] = {
-            self._keys[name]: value for name, value in arguments.items()
-        }
-        self.layers: Mapping[str, torch.nn.Module] = layers_of(self.module)
-        self.stage = self.stages = self.part = 0
-        self.parts = 1
-
-    def batch(self, loader_batch: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the arguments as a batch, with words of the loader's batch that the module does
-        not get.
-        """
-        roles = {role_of(name) for name, value in self.arguments.items() if value is not None}
-        words = {
-            name: value
-            for name, value in (loader_batch or {}).items()
-            if role_of(name) not in {None, Role.IDS, *roles}
-        }
-        return _with_whole_labels({**self.arguments, **words})
-
-    def accepts(self, name: str) -> bool:
-        return name in self._names and name not in self.arguments
-
-    def again(self, batch: Mapping[str, Any] | None, **options: Any) -> Any:
-        """Call the module with copies of the arguments in a batch, for the logits of all tokens."""
-        assert batch is not None
-        values = {
-            name: None if self.arguments[key] is None else copied(batch[key])
-            for name, key in self._keys.items()
-        }
-        if values.get(_LOGITS_TO_KEEP) is not None:
-            values[_LOGITS_TO_KEEP] = 0
-        args = [values.pop(name) for name in self._positional]
-        return self.module(*args, **values, **options)
-
-
-def _argument_names(module: Any) -> list[str]:
-    """Return the names of a forward's arguments; of a wrapper, the ones of the module in it."""
-    parameters = inspect.signature(module.forward).parameters.values()
-    names = [item.name for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD]
-    if not names and hasattr(module, "get_base_model"):
-        return _argument_names(module.get_base_model())
-    inner = getattr(module, "module", None)
-    return names if names or inner is None else _argument_names(inner)
-
-
-def _with_whole_labels(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch with a label for each token, where a trainer keeps some of the logits only.
-
-    ::
-
-        input_ids       a b c d e f       labels   - - c - - f
-        logits_to_keep  0 1 0 0 1 1       kept     - c f: each but the first is predicted by one of
-                                                   the kept logits, the last of which predicts nothing
-    """
-    keep, ids, labels = (batch.get(name) for name in (_LOGITS_TO_KEEP, "input_ids", "labels"))
-    if keep is None or not isinstance(ids, torch.Tensor) or not isinstance(labels, torch.Tensor):
-        return batch
-    if ids.ndim != 2 or labels.shape == ids.shape or labels.shape[:1] != ids.shape[:1]:
-        return batch
-    columns = torch.arange(ids.shape[-1], device=ids.device)
-    places = columns[slice(-keep, None) if isinstance(keep, int) else keep]
-    if labels.shape[-1] != len(places):
-        return batch
-    whole = torch.full_like(ids, IGNORE_INDEX)
-    whole[:, places[:-1] + 1] = labels[:, 1:]
-    return {**batch, "labels": whole}
-
-
-def copied(value: Any) -> Any:
-    """Copy tensors and containers, which a forward may write into."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {name: copied(item) for name, item in value.items()}
-    return [copied(item) for item in value] if type(value) is list else value
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 from brimful.doctor.batch.view import read_batch
+from brimful.doctor.probing.calls import copied
 from brimful.doctor.probing.exchange import Trial, choose_trial
 from brimful.doctor.probing.findings import RankReport, not_shown, report_of_all, tell
-from brimful.doctor.probing.forwards import Forwards, ProbeStopped, copied, setup_of
+from brimful.doctor.probing.forwards import Forwards, ProbeStopped, setup_of
 from brimful.doctor.probing.probe import check_options
 from brimful.doctor.probing.ranks import RankTalk, rank_names
 from brimful.doctor.probing.recorder import layers_of

@@ -22,9 +22,10 @@ from brimful.base.checks import check_type, is_number
 from brimful.base.wording import setting
 from brimful.doctor.batch.diagnose import diagnose
 from brimful.doctor.batch.view import BatchView, read_batch
+from brimful.doctor.probing.calls import ModuleCall
 from brimful.doctor.probing.exchange import choose_trial
 from brimful.doctor.probing.findings import RankReport, not_shown, report_of_all, tell
-from brimful.doctor.probing.forwards import Forwards, ModuleCall, ProbeStopped, setup_of
+from brimful.doctor.probing.forwards import Forwards, ProbeStopped, setup_of
 from brimful.doctor.probing.ranks import RankTalk, rank_names
 from brimful.doctor.probing.recorder import STACKS
 from brimful.doctor.probing.step import StepCount, step_report
