@@ -15,194 +15,22 @@ The arithmetic is exact for a plan; the speed-up is the cost model's, of arithme
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from brimful.base.typing import Float64Array
-from brimful.base.wording import counted, percent
 from brimful.errors import PlanMismatchError, SettingsError
-from brimful.lengths.prefixes import sharing_of
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.schedule import pack_costs
+from brimful.report.analysis.advice import Advice, Choice, PaddedRun, StepSize, is_same
+from brimful.report.analysis.advice_notes import notes_of, sharing_notes
 from brimful.report.analysis.shared_work import SharedWork
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.store.plan_trees import lengths_in_packs, sample_ends
-
-SAME_STEP_TOLERANCE = 0.1
-"""Share by which two steps may differ and still count as the same."""
-
-_WORTH_SHARING = 0.05
-"""Share of tokens that a tree must save to be advised: below it, gathered keys cost as much."""
-
-
-def is_same(ratio: float) -> bool:
-    """Return true if a step of this ratio to another counts as the same.
-
-    >>> [is_same(ratio) for ratio in (1.0, 0.95, 1.09, 1.4, 7.66)]
-    [True, True, True, False, False]
-    """
-    return abs(ratio - 1) < SAME_STEP_TOLERANCE
-
-
-@dataclass(frozen=True)
-class StepSize:
-    """Size of one optimizer step on all ranks together, on average over an epoch.
-
-    Attributes:
-        rows: sequences: samples if unpacked, packs if packed.
-        samples: segments, if the overflow policy splits samples.
-        tokens: real ones, without padding.
-        loss_tokens: targets of the loss, of which cuts may have taken some; None if they were not
-            measured.
-        steps_per_epoch: the last one may be smaller than the others.
-    """
-
-    rows: int
-    samples: float
-    tokens: float
-    loss_tokens: float | None
-    steps_per_epoch: int
-
-
-@dataclass(frozen=True)
-class PaddedRun:
-    """The unpacked run under one way of padding.
-
-    Attributes:
-        row_tokens: mean positions of a row, padding included.
-        step_tokens: mean positions of a step, padding included.
-        padding_ratio: positions that are padding ÷ all positions.
-        compute_ratio: arithmetic on padding ÷ all arithmetic, by the cost model.
-        speedup: arithmetic of the padded epoch ÷ arithmetic of the packed epoch.
-    """
-
-    row_tokens: float
-    step_tokens: float
-    padding_ratio: float
-    compute_ratio: float
-    speedup: float
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One way to set the packed run.
-
-    Attributes:
-        keeps: quantities of a step that are within a tenth of the unpacked run's: ``samples`` (and
-            so real tokens), ``padded tokens`` (and so about the time of a step), or ``settings``.
-        nearest_to: which of ``samples`` and ``padded tokens`` it misses but comes nearest to of all
-            choices.
-        packs_per_micro_batch, gradient_accumulation_steps: to set.
-        step: size of a step with these settings.
-        batch_ratio: samples a step ÷ samples a step of the unpacked run: the factor of the learning
-            rate by linear scaling (SGD; Goyal et al., 2017), and its root by square root scaling
-            (Adam; Malladi et al., 2022).
-        warmup_steps: steps that see the samples of the unpacked run's warm-up; None if unknown.
-    """
-
-    keeps: tuple[str, ...]
-    nearest_to: tuple[str, ...]
-    packs_per_micro_batch: int
-    gradient_accumulation_steps: int
-    step: StepSize
-    batch_ratio: float
-    warmup_steps: int | None
-
-    @property
-    def merits(self) -> list[str]:
-        """Merits of the choice in words."""
-        return [f"keeps {name}" for name in self.keeps] + [
-            f"nearest to {name}" for name in self.nearest_to
-        ]
-
-
-@dataclass(frozen=True)
-class Note:
-    """One sentence or two of advice.
-
-    Attributes:
-        topic: a word or two for the margin.
-        text: the sentences.
-        source: paper or count that they rest on.
-    """
-
-    topic: str
-    text: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Advice:
-    """The unpacked run compared with the packed one, and the choices of settings.
-
-    Attributes:
-        dp_world_size, micro_batch_size, gradient_accumulation_steps, packs_per_micro_batch: of the
-            run.
-        learning_rate, warmup_steps: of the unpacked run; None if unknown.
-        capacity: most tokens of a pack.
-        longest: tokens of the longest row of the unpacked run.
-        packing_factor: mean samples of a pack.
-        positions_per_token: of the packs; above 1 if segments and rows are padded to an alignment,
-            below 1 if samples share.
-        unpacked: a step of the unpacked run.
-        packed: a step of the packed run with nothing else changed.
-        padded_to_longest: unpacked rows padded to the longest of their micro-batch.
-        padded_to_capacity: unpacked rows padded to the capacity.
-        choices: ways to set the packed run, fewest packs a step first.
-        recommended: index of the choice nearest to the samples a step.
-        notes: settings to change and reasons, most important first.
-    """
-
-    dp_world_size: int
-    micro_batch_size: int
-    gradient_accumulation_steps: int
-    packs_per_micro_batch: int
-    learning_rate: float | None
-    warmup_steps: int | None
-    capacity: int
-    longest: int
-    packing_factor: float
-    positions_per_token: float
-    unpacked: StepSize
-    packed: StepSize
-    padded_to_longest: PaddedRun
-    padded_to_capacity: PaddedRun
-    choices: tuple[Choice, ...]
-    recommended: int
-    notes: tuple[Note, ...] = ()
-
-    @property
-    def best(self) -> Choice:
-        """The recommended choice."""
-        return self.choices[self.recommended]
-
-    @property
-    def nothing_to_set(self) -> bool:
-        """True if the recommended choice is the run with nothing changed."""
-        return "settings" in self.best.keeps
-
-    @property
-    def best_setting(self) -> str:
-        """Settings of the recommended choice in a few words, with packs of a forward if they may be
-        several.
-        """
-        packs = counted(self.best.packs_per_micro_batch, "pack")
-        forward = "" if self.packs_per_micro_batch == 1 else f" of {packs}"
-        return f"accumulation {self.best.gradient_accumulation_steps:,}{forward}"
-
-    def rates(self, choice: Choice) -> tuple[str, str]:
-        """Format the learning rates of a choice for SGD and Adam: factors if the unpacked run's
-        rate is unknown.
-        """
-        # Without the rate of the unpacked run only the factor is known.
-        ratios = (choice.batch_ratio, math.sqrt(choice.batch_ratio))
-        if self.learning_rate is None:
-            return f"× {ratios[0]:.2f}", f"× {ratios[1]:.2f}"
-        return f"{self.learning_rate * ratios[0]:.3g}", f"{self.learning_rate * ratios[1]:.3g}"
 
 
 def advise(
@@ -340,7 +168,7 @@ def advise(
         recommended=numbers.index(nearest["samples"]),
     )
     # Notes are written on the finished numbers, so they cannot say anything else.
-    return replace(advice, notes=(*_sharing_notes(lengths, plan, shared, run), *_notes(advice)))
+    return replace(advice, notes=(*sharing_notes(lengths, shared, run), *notes_of(advice)))
 
 
 def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:
@@ -406,97 +234,3 @@ def _probabilities_of_longest(rows: Histogram, draws: int) -> Float64Array:
     for draw in range(min(draws, rows.num_items)):
         none_longer *= np.maximum(at_most - draw, 0.0) / (rows.num_items - draw)
     return np.diff(none_longer, prepend=0.0)
-
-
-def _sharing_notes(
-    lengths: LengthTable | None, plan: Plan, shared: SharedWork | None, run: TrainingRun
-) -> list[Note]:
-    """Write the note on what samples share, or could share."""
-    if shared is not None:
-        text = (
-            f"Samples share their beginnings: {shared.tokens.ratio:.2f} times fewer tokens, and "
-            f"{shared.speedup:.2f} times as fast as the same packs without trees if arithmetic is "
-            "the bottleneck. Targets are as many as before, so the loss and the optimizer have as "
-            "much work, and a dense mask saves nothing in attention."
-        )
-        return [Note("shared", text, f"cost model of {run.model}: arithmetic of the forward pass")]
-    if lengths is None or lengths.prefixes is None:
-        return []
-    sharing = sharing_of(lengths.prefixes, lengths.tokens)
-    if sharing.ratio < 1 + _WORTH_SHARING:
-        return []
-    text = (
-        f"{counted(sharing.shares, 'sample')} share {percent(1 - 1 / sharing.ratio)} of all tokens "
-        "with others, and each has its own copy: a plan that shares prefixes packs them once, "
-        f"{sharing.ratio:.2f} times fewer tokens."
-    )
-    return [Note("not shared", text, "counted from the lengths")]
-
-
-def _notes(advice: Advice) -> list[Note]:
-    """Write the notes of one advice, most important first; its tables have the other numbers."""
-    best, notes = advice.best, []
-    if best.step.rows == advice.dp_world_size and best.batch_ratio > 1 + SAME_STEP_TOLERANCE:
-        # Shorter packs hold fewer samples in proportion, as long as every sample still fits.
-        capacity = round(advice.capacity / best.batch_ratio)
-        smaller = f"about {counted(capacity, 'token')}" if capacity >= advice.longest else "smaller"
-        notes.append(
-            Note(
-                "smallest step",
-                "One pack on each rank is the smallest possible step. Fewer ranks or a "
-                f"capacity that is {smaller} would be nearer to the unpacked one; otherwise scale "
-                "the learning rate.",
-                "counted from the plan",
-            )
-        )
-    ratio = max(best.batch_ratio, advice.packed.samples / advice.unpacked.samples)
-    if not is_same(ratio):
-        notes += [
-            Note(
-                "LR for SGD",
-                "The learning rate times the ratio of samples a step, with a warm-up from the old "
-                "one. Linear scaling was found with SGD, and fails for very large steps.",
-                "Goyal et al., 2017, Accurate, large minibatch SGD (arXiv 1706.02677)",
-            ),
-            Note(
-                "LR for Adam",
-                "The learning rate times the root of the ratio. The rule also multiplies 1 − beta1 "
-                "and 1 − beta2 by the ratio and divides epsilon by its root; it ends where the "
-                "ratio times 1 − beta1 nears 1.",
-                "Malladi et al., 2022, On the SDEs and scaling rules for adaptive gradient "
-                "algorithms (arXiv 2205.10287)",
-            ),
-            Note(
-                "warm-up",
-                "Steps of warm-up are divided by the ratio, so that they see as many samples. A "
-                "warm-up given as a share of all steps needs no change.",
-                "arithmetic: the same share of the samples",
-            ),
-        ]
-    longest, capacity_run = advice.padded_to_longest, advice.padded_to_capacity
-    return [
-        *notes,
-        Note(
-            "loss",
-            "Take the mean of the loss over all targets of a step, not the mean of the means of "
-            "its packs: packs have different numbers of targets.",
-            "arithmetic; transformers.Trainer does so automatically",
-        ),
-        Note(
-            "time",
-            f"Padded to the longest of each micro-batch, {100 * longest.padding_ratio:.0f} % of "
-            f"the positions and {100 * longest.compute_ratio:.0f} % of the arithmetic are "
-            f"padding: packed is {longest.speedup:.2f} times as fast if arithmetic is the "
-            f"bottleneck. Padded to {counted(advice.capacity, 'token')} it would be "
-            f"{100 * capacity_run.padding_ratio:.0f} % of the positions and "
-            f"{capacity_run.speedup:.2f} times.",
-            "cost model: arithmetic of the forward pass",
-        ),
-        Note(
-            "as measured",
-            "By others, on short instruction data: 1.4 to 2 times the speed of padding; a 70B "
-            "model on chats: 2.5 times.",
-            "Kundu et al., 2024, Enhancing training efficiency using packing with flash attention "
-            "(arXiv 2407.09105); Wang et al., 2024, Packing analysis (arXiv 2410.08081)",
-        ),
-    ]

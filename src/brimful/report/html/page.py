@@ -12,7 +12,7 @@ from brimful.encode.completions import BORROWED_REASON
 from brimful.measure import LengthTable
 from brimful.plan.ledger import MUCH_LOST, Ledger
 from brimful.report import table_model as tables
-from brimful.report.analysis.advise import Advice
+from brimful.report.analysis.advice import Advice
 from brimful.report.analysis.facts import MAX_REJECTS, Facts
 from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance

@@ -3,7 +3,7 @@
 from brimful.base.wording import setting
 from brimful.lengths.table import LengthTable
 from brimful.plan.counts.histogram import Histogram
-from brimful.report.analysis.advise import Advice
+from brimful.report.analysis.advice import Advice
 from brimful.report.analysis.facts import Facts
 from brimful.report.analysis.plan_facts import count_bins, ratio_edges
 from brimful.report.table_model import (
