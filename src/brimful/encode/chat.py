@@ -107,13 +107,8 @@ class ChatEncoder(RenderingEncoder):
     ) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self.train_on = choice_of(TrainOn, train_on, argument="train_on")
-        absent = type(None)
-        check_type(
-            "chat_template",
-            chat_template,
-            (str, os.PathLike, absent),
-            "a Jinja template or the path of one",
-        )
+        absent, of_template = type(None), "a Jinja template or the path of one"
+        check_type("chat_template", chat_template, (str, os.PathLike, absent), of_template)
         check_type("template_kwargs", template_kwargs, (Mapping, absent), "a mapping")
         self._template = None if chat_template is None else os.fspath(chat_template)
         self._kwargs = dict(template_kwargs or {})
@@ -274,9 +269,7 @@ class ChatEncoder(RenderingEncoder):
         filling = self._filling
         try:
             shape, rendered_text = filling.render(messages, chat.tools)
-        except (
-            Exception
-        ) as error:  # templates raise exceptions of any class; all count as the sample's fault
+        except Exception as error:  # of any class: all count as the sample's fault
             if _NO_DATE in str(error):
                 raise SettingsError(
                     "the chat template writes today's date, so that tomorrow's tokens would "
@@ -386,13 +379,11 @@ class ChatEncoder(RenderingEncoder):
         try:
             return self._spans_to_train(context, text)
         # Both are faults of this conversation alone, so the batch continues without it.
-        except (AssistantTurnsError, RecursionError) as error:
-            reason = (
-                error.message
-                if isinstance(error, AssistantTurnsError)
-                else "it is nested too deeply"
-            )
-            raise BadSampleError(reason, sample_id=context.chat.sample_id) from None
+        except AssistantTurnsError as error:
+            reason = error.message
+        except RecursionError:
+            reason = "it is nested too deeply"
+        raise BadSampleError(reason, sample_id=context.chat.sample_id)
 
     def _spans_to_train(self, rendering: _Rendering, text: str) -> list[Span]:
         """Return the spans of the assistant turns to train on."""
