@@ -213,7 +213,7 @@ def _steps(quick: bool) -> list[Row]:
             if samples > most or (quick and samples > 1024):
                 continue
             with compiled_forms(True):
-                seconds = in_turn(
+                times = in_turn(
                     {"ours": plan, "peer": partial(peer, lengths, ranks)},
                     repetitions=1 if samples > 1024 else 3,
                 )
@@ -222,9 +222,9 @@ def _steps(quick: bool) -> list[Row]:
                 Row(
                     title,
                     "ms",
-                    seconds["ours"] * 1e3,
+                    times["ours"] * 1e3,
                     name,
-                    seconds["peer"] * 1e3,
+                    times["peer"] * 1e3,
                     less_is_better=True,
                 )
             )
