@@ -62,9 +62,7 @@ def test_right_trees_pass(models, family, attention, branch):
     report = verify_packing(models(family), collator, trees=True, attention=attention)
     assert report.ok, str(report)
     findings = {finding.check: finding for finding in report.findings}
-    names = {"isolation", "training", "logits", "loss", "gradients", "passes"} | (
-        {"weights"} if branch == "fork" else set()
-    )
+    names = {"isolation", "training", "logits", "loss", "gradients", "passes", "weights"}
     assert {name for name in names if findings[name].passed} == names
     measured = [finding.measured for finding in report.findings if finding.measured is not None]
     assert max(measured) < 1e-5
@@ -101,6 +99,12 @@ def found(models, fault, family="llama", attention="sdpa", wrap=None, **options)
             faults.branches_predicted_by_siblings,
             "labels",
             "are predicted by the last token of the branch before",
+            {"branch": "index"},
+        ),
+        (
+            faults.weights_of_a_micro_batch,
+            "weights",
+            "the weights of a target depend on its micro-batch",
             {"branch": "index"},
         ),
         (faults.shared_target_counts_once, "labels", "a target that several samples share counts once", {}),

@@ -121,6 +121,12 @@ def branches_predicted_by_siblings(batch, packs):
     return {**without(row, "loss"), "labels": torch.from_numpy(labels)[None], "loss_weights": weights}
 
 
+def weights_of_a_micro_batch(batch, packs):
+    """A mean over the targets of a pack, where a micro-batch has one pack."""
+    weights = batch["loss_weights"]
+    return {**batch, "loss_weights": weights / weights.sum() if len(packs) == 1 else weights}
+
+
 def shared_target_counts_once(batch, packs):
     """The loss of a trie: one term for each token of the row."""
     weights = batch["loss_weights"]

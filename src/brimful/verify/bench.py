@@ -315,7 +315,7 @@ def _check_parity(setup: PackingSetup, earlier_findings: list[Finding]) -> list[
         # Weights do not depend on the implementation, so the first one that gets here shows them
         # for all.
         if not any(finding.check == "weights" for finding in earlier_findings):
-            findings.append(check_weights(setup, auxiliary))
+            findings.append(check_weights(setup, reference, auxiliary))
         explanations = [*earlier_findings, *(finding for finding in findings if finding.cause)]
         findings = explain_parity(setup, [_follow(finding, explanations) for finding in findings])
         # A leak in the forward is also one in the backward, which is checked alone only without a

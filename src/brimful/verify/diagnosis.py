@@ -358,9 +358,10 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
 
     def check_precisely() -> dict[str, Finding]:
         with in_float32(setup.model):
-            precise, auxiliary = check_parity(setup, setup.per_sample_reference(), setup.batch)
+            reference = setup.per_sample_reference()
+            precise, auxiliary = check_parity(setup, reference, setup.batch)
             if any(finding.check == "weights" for finding in findings):
-                precise.append(check_weights(setup, auxiliary))
+                precise.append(check_weights(setup, reference, auxiliary))
         return {finding.check: finding for finding in precise}
 
     precise = experiment(check_precisely)

@@ -32,6 +32,11 @@ _PER_PACK_MEAN = Diagnosis(
     "divide the sum over targets by num_items_in_batch",
 )
 
+_WEIGHTS_OF_BATCHES = Diagnosis(
+    "the weights of a target depend on its micro-batch, so the sums of micro-batches do not add up",
+    "give each target the number of samples that train it, or the sum of their weights",
+)
+
 _LEAK_IN_BACKWARD = Diagnosis(
     "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of "
     "a kernel's backward, or a custom autograd function)",
@@ -85,7 +90,9 @@ def check_parity(
     return findings, auxiliary
 
 
-def check_weights(setup: PackingSetup, auxiliary: AuxiliaryLoss | None) -> Finding:
+def check_weights(
+    setup: PackingSetup, reference: PerSampleReference, auxiliary: AuxiliaryLoss | None
+) -> Finding:
     """Run the first feature in one micro-batch and the others in a second, both with the step's
     target count, with their own labels and with others.
 
@@ -94,16 +101,14 @@ def check_weights(setup: PackingSetup, auxiliary: AuxiliaryLoss | None) -> Findi
 
         2 targets | 6 targets     num_items_in_batch 8      loss = sum₁/8 + sum₂/8
         instead of                                          mean₁ + mean₂, where a target of the first weighs thrice
+
+    A batch that names the places that predict has no labels, and its loss is the caller's: Σ weight
+    · loss of both micro-batches ÷ their Σ weight is compared with the samples.
     """
     samples = setup.samples
     count = samples.num_targets
-    if setup.batch.terms is not None and setup.batch.targets is None:
-        return not_supported(
-            "weights",
-            "the batch names the places that predict: its loss is the caller's, Σ weight · loss ÷ "
-            "targets of the step",
-            "verify with branch='fork', whose labels a model takes",
-        )
+    if len(samples) >= 2 and count and "loss_index" in setup.batch.kwargs:
+        return _check_named_places(setup, sum(reference.loss_sums) / count)
     if len(samples) < 2 or setup.batch.targets is None or not count:
         return not_supported(
             "weights",
@@ -269,3 +274,25 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     finally:
         handle.remove()
     return largest
+
+
+def _check_named_places(setup: PackingSetup, expected_loss: float) -> Finding:
+    """Compare the weighted loss of two micro-batches that name the places that predict with the
+    mean over all targets of the samples.
+    """
+    total, weight = 0.0, 0.0
+    for part in (setup.samples.part(0, 1), setup.samples.part(1)):
+        batch = replace(setup, samples=part).batch
+        with torch.no_grad():
+            total += float(batch_loss(setup.logits(batch.kwargs), batch))
+        weight += batch.num_targets
+    loss = total / weight if weight else 0.0
+    return compared(
+        "weights",
+        loss_difference(expected_loss, loss),
+        setup.parity_limit,
+        passed=f"2 micro-batches, {setup.samples.num_targets} targets",
+        failed=f"Σ weight · loss ÷ Σ weight of two micro-batches is {loss:.6f}, and the mean over "
+        f"the {setup.samples.num_targets} targets of the samples {expected_loss:.6f}",
+        diagnosis=_WEIGHTS_OF_BATCHES,
+    )
