@@ -68,6 +68,9 @@ def test_a_tree_is_indented_below_its_trunk() -> None:
     assert [(segment.name, segment.level) for segment in pack.segments] == [
         *(("sample 2, trunk of 3 samples", 0), ("sample 0", 1), ("sample 1", 1))
     ]
+    chain_of_three = toy_tree([[5, 6], [5, 6, 7], [5, 6, 7, 8]])
+    (chain,) = shown(replace(chain_of_three, attachments=(picture("a.png", png(30, 20), 0),)))
+    assert [segment.level for segment in chain.segments] == [0, 0, 0]
     page = shown_packs_section([pack])
     assert page.count('style="margin-left:1em"') == 2
     assert "sample 2, trunk of 3 samples · tokens 0 … 1" in page

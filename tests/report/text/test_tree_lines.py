@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import numpy as np
 from hypothesis import given
@@ -77,18 +78,39 @@ def test_a_deep_tree_stays_on_the_screen():
     assert max(map(len, lines)) < 120
 
 
+def test_a_chain_is_one_path():
+    """One level for each turn would push a dialogue off the screen, though nothing parts from it."""
+    pack = toy_tree(letters(["ab", "abcd", "abcdef", "abcdefx", "abcdefy", "abz"]))
+    assert [line.split(" ·")[0] for line in show_pack(pack, 0, 32, None)[1:]] == [
+        "── sample 0, trunk of 6 samples",
+        "├─ sample 1, trunk of 4 samples",
+        "│  ↳─ sample 2, trunk of 3 samples",
+        "│  ├─ sample 3",
+        "│  └─ sample 4",
+        "└─ sample 5",
+    ]
+    pack = toy_tree([[7] * turn for turn in range(1, 600)])
+    lines = show_pack(pack, 0, 4096, None)
+    assert {line[:3] for line in lines[2:]} == {"↳─ "}
+    assert len(lines) == 600
+
+
 @given(SAMPLES)
 def test_each_segment_is_drawn_below_its_parent(samples):
-    """Read back: a line belongs to the last line before it that is less indented."""
+    """Read back: branches of a segment stand three places to the right of it, of a root or an arrow below it."""
     pack = toy_tree([tokens for tokens, _ in samples])
     lines = show_pack(pack, 0, 64, None, full=True)[1:]
-    parents, open_segments = [], []
+    parents, owners = [], {}
     for number, line in enumerate(lines):
-        indent = len(re.match("[ │]*", line)[0]) // 3 + (line.lstrip(" │")[0] in "├└")
-        del open_segments[indent:]
-        parents.append(open_segments[-1] if open_segments else -1)
-        open_segments.append(number)
+        column = len(re.match("[ │]*", line)[0])
+        mark = line[column]
+        parents.append(-1 if mark == "─" else owners[column])
+        owners[column + 3 * (mark in "├└")] = number
     assert pack.tree is not None
     assert parents == pack.tree.parents.tolist()
+    num_branches = Counter(parents)
+    assert [line.lstrip(" │")[0] == "↳" for line in lines] == [
+        parent >= 0 and num_branches[parent] == 1 for parent in parents
+    ]
     places = [int(found[1]) for line in lines if (found := re.search(r"tokens (\d+) …", line))]
     assert places == pack.cu_seqlens[:-1][np.diff(pack.cu_seqlens) > 0].tolist()

@@ -253,7 +253,7 @@ class ShownSegment(NamedTuple):
 
     Attributes:
         name: its sample; in a tree also the number of samples that share it.
-        level: segments of its samples before it; 0 unless samples share their beginnings.
+        level: branches up to it; 0 unless samples share their beginnings.
         facts: its place.
         parts: in the order of their tokens.
     """
@@ -346,8 +346,11 @@ def _show(
         )
     else:
         names, levels = name_segments(pack.tree, pack.sample_ids), []
-        for parent in pack.tree.parents.tolist():
-            levels.append(0 if parent < 0 else levels[parent] + 1)
+        parents = pack.tree.parents
+        # A segment that alone continues its parent is not a branch.
+        num_branches = np.bincount(parents[parents >= 0], minlength=len(parents)).tolist()
+        for parent in parents.tolist():
+            levels.append(0 if parent < 0 else levels[parent] + (num_branches[parent] > 1))
     uses = {"tokens": len(pack), "patches": sum(item.num_patches for item in pack.media)}
     return ShownPack(
         index=index,

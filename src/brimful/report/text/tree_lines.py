@@ -55,13 +55,16 @@ def draw_tree(
     *,
     full: bool = False,
 ) -> list[str]:
-    """Draw the segments of a pack, each below its parent::
+    """Draw the segments of a pack, each below its parent. A segment that alone continues its parent
+    has an arrow and takes no new level::
 
-        ── trunk of 3 samples
+        ── trunk of 5 samples
         ├─ sample 0
-        └─ trunk of 2 samples
-           ├─ sample 1
-           └─ sample 2
+        └─ trunk of 4 samples
+           ├─ sample 1, trunk of 3 samples
+           │  ↳─ sample 2, trunk of 2 samples
+           │  ↳─ sample 3
+           └─ sample 4
 
     Args:
         tree: of the pack.
@@ -96,8 +99,10 @@ def draw_tree(
             del waiting[len(waiting) - (len(siblings) - place - 1) :]
             continue
         head, *body = describe(segment)
-        mark = "── " if is_root else "└─ " if is_last else "├─ "
-        below = "" if is_root else f"{left}{'   ' if is_last else '│  '}"[-3 * _LEVELS :]
+        is_alone = len(siblings) == 1
+        mark = "── " if is_root else "↳─ " if is_alone else "└─ " if is_last else "├─ "
+        side = "" if is_root or is_alone else "   " if is_last else "│  "
+        below = f"{left}{side}"[-3 * _LEVELS :]
         branches = children.get(segment, [])
         lines.append(f"{left}{mark}{head}")
         lines += [f"{below}{'│  ' if branches else '   '}{line}".rstrip() for line in body]
