@@ -19,6 +19,7 @@ from brimful.collate.torch import PackCollator
 from brimful.collate.trees.loss_terms import targets_of_samples
 from brimful.errors import CollateError, SettingsError
 from brimful.integrations.trainers.loss_weights import replace_loss
+from brimful.integrations.trainers.tree_attention import batch_for
 from brimful.preferences.losses import PreferenceLosses, preference_loss
 from brimful.preferences.references import ReferenceLogps
 from brimful.store.shards import Pack
@@ -142,7 +143,7 @@ def policy_and_reference(
     }
 
     def losses_of(some_model: Any) -> SegmentLosses:
-        output = some_model(**inputs)
+        output = some_model(**batch_for(some_model, inputs))
         logits = getattr(output, "logits", output)
         if "cu_seqlens" in facts:
             return per_sample_loss(logits, batch["labels"], facts["cu_seqlens"])

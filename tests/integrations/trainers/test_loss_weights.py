@@ -10,7 +10,7 @@ from brimful import PackCollator  # noqa: E402
 from brimful.collate.loss_torch import batch_loss_sum, batch_weight  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.integrations.trainers import use_loss_weights, use_tree_attention  # noqa: E402
-from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
+from brimful.integrations.trainers.transformers import follow_schedule, log_packing  # noqa: E402
 from brimful.testing.toys import ToyPacks, toy_media_tokenizer, toy_tree  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 from tests.collate.trees.reading import forest  # noqa: E402
@@ -47,9 +47,9 @@ def arguments(folder, **options):
     }
 
 
-def trainer_of(folder, packs, *, model=None, collator=None, **options):
+def trainer_of(folder, packs, *, model=None, collator=None, has_own_attention=False, **options):
     model = model or tiny_model("qwen3")
-    if packs[0].tree is not None:
+    if packs[0].tree is not None and not has_own_attention:
         use_tree_attention(model)
     return transformers.Trainer(
         model=model,
@@ -161,6 +161,47 @@ def test_a_trainer_that_counts_labels_is_told(tmp_path):
     """Otherwise each shared target would count once, and the divisor would be another."""
     with pytest.raises(SettingsError, match=r"use_loss_weights\(trainer\)"):
         trainer_of(tmp_path, trees()).train()
+
+
+def log(trainer):
+    log_packing(trainer)
+
+
+@pytest.mark.parametrize("door", [log, follow_schedule])
+@pytest.mark.parametrize("options", [{"dialect": "dense_mask"}, {"loss_weights": "sample"}], ids=["trees", "samples"])
+def test_weights_that_the_loss_of_the_library_ignores_are_refused(tmp_path, door, options):
+    """Their masks are right, so nothing else would tell; each door that sees trainer and batch says so."""
+    packs = trees() if "dialect" in options else flat()
+
+    def trainer():
+        return trainer_of(tmp_path, packs, collator=PackCollator(**options), has_own_attention=True, max_steps=1)
+
+    silent = trainer()
+    door(silent)
+    with pytest.raises(SettingsError, match=r"the loss of the trainer ignores them: .*use_loss_weights\(trainer\)"):
+        silent.train()
+    weighed = trainer()
+    use_loss_weights(weighed)
+    door(weighed)
+    assert len(losses(weighed)) == 1
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma3_text"])
+def test_dense_masks_get_the_windows_of_the_model(family, tmp_path):
+    """A mask of the batch replaces the windows of all layers, also where only some have one."""
+    theirs = losses(trainer_of(tmp_path / "flat", flat(), model=tiny_model(family), max_steps=2))
+    dense = {"collator": PackCollator(dialect="dense_mask"), "has_own_attention": True}
+    trainer = trainer_of(tmp_path / "trees", trees(), model=tiny_model(family), max_steps=2, **dense)
+    use_loss_weights(trainer)
+    assert losses(trainer) == pytest.approx(theirs, abs=1e-5)
+
+
+def test_runs_are_for_the_attention_of_trees(tmp_path):
+    """Any other takes each segment for a sample."""
+    trainer = trainer_of(tmp_path, trees(), has_own_attention=True, max_steps=1)
+    use_loss_weights(trainer)
+    with pytest.raises(SettingsError, match=r"call use_tree_attention\(model\)"):
+        trainer.train()
 
 
 def test_evaluation_divides_by_its_own_weights(tmp_path):

@@ -291,6 +291,9 @@ def test_the_collator_of_a_model_says_what_to_call():
     pack = toy_tree([[5, 6, 7], [5, 6, 8]])
     with pytest.raises(SettingsError, match=r"call use_tree_attention\(model\) before collator_for\(model\)"):
         collator_for(model, quiet=True)([pack])
+    # OPT gets a mask of the batch, which is right, and its loss would ignore the weights.
+    with pytest.raises(SettingsError, match=r"call use_tree_attention\(model\)"):
+        collator_for(tiny_model("opt"), device="cpu", quiet=True)([pack])
     use_tree_attention(model)
     assert choose_attention(model).name == "brimful_tree"
     collate = collator_for(model, quiet=True)

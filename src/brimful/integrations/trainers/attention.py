@@ -20,7 +20,7 @@ from brimful.collate.loss_torch import packed_loss_sum
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.model_facts import ModelFacts, facts_of
-from brimful.integrations.trainers.tree_attention import TREE_ATTENTION
+from brimful.integrations.trainers.tree_attention import TREE_ATTENTION, TREES_FOR_SAMPLES
 
 __all__ = ["AttentionChoice", "Machine", "choose_attention", "collator_for"]
 
@@ -219,7 +219,7 @@ def collator_for(
         model.register_forward_hook(_loss_as_asked, with_kwargs=True)
     if not quiet and os.environ.get("RANK", "0") == "0":
         _tell(f"brimful: {choice}")
-    collator = _FlatCollator if choice.dialect == "transformers" and not has_trees else PackCollator
+    collator = PackCollator if has_trees else _FlatCollator
     return collator(
         dialect=choice.dialect,
         vocab_size=getattr(model.config.get_text_config(), "vocab_size", None),
@@ -230,14 +230,13 @@ def collator_for(
 
 
 class _FlatCollator(PackCollator):
-    """Collator for a model whose attention would take segments of trees for samples."""
+    """Collator for a model whose attention would take segments of trees for samples, or whose loss
+    would ignore their weights.
+    """
 
     def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
         if any(batch.tree is not None for batch in rows):
-            raise SettingsError(
-                "the packs are trees, and the attention of the model takes their segments for "
-                "samples: call use_tree_attention(model) before collator_for(model)"
-            )
+            raise SettingsError(TREES_FOR_SAMPLES)
         return super().speak(rows)
 
 

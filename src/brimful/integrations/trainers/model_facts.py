@@ -104,10 +104,7 @@ def facts_of(model: Any) -> ModelFacts:
         check_type("model", model, (), "a model of Transformers, or its configuration")
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     if hasattr(model, "parameters"):
-        # The model inside an adapter (PEFT), a compiled model or a data-parallel wrapper.
-        for wrapper in ("_orig_mod", "module"):
-            model = getattr(model, wrapper, model)
-        kind = type(model.get_base_model() if hasattr(model, "get_base_model") else model)
+        kind = type(unwrapped(model))
     else:
         kind = _class_of(config)
     module = getattr(kind, "__module__", "")
@@ -140,7 +137,7 @@ def facts_of(model: Any) -> ModelFacts:
         supported=frozenset(supported),
         wish=None if wish in (None, default) else str(wish),
         blind=blind,
-        has_windows=_has_windows(text),
+        has_windows=has_windows(text),
         takes_a_mask=not types & _BIASED,
         # Encoders, and models that could be decoders but lack ``is_decoder``.
         bidirectional=getattr(config, "is_encoder_decoder", False)
@@ -176,8 +173,15 @@ def _class_of(config: Any) -> Any:
     return None
 
 
-def _has_windows(text: Any) -> bool:
-    """Return true if some layers have sliding or chunked windows."""
+def unwrapped(model: Any) -> Any:
+    """Return the model inside an adapter (PEFT), a compiled model or a data-parallel wrapper."""
+    for wrapper in ("_orig_mod", "module"):
+        model = getattr(model, wrapper, model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def has_windows(text: Any) -> bool:
+    """Return true if some layers of a text configuration have sliding or chunked windows."""
     layers = " ".join(map(str, getattr(text, "layer_types", None) or ()))
     if layers:
         return "sliding" in layers or "chunked" in layers

@@ -16,6 +16,7 @@ from brimful.collate.loss_torch import means_by_name
 from brimful.collate.source_losses import SOURCE_IDS, SourceLosses, SourceNames, SourceParts
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
+from brimful.integrations.trainers.loss_weights import refuse_own_loss
 from brimful.integrations.trainers.refused_settings import check_arguments
 
 _COUNTS = "pack_counts"
@@ -53,7 +54,8 @@ def log_packing(
 
     Raises:
         SettingsError: the trainer's collator is not a ``PackCollator``, its settings are wrong with
-            packs, or it makes no logits from which losses of sources could be computed.
+            packs, or it makes no logits from which losses of sources could be computed; at the
+            first batch with weights, if the trainer ignores them (``use_loss_weights``).
     """
     collator = trainer.data_collator
     if not isinstance(collator, PackCollator):
@@ -70,6 +72,7 @@ def log_packing(
         trainer.accelerator, losses, labels_shifted=collator.dialect.labels_shifted
     )
     trainer.data_collator = _Counting(collator, None if losses is None else losses.names)
+    refuse_own_loss(trainer)
     trainer.compute_loss = metrics.counted(trainer.compute_loss)
     # It comes first, so that the callbacks that report have the numbers.
     trainer.callback_handler.callbacks.insert(0, metrics)

@@ -19,14 +19,21 @@ from brimful.collate.dialects.flex_attention import tree_block_mask
 from brimful.collate.dialects.masks import additive_mask, tree_mask
 from brimful.collate.loss_torch import packed_loss_sum
 from brimful.errors import CollateError, SettingsError
-from brimful.integrations.trainers.model_facts import facts_of
+from brimful.integrations.trainers.model_facts import facts_of, has_windows, unwrapped
 
 __all__ = ["TREE_ATTENTION", "masks_of", "use_tree_attention"]
 
 TREE_ATTENTION = "brimful_tree"
 """Name of the attention in Transformers, as ``sdpa`` is one."""
 
-_DENSE = "a dense mask (PackCollator(dialect='dense_mask'))"
+TREES_FOR_SAMPLES = (
+    "the packs are trees, and the attention of the model takes their segments for samples: call "
+    "use_tree_attention(model) before collator_for(model)"
+)
+"""Message for trees whose attention is not the model's."""
+
+NO_WEIGHTS = "call brimful.integrations.trainers.use_loss_weights(trainer)"
+"""Way out for a trainer whose loss ignores weights."""
 
 
 def use_tree_attention(model: Any) -> None:
@@ -57,8 +64,7 @@ def use_tree_attention(model: Any) -> None:
     text = model.config.get_text_config()
     names: Any = TREE_ATTENTION if text is model.config else _names_of(model.config, text)
     model.set_attn_implementation(names)
-    unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
-    unwrapped.loss_function = weighted_loss
+    unwrapped(model).loss_function = weighted_loss
 
 
 def _names_of(config: Any, text: Any) -> dict[str, Any] | None:
@@ -363,8 +369,8 @@ def weighted_loss(
     elif torch.is_tensor(num_items_in_batch):
         # A trainer counts labels; ``global_sum`` of weights is a number.
         raise SettingsError(
-            "the batch has loss_weights, and its trainer divides by the number of labels: call "
-            "brimful.integrations.trainers.use_loss_weights(trainer)"
+            "the batch has loss_weights, and its trainer divides by the number of labels: "
+            f"{NO_WEIGHTS}"
         )
     labels, weights = labels.clone(), loss_weights
     # Rows are joined into one: the last token of a row does not predict the first of the next.
@@ -414,7 +420,7 @@ def masks_of(batch: Mapping[str, Any], config: Any) -> Any:
     window = getattr(text, "sliding_window", None)
     kinds = set(getattr(text, "layer_types", None) or ())
     if not kinds:
-        kinds = {"full_attention" if window is None else "sliding_attention"}
+        kinds = {"sliding_attention" if has_windows(text) else "full_attention"}
     if others := sorted(kinds - {"full_attention", "sliding_attention"}):
         raise SettingsError(
             f"{text.model_type} has layers of the type {others[0]}, whose masks are others: plan "
@@ -428,6 +434,36 @@ def masks_of(batch: Mapping[str, Any], config: Any) -> Any:
         for kind in sorted(kinds)
     }
     return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def batch_for(model: Any, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a batch as a model computes it right: a mask of trees with the windows of its layers.
+
+    Args:
+        model: of Transformers, also wrapped; on the device of the batch.
+        batch: from ``PackCollator``, with trees or without.
+
+    Raises:
+        SettingsError: the attention of the model would take segments of trees for samples.
+
+    >>> from brimful.collate.torch import PackCollator
+    >>> from brimful.testing.toys import toy_tree
+    >>> from brimful.verify.models import tiny_model
+    >>> batch = PackCollator(dialect="dense_mask")([toy_tree([[5, 6, 7], [5, 6, 8]])])
+    >>> sorted(batch_for(tiny_model("gemma3_text"), batch)["attention_mask"])
+    ['full_attention', 'sliding_attention']
+    """
+    if "tree_out" not in batch:
+        return batch
+    config = unwrapped(model).config
+    text, mask = config.get_text_config(), batch.get("attention_mask")
+    if text._attn_implementation == TREE_ATTENTION or isinstance(mask, Mapping):
+        return batch
+    if mask is None:
+        raise SettingsError(TREES_FOR_SAMPLES)
+    if not has_windows(text):
+        return batch
+    return {**batch, "attention_mask": masks_of(batch, config)}
 
 
 def _mask_of(
