@@ -101,8 +101,7 @@ def diagnose_leak(setup: PackingSetup, leak: Leak) -> Diagnosis:
                 refusal = first_sentence(error)
                 continue
             if stops:
-                causes, ways_out = zip(*[diagnosis for _, diagnosis in attempt], strict=True)
-                return Diagnosis("; ".join(causes), "; ".join(ways_out))
+                return _diagnosis_of(attempt)
         return _diagnosis_of_model(setup, leak, refusal)
 
 
@@ -187,6 +186,12 @@ def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
             )
         repairs.append((lambda batch: _right_boundaries(setup, batch), diagnosis))
     return repairs
+
+
+def _diagnosis_of(repairs: list[tuple[_Repair, Diagnosis]]) -> Diagnosis:
+    """Return the causes and ways out of repairs that work together."""
+    causes, ways_out = zip(*[diagnosis for _, diagnosis in repairs], strict=True)
+    return Diagnosis("; ".join(causes), "; ".join(ways_out))
 
 
 def _tree_repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
@@ -406,8 +411,7 @@ def _diagnosis_in_trees(setup: PackingSetup) -> Diagnosis | None:
         batch = replace(setup.batch, kwargs=kwargs)
         parity = experiment(partial(check_parity, setup, reference, batch))
         if parity is not None and parity[0][0].passed:
-            causes, ways_out = zip(*[diagnosis for _, diagnosis in attempt], strict=True)
-            return Diagnosis("; ".join(causes), "; ".join(ways_out))
+            return _diagnosis_of(attempt)
     return None
 
 

@@ -370,8 +370,7 @@ def _claim_of_pairs(word: Word, shape: Shape) -> Claim | None:
     index = np.arange(1, width)
     changes = np.ones((rows, width), dtype=bool)
     changes[:, 1:] = ~visible[:, index, index - 1]
-    starts = np.flatnonzero(changes).astype(np.int64)
-    return Claim(str(word), Role.MASK, shape, starts, np.append(starts[1:], rows * width))
+    return _claim_of_begins(word, Role.MASK, shape, changes)
 
 
 def _claim_of_block_mask(word: Word, shape: Shape) -> Claim | None:
@@ -390,8 +389,7 @@ def _claim_of_block_mask(word: Word, shape: Shape) -> Claim | None:
             changes[row, 1:] = ~answer.expand(width - 1).cpu().numpy()
     except Exception:  # a function of the user may refuse such a question in any way
         return None
-    starts = np.flatnonzero(changes).astype(np.int64)
-    return Claim(str(word), Role.MASK, shape, starts, np.append(starts[1:], rows * width))
+    return _claim_of_begins(word, Role.MASK, shape, changes)
 
 
 def _claim_of_positions(word: Word, shape: Shape) -> Claim | None:
@@ -403,10 +401,13 @@ def _claim_of_positions(word: Word, shape: Shape) -> Claim | None:
         # What fills the end of a row is one place.
         lengths = np.array([row.shape[-1] for row in word.array])
         begins &= np.arange(shape[1]) <= lengths[:, None]
+    return _claim_of_begins(word, Role.POSITIONS, shape, begins)
+
+
+def _claim_of_begins(word: Word, role: Role, shape: Shape, begins: BoolArray) -> Claim:
+    """Return the claim of places that end where the next begins; ``bool[rows, width]``."""
     starts = np.flatnonzero(begins).astype(np.int64)
-    return Claim(
-        str(word), Role.POSITIONS, shape, starts, np.append(starts[1:], shape[0] * shape[1])
-    )
+    return Claim(str(word), role, shape, starts, np.append(starts[1:], begins.size))
 
 
 def begins_by_positions(positions: AnyArray, shape: Shape) -> BoolArray:
