@@ -22,7 +22,7 @@ from brimful.doctor.config.command_lines import CommandLine, command_settings
 from brimful.doctor.config.documents import SUFFIXES, document_settings
 from brimful.doctor.config.literals import literal
 from brimful.doctor.config.settings import Given, GivenSettings
-from brimful.doctor.config.shell_scripts import chosen_line
+from brimful.doctor.config.started_trainings import chosen_line
 from brimful.errors import SettingsError
 
 __all__ = ["notebook_settings", "program_settings"]

@@ -10,7 +10,7 @@ from brimful.base.wording import counted
 from brimful.doctor.config.documents import MAX_BYTES, SUFFIXES, document_settings, text_of
 from brimful.doctor.config.python_files import notebook_settings, program_settings
 from brimful.doctor.config.settings import GivenSettings
-from brimful.doctor.config.shell_scripts import script_settings, words_settings
+from brimful.doctor.config.started_trainings import script_settings, words_settings
 from brimful.errors import SettingsError, SourceNotFoundError
 
 __all__ = ["read_command", "read_settings"]

@@ -9,21 +9,19 @@ executed.
 """
 
 import ast
-import contextlib
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from brimful.doctor.config.command_lines import CommandLine, Word, command_settings
+from brimful.doctor.config.command_lines import Word
 from brimful.doctor.config.documents import text_of
 from brimful.doctor.config.literals import literal
-from brimful.doctor.config.settings import GivenSettings
 from brimful.doctor.config.shell_branches import Branches, Truth
-from brimful.errors import BrimfulError, SettingsError
+from brimful.errors import SettingsError
 
-__all__ = ["chosen_line", "script_settings", "words_settings"]
+__all__ = ["Script"]
 
 _Value: TypeAlias = str | list[Word] | None
 """A variable: text, the words of an array, or None where branches of the script differ."""
@@ -47,8 +45,6 @@ _CAT = re.compile(r"cat\s*<<-?\s*\\?(['\"]?)(\w+)\1[^\n]*\n(.*)\n[ \t]*\2", re.D
 _ECHO = re.compile(r"echo ((?:\"[^\"]*\"|[^|;&<>`\"'])*)(?:\|\s*(?:tr|sed)\b.*)?", re.DOTALL)
 """``echo "$OVERRIDES" | tr '\\n' ' '``, which keeps the words."""
 
-_PROGRAM_OF_USER = re.compile(r"\$\{?\w+\}?")
-
 _OWN_FOLDER = re.compile(
     r"dirname\s+(?:--\s+)?\"?\$\{?(?:0|BASH_SOURCE)[^)\s]*\s*\)?\"?((?:/\.\.)*)"
 )
@@ -56,9 +52,6 @@ _OWN_FOLDER = re.compile(
 
 _NO_PROGRAMS = {"[", "[[", "test", "true", "false", "function", "echo", "printf"}
 _DECLARATIONS = {"export", "declare", "local", "readonly", "typeset"}
-
-_MAX_DEPTH = 5
-"""Maximum scripts that start each other."""
 
 _MAX_COMMANDS = 20_000
 """Maximum commands of a script and all that it starts."""
@@ -95,7 +88,7 @@ class _Fields:
         self.is_open = self.is_open and not text[-1:].isspace()
 
 
-class _Script:
+class Script:
     """A script that is read command by command, with its variables.
 
     Attributes:
@@ -138,23 +131,23 @@ class _Script:
             if isinstance(value, str)
         }
 
-    def opened(self, name: str, parameters: Sequence[Word]) -> "_Script | None":
+    def opened(self, name: str, parameters: Sequence[Word]) -> "Script | None":
         """Return another script, if it is here."""
         for folder in self.folders:
             path = folder / name
             if path.is_file():
-                script = _Script(text_of(path), str(path), parameters)
+                script = Script(text_of(path), str(path), parameters)
                 script.budget = self.budget
                 return script
         return None
 
-    def inner(self, text: str, parameters: Sequence[Word], place: str) -> "_Script":
+    def inner(self, text: str, parameters: Sequence[Word], place: str) -> "Script":
         """Return a part of a line, such as the text of ``eval``, as a script."""
-        script = _Script(text, self.path, parameters, place)
+        script = Script(text, self.path, parameters, place)
         script.budget = self.budget
         return script
 
-    def with_environment(self, environment: Mapping[str, Word]) -> "_Script":
+    def with_environment(self, environment: Mapping[str, Word]) -> "Script":
         """Return this script with the variables that its starter hands over."""
         self.variables = {name: word.text for name, word in environment.items()}
         self.exports = set(self.variables)
@@ -414,7 +407,7 @@ class _Script:
         """Return a default with its own variables written out."""
         if text[:1] == text[-1:] and text[:1] in ("'", '"'):
             text = text[1:-1]
-        inner = _Script(
+        inner = Script(
             '"' + re.sub(r'(?<!\\)"', r'\\"', text) + '"', self.path, self.parameters, self.where
         )
         inner.variables = self.variables
@@ -470,127 +463,3 @@ def _is_assigned(words: Sequence[Word], text: str, position: int) -> bool:
     """Return true if the next word assigns a variable, whose value is not split."""
     is_first = all(word.text in _DECLARATIONS or _ASSIGNMENT.fullmatch(word.text) for word in words)
     return is_first and _ASSIGNED.match(text, position) is not None
-
-
-def script_settings(path: str, text: str) -> GivenSettings:
-    """Return the settings of the training that a script starts: of its command lines, the one with
-    the most settings.
-
-    Raises:
-        SettingsError: the script starts no training.
-        SourceNotFoundError: the training names a file that is not there.
-    """
-    lines = _lines(_Script(text, path), 0)
-    if not lines:
-        raise SettingsError(
-            f"{path} starts no training: name the script whose command line has the settings"
-        )
-    return command_settings(max(lines, key=_weight), path)
-
-
-def words_settings(words: Sequence[str]) -> GivenSettings:
-    """Return the settings of a command line, and of the file or script that it names.
-
-    Raises:
-        SettingsError: no program.
-        SourceNotFoundError: the command names a file that is not there.
-    """
-    place = "command line"
-    setting = [Word(word, place) for word in words]
-    lines = _lines_of(_Script("", "", place=place), setting, 0)
-    line = max(lines, key=_weight) if lines else CommandLine.of(setting)
-    if not line.program:
-        raise SettingsError("the command line has no program, such as `trl sft --packing true`")
-    is_handed_on = any(word.text.endswith(".py") for word in line.words)  # train.sh of VeOmni
-    if line.program[0] in ("bash", "sh") and not is_handed_on:
-        raise SettingsError(f"{' '.join(words[:2])} starts no training that can be read from here")
-    return command_settings(line, " ".join(line.program))
-
-
-def chosen_line(scripts: Iterable[tuple[str, str]]) -> CommandLine | None:
-    """Return the training with the most settings in the commands of a notebook; None without one.
-
-    Args:
-        scripts: pairs of commands and their place.
-    """
-    notebook = _Script("", "")
-    lines: list[CommandLine] = []
-    for text, place in scripts:
-        cell = _Script(text, "", place=place)
-        cell.variables, cell.exports = notebook.variables, notebook.exports
-        with contextlib.suppress(SettingsError):  # a quote that is not closed spoils one cell
-            lines += _lines(cell, 0)
-    trainings = [line for line in lines if line.is_training and line.words]
-    for line in trainings:
-        line.is_file_needed = False
-    return max(trainings, key=_weight, default=None)
-
-
-def _weight(line: CommandLine) -> tuple[bool, int]:
-    """Return a key by which the command line of a training is the largest: a launcher counts as
-    several settings.
-    """
-    try:
-        num_settings = len(command_settings(line, "").values)
-    except BrimfulError:  # a file that is not there is told if this line is chosen
-        num_settings = len(line.options)
-    return line.is_training, num_settings + 5 * bool(line.launcher)
-
-
-def _lines(script: _Script, depth: int) -> list[CommandLine]:
-    """Return the command lines of Python programs in a script."""
-    lines: list[CommandLine] = []
-    latest: list[CommandLine] = []
-    for words in script.commands():
-        if words[0].text.startswith("--") and latest:
-            # A comment, or a backslash that is missing or has a blank after it.
-            latest[-1].cut = words[0].where
-        latest = _lines_of(script, words, depth)
-        lines += latest
-    return lines
-
-
-def _lines_of(script: _Script, words: list[Word], depth: int) -> list[CommandLine]:
-    """Return the command line of one command, or all of the script that it runs."""
-    script.budget[0] -= 1
-    if depth > _MAX_DEPTH or script.budget[0] < 0:
-        return []
-    name = words[0].text if words else ""
-    if name == "eval":
-        inner = script.inner(" ".join(word.text for word in words[1:]), (), words[0].where)
-        inner.variables, inner.exports = script.variables, script.exports
-        return _lines(inner, depth + 1)
-    if name in ("source", ".") and len(words) > 1:
-        if library := script.opened(words[1].text, words[2:]):
-            library.variables, library.exports = script.variables, script.exports
-            return _lines(library, depth + 1)
-        return []
-    line = CommandLine.of(words, script.environment)
-    line.folders = script.folders
-    if not line.program:
-        return []
-    if line.program[0] in ("bash", "sh"):
-        remainder = line.words
-        while remainder and _is_flag(remainder[0].text):
-            option, remainder = remainder[0].text, remainder[1:]
-            if "c" in option and not option.startswith("--") and remainder:
-                inner = script.inner(remainder[0].text, remainder[2:], remainder[0].where)
-                return _lines(inner.with_environment(line.environment), depth + 1)
-        words = remainder
-    elif line.program[0].endswith(".sh"):
-        words = [Word(line.program[0], ""), *line.words]
-    else:
-        # A program in a variable of the environment, such as $COMMAND of verl.
-        return [line] if line.is_known or _is_of_user(line) else []
-    if words and (file := script.opened(words[0].text, words[1:])):
-        return _lines(file.with_environment(line.environment), depth + 1)
-    return [line] if line.program[0].endswith(".sh") else []
-
-
-def _is_of_user(line: CommandLine) -> bool:
-    """Return true for settings of a program that only the environment names."""
-    return bool(line.options) and _PROGRAM_OF_USER.fullmatch(line.program[0]) is not None
-
-
-def _is_flag(text: str) -> bool:
-    return text[:1] in ("-", "+") and len(text) > 1
