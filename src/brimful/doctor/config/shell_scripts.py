@@ -35,7 +35,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=")
 _PLAIN = re.compile(r"[^ \t\n\\'\"`$;&|()<>]+")
 _PLAIN_IN_QUOTES = re.compile(r'[^"\\$]+')
-_PARAMETER = re.compile(r"(\w+|[@*])(?:\[([@*]|\d+)\])?(?:(:?[-=?+])(.*))?", re.DOTALL)
+_PARAMETER = re.compile(r"(\w+|[@*])(\[[@*]\])?(?:(:?[-=?+])(.*))?", re.DOTALL)
 
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _QUOTES = re.compile(r"""\\.|"(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
@@ -360,9 +360,6 @@ class Script:
         if letter == "{":
             self.position = self._closing(start + 1) + 1
             return self._parameter(self.text[start + 2 : self.position - 1])
-        if letter == "'":
-            self.position = self._find("'", start + 2) + 1
-            return self.text[start + 2 : self.position - 1]
         match = re.compile(r"\$(\w+|[@*#?$!-])").match(self.text, start)
         self.position = match.end() if match else start + 1
         return self._parameter(match.group(1)) if match else "$"
@@ -372,8 +369,8 @@ class Script:
         match = _PARAMETER.fullmatch(body)
         if match is None:
             return None
-        name, index, operator, default = match.groups()
-        value = self._value(name, index)
+        name, all_items, operator, default = match.groups()
+        value = self._value(name, bool(all_items))
         if not operator:
             return value
         is_unset = name not in self.variables and value is None
@@ -386,8 +383,8 @@ class Script:
                 self.variables[name] = value
         return value
 
-    def _value(self, name: str, index: str | None) -> _Value:
-        """Return the value of a variable, of one item of an array, or of all."""
+    def _value(self, name: str, has_all: bool) -> _Value:
+        """Return the value of a variable; of an array the first item, or all."""
         if name in "@*":
             return self.parameters
         if name.isdigit():
@@ -395,12 +392,11 @@ class Script:
             is_given = 0 < number <= len(self.parameters)
             return self.parameters[number - 1].text if is_given else None
         value = self.variables.get(name)
-        if index in ("@", "*"):
+        if has_all:
             # An array that nothing fills adds no words.
             return [Word(value, self.where)] if isinstance(value, str) else value or []
         if isinstance(value, list):
-            number = int(index or 0)
-            return value[number].text if number < len(value) else ""
+            return value[0].text if value else ""
         return value
 
     def _expanded(self, text: str) -> str:
