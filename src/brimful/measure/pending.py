@@ -102,13 +102,13 @@ def unfinished_shares(target: AnyPath) -> str | None:
     )
 
 
-def measure_command(sources: Sequence[str], output: str, flags: Sequence[str] = ()) -> str:
+def measure_command(sources: Sequence[str], output: str) -> str:
     """Return the command that measures sources into a length table, for messages to show.
 
     >>> measure_command(["chats.jsonl", "…"], "lengths of chats")
     "brimful measure chats.jsonl … -o 'lengths of chats'"
     """
-    words = ["brimful", "measure", *sources, *flags, "-o", output]
+    words = ["brimful", "measure", *sources, "-o", output]
     return " ".join(word if word == "…" else shlex.quote(word) for word in words)
 
 

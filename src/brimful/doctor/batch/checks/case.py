@@ -134,6 +134,6 @@ def wrong(topic: str, problem: str, detail: str, change: str = "", thread: str =
     return Finding(topic, Judgment.WRONG, detail, Evidence.SEEN, problem, change, thread)
 
 
-def suspect(topic: str, problem: str, detail: str, change: str = "", thread: str = "") -> Finding:
+def suspect(topic: str, problem: str, detail: str, change: str = "") -> Finding:
     """Return a finding about what may be wrong, depending on what a batch does not show."""
-    return Finding(topic, Judgment.SUSPECT, detail, Evidence.SEEN, problem, change, thread)
+    return Finding(topic, Judgment.SUSPECT, detail, Evidence.SEEN, problem, change)
