@@ -67,7 +67,7 @@ def test_media_of_an_export_are_those_of_the_source(directory, source, tmp_path)
     assert num_media == sum(len(source[index].media) for index in range(len(source))) > 15
 
 
-@pytest.mark.parametrize("version", ["BRIMFUL_ENERGON5", "BRIMFUL_ENERGON7"])
+@pytest.mark.parametrize("version", ["BRIMFUL_ENERGON5", "BRIMFUL_ENERGON7", "BRIMFUL_ENERGON8"])
 def test_energon_reads_pictures(version, directory, tmp_path):
     export_packs(directory, to="energon", directory=tmp_path / "export", packs_per_shard=2)
     found = json.loads(run_with(version, "energon_reader.py", "in_order", tmp_path / "export"))

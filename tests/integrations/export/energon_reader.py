@@ -1,9 +1,11 @@
 """A script that reads an export with the Energon of its process and prints what it found as one line of JSON."""
 
+import dataclasses
 import importlib.util
 import json
 import shutil
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +38,26 @@ def row(batch):
     }
 
 
-def in_order(directory, batch_size="1"):
-    encoder = task_encoder(directory)
+@contextmanager
+def ended(loader):
+    """A loader that is shut down at the end, where its version has workers of its own."""
+    try:
+        yield loader
+    finally:
+        if hasattr(loader, "shutdown"):
+            loader.shutdown()
+
+
+def batches_of(directory, encoder, batch_size):
     dataset = get_val_dataset(
-        directory, split_part="train", worker_config=workers(), batch_size=int(batch_size), task_encoder=encoder
+        directory, split_part="train", worker_config=workers(), batch_size=batch_size, task_encoder=encoder
     )
-    batches = list(get_loader(dataset))
+    with ended(get_loader(dataset)) as loader:
+        return list(loader)
+
+
+def in_order(directory, batch_size="1"):
+    batches = batches_of(directory, task_encoder(directory), int(batch_size))
     extra = [
         {
             "labels": batch.labels[0].tolist(),
@@ -71,15 +87,37 @@ def resumed(directory, num_workers="0"):
         )
         return get_savable_loader(dataset)
 
-    first = loader()
-    iterator = iter(first)
-    before = [row(next(iterator)) for _ in range(NUM_STEPS)]
-    state = first.save_state_rank()
-    after = [row(next(iterator)) for _ in range(NUM_STEPS)]
-    second = loader()
-    second.restore_state_rank(state)
-    iterator = iter(second)
-    return {"before": before, "after": after, "again": [row(next(iterator)) for _ in range(NUM_STEPS)]}
+    with ended(loader()) as first:
+        iterator = iter(first)
+        before = [row(next(iterator)) for _ in range(NUM_STEPS)]
+        state = first.save_state_rank()
+        after = [row(next(iterator)) for _ in range(NUM_STEPS)]
+    with ended(loader()) as second:
+        second.restore_state_rank(state)
+        iterator = iter(second)
+        return {"before": before, "after": after, "again": [row(next(iterator)) for _ in range(NUM_STEPS)]}
+
+
+def contract(directory):
+    """What batches are, and what is left of them after an ``encode_batch`` of the user."""
+    encoder = task_encoder(directory)
+    module = sys.modules["task_encoder"]
+
+    @dataclasses.dataclass(kw_only=True)
+    class Inputs(module.Batch):
+        tokens: object
+
+    class Trainer(module.PackTaskEncoder):
+        def encode_batch(self, batch):
+            return Inputs.derive_from(batch, tokens=batch.tokens)
+
+    plain, derived = (batches_of(directory, each, 2)[0] for each in (encoder, Trainer()))
+    return {
+        "is_batch": [isinstance(batch, module.Batch) for batch in (plain, derived)],
+        "restore_keys": [len(str(batch.__restore_key__)) > 10 for batch in (plain, derived)],
+        "keys": plain.__key__,
+        "sources": [source.shard_name for source in plain.__sources__ or ()],
+    }
 
 
 def mixed(path, directory):
@@ -91,8 +129,9 @@ def mixed(path, directory):
         max_samples_per_sequence=None,
         task_encoder=task_encoder(directory),
     )
-    iterator = iter(get_loader(dataset))
-    return [next(iterator).tokens.shape[1] for _ in range(300)]
+    with ended(get_loader(dataset)) as loader:
+        iterator = iter(loader)
+        return [next(iterator).tokens.shape[1] for _ in range(300)]
 
 
 def prepared(directory, copy):

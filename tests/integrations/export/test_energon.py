@@ -1,4 +1,4 @@
-"""Data sets for Megatron-Energon: bytes that need no peer, and what versions 5 and 7 read of them."""
+"""Data sets for Megatron-Energon: bytes that need no peer, and what versions 5, 7 and 8 read of them."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from brimful.store.shards import assemble_pack
 from brimful.testing.toys import ToyPacks
 from tests.integrations.export.stores import as_rows, content, run_with, some_packs, tree
 
-VERSIONS = ["BRIMFUL_ENERGON5", "BRIMFUL_ENERGON7"]
+VERSIONS = ["BRIMFUL_ENERGON5", "BRIMFUL_ENERGON7", "BRIMFUL_ENERGON8"]
 NUM_PACKS = 11
 
 
@@ -100,7 +100,7 @@ def test_the_task_encoder_beside_it_needs_nothing_of_brimful(directory, monkeypa
         monkeypatch.setitem(sys.modules, name, None)  # importing it raises
     energon = types.ModuleType("megatron.energon")
     energon.Cooker = lambda *_, **__: None  # type: ignore[attr-defined]
-    energon.Sample = energon.TaskEncoder = object  # type: ignore[attr-defined]
+    energon.Batch = energon.Sample = energon.TaskEncoder = object  # type: ignore[attr-defined]
     energon.stateless = lambda function: function  # type: ignore[attr-defined]
     energon.basic_sample_keys = dict  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "megatron", types.ModuleType("megatron"))
@@ -150,6 +150,15 @@ def test_energon_resumes_there(version, num_workers, packs, directory):
     # A shuffled epoch has each pack once.
     in_first_epoch = [row["sample_ids"][0] for row in found["before"]]
     assert len(set(in_first_epoch)) == len(in_first_epoch)
+
+
+@pytest.mark.parametrize("version", VERSIONS[1:])
+def test_batches_keep_the_contract_of_version_8(version, packs, directory):
+    """Its loader restores a batch that was prefetched by the key that the batch has, also after ``encode_batch``."""
+    found = json.loads(run_with(version, "energon_reader.py", "contract", directory))
+    assert found["is_batch"] == found["restore_keys"] == [True, True]
+    assert found["keys"] == [f"{packs.fingerprint[:8]}-{number:09d}" for number in range(2)]
+    assert found["sources"] == ["packs-000000.tar"] * 2
 
 
 @pytest.mark.parametrize("version", VERSIONS)

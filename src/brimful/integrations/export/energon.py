@@ -1,4 +1,4 @@
-"""Data set of Megatron-Energon, versions 5 to 7, that loads without ``energon prepare``.
+"""Data set of Megatron-Energon, versions 5 to 8, that loads without ``energon prepare``.
 
 ::
 
@@ -15,7 +15,7 @@ import json
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class EnergonLayout(Layout):
 
     name = "energon"
     summary = (
-        "Megatron-Energon 5 to 7: tars with index and metadata, tokens and media, with a "
+        "Megatron-Energon 5 to 8: tars with index and metadata, tokens and media, with a "
         "task encoder"
     )
     takes_media = True
@@ -95,15 +95,19 @@ class EnergonLayout(Layout):
             batch_size=1,
             task_encoder=PackTaskEncoder(),
         )
-        for batch in get_loader(dataset):
-            yield ReadPack(
-                input_ids=batch.tokens[0].tolist(),
-                loss_mask=batch.is_target[0].tolist(),
-                cu_seqlens=batch.cu_lengths[0].tolist(),
-                sample_ids=batch.sample_ids.tolist(),
-                starts=batch.starts.tolist(),
-                media=[item["data"] for item in batch.media],
-            )
+        with ExitStack() as at_the_end:
+            loader = get_loader(dataset)
+            if hasattr(loader, "shutdown"):  # from version 8 on, a loader has to be ended
+                at_the_end.callback(loader.shutdown)
+            for batch in loader:
+                yield ReadPack(
+                    input_ids=batch.tokens[0].tolist(),
+                    loss_mask=batch.is_target[0].tolist(),
+                    cu_seqlens=batch.cu_lengths[0].tolist(),
+                    sample_ids=batch.sample_ids.tolist(),
+                    starts=batch.starts.tolist(),
+                    media=[item["data"] for item in batch.media],
+                )
 
 
 def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset: str) -> list[str]:
@@ -199,7 +203,7 @@ def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
 
 
 def energon_mix(weights: Mapping[str, float], path: str | Path, *, split: str = "train") -> None:
-    """Write the ``Metadataset`` file from which Energon draws several exports, for versions 5 to 7.
+    """Write the ``Metadataset`` file from which Energon draws several exports, for versions 5 to 8.
 
     Energon draws a data set in proportion to its weight, so weights are shares of packs.
 

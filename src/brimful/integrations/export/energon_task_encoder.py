@@ -1,8 +1,9 @@
-"""Task encoder of Megatron-Energon, versions 5 to 7, for data sets that
+"""Task encoder of Megatron-Energon, versions 5 to 8, for data sets that
 ``brimful export --to energon`` wrote.
 
 The file is complete: every export includes a copy. One sample of Energon is one pack; a batch is
-one row with the segments of its packs one after the other.
+one row with the segments of its packs one after the other. Nothing is drawn or kept between calls,
+so that every kind of worker may share one encoder.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 try:
     import torch
-    from megatron.energon import Cooker, Sample, TaskEncoder, basic_sample_keys, stateless
+    from megatron.energon import Batch, Cooker, Sample, TaskEncoder, basic_sample_keys, stateless
 except ModuleNotFoundError as error:
     from brimful.errors import MissingExtraError
 
@@ -23,8 +24,8 @@ IGNORE_INDEX = -100
 
 
 @dataclass(kw_only=True)
-class PackSample(Sample):
-    """One pack, or a batch of packs in one row of T tokens and S segments.
+class Row:
+    """Row of T tokens and S segments: a pack, or a batch of packs.
 
     Attributes:
         tokens: ``int64[1, T]``.
@@ -52,6 +53,24 @@ class PackSample(Sample):
     sample_ids: torch.Tensor
     starts: torch.Tensor
     media: list[dict[str, Any]]
+
+
+@dataclass(kw_only=True)
+class PackSample(Row, Sample):
+    """One pack."""
+
+
+@dataclass(kw_only=True)
+class PackBatch(Row, Batch):
+    """Packs of a batch in one row.
+
+    Energon writes ``__restore_key__`` after ``batch``; version 8 makes batches of it again that it
+    had prefetched before a state was saved. Make other batches of this one with ``derive_from``,
+    which keeps it.
+    """
+
+    __key__: list[str]
+    __restore_key__: Any
 
 
 @stateless
@@ -89,10 +108,9 @@ class PackTaskEncoder(TaskEncoder):
     cookers = [Cooker(cook_pack, has_subflavors={"brimful": "packs"})]
 
     @stateless
-    def batch(self, samples: list[PackSample]) -> PackSample:
+    def batch(self, samples: list[PackSample]) -> PackBatch:
         """Concatenate packs into one row; ``cu_lengths`` keeps their segments apart."""
-        first = samples[0]
-        edges, media = [first.cu_lengths[:, :1]], []
+        edges, media = [samples[0].cu_lengths[:, :1]], []
         num_tokens = num_segments = 0
         for sample in samples:
             edges.append(sample.cu_lengths[:, 1:] + num_tokens)
@@ -106,23 +124,19 @@ class PackTaskEncoder(TaskEncoder):
             ]
             num_tokens += sample.tokens.shape[1]
             num_segments += len(sample.sample_ids)
-        rows = ("tokens", "labels", "loss_mask", "is_target", "position_ids")
-        names = {
-            name: getattr(first, name)
-            for name in ("__subflavor__", "__subflavors__")
-            if hasattr(first, name)
+        columns: dict[str, Any] = {
+            name: torch.cat([getattr(sample, name) for sample in samples], dim=1)
+            for name in ("tokens", "labels", "loss_mask", "is_target", "position_ids")
         }
-        return PackSample(
-            __key__=",".join(sample.__key__ for sample in samples),
-            __restore_key__=(),  # Energon sets it
-            **names,
-            **{
-                name: torch.cat([getattr(sample, name) for sample in samples], dim=1)
-                for name in rows
-            },
-            cu_lengths=torch.cat(edges, dim=1),
-            max_lengths=torch.cat([sample.max_lengths for sample in samples]).max()[None],
-            sample_ids=torch.cat([sample.sample_ids for sample in samples]),
-            starts=torch.cat([sample.starts for sample in samples]),
-            media=media,
-        )
+        columns |= {
+            "__key__": [sample.__key__ for sample in samples],
+            "__restore_key__": (),
+            "cu_lengths": torch.cat(edges, dim=1),
+            "max_lengths": torch.cat([sample.max_lengths for sample in samples]).max()[None],
+            "sample_ids": torch.cat([sample.sample_ids for sample in samples]),
+            "starts": torch.cat([sample.starts for sample in samples]),
+            "media": media,
+        }
+        # From version 7 on, batches also name the sources of their samples.
+        make = getattr(PackBatch, "from_samples", None)
+        return PackBatch(**columns) if make is None else make(samples, **columns)
