@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +19,7 @@ from brimful.store.shards import PackTree, assemble_pack
 from brimful.store.shards.tree import ends_of
 from brimful.testing.toys import ToyPacks, toy_tree
 from tests.integrations.export.stores import as_rows, picture, run_with, some_packs, tree
+from tests.integrations.trainers import tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
 
@@ -136,21 +138,55 @@ def test_the_mask_of_labels_stays_in_its_segment():
     assert mask_of_labels(pack.loss_mask).tolist() == [True, True, False, False]
 
 
-def test_row_groups_are_small(tmp_path):
-    """A reader that shuffles reads a whole group for one row."""
+def test_batches_of_rows_are_small(tmp_path):
+    """A reader that shuffles a stream holds whole batches."""
     export_packs(some_packs(150), to="huggingface", directory=tmp_path)
-    file = pq.ParquetFile(tmp_path / "data" / "train-00000-of-00001.parquet")
-    assert [file.metadata.row_group(number).num_rows for number in range(3)] == [64, 64, 22]
+    with pa.ipc.open_stream(tmp_path / "train" / "data-00000-of-00001.arrow") as reader:
+        assert [batch.num_rows for batch in reader] == [64, 64, 22]
+
+
+COLUMNS = [
+    *("input_ids", "labels", "position_ids", "seq_lengths", "sample_ids", "starts", "media", "media_bytes"),
+]
+
+
+def test_a_data_set_of_six_tokens(tmp_path):
+    """Whole rows, and what ``save_to_disk`` would write beside them."""
+    datasets = pytest.importorskip("datasets")
+    export_packs(six_tokens(), to="huggingface", directory=tmp_path / "out", packs_per_shard=1)
+    data = datasets.load_from_disk(str(tmp_path / "out" / "train"))
+    assert data[0] == {
+        "input_ids": [5, 6, 7, 8],
+        "labels": [-100, 6, 7, -100],
+        "position_ids": [0, 1, 2, 0],
+        "seq_lengths": [3, 1],
+        "sample_ids": [4, 2],
+        "starts": [0, 0],
+        "media": "[]",
+        "media_bytes": [],
+    }
+    assert data[1]["labels"] == [-100, 10]
+    data.save_to_disk(tmp_path / "again")
+    ours, theirs = (json.loads((tmp_path / path / "state.json").read_text()) for path in ("out/train", "again"))
+    assert ours.keys() == theirs.keys()
+    assert ours["_split"] == theirs["_split"] == "train"
+    # What `map` makes of it is kept by its fingerprint.
+    assert datasets.load_from_disk(str(tmp_path / "out" / "train"))._fingerprint == data._fingerprint
+    assert [path.name for path in sorted((tmp_path / "out" / "train").glob("*.arrow"))] == [
+        *("data-00000-of-00002.arrow", "data-00001-of-00002.arrow")
+    ]
 
 
 def test_datasets_and_trl_read_it(tmp_path):
-    """One row of TRL's own collator is our batch, and media come back."""
+    """One row of TRL's own collator is our batch, and media come back, from the disk and through its cache."""
     datasets = pytest.importorskip("datasets")
     packs = some_packs(6, with_media=True)
-    export_packs(packs, to="huggingface", directory=tmp_path, packs_per_shard=4)
-    data = datasets.load_dataset(str(tmp_path), split="train", cache_dir=tmp_path / "cache")
-    assert len(data) == 6
-    assert data.column_names == ["input_ids", "labels", "seq_lengths", "sample_ids", "starts", "media", "media_bytes"]
+    export_packs(packs, to="huggingface", directory=tmp_path / "out", packs_per_shard=4)
+    data = datasets.load_from_disk(str(tmp_path / "out"))["train"]
+    assert (len(data), data.column_names) == (6, COLUMNS)
+    loaded = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=tmp_path / "cache")
+    streamed = datasets.load_dataset(str(tmp_path / "out"), split="train", streaming=True)
+    assert list(loaded) == list(streamed) == list(data)
     trl = pytest.importorskip("trl.trainer.sft_trainer")
     collator = trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
     for number in range(6):
@@ -159,6 +195,30 @@ def test_datasets_and_trl_read_it(tmp_path):
         assert batch["input_ids"][0].tolist() == ours.input_ids.tolist()
         assert batch["labels"][0].tolist() == ours.labels.tolist()
         assert batch["position_ids"][0].tolist() == ours.position_ids.tolist()
+
+
+def test_trainer_keeps_samples_apart_by_the_positions_of_its_rows(tmp_path):
+    """``Trainer`` with the collator of Transformers, which knows nothing of packs: the loss of each sample alone."""
+    datasets, torch = pytest.importorskip("datasets"), pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    packs, model = tiny.packs(3), tiny.model().eval()
+    export_packs(packs, to="huggingface", directory=tmp_path / "out")
+    trainer = transformers.Trainer(
+        model=model,
+        args=transformers.TrainingArguments(
+            str(tmp_path / "run"), per_device_eval_batch_size=1, use_cpu=True, report_to="none", disable_tqdm=True
+        ),
+        eval_dataset=datasets.load_from_disk(str(tmp_path / "out" / "train")),
+        data_collator=transformers.default_data_collator,
+    )
+    for pack, batch in zip(packs, trainer.get_eval_dataloader(), strict=True):
+        assert set(batch) == {"input_ids", "labels", "position_ids"}
+        parts = [slice(begin, end) for begin, end in pairwise(pack.cu_seqlens.tolist())]
+        with torch.no_grad():
+            row = model(**batch).logits[0]
+            alone = torch.cat([model(input_ids=batch["input_ids"][:, part]).logits[0] for part in parts])
+        torch.testing.assert_close(row, alone, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if not layout.takes_source])
@@ -204,20 +264,12 @@ def test_trees_are_read_back(name, tmp_path):
         check_export(tmp_path, packs)
 
 
-def test_trees_of_parquet_have_no_lengths_that_trl_takes_for_samples(tmp_path):
-    export_packs(some_trees(), to="huggingface", directory=tmp_path)
-    names = pq.read_schema(tmp_path / "data" / "train-00000-of-00001.parquet").names
-    assert names[:8] == [
-        *("input_ids", "labels", "segment_lengths", "sample_ids", "starts", "parents", "spans", "span_sizes")
-    ]
-
-
 @pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if not layout.takes_trees])
 def test_trees_are_refused_before_anything_is_written(name, tmp_path):
     """Their readers take each segment for a sample."""
     expected = (
         rf"has packs of trees, and readers of {name} would take their segments for samples: choose "
-        r'to="webdataset", or huggingface, or pack without share="prefixes"'
+        r'to="webdataset", or pack without share="prefixes"'
     )
     with pytest.raises(SettingsError, match=expected):
         export_packs(some_trees(with_media=False), to=name, directory=tmp_path / "out")

@@ -248,11 +248,11 @@ def _plan(
         raise SettingsError(f"{_title(packs)} has no packs, so nothing can be exported")
     first_pack = packs[0]
     if first_pack.tree is not None and not layout.takes_trees:
-        first, *others = [name for name, entry in LAYOUTS.items() if entry.takes_trees]
+        first = next(name for name, entry in LAYOUTS.items() if entry.takes_trees)
         raise SettingsError(
             f"{_title(packs)} has packs of trees, and readers of {layout.name} would take their "
-            f"segments for samples: choose {setting('to', first)}, or {', '.join(others)}, or pack "
-            f"without {setting('share', 'prefixes')}"
+            f"segments for samples: choose {setting('to', first)}, or pack without "
+            f"{setting('share', 'prefixes')}"
         )
     if layout.takes_source:
         if source is None:
@@ -280,7 +280,6 @@ def _plan(
         num_packs,
         min(packs_per_shard, num_packs),
         source,
-        first_pack.tree is not None,
     )
 
 

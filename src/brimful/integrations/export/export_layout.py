@@ -29,7 +29,6 @@ class ExportPlan:
         num_packs: in the export.
         packs_per_shard: in every shard but the last.
         source: of the samples, for layouts that hold texts; otherwise None.
-        has_trees: true if samples of a pack share their beginnings.
     """
 
     fingerprint: Fingerprint
@@ -37,7 +36,6 @@ class ExportPlan:
     num_packs: int
     packs_per_shard: int
     source: Any = None
-    has_trees: bool = False
 
     @property
     def num_shards(self) -> int:

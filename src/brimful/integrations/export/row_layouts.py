@@ -1,5 +1,5 @@
-"""Packs as rows: Parquet for ``datasets`` and TRL, packed Parquet of Megatron-Bridge, and JSON
-lines of ms-swift.
+"""Packs as rows: a data set of ``datasets``, packed Parquet of Megatron-Bridge, and JSON lines of
+ms-swift.
 """
 
 import json
@@ -13,7 +13,7 @@ import numpy as np
 
 from brimful.base.blobs import BlobStore
 from brimful.base.ragged import offsets_of, ranges
-from brimful.base.typing import IGNORE_INDEX, LossMask
+from brimful.base.typing import IGNORE_INDEX, Int64Array, LossMask
 from brimful.errors import CorruptFileError
 from brimful.integrations.export.export_layout import (
     ExportPlan,
@@ -23,15 +23,13 @@ from brimful.integrations.export.export_layout import (
     ShardOutcome,
     place_as_json,
     read_medium,
-    tree_as_lists,
     write_blob,
 )
 from brimful.store.shards import Pack
-from brimful.store.shards.format import TREE_COLUMNS
 
 _GROUP_ROWS = 64
-"""Packs of a row group: readers fetch a whole group for one of its rows, so it should be a few
-megabytes.
+"""Packs of a row group, or of a batch of Arrow: readers of Parquet fetch a whole group for one of
+its rows, so it should be a few megabytes.
 """
 
 
@@ -39,10 +37,14 @@ _PLACES = {"sample_ids": "int64", "starts": "int32"}
 """Columns of every layout of rows: the sample of each segment, and its first token in it."""
 
 
-def _write_parquet(
-    shard: Shard, key: str, kinds: Mapping[str, str], row: Callable[[int, Pack], dict[str, Any]]
+def _write_tables(
+    shard: Shard,
+    key: str,
+    kinds: Mapping[str, str],
+    row: Callable[[int, Pack], dict[str, Any]],
+    open_writer: Callable[[Any, Any], Any],
 ) -> dict[str, int]:
-    """Write one Parquet file with a row for each pack; return its size.
+    """Write one file of Arrow tables with a row for each pack; return its size.
 
     Args:
         shard: to write.
@@ -50,9 +52,9 @@ def _write_parquet(
         kinds: Arrow's name of the type of each column; all but ``string`` are of the elements of
             lists.
         row: function from index and pack to a value for each column.
+        open_writer: function from a file and the schema to a writer of tables.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     types = {name: pa.type_for_alias(kind) for name, kind in kinds.items()}
     schema = pa.schema(
@@ -60,73 +62,112 @@ def _write_parquet(
     )
     with shard.store.blob(key) as blob:
         sink = pa.PythonFile(blob, mode="w")
-        with closing(pq.ParquetWriter(sink, schema, compression="zstd")) as writer:
+        with closing(open_writer(sink, schema)) as writer:
             packs = iter(shard)
             while group := list(islice(packs, _GROUP_ROWS)):
                 rows = [row(index, pack) for index, pack in group]
-                writer.write_table(pa.Table.from_pylist(rows, schema), row_group_size=_GROUP_ROWS)
+                writer.write_table(pa.Table.from_pylist(rows, schema))
         blob.publish(key)
     return {key: blob.size}
 
 
+SPLIT = "train"
+"""Name of the split, and the folder of its files."""
+
+_README = f"""\
+---
+configs:
+- config_name: default
+  data_files:
+  - split: {SPLIT}
+    path: {SPLIT}/*.arrow
+---
+"""
+"""Contents of ``README.md``, by which ``load_dataset`` finds the split."""
+
+
 class HuggingFaceLayout(Layout):
-    """A directory for ``datasets.load_dataset(directory)``.
+    """A directory for ``load_from_disk`` and ``load_dataset`` of ``datasets``: a ``DatasetDict``
+    with one split, of Arrow files that are mapped and not copied.
 
-    ===============  ========================================================================
-    ``input_ids``    list<int32>
-    ``labels``       list<int32>: the token if it is a target, else -100; not shifted
-    ``seq_lengths``  list<int32>: tokens of each segment; TRL makes positions of them
-    ``sample_ids``   list<int64>
-    ``starts``       list<int32>
-    ``parents``      list<int32>, only of trees, as ``spans`` and ``span_sizes``: see ``PackTree``
-    ``media``        JSON: place and ``part`` of each medium, its index in ``media_bytes``
-    ``media_bytes``  list<large_binary>: equal bytes once
-    ===============  ========================================================================
-
-    Trees have ``segment_lengths`` instead of ``seq_lengths``: TRL would make a sample of each
-    segment.
+    ================  ========================================================================
+    ``input_ids``     list<int32>
+    ``labels``        list<int32>: the token if it is a target, else -100; not shifted
+    ``position_ids``  list<int32>, from 0 in each segment: models of Transformers keep samples
+                      apart by them, in batches of one row without an ``attention_mask``
+    ``seq_lengths``   list<int32>: tokens of each segment; TRL makes positions of them
+    ``sample_ids``    list<int64>
+    ``starts``        list<int32>
+    ``media``         JSON: place and ``part`` of each medium, its index in ``media_bytes``
+    ``media_bytes``   list<large_binary>: equal bytes once
+    ================  ========================================================================
     """
 
     name = "huggingface"
     summary = (
-        "datasets and TRL: a directory of Parquet with input_ids, labels, seq_lengths, and media"
+        "datasets, for load_from_disk and load_dataset: input_ids, labels, position_ids, "
+        "seq_lengths, and media"
     )
     takes_media = True
-    takes_trees = True
     reader = ("datasets", "datasets")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
-        has_trees = shard.plan.has_trees
+        import pyarrow as pa
+
         kinds = {
-            **dict.fromkeys(("input_ids", "labels", _lengths_name(has_trees)), "int32"),
+            **dict.fromkeys(("input_ids", "labels", "position_ids", "seq_lengths"), "int32"),
             **_PLACES,
-            **dict.fromkeys(TREE_COLUMNS if has_trees else (), "int32"),
             "media": "string",
             "media_bytes": "large_binary",
         }
-        # Named like a split's files on the hub, so that `datasets` finds them.
-        key = f"data/train-{shard.number:05d}-of-{shard.plan.num_shards:05d}.parquet"
-        return shard.outcome(_write_parquet(shard, key, kinds, _row_of_datasets))
+        key = f"{SPLIT}/{_data_file(shard.number, shard.plan)}"
+        return shard.outcome(_write_tables(shard, key, kinds, _row_of_datasets, pa.ipc.new_stream))
+
+    def finish(
+        self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore
+    ) -> list[str]:
+        # What `save_to_disk` writes; the types of columns are in the Arrow files.
+        state = {
+            "_data_files": [
+                {"filename": _data_file(shard, plan)} for shard in range(plan.num_shards)
+            ],
+            "_fingerprint": plan.fingerprint[:16],
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": SPLIT,
+        }
+        files = {
+            "dataset_dict.json": json.dumps({"splits": [SPLIT]}),
+            f"{SPLIT}/dataset_info.json": "{}",
+            f"{SPLIT}/state.json": json.dumps(state, indent=2),
+            "README.md": _README,
+        }
+        for key, text in files.items():
+            store.put_atomic(key, text.encode())
+        return list(files)
 
     def advice(self, directory: str) -> str:
-        return f"datasets.load_dataset({directory!r}, split='train')"
+        return f"datasets.load_from_disk({f'{directory}/{SPLIT}'!r})"
 
     def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         import datasets
 
-        # Streamed: a copy in the cache would double the disk space.
-        for row in datasets.load_dataset(directory, split="train", streaming=True):
+        for row in datasets.load_from_disk(directory)[SPLIT]:
             media = [row["media_bytes"][item["part"]] for item in json.loads(row["media"])]
-            yield _read_row(row, row[_lengths_name("parents" in row)], media)
+            yield _read_row(row, row["seq_lengths"], media)
 
 
-def _lengths_name(has_trees: bool) -> str:
-    return "segment_lengths" if has_trees else "seq_lengths"
+def _data_file(shard: int, plan: ExportPlan) -> str:
+    return f"data-{shard:05d}-of-{plan.num_shards:05d}.arrow"
 
 
 def _read_row(
     row: dict[str, Any], lengths: list[int], media: list[bytes] | None = None
 ) -> ReadPack:
+    if row["position_ids"] != _positions(lengths).tolist():
+        raise CorruptFileError(f"sample {row['sample_ids'][0]}: positions do not follow segments")
     mask = [label != IGNORE_INDEX for label in row["labels"]]
     return ReadPack(
         row["input_ids"],
@@ -134,9 +175,13 @@ def _read_row(
         offsets_of(lengths).tolist(),
         row["sample_ids"],
         row["starts"],
-        **{name: row.get(name) for name in TREE_COLUMNS},
         media=media,
     )
+
+
+def _positions(lengths: Sequence[int] | Int64Array) -> Int64Array:
+    lengths = np.asarray(lengths)
+    return ranges(np.zeros_like(lengths), lengths)
 
 
 def _row_of_datasets(index: int, pack: Pack) -> dict[str, Any]:
@@ -145,13 +190,14 @@ def _row_of_datasets(index: int, pack: Pack) -> dict[str, Any]:
     for item in pack.media:
         content = read_medium(pack, index, item)
         media.append(place_as_json(item, numbers.setdefault(content, len(numbers))))
+    lengths = np.diff(pack.cu_seqlens)
     return {
         "input_ids": pack.input_ids,
         "labels": pack.labels.astype(np.int32),
-        _lengths_name(pack.tree is not None): np.diff(pack.cu_seqlens),
+        "position_ids": _positions(lengths),
+        "seq_lengths": lengths,
         "sample_ids": pack.sample_ids,
         "starts": pack.starts,
-        **tree_as_lists(pack),
         "media": json.dumps(media),
         "media_bytes": list(numbers),
     }
@@ -192,7 +238,8 @@ class BridgeLayout(Layout):
             }
 
         kinds = {"input_ids": "int32", "seq_start_id": "int32", "loss_mask": "int8", **_PLACES}
-        files = _write_parquet(shard, f"packs-{shard.number:06d}.idx.parquet", kinds, row)
+        key = f"packs-{shard.number:06d}.idx.parquet"
+        files = _write_tables(shard, key, kinds, row, _parquet_writer)
         segments, counts, tokens = zip(*packs, strict=True)
         facts = {
             "longest_segment": max(segments),
@@ -241,6 +288,12 @@ class BridgeLayout(Layout):
                     yield ReadPack(
                         row["input_ids"], mask.tolist(), edges, row["sample_ids"], row["starts"]
                     )
+
+
+def _parquet_writer(sink: Any, schema: Any) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetWriter(sink, schema, compression="zstd")
 
 
 def mask_of_labels(loss_mask: LossMask) -> LossMask:
@@ -294,7 +347,7 @@ def _row_of_json(pack: Pack) -> dict[str, Any]:
     return {
         "input_ids": pack.input_ids.tolist(),
         "labels": pack.labels.tolist(),
-        "position_ids": ranges(np.zeros_like(lengths), lengths).tolist(),
+        "position_ids": _positions(lengths).tolist(),
         "lengths": lengths.tolist(),
         "pack_length": len(pack),
         "num_samples": pack.num_segments,
