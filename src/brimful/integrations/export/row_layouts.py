@@ -66,9 +66,24 @@ def _write_tables(
             packs = iter(shard)
             while group := list(islice(packs, _GROUP_ROWS)):
                 rows = [row(index, pack) for index, pack in group]
-                writer.write_table(pa.Table.from_pylist(rows, schema))
+                columns = [
+                    _column([each[item.name] for each in rows], item.type) for item in schema
+                ]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
         blob.publish(key)
     return {key: blob.size}
+
+
+def _column(values: list[Any], kind: Any) -> Any:
+    """Return a column of Arrow; lists of numbers are joined, and not converted one by one."""
+    import pyarrow as pa
+
+    if not (pa.types.is_list(kind) and pa.types.is_integer(kind.value_type)):
+        return pa.array(values, kind)
+    numbers = np.concatenate(values).astype(kind.value_type.to_pandas_dtype(), copy=False)
+    return pa.ListArray.from_arrays(
+        offsets_of([len(each) for each in values]).astype(np.int32), pa.array(numbers)
+    )
 
 
 SPLIT = "train"
