@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from brimful.base.tables import Ragged, open_table, write_table
+from brimful.base.tables import Ragged, open_table, to_numpy_dtype, write_table
 from brimful.errors import CorruptFileError
 
 
@@ -169,3 +169,13 @@ def test_a_failed_write_leaves_the_old_table(tmp_path):
         _write(path, size=np.array([1]), other=np.array([1, 2]))
     assert open_table(path).flat("size").tolist() == [1, 2, 3]
     assert [file.name for file in tmp_path.iterdir()] == ["t.arrow"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bool_", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))],
+)
+def test_types_of_arrow_have_the_dtype_that_arrow_says(name):
+    """Arrow itself imports pandas to say it, up to version 25: without pandas nothing could be packed there."""
+    arrow_type = getattr(pa, name)()
+    assert to_numpy_dtype(arrow_type) == np.dtype(arrow_type.to_pandas_dtype())

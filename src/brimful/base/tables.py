@@ -89,11 +89,25 @@ def to_numpy(column: Any) -> AnyArray:
     _, data = column.buffers()
     stop = column.offset + len(column)
     if data is None or stop == 0:
-        return np.empty(0, dtype=column.type.to_pandas_dtype())
+        return np.empty(0, dtype=to_numpy_dtype(column.type))
     if num_bits == 1:
         bits = np.frombuffer(data, dtype=np.uint8)
         return np.unpackbits(bits, count=stop, bitorder="little")[column.offset :].view(np.bool_)
-    return np.frombuffer(data, dtype=column.type.to_pandas_dtype(), count=stop)[column.offset :]
+    return np.frombuffer(data, dtype=to_numpy_dtype(column.type), count=stop)[column.offset :]
+
+
+def to_numpy_dtype(arrow_type: Any) -> np.dtype[Any]:
+    """Return the dtype of the values of an Arrow type: booleans, integers or floats.
+
+    ``DataType.to_pandas_dtype`` does the same, and up to Arrow 25 needs pandas for it.
+
+    >>> import pyarrow as pa
+    >>> to_numpy_dtype(pa.uint16()), to_numpy_dtype(pa.float32())
+    (dtype('uint16'), dtype('float32'))
+    """
+    # Names are equal but for these: a float of Arrow has 32 bits, and one of NumPy 64.
+    names = {"halffloat": "float16", "float": "float32", "double": "float64"}
+    return np.dtype(names.get(str(arrow_type), str(arrow_type)))
 
 
 @dataclass(frozen=True)

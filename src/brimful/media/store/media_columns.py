@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from brimful.base.ragged import offsets_of
-from brimful.base.tables import to_arrow, to_arrow_binary
+from brimful.base.tables import to_arrow, to_arrow_binary, to_numpy_dtype
 from brimful.media import MediaKind, PlacedMedium
 
 NUMBERS = (
@@ -156,7 +156,7 @@ def columns_of(cells: Sequence[MediaCells]) -> list[Any]:
         if field_type == pa.binary():
             columns.append(to_arrow_binary(values))
             continue
-        flat = np.frombuffer(b"".join(values), dtype=field_type.value_type.to_pandas_dtype())
+        flat = np.frombuffer(b"".join(values), dtype=to_numpy_dtype(field_type.value_type))
         offsets = offsets_of([len(value) // flat.itemsize for value in values]).astype(np.int32)
         columns.append(pa.ListArray.from_arrays(to_arrow(offsets), to_arrow(flat)))
     return columns
