@@ -101,7 +101,7 @@ def resumed(directory, num_workers="0"):
 def contract(directory):
     """What batches are, and what is left of them after an ``encode_batch`` of the user."""
     encoder = task_encoder(directory)
-    module = sys.modules["task_encoder"]
+    module: Any = sys.modules["task_encoder"]
 
     @dataclasses.dataclass(kw_only=True)
     class Inputs(module.Batch):

@@ -142,7 +142,7 @@ class HuggingFaceLayout(Layout):
         self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore
     ) -> list[str]:
         # What `save_to_disk` writes; the types of columns are in the Arrow files.
-        state = {
+        state: dict[str, Any] = {
             "_data_files": [
                 {"filename": _data_file(shard, plan)} for shard in range(plan.num_shards)
             ],
