@@ -32,10 +32,7 @@ TARGET_MASKS = ("loss_mask", "completion_mask", "assistant_masks")
 _WEIGHT_KEYS = ("loss_weights", "loss_scale")
 _SOURCE_KEYS = ("source_id", "ds_idx")
 _READ_KEYS = {"input_ids", "labels", "attention_mask", "seq_lengths", "position_ids"}
-_READ_KEYS |= {*TARGET_MASKS, *_WEIGHT_KEYS, *_SOURCE_KEYS}
-
-_ZERO_KEYS = {"token_type_ids", TOKEN_TYPES}
-"""Keys without information if all their numbers are 0, as text tokenizers make them."""
+_READ_KEYS |= {*TARGET_MASKS, *_WEIGHT_KEYS, *_SOURCE_KEYS, *FEATURE_KEYS, *MARK_KEYS}
 
 _TOKENIZER_KEYS = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"}
 """Keys of numbers about the text that tokenizers add; causal models do not take them."""
@@ -66,9 +63,8 @@ class TokenizedRow:
         for key, value in self._sample.items():
             if key in _READ_KEYS or value is None or key in _TOKENIZER_KEYS:
                 continue
-            if key in _ZERO_KEYS and not np.any(self._array(key)):
-                continue
-            if key in FEATURE_KEYS or key in MARK_KEYS:
+            # Text tokenizers make it of zeros, which say nothing.
+            if key == "token_type_ids" and not np.any(self._array(key)):
                 continue
             # Templates of ms-swift add the length of the row as a list; for several samples it
             # would hold boundaries.
