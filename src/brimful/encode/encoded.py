@@ -34,7 +34,7 @@ from brimful.base.typing import (
     TokenIds,
 )
 from brimful.base.wording import counted
-from brimful.errors import BadSampleError, BrimfulError, CorruptFileError, EncodeError
+from brimful.errors import BadSampleError, BrimfulError, CorruptFileError
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,36 +92,6 @@ class EncodedSample:
         return (
             f"EncodedSample({counted(len(self), 'token')}, {counted(targets, 'loss token')}{media})"
         )
-
-    @classmethod
-    def from_labels(cls, input_ids: TokenIds, labels: Labels) -> EncodedSample:
-        """Build a sample from ids and unshifted labels, as other encoders produce them.
-
-        Raises:
-            EncodeError: a label is neither its own token nor ``IGNORE_INDEX`` (shifted labels, for
-                example), or an id does not fit int32.
-        """
-        ids, targets = np.asarray(input_ids), np.asarray(labels)
-        if ids.shape != targets.shape or ids.ndim != 1:
-            raise EncodeError(
-                f"input_ids {ids.shape} and labels {targets.shape} must be two rows of equal length"
-            )
-        mask = targets != IGNORE_INDEX
-        mismatch = mask & (targets != ids)
-        if mismatch.any():
-            index = int(mismatch.argmax())
-            raise EncodeError(
-                f"label {targets[index]} at position {index} is neither its token {ids[index]} nor "
-                f"{IGNORE_INDEX}: labels must not be shifted"
-            )
-        # Compared before the cast: int32 would wrap a larger id around to another token without an
-        # error.
-        limits = np.iinfo(np.int32)
-        outside = (ids > limits.max) | (ids < limits.min)
-        if outside.any():
-            index = int(outside.argmax())
-            raise EncodeError(f"token {index} is {ids[index]}, which no vocabulary has")
-        return cls(ids.astype(np.int32), mask)
 
 
 MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
