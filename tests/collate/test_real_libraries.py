@@ -409,3 +409,21 @@ def test_a_batch_without_a_target_has_loss_0(dialect):
     assert float(loss) == 0
     assert all(not parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)
     assert "num_items_in_batch" not in PackCollator(dialect=dialect)([pack])
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=24), GAPS, Padding(to=24, num_segments=8)])
+def test_unsloth_counts_and_cuts_as_we_do(padding):
+    """Its trainer divides by what it counts, with the lengths; its mask is as wide as they sum to, and isolates each."""
+    real("unsloth")  # without which its other modules refuse to be imported
+    count = real("unsloth_zoo.loss_utils").count_batch_items
+    packing = real("unsloth.utils.packing")
+    ours = PackCollator(dialect="unsloth", padding=padding)([toy_pack(LENGTHS)])
+    targets, is_short, is_degenerate = count(ours["labels"], None, ours["input_ids"], ours["packed_seq_lengths"])
+    assert (int(targets), is_short, is_degenerate) == (sum(LENGTHS) - len(LENGTHS), False, False)
+    info = packing.get_packed_info_from_kwargs(dict(ours), torch.device("cpu"))
+    assert info[1].tolist() == ours["cu_seq_lens_q"].tolist()
+    mask = packing.build_sdpa_packed_attention_mask(info, dtype=torch.float32, device=torch.device("cpu"))
+    positions, number = torch.arange(mask.shape[-1]), ours["seq_idx"][0]
+    seen = (number[:, None] == number) & (positions[:, None] >= positions)
+    assert ((mask[0, 0] == 0) == seen).all()
+    assert packing.mask_packed_boundary_labels(ours["labels"], ours["packed_seq_lengths"]).equal(ours["labels"])

@@ -74,6 +74,9 @@ def test_every_page_is_run():
             "verl.md",
             "slime.md",
             "olmo_core.md",
+            "unsloth.md",
+            "xtuner.md",
+            "lmms_engine.md",
         ]
     )
     assert all(blocks(path.name) for path in PAGES.glob("*.md"))
@@ -119,6 +122,7 @@ SHOWN = {
     "nemo_automodel.md": ("nemo_automodel", "input_ids"),
     "llama_factory.md": ("llama_factory", "input_ids"),
     "axolotl.md": ("axolotl", "input_ids"),
+    "unsloth.md": ("unsloth", "input_ids"),
 }
 
 

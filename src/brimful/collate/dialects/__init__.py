@@ -61,6 +61,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("transformers", "one_row", any_start=True, takes_trees=True),
         Dialect("trl", "one_row"),
         Dialect("ms_swift", "one_row"),
+        Dialect("unsloth", "one_row"),
         Dialect("megatron", "megatron", labels_shifted=True),
         Dialect("megatron_bridge", "megatron", labels_shifted=True),
         Dialect("megatron_bridge_legacy", "megatron", labels_shifted=True),

@@ -149,6 +149,17 @@ def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
     return {**tensors, **other_tensors(batch, weights="loss_scale")}
 
 
+def to_unsloth(batch: PackedBatch) -> dict[str, Any]:
+    """Convert a batch to one row with the keys of Unsloth's packed batches.
+
+    These are the keys of ``trl`` and ``packed_seq_lengths``, ``int32[S]``: the tokens of each
+    segment with its padding, S segments with the padding at the end. Unsloth's attention cuts the
+    row by them, its loss drops the first target of each, and its trainer counts targets so; it
+    requires that they sum to the row.
+    """
+    return {**to_trl(batch), "packed_seq_lengths": torch.from_numpy(batch.lengths)}
+
+
 def to_veomni(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens; labels are not shifted.
 

@@ -1,0 +1,36 @@
+"""Unsloth: lengths that cover the row, and agree with the boundaries for models of Transformers."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+from brimful import PackCollator
+from brimful.collate import Padding
+from brimful.testing.contracts import DialectContract
+from brimful.testing.toys import toy_pack
+from tests.collate.dialects.reading import I32, TEXT, VARLEN, between, count_labels, pairs
+
+
+class TestUnsloth(DialectContract):
+    dialect = "unsloth"
+    shapes = {**TEXT, **VARLEN, "seq_idx": (I32, (1, 12)), "packed_seq_lengths": (I32, (3,))}
+
+    def segments(self, batch):
+        edges = [0, *torch.cumsum(batch["packed_seq_lengths"], 0).tolist()]
+        assert batch["cu_seq_lens_q"].tolist() == edges
+        assert edges[-1] == batch["input_ids"].shape[1], "Unsloth's masks are as wide as the lengths sum to"
+        return between(batch["input_ids"][0], edges)
+
+    def targets(self, batch):
+        return pairs(batch["input_ids"], batch["labels"], labels_shifted=False)
+
+    def loss_tokens(self, batch):
+        return count_labels(batch)
+
+
+def test_a_fixed_number_of_segments():
+    """Unsloth skips empty segments; the padding stays one segment."""
+    padding = Padding(to=10, num_segments=5)
+    batch = PackCollator(dialect="unsloth", padding=padding)([toy_pack([3, 2])])
+    assert batch["packed_seq_lengths"].tolist() == [3, 2, 5, 0, 0]
