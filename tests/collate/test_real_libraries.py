@@ -414,7 +414,7 @@ def test_a_batch_without_a_target_has_loss_0(dialect):
 @pytest.mark.parametrize("padding", [Padding(), Padding(to=24), GAPS, Padding(to=24, num_segments=8)])
 def test_unsloth_counts_and_cuts_as_we_do(padding):
     """Its trainer divides by what it counts, with the lengths; its mask is as wide as they sum to, and isolates each."""
-    real("unsloth")  # without which its other modules refuse to be imported
+    real("unsloth")  # first: its other modules cannot be imported alone
     count = real("unsloth_zoo.loss_utils").count_batch_items
     packing = real("unsloth.utils.packing")
     ours = PackCollator(dialect="unsloth", padding=padding)([toy_pack(LENGTHS)])

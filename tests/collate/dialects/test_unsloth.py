@@ -4,12 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-
-from brimful import PackCollator
-from brimful.collate import Padding
-from brimful.testing.contracts import DialectContract
-from brimful.testing.toys import toy_pack
-from tests.collate.dialects.reading import I32, TEXT, VARLEN, between, count_labels, pairs
+from brimful import PackCollator  # noqa: E402
+from brimful.collate import Padding  # noqa: E402
+from brimful.testing.contracts import DialectContract  # noqa: E402
+from brimful.testing.toys import toy_pack  # noqa: E402
+from tests.collate.dialects.reading import I32, TEXT, VARLEN, between, count_labels, pairs  # noqa: E402
 
 
 class TestUnsloth(DialectContract):

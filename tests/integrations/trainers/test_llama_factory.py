@@ -139,8 +139,8 @@ def test_rows_are_full_and_every_rank_goes_on(batching):
         assert restart
         return next(state, None) or next(state := iter(data))
 
-    settings, tokens, steps = info(512, num_micro_batch=4), 0, 0
-    for steps in range(1, 150):
+    settings, tokens, steps = info(512, num_micro_batch=4), 0, 150
+    for _ in range(steps):
         batching.strategy.fill_buffer(buffer, settings, next_samples)
         rows = batching.strategy.generate_batch(buffer, settings)
         assert len(rows) == 4

@@ -108,7 +108,7 @@ def parallel(request, monkeypatch):
     state = SimpleNamespace(dp_size=1, dp_rank=0, sp_size=1, sp_rank=0, sp_enabled=False)
     if request.param == "installed":
         try:
-            import veomni.data.data_loader
+            pass
         except Exception as error:
             pytest.skip(f"veomni cannot be imported here: {error!r}")
     else:

@@ -76,7 +76,7 @@ def packs_class(request, monkeypatch):
         except Exception as error:
             pytest.skip(f"xtuner v1 cannot be imported here: {error!r}")
         monkeypatch.setattr(module.PresetPackDataset, "__init__", module.PresetPackDataset.__init__)
-    with pytest.raises(ValueError, match="total tokens|< pack_max_length"):
+    with pytest.raises(ValueError, match="< pack_max_length"):
         write_and_read(module.PresetPackDataset, request.getfixturevalue("tmp_path"))
     install()
     return module.PresetPackDataset
