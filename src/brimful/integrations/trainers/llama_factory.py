@@ -71,7 +71,7 @@ class WindowBatcher:
         count = min(len(dataset), _COUNTED_ROWS)
         rows = [dataset[number * len(dataset) // count] for number in range(count)]
         tokens = sum(_lengths(data_provider.collate_fn(rows), batch_info))
-        step = _capacity(batch_info) * batch_info["num_micro_batch"]
+        step: int = _capacity(batch_info) * int(batch_info["num_micro_batch"])
         return max(1, round(len(data_provider) * tokens / count / step))
 
     @staticmethod
@@ -106,7 +106,8 @@ class WindowBatcher:
         if len(packs) < count:
             buffer.put(samples)
             return None
-        order = np.lexsort((-plan.pack_tokens, [0 not in pack for pack in packs]))
+        has_newer = np.array([0 not in pack for pack in packs])
+        order = np.lexsort((-plan.pack_tokens, has_newer))
         leaving = [sorted(packs[number]) for number in order[:count].tolist()]
         gone = set().union(*leaving)
         buffer.put([sample for place, sample in enumerate(samples) if place not in gone])
