@@ -1,6 +1,7 @@
 # A few words to work here. Each sets up .venv by itself.
 PYTHON ?= python3
 VENV := .venv
+COMPAT := build/compat
 BIN := $(VENV)/bin
 EXTRAS := text,torch,fast,media,optimal,huggingface,trl,lightning,test,check
 
@@ -11,7 +12,7 @@ test test-all: export PYTHONDONTWRITEBYTECODE =
 # processes of pytest that know nothing of each other take a tenth less than two that a third one feeds (`-n 2`).
 MODELS := $(addprefix tests/,cli encode flow measure media report serve stream integrations verify test_readme.py)
 
-.PHONY: help demo test test-models test-rest test-all check release-check bench chaos mutants format clean
+.PHONY: help demo test test-models test-rest test-all check release-check compat bench chaos mutants format clean
 
 help:
 	@echo "make demo     the whole line on real text of this machine, about a minute"
@@ -19,6 +20,7 @@ help:
 	@echo "make test-all all tests: the long ones too, and properties on more cases"
 	@echo "make check    ruff and mypy, over tests as well"
 	@echo "make release-check  what would be published, installed and tried in Python 3.10 and 3.13 (PYTHONS, TAG)"
+	@echo "make compat   what runs with the newest releases of trainers, and docs/compatibility.md (TRAINERS, AGAIN)"
 	@echo "make bench    ratios beside peers and physical limits, taken in one run"
 	@echo "make chaos    long fault runs, and properties with fresh seeds"
 	@echo "make mutants  how many small changes of the code the tests see, on a sample"
@@ -52,6 +54,10 @@ check: $(VENV)/.installed
 
 release-check:
 	$(PYTHON) -m tests.release $(TAG:%=--tag %) $(PYTHONS:%=--python %)
+
+compat: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.compat --folder $(COMPAT) $(AGAIN) $(TRAINERS)
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks

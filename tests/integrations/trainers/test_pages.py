@@ -1,7 +1,6 @@
 """The code of every page in docs/trainers runs as it stands, where its trainer is installed."""
 
 import importlib
-import json
 import re
 import subprocess
 import sys
@@ -13,9 +12,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.0")
 pytest.importorskip("accelerate")
 
-from brimful import PackCollator, PackLoader, PlanSettings, open_packs, open_source, pack_dataset  # noqa: E402
+from brimful import PackCollator, PackLoader, open_packs  # noqa: E402
 from brimful.collate import Padding  # noqa: E402
 from brimful.integrations.trainers import attention  # noqa: E402
+from tests.integrations.trainers.demo_folder import make_demo_folder  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -32,26 +32,8 @@ def blocks(page):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A directory as ``brimful demo`` leaves it: ``chats.jsonl``, ``model`` and ``packs``."""
-    from transformers import AutoTokenizer
-
-    from brimful import ChatEncoder
-    from brimful.cli.demo.docstring_chats import make_chats
-    from brimful.cli.demo.toy_model import make_model, train_tokenizer
-
     here = tmp_path_factory.mktemp("pages")
-    chats = make_chats(limit=400)
-    (here / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
-    texts = [turn["content"] for chat in chats for turn in chat["messages"]]
-    make_model(train_tokenizer(texts, here / "model", vocab_size=900)).save_pretrained(here / "model")
-    encoder = ChatEncoder(AutoTokenizer.from_pretrained(here / "model"))
-    pack_dataset(
-        open_source(chats),
-        encoder,
-        here / "packs",
-        PlanSettings(capacity=2048, overflow="drop"),
-        cache_dir=here / "cache",
-    )
-    assert len(open_packs(here / "packs")) > 4
+    make_demo_folder(here)
     return here
 
 

@@ -1,0 +1,1 @@
+"""Compatibility with releases of trainers: ``make compat`` and the page that it writes."""

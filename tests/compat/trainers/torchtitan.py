@@ -1,0 +1,43 @@
+"""torchtitan: the boundaries that its attention finds in batches of the loader; its attention that isolates needs a GPU to train."""
+
+from tests.compat.trainer import Trainer
+
+TRAINER = Trainer(
+    name="torchtitan",
+    package="torchtitan",
+    page="torchtitan.md",
+    ours=(
+        "tests/integrations/trainers/test_torchtitan.py",
+        "tests/collate/test_real_libraries.py::test_torchtitan_finds_our_boundaries",
+    ),
+    needs=("triton",),
+    why_no_own="its source distribution has none that a CPU runs on packs",
+)
+
+
+def main() -> None:
+    import torch
+    from torchtitan.components.dataloader import BaseDataLoader  # type: ignore[import-not-found]
+    from torchtitan.models.common.attention import create_varlen_metadata_for_document  # type: ignore[import-not-found]
+
+    from brimful import PackedDataset
+    from brimful.integrations.trainers.torchtitan import TorchtitanLoader
+
+    class PackDataLoader(TorchtitanLoader, BaseDataLoader):
+        pass
+
+    packs = PackedDataset("packs")
+    loader = PackDataLoader(
+        packs, num_tokens_per_batch=2048, max_context_length=2048, dp_rank=0, dp_world_size=1, seed=None
+    )
+    inputs, labels = next(iter(loader))
+    starts = torch.nonzero(inputs["positions"] == 0).flatten().tolist()
+    metadata = create_varlen_metadata_for_document(inputs["positions"].view(1, -1))
+    assert metadata.cu_seq_q.tolist() == [*starts, 2048]
+    assert len(starts) > 1
+    assert labels.shape == inputs["input"].shape
+    print(f"loader only: {len(starts)} documents")
+
+
+if __name__ == "__main__":
+    main()

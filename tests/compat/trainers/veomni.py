@@ -1,0 +1,17 @@
+"""VeOmni: what its collator and its meter find in our batch; its models need a GPU to train."""
+
+from tests.compat.trainer import Trainer
+
+TRAINER = Trainer(
+    name="VeOmni",
+    package="veomni",
+    page="veomni.md",
+    ours=(
+        "tests/integrations/trainers/test_veomni.py",
+        "tests/collate/test_real_libraries.py",
+        "-k",
+        "veomni",
+    ),
+    needs=("transformers==5.9.0",),
+    why_no_step="its models train on a GPU",
+)
