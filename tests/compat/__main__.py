@@ -33,7 +33,13 @@ PAGE = ROOT / "docs" / "compatibility.md"
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(trainers.__path__))
 
-OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "disabled"}
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "WANDB_MODE": "disabled",
+    "DO_NOT_TRACK": "1",
+}
 
 
 def trainer_of(name: str) -> Trainer:
@@ -43,12 +49,15 @@ def trainer_of(name: str) -> Trainer:
     return trainer
 
 
-def run_tests(python: Path, cwd: Path, report: Path, *words: str) -> Outcome:
-    """Run pytest in an environment; count what it says."""
+def run_tests(python: Path, cwd: Path, report: Path, *words: str, variable: str = "") -> Outcome:
+    """Run pytest in an environment; count what it says. A variable is given the folder of its packages."""
     report.unlink(missing_ok=True)
     options = ("-q", "-p", "no:cacheprovider", f"--junitxml={report}", "-W", "ignore")
-    path = f"{ROOT / 'src'}:{ROOT}" if cwd == ROOT else ""
-    done = run(python, "-m", "pytest", *options, *words, cwd=cwd, variables={**OFFLINE, "PYTHONPATH": path})
+    variables = {**OFFLINE, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}" if cwd == ROOT else ""}
+    if variable:
+        (packages,) = python.parent.parent.glob("lib/python*/site-packages")
+        variables[variable] = str(packages)
+    done = run(python, "-m", "pytest", *options, *words, cwd=cwd, variables=variables)
     if not report.exists():
         return Outcome(False, first_line(done.stderr or done.stdout))
     cases = list(ElementTree.parse(report).getroot().iter("testcase"))
@@ -99,7 +108,7 @@ def run_check(check: str, name: str, record: Record, folder: Path) -> Outcome | 
     if check == "step":
         return Outcome(None, trainer.why_no_step) if trainer.why_no_step else run_step(python, name, folder)
     if check == "ours":
-        return run_tests(python, ROOT, report, *trainer.ours) if trainer.ours else None
+        return run_tests(python, ROOT, report, *trainer.ours, variable=trainer.variable) if trainer.ours else None
     if not trainer.own:
         return Outcome(None, trainer.why_no_own)
     try:

@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 
 GPU_ONLY = [
     "apex",
-    "bitsandbytes",
     "causal-conv1d",
     "cut-cross-entropy",
     "deepspeed",
@@ -130,5 +129,5 @@ def first_line(text: str) -> str:
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no message"]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit|Interrupt)\b", line)]
     line = re.sub(r"^(error:|[×x]|╰─▶)\s*", "", errors[-1] if errors else lines[0])
-    line = re.sub(r"(/[\w.+-]+){2,}/", "…/", line)
+    line = re.sub(r"(?<![\w:/])(/[\w.+-]+){2,}/", "…/", line)
     return line if len(line) <= 160 else line[:159] + "…"

@@ -67,6 +67,7 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch):
         ("Traceback\n  File x\nValueError: no\n", "ValueError: no"),
         ("error: no wheel\nhint: y", "no wheel"),
         ("cannot read /tmp/folder/x.py", "cannot read …/x.py"),
+        ("RuntimeError: see https://a.org/b/c/d.html", "RuntimeError: see https://a.org/b/c/d.html"),
         ("", "no message"),
     ],
 )

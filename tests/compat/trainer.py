@@ -22,6 +22,7 @@ class Trainer:
         ours: tests of this repository that run the trainer's own code, as pytest takes them.
         own: files or tests of the trainer's source distribution that touch packing.
         needs: further requirements of its environment.
+        variable: variable by which our tests find the packages of its environment, which they call in another process.
         why_no_step: reason if no step can run on a CPU.
         why_no_own: reason if its source distribution has no tests to run.
     """
@@ -32,6 +33,7 @@ class Trainer:
     ours: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    variable: str = ""
     why_no_step: str = ""
     why_no_own: str = "no tests in its source distribution"
 

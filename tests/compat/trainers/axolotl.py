@@ -15,7 +15,7 @@ TRAINER = Trainer(
         "-k",
         "axolotl",
     ),
-    own=("tests/test_packed_batch_sampler.py", "tests/test_packed_dataset.py", "tests/utils/test_multipack.py"),
+    needs=("triton",),
     why_no_own="its tests of packing load a tokenizer from the hub",
 )
 

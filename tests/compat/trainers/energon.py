@@ -5,6 +5,7 @@ from tests.compat.trainer import Trainer
 TRAINER = Trainer(
     name="Megatron-Energon",
     package="megatron-energon",
-    ours=("tests/integrations/export/test_energon.py", "tests/integrations/export/test_layouts.py", "-k", "energon"),
+    ours=("tests/integrations/export/test_energon.py",),
+    variable="BRIMFUL_ENERGON7",
     why_no_step="a loader, without training",
 )

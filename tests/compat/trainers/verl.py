@@ -7,7 +7,7 @@ TRAINER = Trainer(
     package="verl",
     page="verl.md",
     ours=("tests/integrations/trainers/test_verl.py", "tests/rl/compat"),
-    own=("tests/utils/test_seqlen_balancing.py", "tests/test_protocol_on_cpu.py"),
     needs=("uvicorn", "fastapi"),
     why_no_step="its workers train on a GPU",
+    why_no_own="its source distribution has none of micro-batches or fine-tuning",
 )
