@@ -11,7 +11,8 @@ HEAD = """\
 # Compatibility
 
 `make compat` installs the newest release of each trainer and the one before, each in an environment of its own, and writes this page
-from what it sees there, on a CPU{pythons}. An empty cell is a check that the trainer does not have.
+from what it sees there, on a CPU{pythons}. An empty cell is a check that the trainer does not have. A run that was stopped leaves
+checks at *not yet*, and releases that it did not come to without a row.
 
 * *page*: the code of its page in [trainers](trainers/README.md) runs as it stands.
 * *step*: one step of training with a tiny Qwen2 on packs, in the trainer's own loop, and its loss compared with the mean over the targets of
@@ -58,7 +59,9 @@ def row(record: Record, trainer: Trainer) -> str:
 
 def cell(check: str, outcome: Outcome | None) -> str:
     """Return what the table says of a check."""
-    if outcome is None or (outcome.is_right is None and not outcome.text):
+    if outcome is None:
+        return "not yet"
+    if outcome.is_right is None and not outcome.text:
         return ""
     if outcome.is_right is None:
         return "not run"

@@ -25,9 +25,9 @@ def test_a_page_says_what_passed_what_failed_and_what_was_not_run():
     text = page_of(records, TRAINERS)
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert table[2:] == [
-        "| [A](trainers/trl.md) | 1.10 | 2026-11-26 | runs | loss 2 | **failed** |  |",
+        "| [A](trainers/trl.md) | 1.10 | 2026-11-26 | runs | loss 2 | **failed** | not yet |",
         "| [A](trainers/trl.md) | 1.9 | 2026-11-26 | not installed |  |  |  |",
-        "| B | 2.10 | 2026-11-26 |  | not run |  | 5 |",
+        "| B | 2.10 | 2026-11-26 |  | not run | not yet | 5 |",
     ]
     failures, gaps, packages = (part.splitlines()[2:] for part in text.split("\n## ")[1:])
     assert failures == ["* A, our tests 1.10: 2 of 3 fail: x"]

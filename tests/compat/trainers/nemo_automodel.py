@@ -12,6 +12,5 @@ TRAINER = Trainer(
         "-k",
         "nemo_automodel",
     ),
-    own=("tests/test_greedy_knapsack_perf.py",),
     why_no_step="its attention for packs is Transformer Engine's, on a GPU",
 )

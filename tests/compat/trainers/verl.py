@@ -1,4 +1,4 @@
-"""verl: micro-batches and rows of fine-tuning by its own functions; its workers need a GPU or Ray."""
+"""verl: micro-batches and rows of fine-tuning by its own functions."""
 
 from tests.compat.trainer import Trainer
 
@@ -8,6 +8,6 @@ TRAINER = Trainer(
     page="verl.md",
     ours=("tests/integrations/trainers/test_verl.py", "tests/rl/compat"),
     needs=("uvicorn", "fastapi"),
-    why_no_step="its workers train on a GPU",
+    why_no_step="its engines were not tried on a CPU",
     why_no_own="its source distribution has none of micro-batches or fine-tuning",
 )
