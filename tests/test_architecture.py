@@ -104,7 +104,9 @@ def files_that_import(module, name=""):
 def test_every_path_and_name_exists(name):
     """A map that names a street which was renamed is worse than none."""
     tokens = quoted(page(name))
-    paths = [token for token in tokens if "/" in token or token.endswith((".py", ".arrow", ".json", ".jsonl"))]
+    paths = [
+        token for token in tokens if "/" in token or token.endswith((".py", ".arrow", ".json", ".jsonl", ".md", ".cff"))
+    ]
     paths = [token for token in paths if " " not in token]
     assert len(paths) > 10
     assert [path for path in paths if not is_there(path)] == []

@@ -21,6 +21,7 @@ SPEAKS_FLAGS = (
     "measure/pending.py",
     "doctor/config/",  # the command lines of trainers
     "integrations/trainers/ms_swift",
+    "integrations/export/packed_messages.py",  # of Megatron-LM
 )
 """The command line, what shows a command to run, and the plugins whose users set ms-swift's own flags."""
 

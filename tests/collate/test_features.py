@@ -161,7 +161,7 @@ def with_pictures(number, convert=torch.as_tensor):
     return {key: convert(value) for key, value in row.items()}
 
 
-WITHOUT_MROPE = ("megatron_bridge_legacy", "trl_tree", "art")
+WITHOUT_MROPE = ("megatron_bridge_legacy", "olmo_core", "trl_tree", "art")
 """Dialects that have no key for positions of mRoPE, and refuse them."""
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.compat import __main__ as compat
-from tests.compat.environments import first_line
+from tests.compat.environments import ROOT, first_line
 from tests.compat.page import page_of
 from tests.compat.trainer import CHECKS, Outcome, Record, Trainer
 
@@ -79,8 +79,8 @@ def test_the_line_that_says_most(text, line):
 def test_every_trainer_names_what_exists(name):
     """A renamed test or page would be reported as the fault of a trainer."""
     trainer = compat.trainer_of(name)
-    assert not trainer.page or (compat.ROOT / "docs" / "trainers" / trainer.page).exists()
+    assert not trainer.page or (ROOT / "docs" / "trainers" / trainer.page).exists()
     paths = [word.partition("::")[0] for word in trainer.ours if word.startswith("tests/")]
-    assert all((compat.ROOT / path).exists() for path in paths)
-    program = compat.ROOT / "tests" / "compat" / "trainers" / f"{name}.py"
+    assert all((ROOT / path).exists() for path in paths)
+    program = ROOT / "tests" / "compat" / "trainers" / f"{name}.py"
     assert bool(trainer.why_no_step) != ("def main()" in program.read_text(encoding="utf-8"))

@@ -54,11 +54,9 @@ from brimful.sources.settings import SourceSettings
 def export(packs: str, output: str | None, to: str | None, check: bool, **options: Any) -> None:
     """Write PACKS, a pack store, in the layout of another project.
 
-    energon is read by Megatron-Energon 5 to 8 without `energon prepare`; webdataset by webdataset;
-    huggingface (Arrow) by datasets, as load_from_disk; megatron (.bin, .idx) by Megatron-Core; bridge
-    (packed Parquet) by Megatron-Bridge; jsonl are JSON lines; olmo-core (token_ids_part_0000.npy) by
-    OLMo-core and open-instruct; megatron-sft (JSON lines of conversations) by Megatron-LM and NeMo
-    RL; packed-captions and packed-chats (ps_00000000.img000.jpg) by LLaVA-OneVision-1.5.
+    energon is read by Megatron-Energon, huggingface by `datasets` (load_from_disk), megatron by
+    Megatron-Core, bridge by Megatron-Bridge, olmo-core by OLMo-core and open-instruct, megatron-sft
+    by Megatron-LM and NeMo RL, packed-captions and packed-chats by LLaVA-OneVision.
 
     If it is killed, run the same command again to continue.
 

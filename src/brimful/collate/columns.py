@@ -28,6 +28,7 @@ _WORDS = """
     cu_seqlens_q_padded cu_seqlens_kv_padded cu_seq_lens_q cu_seq_lens_k linear_attn_cu_seq_lens_q
     tree_kv_index tree_cu_seqlens_q tree_cu_seqlens_k tree_max_seqlens token_index segment_id
     group_ids parent_ids input_pos assistant_mask weights prefix_tree q_ranges k_ranges attn_type_map
+    doc_lens label_mask max_doc_lens packed_seq_lengths
 """
 
 WORDS_OF_DIALECTS = FEATURE_KEYS | set(_WORDS.split())

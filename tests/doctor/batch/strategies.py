@@ -86,8 +86,9 @@ def made(
         # Empty segments fill fixed shapes; Megatron-Bridge has none.
         num_segments = draw(st.sampled_from((None, 20))) if dialect != "megatron_bridge" else None
         options = {"padding": Padding(to=to, segment_multiple_of=unit, num_segments=num_segments)}
-    options["mrope"] = draw(st.booleans()) and dialect != "megatron_bridge_legacy"
+    options["mrope"] = draw(st.booleans()) and dialect not in ("megatron_bridge_legacy", "olmo_core")
     options["position_start"] = draw(st.sampled_from((0, 2))) if dialect_of(dialect).any_start else 0
-    options["loss_weights"] = draw(st.sampled_from((None, "sample")))
+    # OLMo-core reads no weights.
+    options["loss_weights"] = draw(st.sampled_from((None, "sample"))) if dialect != "olmo_core" else None
     batch = PackCollator(dialect=dialect, **options)(packs)
     return Made(dialect, batch, packs, samples, targets)

@@ -66,9 +66,10 @@ def batching(request, monkeypatch):
             pytest.skip(f"LLaMA-Factory v1 cannot be imported here: {error!r}")
     else:
         module, buffer = ModuleType(NAME), Buffer
-        module.BatchingPlugin = Plugin if request.param == "stand-in" else PluginOf095
         if request.param == "stand-in":
-            module.BaseBatcher = object
+            vars(module).update(BatchingPlugin=Plugin, BaseBatcher=object)
+        else:
+            vars(module).update(BatchingPlugin=PluginOf095)
         monkeypatch.setitem(sys.modules, NAME, module)
     install()
     return SimpleNamespace(strategy=module.BatchingPlugin("dynamic_padding_free"), buffer=buffer)

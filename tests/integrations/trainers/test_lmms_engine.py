@@ -3,6 +3,7 @@
 import importlib
 import sys
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +22,11 @@ def build(request, monkeypatch):
         except Exception as error:
             pytest.skip(f"lmms-engine cannot be imported here: {error!r}")
     else:
+        registry: dict[str, Any] = {}
         module = ModuleType(name)
-        module._ONLINE_REGISTRY = {}
-        module.build_online_packer = lambda strategy, length, **options: module._ONLINE_REGISTRY[strategy](
-            length, **options
+        vars(module).update(
+            _ONLINE_REGISTRY=registry,
+            build_online_packer=lambda strategy, length, **options: registry[strategy](length, **options),
         )
         monkeypatch.setitem(sys.modules, name, module)
     install()

@@ -4,6 +4,7 @@ import importlib
 import sys
 from itertools import pairwise
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -113,12 +114,13 @@ def parallel(request, monkeypatch):
         except Exception as error:
             pytest.skip(f"veomni cannot be imported here: {error!r}")
     else:
-        for name, values in {
+        stand_ins: dict[str, dict[str, Any]] = {
             "veomni.data.dataset": {"DATASET_REGISTRY": Registry()},
             "veomni.data.data_loader": {"DATALOADER_REGISTRY": Registry()},
             "veomni.data.data_collator": {"SequenceParallelCollator": lambda: HalfOfTheRow(state.sp_rank)},
             "veomni.distributed.parallel_state": {},
-        }.items():
+        }
+        for name, values in stand_ins.items():
             module = ModuleType(name)
             vars(module).update(values)
             monkeypatch.setitem(sys.modules, name, module)

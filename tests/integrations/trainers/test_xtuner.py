@@ -68,7 +68,7 @@ def packs_class(request, monkeypatch):
     name = "xtuner.v1.datasets.preset_pack"
     if request.param == "read":
         module = ModuleType(name)
-        module.PresetPackDataset = type("PresetPackDataset", (ReadPreset,), {})
+        vars(module).update(PresetPackDataset=type("PresetPackDataset", (ReadPreset,), {}))
         monkeypatch.setitem(importlib.import_module("sys").modules, name, module)
     else:
         try:
