@@ -12,12 +12,13 @@ HEAD = """\
 
 `make compat` installs the newest release of each trainer and the one before, each in an environment of its own, and writes this page
 from what it sees there, on a CPU{pythons}. An empty cell is a check that the trainer does not have. A run that was stopped leaves
-checks at *not yet*, and releases that it did not come to without a row.
+checks at *not yet*, and releases that it did not come to without a row. The version of torch is that of our own tests, also if a trainer
+pins another, and packages for CUDA alone are left out; LLaMA-Factory's step replaces torchaudio, where it cannot be imported, by an empty module.
 
 * *page*: the code of its page in [trainers](trainers/README.md) runs as it stands.
 * *step*: one step of training with a tiny Qwen2 on packs, in the trainer's own loop, and its loss compared with the mean over the targets of
   its samples, each run alone.
-* *our tests*: tests of this repository that passed, which call the trainer's own code.
+* *our tests*: tests of this repository for the trainer that passed; some of them do not call its code.
 * *its tests*: tests of the trainer's own source distribution on packing that passed in this environment.
 
 | trainer | release | tried on | page | step | our tests | its tests |
