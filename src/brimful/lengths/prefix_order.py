@@ -156,25 +156,28 @@ def _find_by_bytes(
     # In big-endian bytes, numbers are in the order of their bytes; signs are flipped.
     has_signs = keys.dtype.kind == "i" and keys.min(initial=0) < 0
     numbers = keys ^ np.iinfo(keys.dtype).min if has_signs else keys
-    data = numbers.astype(keys.dtype.newbyteorder(">")).tobytes()
-    edges = offsets.tolist()
+    data = numbers.astype(keys.dtype.newbyteorder(">")).view(np.uint8).data
+    edges = (offsets * size).tolist()
     trees: dict[Any, list[int]] = {}
     for sample, group in enumerate(groups.tolist()):
-        begin, end = edges[sample], edges[sample] + head
+        begin, end = edges[sample], edges[sample] + head * size
         is_alone = group < 0 or end > edges[sample + 1]
-        name = sample if is_alone else (group, data[begin * size : end * size])
+        name = sample if is_alone else (group, bytes(data[begin:end]))
         trees.setdefault(name, []).append(sample)
     order: list[int] = []
     shared: list[int] = []
-    for tree in trees.values():
-        tree.sort(key=lambda sample: data[edges[sample] * size : edges[sample + 1] * size])
-        order += tree
+    for samples in trees.values():
+        texts = [bytes(data[edges[sample] : edges[sample + 1]]) for sample in samples]
+        places = sorted(range(len(texts)), key=texts.__getitem__)
+        order += [samples[place] for place in places]
         shared.append(0)
-        for sample, other in pairwise(tree):
-            a, b = edges[sample], edges[other]
-            common = min(edges[sample + 1] - a, edges[other + 1] - b)
-            # A sample that the next one continues is compared as bytes, in a fifth of the time.
-            if data[a * size : (a + common) * size] != data[b * size : (b + common) * size]:
-                common = int((keys[a : a + common] != keys[b : b + common]).argmax())
-            shared.append(common)
+        for place, next_place in pairwise(places):
+            text, next_text = texts[place], texts[next_place]
+            # Most samples of a dialogue are continued by the next: that takes one comparison.
+            if next_text.startswith(text):
+                shared.append(len(text) // size)
+            else:
+                common = min(len(text), len(next_text)) // size
+                pair = (np.frombuffer(each, keys.dtype, common) for each in (text, next_text))
+                shared.append(int(np.not_equal(*pair).argmax()))
     return np.array(order, dtype=np.int64), np.array(shared, dtype=np.int32)
