@@ -100,7 +100,7 @@ def test_samples_without_a_target_follow_the_flag(tokenizer: Path, tmp_path: Pat
     keep = ("pack", path, "-o", tmp_path / "k", *command[4:])
     assert "warning        1 sample in the packs have no target" in done(*keep, "--no-target", "keep").out
     assert (
-        "without any    1 samples: it has no turn of the assistant"
+        "without any    1 sample: it has no turn of the assistant"
         in done("inspect", tmp_path / "k" / "lengths.arrow").out
     )
 

@@ -64,7 +64,7 @@ def test_every_line_of_a_job_with_losses():
         "tokens         9,000, 3,000 a sample",
         "encoded by     tokenizers 0.21",
         "encoded by     jinja2",
-        "targets        7,399 (82.2 % of the tokens); 5,999 lost with what was dropped and cut; without any: 1 samples: "
+        "targets        7,399 (82.2 % of the tokens); 5,999 lost with what was dropped and cut; without any: 1 sample: "
         "an empty answer",
         "packs          1 of 3,000 tokens in 1 shard",
         "fill           100.00 %",

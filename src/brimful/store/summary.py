@@ -197,7 +197,7 @@ class PackSummary:
         num_lost = (ledger.targets_dropped or 0) + (ledger.targets_cut or 0)
         loss = f"; {num_lost:,} lost with what was dropped and cut" if num_lost else ""
         reasons = "; ".join(
-            f"{count:,} samples: {reason}"
+            f"{counted(count, 'sample')}: {reason}"
             for reason, count in self.table.account.no_target.most_common()
         )
         no_target = f"without any: {reasons}" if reasons else "every sample has one"

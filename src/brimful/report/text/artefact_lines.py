@@ -63,7 +63,9 @@ def describe_lengths(table: LengthTable) -> list[str]:
             f"targets        {table.targets.total:,} ({share:.1f} % of the tokens) if nothing is "
             "cut"
         )
-        lines += [f"without any    {count:,} samples: {reason}" for reason, count in no_target]
+        lines += [
+            f"without any    {counted(count, 'sample')}: {reason}" for reason, count in no_target
+        ]
         if unread:
             names = ", ".join(
                 f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in unread
