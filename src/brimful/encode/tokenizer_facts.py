@@ -175,7 +175,8 @@ def settings_of(backend: Any) -> dict[str, Any]:
     """Return the settings of a ``tokenizers`` object, without truncation and padding: encoding does
     neither.
     """
-    settings: dict[str, Any] = json.loads(backend.to_str())
+    library = fast_json_library() or json
+    settings: dict[str, Any] = library.loads(backend.to_str())
     del settings["truncation"], settings["padding"]
     return settings
 
@@ -195,7 +196,10 @@ def _written(settings: Mapping[str, Any]) -> str:
     ):
         return json.dumps(settings, ensure_ascii=False)
     model = {**model, "merges": [f"{left} {right}" for left, right in merges]}
-    return json.dumps({**settings, "model": model}, ensure_ascii=False, separators=(",", ":"))
+    settings, library = {**settings, "model": model}, fast_json_library()
+    if library is not None:
+        return str(library.dumps(settings), "utf-8")
+    return json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
 
 
 def state_path(directory: str, hub_id: str) -> str:
