@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 COMPAT := build/compat
 BIN := $(VENV)/bin
-EXTRAS := text,torch,fast,media,optimal,huggingface,trl,lightning,test,check
+EXTRAS := text,torch,fast,media,optimal,huggingface,trl,lightning,test,check,docs
 
 # Tests start Python a hundred times: all of them take compiled modules from the first.
 test test-all: export PYTHONDONTWRITEBYTECODE =
@@ -12,7 +12,10 @@ test test-all: export PYTHONDONTWRITEBYTECODE =
 # processes of pytest that know nothing of each other take a tenth less than two that a third one feeds (`-n 2`).
 MODELS := $(addprefix tests/,cli encode flow measure media report serve stream integrations verify test_readme.py)
 
-.PHONY: help demo test test-models test-rest test-all check release-check compat bench chaos mutants format clean
+# Else Material prints an advertisement of a fork.
+docs: export NO_MKDOCS_2_WARNING = true
+
+.PHONY: help demo test test-models test-rest test-all check docs release-check compat bench chaos mutants format clean
 
 help:
 	@echo "make demo     the whole line on real text of this machine, about a minute"
@@ -21,6 +24,7 @@ help:
 	@echo "make check    ruff and mypy, over tests as well"
 	@echo "make release-check  what would be published, installed and tried in Python 3.10 and 3.13 (PYTHONS, TAG)"
 	@echo "make compat   what runs with the newest releases of trainers, and docs/compatibility.md (TRAINERS, AGAIN)"
+	@echo "make docs     the site, in build/site: a dead link or an undocumented public name fails"
 	@echo "make bench    ratios beside peers and physical limits, taken in one run"
 	@echo "make chaos    long fault runs, and properties with fresh seeds"
 	@echo "make mutants  how many small changes of the code the tests see, on a sample"
@@ -47,7 +51,7 @@ test-rest: $(VENV)/.installed
 test-all: test
 	$(BIN)/python -m pytest -n 2 -m "(long or hypothesis) and not chaos" --hypothesis-profile=all
 
-check: $(VENV)/.installed
+check: $(VENV)/.installed docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -58,6 +62,9 @@ release-check:
 compat: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.compat --folder $(COMPAT) $(AGAIN) $(TRAINERS)
+
+docs: $(VENV)/.installed
+	$(BIN)/mkdocs build
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks

@@ -12,7 +12,7 @@ without their calls, of SMILE, and the questions and answers of GSM8K and GPTeac
 SGD with their calls. A thousand chats are the first of them, for which all of the time is the start. Rows without a target of the
 loss are packed, as by the other routes, and longer ones are split, as documents.
 
-Routes that are not installed are named and left out. The last table has the rows of the README.
+Routes that are not installed are named and left out. The last table has the rows of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _readme_row(title: str, outcomes: Mapping[str, Outcome]) -> str:
-    """Return the row of the README: seconds, ratios of the first job and of later ones, memory and fill of ours and TRL's."""
+    """Return the row of docs/benchmarks.md: seconds, ratios of the first job and of later ones, memory and fill of ours and TRL's."""
     first, later, trl = outcomes["brimful, first"], outcomes["brimful"], outcomes["trl"]
     return (
         f"| {title}, {later.tokens / 1e6:.1f} million tokens | {first.seconds:.1f} s | {later.seconds:.1f} s | {trl.seconds:.1f} s "

@@ -12,7 +12,6 @@ from brimful.base.arguments import option
 from brimful.cli.options import options_of
 from brimful.cli.program import _brimful
 from brimful.errors import SettingsError
-from tests.cli.options_page import PATH, page
 from tests.cli.tools import outcome
 
 COMMANDS = tuple(_brimful.list_commands(click.Context(_brimful)))
@@ -62,11 +61,6 @@ def test_the_options_of_a_first_job_are_shown() -> None:
     _, shown, _ = outcome("pack", "--help")
     for flag in ("--tokenizer", "--max-length", "--overflow", "--no-target", "--output", "--config", "--budget"):
         assert flag in shown
-
-
-def test_the_page_of_options_is_made_of_the_commands() -> None:
-    """Without it the page tells of an option that was renamed, and not of the new one."""
-    assert PATH.read_text(encoding="utf-8") == page(), "python -m tests.cli.options_page writes it"
 
 
 def test_the_groups_of_pack_in_the_order_of_the_flow() -> None:

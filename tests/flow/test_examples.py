@@ -273,7 +273,18 @@ def test_the_quickstart_runs_as_shown(demo_files) -> None:
         for line in code.splitlines() if language == "bash" else ():
             if line not in ("brimful demo -o demo", "cd demo"):  # the demo has tests of its own
                 ran.append(command(line))
-    assert ran == ["pack", "report", *["inspect"] * 4, "python", "python", "measure", "plan", "write", "python"]
+    assert ran == [
+        "python",
+        "pack",
+        "report",
+        *["inspect"] * 4,
+        "python",
+        "python",
+        "measure",
+        "plan",
+        "write",
+        "python",
+    ]
 
 
 @pytest.mark.long

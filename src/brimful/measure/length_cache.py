@@ -35,6 +35,7 @@ from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
 OnCacheMismatch: TypeAlias = Literal["error", "rebuild", "fallback"]
+"""Treatment of a file that does not fit: refuse it, measure again and replace it, or without it."""
 
 
 @dataclass(frozen=True)

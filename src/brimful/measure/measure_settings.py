@@ -28,7 +28,10 @@ from brimful.sources.augmented import Transform
 from brimful.sources.source import Source
 
 OnBadSample: TypeAlias = Literal["error", "skip"]
+"""Treatment of a row that cannot be read or encoded: stop and name it, or count and list it."""
+
 OnMismatch: TypeAlias = Literal["error", "rebuild"]
+"""Treatment of a table of other lengths under the given name: refuse it, or measure again."""
 
 BUDGETS = ("tokens", "loss_tokens")
 """Budgets that can be measured for texts: all tokens, and the targets of the loss."""

@@ -31,6 +31,8 @@ from brimful.media.feature_maker import FeatureMaker
 from brimful.media.rope_positions import RopeMedium, rope_positions, rope_rule
 from brimful.store.shards import Pack
 
+__all__ = ["MediaFeatures"]
+
 OnBadMedium = Literal["error", "no_loss"]
 """Policy for a medium that cannot be decoded: an error that names it, or training of its sample
 without loss.

@@ -17,6 +17,7 @@ from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
 from brimful.sources.reading import Reading
 
 TextUnit: TypeAlias = Literal["file", "line"]
+"""One document of a text file: the whole file, or each line."""
 
 _ROWS_FOR_DETECTION = 16
 """Number of rows at the beginning of each file from which its format is detected."""
