@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[1]
 def hook():
     pytest.importorskip("torch")
     spec = importlib.util.spec_from_file_location("hook", ROOT / "docs" / "hook.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -64,7 +66,7 @@ def test_a_public_name_without_a_docstring_is_refused(hook):
 
     def bare(): ...
 
-    module.bare = bare
+    vars(module)["bare"] = bare
     with pytest.raises(ValueError, match=r"^bare\.bare is public and has no docstring$"):
         hook.home_of(module, "bare")
 
