@@ -55,6 +55,10 @@ FIELDS = (
 """Metadata that the page of a release shows."""
 
 
+PLAN = "from brimful import plan_packs; print(plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None))"
+"""A plan, which needs no extra."""
+
+
 def notes_of(version: str) -> str:
     """Return what the changes say about a version, without its heading.
 
@@ -140,6 +144,12 @@ def blocks_of(text: str) -> list[tuple[str, str]]:
     return [(language, textwrap.dedent(code)) for _, language, code in found]
 
 
+def packages_of(text: str) -> list[str]:
+    """Return what the first `pip install` of a page installs; the checkout is `.`, with extras."""
+    (line,) = re.findall(r"^pip install (.*)$", text, flags=re.MULTILINE)[:1]
+    return [word for word in shlex.split(line, comments=True) if not word.startswith("-")]
+
+
 def imports_of(code: str) -> set[str]:
     """Return the packages that a block imports."""
     nodes = list(ast.walk(ast.parse(code)))
@@ -179,15 +189,12 @@ def try_wheel(version: str, wheel: Path, folder: Path) -> bool:
         return False
     folder.mkdir()
     commands = new_environment(python, folder / "environment", str(wheel))
-    first = next(code for language, code in blocks_of(README) if language == "python")
-    print(
-        f"python {version}: without extras {run(commands / 'python', '-c', first, cwd=folder).splitlines()[0]}",
-        flush=True,
-    )
-    (extras,) = re.findall(r"pip install .*?\[([\w,]+)\]", README)[:1]
-    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    run(commands / "python", *pip, f"{wheel}[{extras}]", cwd=folder)
-    print(f"python {version}: with {extras} {run_readme(commands, folder)}", flush=True)
+    printed = run(commands / "python", "-c", PLAN, cwd=folder).strip()
+    print(f"python {version}: without extras {printed}", flush=True)
+    install: list[str | Path] = [commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    packages = packages_of(README)
+    run(*install, *(re.sub(r"^\.", str(wheel), name) for name in packages), cwd=folder)
+    print(f"python {version}: with {' '.join(packages)} {run_readme(commands, folder)}", flush=True)
     shutil.rmtree(folder)
     return True
 

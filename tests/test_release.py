@@ -89,6 +89,11 @@ def test_the_blocks_of_the_readme_are_what_a_release_runs():
     """Without a block of each kind, the check of a release would try nothing."""
     blocks = release.blocks_of(release.README)
     assert {language for language, _ in blocks} == {"python", "bash"}
+    assert release.packages_of("a\npip install -e '.[text,torch]' accelerate  # both\n") == [
+        ".[text,torch]",
+        "accelerate",
+    ]
+    assert release.packages_of(release.README)[0].startswith(".[")
     assert release.imports_of("import torch.nn as nn\nfrom brimful.rl import plan_step\n") == {"torch", "brimful"}
 
 
