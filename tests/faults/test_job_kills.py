@@ -267,14 +267,19 @@ def survive(job: Callable[..., None], some: Samples, home: Path, whole: Whole, r
 
 
 def layouts_of(kind: str) -> list[str]:
-    """The layouts that take these packs; captions are written as chats are, and want one picture in each sample."""
+    """The layouts that take these packs.
+
+    Captions are written as chats are, and want one picture in each sample; conversations of Megatron are written as
+    JSON lines are, and want a system message in each.
+    """
     takes: dict[str, Callable[[Any], bool]] = {
         "texts": lambda layout: not layout.takes_source,
         "pairs": lambda layout: True,
         "bytes": lambda layout: layout.takes_media,
         "features": lambda layout: False,
     }
-    return [name for name, layout in LAYOUTS.items() if takes[kind](layout) and name != "packed-captions"]
+    others = ("packed-captions", "megatron-sft")
+    return [name for name, layout in LAYOUTS.items() if takes[kind](layout) and name not in others]
 
 
 @dataclass(frozen=True)
