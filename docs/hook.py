@@ -1,4 +1,4 @@
-"""Pages of the site that are made from the code: options, API, examples, the README.
+"""Pages of the site that are made from the code: options, API, examples, notebooks, the README.
 
 MkDocs calls ``on_config``, ``on_files``, ``on_page_markdown`` and ``on_post_build`` (``mkdocs.yml``).
 Pages are written for a reader of the repository too, so links lead to files of the repository, and
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -75,7 +76,7 @@ def place_of(path: str) -> str:
     if path in PLACES:
         return PLACES[path]
     if path.startswith("docs/"):
-        return path.removeprefix("docs/")
+        return path.removeprefix("docs/").replace(".ipynb", ".md")
     if path.startswith("examples/"):
         return path.replace(".py", ".md")
     return path.removeprefix("benchmarks/")
@@ -134,7 +135,7 @@ def for_the_site(text: str, page: str) -> str:
 def options_page() -> str:
     """Return the page of options: each once, in its group, with the commands that have it."""
     groups: dict[str, dict[str, list[str]]] = {}
-    for command in COMMANDS:
+    for command in sorted(COMMANDS, key=lambda command: command != "pack"):
         for parameter in command_named(command).params:
             if not isinstance(parameter, click.Option) or "--help-all" in parameter.opts:
                 continue
@@ -241,6 +242,22 @@ def example_pages() -> Iterator[tuple[str, str]]:
     yield "examples/index.md", "\n".join(index) + "\n"
 
 
+def notebook_pages() -> Iterator[tuple[str, str]]:
+    """Yield a page for each notebook: its text, its code, and what each cell printed or drew."""
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        blocks = []
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            text = "".join(cell["source"])
+            blocks.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+            for output in cell.get("outputs", ()):
+                data = output.get("data", {"text/plain": output.get("text", "")})
+                printed = "".join(data["text/plain"]).rstrip()
+                drawn = "".join(data.get("image/png", "")).replace("\n", "")
+                block = f"![{printed}](data:image/png;base64,{drawn})"
+                blocks.append(block if drawn else f"```text\n{printed}\n```")
+        yield f"notebooks/{path.stem}.md", "\n\n".join(blocks) + "\n"
+
+
 def made_pages() -> Iterator[tuple[str, str]]:
     """Yield every page that is no file of ``docs``: its path, its text."""
     for path in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
@@ -250,6 +267,7 @@ def made_pages() -> Iterator[tuple[str, str]]:
     yield "reference/options.md", options_page()
     yield from api_pages()
     yield from example_pages()
+    yield from notebook_pages()
 
 
 # ── what MkDocs calls ─────────────────────────────────────────────────────────────────────────────
@@ -275,7 +293,7 @@ def expanded(nav: Sequence[Any], pages: Sequence[str]) -> list[Any]:
                 }
             elif "*" in entry:
                 depth = entry.count("/")
-                found = (page for page in sorted(pages) if fnmatch(page, entry))
+                found = (page for page in pages if fnmatch(page, entry))
                 yield from (it for it in found if it.count("/") == depth and it not in named)
             else:
                 yield entry
@@ -286,9 +304,10 @@ def expanded(nav: Sequence[Any], pages: Sequence[str]) -> list[Any]:
 def on_config(config: Any) -> Any:
     """Put every page in its place of the navigation."""
     docs = Path(config.docs_dir)
-    pages = [path.relative_to(docs).as_posix() for path in docs.rglob("*.md")]
-    api = [f"reference/{package}.md" for package in PACKAGES]
-    config.nav = expanded(config.nav, pages + api)
+    pages = sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
+    pages += [f"reference/{package}.md" for package in PACKAGES]
+    pages += [path for path, _ in notebook_pages()]
+    config.nav = expanded(config.nav, pages)
     return config
 
 

@@ -2,7 +2,7 @@
 
     python examples/08_ms_swift_plugin.py
 
-is the same as::
+is the same as
 
     swift sft --external_plugins plugin.py --packing true --packing_length 512 --packing_strategy binpack …
 

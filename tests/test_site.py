@@ -48,6 +48,14 @@ def test_every_page_has_one_place(hook):
     assert sorted(places) == sorted(single)
 
 
+def test_notebooks_are_pages_with_what_they_printed_and_drew(hook):
+    """A reader of the site sees a notebook without running it."""
+    pages = dict(hook.notebook_pages())
+    assert len(pages) == len(list((ROOT / "docs" / "notebooks").glob("*.ipynb")))
+    assert all(page.startswith("# ") and "```python\n" in page and "```text\n" in page for page in pages.values())
+    assert "](data:image/png;base64," in pages["notebooks/images_and_two_budgets.md"]
+
+
 def test_the_page_of_options_has_every_flag(hook):
     """Without it the page tells of an option that was renamed, and not of the new one."""
     page = hook.options_page()
