@@ -52,33 +52,6 @@ _MODULE_OF = {
 }
 """Module of each public name, in the order of the flow."""
 
-_FORMER_NAMES = {
-    "brimful.sources": ("Source", "Sample"),
-    "brimful.encode": ("EncodedSample", "EncodedSamples", "Encoder", "TrainOn"),
-    "brimful.measure": ("LengthCache",),
-    "brimful.plan": ("plan_with", "Overflow", "schedule_packs", "Lookahead"),
-    "brimful.store": ("PackSummary", "check_store"),
-    "brimful.stream": ("PackingProducer", "StreamLoader", "LazyShardedDataset", "StreamDataset"),
-    "brimful.serve": ("Pack", "PackStore", "TokenBudget", "SampleCount", "Warmup"),
-    "brimful.shared": ("shared_plan", "SharedPlan", "SharedPackedDataset", "broadcast_plan"),
-    "brimful.collate": ("PackedBatch", "Normaliser", "per_sample_loss"),
-    "brimful.integrations.trainers": ("choose_attention", "evaluate_samples", "one_by_one"),
-    "brimful.integrations.export": ("check_export",),
-    "brimful.rl": (
-        "plan_step",
-        "StepPlan",
-        "plan_context_parallel",
-        "ContextParallelPlan",
-        "warm_up",
-        "SampleColumn",
-        "pack_step",
-        "restore_tokens",
-        "split_for_context_parallel",
-    ),
-    "brimful.verify": ("verify_context_parallel", "VerifyReport"),
-}
-"""Names that were here before, under the package that has them now. They warn for one release."""
-
 if TYPE_CHECKING:
     from typing import Any
 
@@ -112,14 +85,6 @@ else:
 
 
 def __getattr__(name: str) -> Any:
-    for package, names in _FORMER_NAMES.items():
-        if name in names:
-            from importlib import import_module
-            from warnings import warn
-
-            new = f"{package}.{name}"
-            warn(f"brimful.{name} is {new} now", DeprecationWarning, stacklevel=2)
-            return getattr(import_module(package), name)
     from brimful.base.optional import public_name
 
     return public_name(__name__, _MODULE_OF.get(name), name)
