@@ -1,4 +1,4 @@
-"""The loader of torchtitan: batches of one dimension and a fixed number of tokens, and a state that any rank can resume.
+"""The loader of torchtitan: batches of one shape, and a state that any rank can resume.
 
     python examples/07_torchtitan_loader.py
 
@@ -35,7 +35,7 @@ def main() -> None:
         packs = PackedDataset.from_plan(source, encoder, plan)
 
         loader = TorchtitanLoader(
-            packs, num_tokens_per_batch=512, max_context_length=512, dp_rank=1, dp_world_size=4
+            packs, seq_len=512, local_batch_size=2, dp_rank=1, dp_world_size=4
         )
         batches = iter(loader)
         for step in range(3):
@@ -45,9 +45,7 @@ def main() -> None:
         state = loader.state_dict()
         expected = next(batches)[1]
 
-        again = TorchtitanLoader(
-            packs, num_tokens_per_batch=512, max_context_length=512, dp_rank=1, dp_world_size=4
-        )
+        again = TorchtitanLoader(packs, seq_len=512, local_batch_size=2, dp_rank=1, dp_world_size=4)
         again.load_state_dict(state)
         resumed = next(iter(again))[1]
         print("resumed with the batch that comes next" if expected.equal(resumed) else "differs")

@@ -26,14 +26,13 @@ def main() -> None:
     class PackDataLoader(TorchtitanLoader, BaseDataLoader):
         pass
 
-    packs = PackedDataset("packs")
     loader = PackDataLoader(
-        packs, num_tokens_per_batch=2048, max_context_length=2048, dp_rank=0, dp_world_size=1, seed=None
+        PackedDataset("packs"), seq_len=2048, local_batch_size=2, dp_rank=0, dp_world_size=1, seed=None
     )
     inputs, labels = next(iter(loader))
-    starts = torch.nonzero(inputs["positions"] == 0).flatten().tolist()
-    metadata = create_varlen_metadata_for_document(inputs["positions"].view(1, -1))
-    assert metadata.cu_seq_q.tolist() == [*starts, 2048]
+    starts = torch.nonzero(inputs["positions"].flatten() == 0).flatten().tolist()
+    metadata = create_varlen_metadata_for_document(inputs["positions"])
+    assert metadata.cu_seq_q.tolist() == [*starts, inputs["positions"].numel()]
     assert len(starts) > 1
     assert labels.shape == inputs["input"].shape
     print(f"loader only: {len(starts)} documents")

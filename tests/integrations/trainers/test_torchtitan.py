@@ -1,4 +1,4 @@
-"""The loader contract of torchtitan: pairs, one dimension, fixed length, documents by positions, a state, no end."""
+"""The loader contract of torchtitan: pairs of one shape, documents by positions, a state, no end."""
 
 import pytest
 
@@ -26,6 +26,19 @@ def test_a_batch_is_what_the_trainer_takes():
     assert inputs["positions"].tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3, 0]
     assert labels.tolist() == [ids[1], ids[2], -100, ids[4], -100] + [-100] * 5
     assert {inputs["input"].dtype, inputs["positions"].dtype, labels.dtype} == {torch.int64}
+
+
+def test_releases_take_rows():
+    """A pack a row; rows that the end of an epoch has no pack for are padding, in documents that fit the context."""
+    packs = ToyPacks([toy_pack([3, 2]), toy_pack([4]), toy_pack([1])])
+    loader = TorchtitanLoader(packs, seq_len=6, local_batch_size=2, max_context_length=4, seed=None, repeat=False)
+    (first, labels), (last, no_labels) = loader
+    assert first["input"].tolist() == [[*packs[0].input_ids, 0], [*packs[1].input_ids, 0, 0]]
+    assert first["positions"].tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 1]]
+    assert labels.tolist()[1] == [*packs[1].input_ids[1:], -100, -100, -100]
+    assert last["positions"].tolist()[1] == [0, 1, 2, 3, 0, 1]
+    assert last["input"].shape == no_labels.shape == (2, 6)
+    assert no_labels.tolist()[1] == [-100] * 6
 
 
 def test_every_rank_has_its_part_and_no_rank_ends_first():
@@ -74,5 +87,8 @@ def test_what_does_not_fit_is_refused():
         take(TorchtitanLoader(ToyPacks([toy_pack([24])]), num_tokens_per_batch=16), 1)
     with pytest.raises(SettingsError, match="a sample has 9 tokens and max_context_length is 8"):
         take(TorchtitanLoader(ToyPacks([toy_pack([9])]), num_tokens_per_batch=16, max_context_length=8), 1)
+    for lengths in ({}, {"seq_len": 4, "num_tokens_per_batch": 4}):
+        with pytest.raises(SettingsError, match="give seq_len and local_batch_size"):
+            TorchtitanLoader(toy_packs(1), **lengths)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="at least 1"):
         TorchtitanLoader(toy_packs(1), num_tokens_per_batch=4, max_context_length=0)

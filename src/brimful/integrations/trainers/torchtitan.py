@@ -1,6 +1,4 @@
-"""torchtitan: a loader for its trainer, with one-dimensional batches of a fixed number of
-tokens.
-"""
+"""torchtitan: a loader for its trainer, with batches of a fixed shape."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,11 +18,12 @@ class TorchtitanLoader:
 
     ::
 
-        {"input": int64[T], "positions": int64[T]}, labels int64[T]     T is always num_tokens_per_batch
+        {"input": int64[B, S], "positions": int64[B, S]}, labels int64[B, S]    releases, to 0.3.0
+        {"input": int64[T], "positions": int64[T]}, labels int64[T]             its main branch
 
-    Labels are shifted within samples. torchtitan begins a document wherever ``positions`` is 0; the
-    padding at the end is a separate document, or several if it is longer than the context, so that
-    no position exceeds the RoPE table.
+    Every batch has this shape. Labels are shifted within samples. torchtitan begins a document
+    wherever ``positions`` is 0; the padding at the end of a row is a separate document, or several
+    if it is longer than the context, so that no position exceeds the RoPE table.
 
     The state is the same on all ranks: the epoch and the step in it. A state with other packs or
     another seed is refused with the differences; with another number of ranks, the run continues by
@@ -32,40 +31,53 @@ class TorchtitanLoader:
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.
-        num_tokens_per_batch: T, the tokens of one forward pass on one data-parallel rank.
-        max_context_length: the longest position plus 1; T if None.
-        packs_per_batch: packs per forward pass; n packs of capacity T / n fill a row as well as one
-            of capacity T.
+        seq_len: S, the tokens of a row.
+        local_batch_size: B, the rows of a batch, a pack in each.
+        num_tokens_per_batch: T, the tokens of a batch, in place of ``seq_len``.
+        max_context_length: the longest position plus 1; the length of a row if None.
+        packs_per_batch: packs in T; n packs of capacity T / n fill it as well as one of capacity T.
         repeat: continue with the next epoch, in another order. False: torchtitan ends the run after
             one epoch.
         **order: torchtitan's ``dp_rank`` and ``dp_world_size``, ``seed``, ``tail`` and ``costs``,
             as in ``PackLoader``.
 
     Raises:
-        SettingsError: as in ``PackLoader``.
+        SettingsError: as in ``PackLoader``, or not one of ``seq_len`` and ``num_tokens_per_batch``.
 
     >>> from brimful.testing.toys import toy_packs
-    >>> inputs, labels = next(iter(TorchtitanLoader(toy_packs(3), num_tokens_per_batch=8, max_context_length=4)))
-    >>> inputs["positions"].tolist(), labels[3:].tolist()
-    ([0, 1, 2, 3, 0, 1, 2, 3], [-100, -100, -100, -100, -100])
+    >>> inputs, labels = next(iter(TorchtitanLoader(toy_packs(3), seq_len=5, local_batch_size=2)))
+    >>> inputs["positions"].tolist(), labels[:, 3:].tolist()
+    ([[0, 1, 2, 3, 0], [0, 1, 2, 3, 0]], [[-100, -100], [-100, -100]])
     """
 
     def __init__(
         self,
         packs: FingerprintedPacks,
         *,
-        num_tokens_per_batch: int,
+        seq_len: int | None = None,
+        local_batch_size: int = 1,
+        num_tokens_per_batch: int | None = None,
         max_context_length: int | None = None,
         packs_per_batch: int = 1,
         repeat: bool = True,
         **order: Any,
     ) -> None:
-        self._context = num_tokens_per_batch if max_context_length is None else max_context_length
+        width = num_tokens_per_batch if seq_len is None else seq_len
+        if width is None or None not in (seq_len, num_tokens_per_batch):
+            raise SettingsError(
+                "give seq_len and local_batch_size, as the releases of torchtitan do, or "
+                "num_tokens_per_batch, as its main branch does"
+            )
+        self._context = width if max_context_length is None else max_context_length
         if self._context < 1:
             raise SettingsError(f"max_context_length must be at least 1 and is {self._context}")
-        self._collator = PackCollator(dialect="torchtitan", pad_to=num_tokens_per_batch)
+        self._num_rows = None if seq_len is None else local_batch_size
+        self._collator = PackCollator(dialect="torchtitan", pad_to=width)
         self._loader = PackLoader(
-            packs, self._collate, packs_per_micro_batch=packs_per_batch, **order
+            packs,
+            self._collate,
+            packs_per_micro_batch=packs_per_batch if self._num_rows is None else self._num_rows,
+            **order,
         )
         self._repeat = repeat
 
@@ -96,6 +108,23 @@ class TorchtitanLoader:
         """Do nothing; torchtitan closes every loader."""
 
     def _collate(self, packs: list[Pack]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        if self._num_rows is None:
+            ids, positions, labels = self._row(packs)
+        else:
+            rows = [self._row([pack]) for pack in packs]
+            # The end of an epoch can have fewer packs than rows, and torchtitan one shape.
+            ids, positions, labels = rows[0]
+            empty = (
+                torch.zeros_like(ids),
+                torch.arange(len(ids)) % self._context,
+                labels.new_full(labels.shape, -100),
+            )
+            rows += [empty] * (self._num_rows - len(rows))
+            ids, positions, labels = (torch.stack(column) for column in zip(*rows, strict=True))
+        # Only these keys of the dialect: the trainer passes every key but the input to the model.
+        return {"input": ids, "positions": positions}, labels
+
+    def _row(self, packs: list[Pack]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         (batch,) = self._collator.rows(packs)
         longest = int(batch.real_lengths.max())
         if longest > self._context:
@@ -111,5 +140,4 @@ class TorchtitanLoader:
         if batch.tail_length > self._context:
             positions = positions.clone()
             positions[-batch.tail_length :] %= self._context
-        # Only these keys of the dialect: the trainer passes every key but the input to the model.
-        return {"input": tensors["input"], "positions": positions}, tensors["labels"]
+        return tensors["input"], positions, tensors["labels"]
