@@ -13,6 +13,7 @@ import inspect
 import json
 import posixpath
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -22,7 +23,11 @@ import click
 
 from brimful.cli.config import _ALIASES
 from brimful.cli.program import COMMANDS, command_named
+from brimful.collate.dialects import DIALECTS, dialect_of
 from brimful.errors import MissingExtraError
+
+sys.path.insert(0, str(Path(__file__).parent))
+from docstrings import markdown_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -258,6 +263,19 @@ def notebook_pages() -> Iterator[tuple[str, str]]:
         yield f"notebooks/{path.stem}.md", "\n\n".join(blocks) + "\n"
 
 
+def keys_of_dialects() -> str:
+    """Return a section for each dialect, from the docstring of its function."""
+    sections = []
+    for name in DIALECTS:
+        text = markdown_of(inspect.getdoc(dialect_of(name).load()) or "")
+        sections += [
+            f"\n## `{name}`\n",
+            re.sub(r"^(Args|Raises):$", r"**\1**\n", text, flags=re.MULTILINE),
+            "",
+        ]
+    return "\n".join(sections)
+
+
 def made_pages() -> Iterator[tuple[str, str]]:
     """Yield every page that is no file of ``docs``: its path, its text."""
     for path in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
@@ -333,6 +351,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     title = re.search(r"^# (.*)$", markdown, flags=re.MULTILINE)
     sentence = re.split(r"(?<=[.:])\s", plain)[0].rstrip(":")
     _lines[page.file.src_uri] = (title[1] if title else page.file.src_uri, page.url, sentence)
+    if page.file.src_uri == "dialects.md":
+        markdown += keys_of_dialects()
     return for_the_site(markdown, page.file.src_uri)
 
 

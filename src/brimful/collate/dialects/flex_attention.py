@@ -28,7 +28,8 @@ def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
     A fixed T (``pad_to``) avoids recompilation. In workers of a loader use only ``document_ids``,
     and make the mask with ``block_mask_of`` on the device: a mask holds a function, which a queue
     cannot pickle. A row of trees has ``parents``, ``tree_in`` and ``tree_out`` in place of
-    ``document_ids``, and its mask is from ``tree_block_mask``.
+    ``document_ids``, and its mask is from ``tree_block_mask``. Models of Transformers take the mask as
+    ``attention_mask``.
     """
     if batch.tree is not None:
         trees = tree_tensors(batch)

@@ -27,7 +27,8 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
 
     The mask takes 64 MiB at T = 8,192, and four times as much at twice the length. Padding attends
     to padding, because an empty row of the softmax would be NaN. A row of trees has ``parents``,
-    ``tree_in`` and ``tree_out`` too.
+    ``tree_in`` and ``tree_out`` too, and a mask without windows: for Mistral or Gemma 3 take
+    ``masks_of(batch, model.config)`` of ``brimful.integrations.trainers.tree_attention``.
     """
     trees = tree_tensors(batch)
     if trees:

@@ -34,7 +34,8 @@ def to_megatron(batch: PackedBatch) -> dict[str, Any]:
     ``cu_seqlens``                              ``int32[S + 1]``, without gaps
     ``cu_seqlens_padded``                       ``int32[S + 1]``, with gaps
     ``max_seqlen``                              ``int32[1]``, of the padded lengths
-    ``packed_seq_params``                       keyword arguments of ``PackedSeqParams``
+    ``packed_seq_params``                       keyword arguments of ``PackedSeqParams``; its boundaries with gaps
+                                                are None if there are none
     ==========================================  =====================================================
 
     The padding at the end is a segment that is empty in ``cu_seqlens``. Megatron-Core's reader of
@@ -102,14 +103,16 @@ def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
     ``padding_mask``                            ``bool[1, T]``, true at padding
     ``attention_mask``                          ``None``
     ``cu_seqlens_q, cu_seqlens_kv``             ``int32[S + 1]``, without gaps
-    ``cu_seqlens_q_padded, …_kv_padded``        ``int32[S + 1]``, only with padding after segments
+    ``cu_seqlens_q_padded``                     ``int32[S + 1]``, only with padding after segments
+    ``cu_seqlens_kv_padded``                    the same
     ``max_seqlen_q, max_seqlen_kv``             0-dimensional ``int32`` in host memory
     ``total_tokens``                            Python integer, T
     ==========================================  =====================================================
 
     The padding at the end is a segment with tokens, even if the batch has gaps: Bridge refuses
     empty segments when it makes positions of images (Qwen2.5-VL, GLM-4.5V). It also refuses the
-    empty segments of ``Padding(num_segments=…)``.
+    empty segments of ``Padding(num_segments=…)``. GLM-4.5V also needs ``mm_token_type_ids``, which is
+    not made here.
     """
     longest = torch.tensor(batch.max_seqlen, dtype=torch.int32)
     positions = (
@@ -155,7 +158,8 @@ def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
     ``attention_mask``                          ``None``
     ``cu_seqlens``                              ``int32[1, S + 2]``: boundaries with gaps, then ``-1``
     ``cu_seqlens_argmin``                       ``int64[1, 1]``: index of the ``-1``
-    ``cu_seqlens_unpadded, …_argmin``           the same without gaps, only with padding after segments
+    ``cu_seqlens_unpadded``                     without gaps, then ``-1``; only with padding after segments
+    ``cu_seqlens_unpadded_argmin``              as above
     ``max_seqlen``                              ``int32[1, 1]``
     ``token_count``                             a list with the Python integer T
     ==========================================  =====================================================

@@ -34,6 +34,9 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     cache, and with a cache Transformers does not look for packed sequences in SDPA, eager and flex
     attention, so samples would attend to each other.
 
+    Kernels of causal-conv1d and Mamba take ``seq_idx`` as it is, kernels of FLA
+    ``cu_seq_lens_q.long()``.
+
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``; labels are not shifted
     ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[4, 1, T]``, text first
@@ -208,7 +211,7 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
     ``batch_num_tokens``                        Python integer: targets in this batch; sum it over ranks
     ==========================================  =====================================================
 
-    Nothing is shifted: verl rolls the labels inside its loss, sample by sample, and divides by
+    ``input_ids.values()[None]`` is the row. Nothing is shifted: verl rolls the labels inside its loss, sample by sample, and divides by
     ``batch_num_tokens``.
     """
     is_token = ~batch.padding_mask
@@ -249,7 +252,8 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
     ==========================================  =====================================================
 
     torchtitan begins a document at every position 0; the positions of the padding count from 0, so
-    it is one document.
+    it is one document: keep ``pad_to`` within the context length, or the table of RoPE ends before
+    it. ``Padding(max_seqlen=…)`` refuses such a batch.
     """
     boundaries = torch.from_numpy(batch.cu_seqlens)
     tensors: dict[str, Any] = {
@@ -279,7 +283,8 @@ def to_transformer_engine(batch: PackedBatch) -> dict[str, Any]:
     ``position_ids``                            ``int64[T]``, counted through padding; ``int64[3, T]`` with mRoPE
     ``qkv_format``                              ``"thd"``
     ``cu_seqlens_q, cu_seqlens_kv``             ``int32[S + 1]``, without gaps: 0 3 5 9
-    ``cu_seqlens_q_padded, …_kv_padded``        ``int32[S + 1]``, with gaps: 0 4 8 13
+    ``cu_seqlens_q_padded``                     ``int32[S + 1]``, with gaps: 0 4 8 13
+    ``cu_seqlens_kv_padded``                    the same
     ``max_seqlen_q, max_seqlen_kv``             Python integers, of the padded lengths
     ``pad_between_seqs``                        true if the two differ; if not, they are the same tensor
     ==========================================  =====================================================
