@@ -38,6 +38,8 @@ def fakes(monkeypatch):
         return {name: module for name, module in sys.modules.items() if name.split(".")[0] in FAKES}
 
     before = others()
+    for name in before:  # where the trainer is installed
+        del sys.modules[name]
     yield monkeypatch
     for name in others():
         del sys.modules[name]
