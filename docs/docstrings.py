@@ -6,7 +6,9 @@ from typing import Any
 
 _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n *(?=\S).*)*", re.MULTILINE)
 _LITERAL = re.compile(r"^ *::$\n|(?<=\S):(?=:$)", re.MULTILINE)
-_TABLE = re.compile(r"^( *)={4,}(  +)={4,}\n(.*?)^ *={4,}  +={4,}$", re.MULTILINE | re.DOTALL)
+_TABLE = re.compile(
+    r"^( *)(={4,}(?:  +={4,})+)\n(.*?)^ *={4,}(?:  +={4,})+$", re.MULTILINE | re.DOTALL
+)
 
 
 def markdown_of(text: str) -> str:
@@ -22,17 +24,19 @@ def markdown_of(text: str) -> str:
 
 
 def _table(match: re.Match[str]) -> str:
-    indent = match[1]
-    start = match[0].index(match[2]) + len(match[2])
-    rows: list[tuple[str, str]] = []
-    for line in match[3].splitlines():
-        key, value = line[:start].strip(), line[start:].strip()
-        if key:
-            rows.append((key, value))
+    indent, line, body = match.groups()
+    starts = [it.start() + len(indent) for it in re.finditer("=+", line)]
+    rows: list[list[str]] = []
+    for row in body.splitlines():
+        cells = [row[a:b].strip() for a, b in zip(starts, [*starts[1:], None], strict=True)]
+        if cells[0]:
+            rows.append(cells)
         else:
-            rows[-1] = (rows[-1][0], f"{rows[-1][1]} {value}")
-    lines = ["| | |", "|-|-|", *(f"| {key} | {value} |" for key, value in rows)]
-    return "\n".join(indent + line for line in lines)
+            rows[-1] = [f"{old} {new}".strip() for old, new in zip(rows[-1], cells, strict=True)]
+    blank = ["| " * len(starts) + "|", "|-" * len(starts) + "|"]
+    return "\n".join(
+        indent + line for line in [*blank, *(f"| {' | '.join(row)} |" for row in rows)]
+    )
 
 
 try:

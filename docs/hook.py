@@ -66,6 +66,9 @@ PLACES = {
 }
 """Files of the repository outside of ``docs``, and their pages."""
 
+_DOCSTRING = re.compile(r"<!-- docstring: ([\w.]+) -->.*?<!-- end -->", re.DOTALL)
+"""A place for the docstring of a module, with what a reader of the repository sees there."""
+
 _LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)((?:#[^)]*)?)\)")
 
 
@@ -353,6 +356,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     _lines[page.file.src_uri] = (title[1] if title else page.file.src_uri, page.url, sentence)
     if page.file.src_uri == "dialects.md":
         markdown += keys_of_dialects()
+    markdown = _DOCSTRING.sub(
+        lambda it: markdown_of(inspect.getdoc(importlib.import_module(it[1])) or ""), markdown
+    )
     return for_the_site(markdown, page.file.src_uri)
 
 

@@ -7,7 +7,6 @@ import functools
 import importlib
 import inspect
 import pkgutil
-import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ import brimful
 from brimful.base.wording import setting
 from brimful.errors import BrimfulError, MissingExtraError
 from brimful.measure import LengthCache
-from tests.library import ROOT
 
 NAMES = [
     "open_source", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder", "encoder_for",
@@ -68,17 +66,6 @@ def test_public_names_are_these():
     assert len(NAMES) == 24
     assert brimful.__all__ == [*NAMES, "__version__"]
     assert sorted(dir(brimful)) == sorted(brimful.__all__)
-
-
-def test_the_table_of_names_is_complete():
-    """Users find a name there, not in the code."""
-    page = (ROOT.parents[1] / "docs" / "quickstart.md").read_text(encoding="utf-8")
-    section = page.partition("## Where names are")[2].partition("## ")[0]
-    rows = dict(re.findall(r"^\| `(brimful[\w.]*)` \| (.*) \|$", section, re.MULTILINE))
-    assert {place: sorted(re.findall(r"`(\w+)`", row)) for place, row in rows.items()} == {
-        place: sorted(names) for place, names in OTHER_NAMES.items()
-    }
-    assert set(NAMES) <= set(re.findall(r"`(\w+)`", section))
 
 
 def test_type_checkers_see_the_same_names():

@@ -192,7 +192,7 @@ def test_the_picture_shows_a_plan():
 def test_the_first_block_prints_what_is_shown():
     """Output that does not match is the first thing a reader finds."""
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    code, output = blocks(QUICKSTART, "python")[0], blocks(QUICKSTART, "text")[2]
+    code, output = blocks(QUICKSTART, "python")[0], blocks(QUICKSTART, "text")[1]
     result = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120,
@@ -210,7 +210,7 @@ def test_the_summary_shown_has_the_lines_of_a_summary(demo):
     """A newcomer compares the first output with the one in the quickstart, line by line."""
     (line,) = re.findall(r"^brimful pack .*$", QUICKSTART, flags=re.MULTILINE)
     names = [line[:15].strip() for line in run_command(line).splitlines()]
-    shown = [line[:15].strip() for line in blocks(QUICKSTART, "text")[3].splitlines()]
+    shown = [line[:15].strip() for line in blocks(QUICKSTART, "text")[2].splitlines()]
     assert shown == list(dict.fromkeys(names))
 
 

@@ -1,6 +1,5 @@
 """Packed equals one by one, below 1e-5 in fp32, for the architectures that people train; and what leaks is known."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -103,13 +102,13 @@ def test_a_directory_without_a_model_is_named(tmp_path):
         load_model(str(tmp_path))
 
 
-def test_what_has_no_small_form_is_refused_by_name_and_listed_in_the_docs():
+def test_what_has_no_small_form_is_refused_by_name_and_counted_in_the_docs():
     """A list that somebody keeps in a document alone is wrong at the next release."""
     pytest.importorskip("transformers", minversion="5.20")
     text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text()
-    table = text.split("| type | why |")[1]
-    listed = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", table, flags=re.MULTILINE))
-    assert listed == WITHOUT_SMALL_FORM
+    assert (
+        f"Of the {len(CAUSAL)} causal types of Transformers 5.23, {len(CAUSAL) - len(WITHOUT_SMALL_FORM)} have" in text
+    )
     for name, reason in WITHOUT_SMALL_FORM.items():
         assert name in CAUSAL
         with pytest.raises(SettingsError, match=reason[:30]):

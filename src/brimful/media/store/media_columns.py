@@ -8,6 +8,22 @@
 ``media_digests``    binary          XXH3-128 of the bytes of each medium, 16 bytes; zeros for an unknown one
 ``media_texts``      binary          name and path of each medium in UTF-8, of ``name_bytes`` and ``path_bytes``
 ===================  ==============  =======================================================================
+
+Numbers of a medium:
+
+====================================  ==========================================================================
+``kind``                              0 image, 1 video, 2 audio
+``segment``                           number of its segment
+``start``, ``length``                 first of its tokens in the pack, and their number
+``num_tokens``                        tokens among them whose embeddings come from a tower
+``num_patches``                       patches of the vision tower
+``grid_time``, ``_height``, ``_width``  patches in time, height and width; 0 0 0 without a grid
+``num_frames``, ``num_mel_frames``    frames of a video, columns of a spectrogram
+``num_runs``                          its numbers in ``media_runs``; 0 for one run that begins at ``start``
+``name_bytes``, ``path_bytes``        bytes of name and path in ``media_texts``; no path for stored bytes
+``container``                         number of the shard whose container holds the bytes; -1 for a reference
+``offset``, ``size``                  its bytes in the container, or in the file at the path
+====================================  ==========================================================================
 """
 
 from __future__ import annotations
