@@ -75,6 +75,7 @@ def test_what_transformers_finds_in_positions(pad_to):
 
 def test_trl_collator():
     """TRL's own padding-free collator on the packed example: all keys, values and types."""
+    pytest.importorskip("trl", minversion="1.16")
     trl = real("trl.trainer.sft_trainer")
     pack, rows = pack_and_samples()
     example = trl_example(lay_out([pack], padding=Padding(to=16)))

@@ -75,6 +75,7 @@ def _by_transformers(tokenizer: Tokenizer, source: str, sample: Sample) -> tuple
 @pytest.mark.parametrize("first_seed", [0, pytest.param(1_000, marks=pytest.mark.long)])
 def test_random_templates_are_those_of_transformers(tokenizer, first_seed, request):
     """Without it a proof with a hole would fill in what a template changes, for one rare text in a million."""
+    pytest.importorskip("transformers", minversion="5.23")  # which has no release for Python 3.10
     num_templates = 1_000 if first_seed else 20
     counts = [compare(tokenizer, seed) for seed in range(first_seed, first_seed + num_templates)]
     num_compared, num_filled = map(sum, zip(*counts, strict=True))

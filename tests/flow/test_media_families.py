@@ -105,6 +105,7 @@ def internvl(small_qwen, tmp_path):
 
 def test_sounds_and_pictures_in_one_model(omni):
     """Qwen2.5-Omni's thinker: both towers get gradients, and positions in space are those that the model counts itself."""
+    pytest.importorskip("transformers", minversion="5.23")  # which has no release for Python 3.10
     packs, model, features = omni
     # Where positions are not given, the model finds media by the tokens before them: those of these packs.
     for pack in packs:

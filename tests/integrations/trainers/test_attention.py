@@ -83,6 +83,8 @@ def test_a_wish_that_can_be_met_is_met():
 )
 def test_what_is_chosen_keeps_samples_apart(name, implementation, dialect):
     """The choice is only worth something if the checks pass with it: windows, masks without positions, mRoPE."""
+    if name == "gemma2":
+        pytest.importorskip("transformers", minversion="5.23")  # which has no release for Python 3.10
     model = tiny_model(name)
     collator = collator_for(model, device="cpu", quiet=True)
     assert (model.config._attn_implementation, collator.dialect.name) == (implementation, dialect)

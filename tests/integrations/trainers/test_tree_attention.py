@@ -96,6 +96,8 @@ def test_every_sample_is_as_alone(family, name):
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss", "deepseek_v3", "phi3"])
 def test_softcaps_sinks_and_narrow_values(family):
     """Gemma 2 caps its scores, GPT-OSS has sinks, DeepSeek has values narrower than its keys."""
+    if family == "gemma2":
+        pytest.importorskip("transformers", minversion="5.23")  # which has no release for Python 3.10
     packs, samples = two_trees()
     truth, _ = alone(tiny_model(family), samples)
     model = tiny_model(family).eval()
