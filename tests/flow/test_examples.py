@@ -308,6 +308,8 @@ def test_the_page_on_formats_names_every_key_and_column(demo_files) -> None:
     """A key that the page leaves out is one that nobody else will write."""
     command("brimful pack chats.jsonl -o packs --tokenizer tokenizer --max-length 2048 --overflow drop")
     page = (EXAMPLES.parent / "docs" / "formats.md").read_text(encoding="utf-8")
+    for module in re.findall(r"<!-- docstring: ([\w.]+) -->", page):  # in their place on the site
+        page += (importlib.import_module(module).__doc__ or "").replace("``", "`")
     header = json.loads(Path("packs/stream.json").read_bytes())
     names = {
         *header,

@@ -1,4 +1,42 @@
-"""Lengths of all samples: the only thing that planning needs to know about a data set."""
+"""Lengths of all samples: the only thing that planning needs to know about a data set.
+
+Columns of the file, one row a sample:
+
+==========================  =================  =================================================================
+``tokens``                  ``int32``          length in tokens; −1 for a rejected sample
+others                      ``int32``          further budgets by name, such as ``loss_tokens`` (``brimful
+                                               measure --budget loss_tokens``)
+``targets``                 ``int32``          targets of the loss of each sample packed whole; only if key
+                                               ``targets`` is ``runs``
+``target_runs``             list of ``int32``  ``start, end, start, end, …`` of the runs of targets in each
+                                               sample; as above
+``media_states``            ``int64``          only of an encoder of media: 63 bits of XXH3-64 over ``size
+                                               mtime_ns offset size;`` of the file of each medium of the sample
+                                               ([page](media.md#which-files-lengths-are-of)); 0 for a sample
+                                               without files
+``prefix_order``            ``int64``          only with ``--share prefixes``: the samples in an order in which
+                                               the ones of a tree are neighbors, in the order of their tokens;
+                                               ``prefixes`` in the description has the ``least`` number of
+                                               tokens that are shared
+``prefix_shared``           ``int32``          tokens that sample ``prefix_order[i]`` shares with
+                                               ``prefix_order[i - 1]``; 0 where a tree begins
+``prefix_shared_<budget>``  ``int32``          how much of a budget of media lies within these tokens
+==========================  =================  =================================================================
+
+Keys of its description, JSON in the metadata of the schema:
+
+=====================  =========================================================================================
+``kind``, ``version``  ``"length_table"``, ``1``
+``budgets``            names of the columns
+``fingerprint``        of the numbers alone
+``provenance``         ``settings`` of encoder and format, ``source`` (its title), ``source_fingerprint``,
+                       ``parts`` (``[file, rows]`` of each file, in order: the origin of each sample),
+                       ``num_samples``; empty for a table of plain numbers
+``rejects``            ``[sample_id, where, reason]`` of rejected samples, at most 1,000
+``targets``            ``runs``: as in the columns; ``all``: every token but the first is a target; absent: not
+                       measured
+=====================  =========================================================================================
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,54 @@
-"""Packs of segments: what a plan says of the samples, as arrays and as questions about them."""
+"""Packs of segments: what a plan says of the samples, as arrays and as questions about them.
+
+Columns of the file, row ``i`` of pack ``i``:
+
+==============  ==============================================  ================================================
+``kind``        ``int8``                                        0: a pack; 1: the dropped samples (an optional
+                                                                row after the packs); 2: the truncated samples
+                                                                (an optional last row)
+``sample_ids``  ``large_list<int32>`` or ``large_list<int64>``  sample of each segment
+``lengths``     ``large_list<int32>``                           tokens of each segment; 0 for dropped samples;
+                                                                for truncated ones, tokens of the whole sample
+``starts``      ``large_list<int32>``                           first token of the sample in each segment; the
+                                                                column is absent if all are 0
+``parents``     ``large_list<int32>``                           only with ``--share prefixes``: the segment of
+                                                                the same pack that each segment continues,
+                                                                counted from the first; -1 for none
+==============  ==============================================  ================================================
+
+Keys of its description, JSON in the metadata of the schema:
+
+===========================  ===================================================================================
+``kind``, ``version``        ``"plan"``, and ``3`` with parents, ``2`` with a row of truncated samples,
+                             otherwise ``1``
+``num_packs``, ``capacity``  packs, and tokens
+``ledger``                   where every sample and token went; names as in ``Ledger``
+``settings``                 settings and their outcome: below
+``bound``                    lower bound of the number of packs
+``length_fingerprint``       of the lengths it was made from
+``fingerprint``              of the packs
+``truncated_fingerprint``    of the truncated samples and their lengths; only if samples were truncated
+===========================  ===================================================================================
+
+Keys of ``settings``; the first four are always present, the others only if they apply:
+
+=====================================  =========================================================================
+``algorithm``                          its full name, for every alias
+``overflow``, ``seed``, ``capacity``   as given; ``seed`` may be ``null``
+``budgets``                            limit of each budget except ``tokens``
+``alignment``                          ``segment`` and ``total``, in tokens. ``lengths`` of the plan are real
+                                       lengths: a reader rounds them up as the plan did
+``min_fill``, ``epoch``, ``max_path``  as given
+``share``                              ``prefixes``, if samples share the tokens that they begin with
+``phases``                             the recipe of ``phased``, as text that ``--phases`` takes
+``outcome``                            result of a search, in words
+``phase_reports``                      one line for each phase
+``dropped_by``                         samples that were dropped, by the budget that they exceed (the first
+                                       one), and ``group_mate_rejected``. Written with several budgets or groups
+``packs_below_min_fill``               two numbers: packs below ``min_fill`` before they were packed again, and
+                                       after; the latter are the last packs
+=====================================  =========================================================================
+"""
 
 from __future__ import annotations
 

@@ -5,12 +5,12 @@
 ``loss_mask``    binary              one bit per token, lowest bit of a byte first
 ``lengths``      list<int32>         tokens of each segment
 ``sample_ids``   list<int64>         sample of each segment
-``starts``       list<int32>         first token of the sample in each segment
+``starts``       list<int32>         first token of the sample in each segment; 0 unless it was cut
 ``parents``      list<int32>         parent of each segment, of trees: versions 5 and 6
 ``spans``        list<int32>         begins and ends of the targets of each sample, of trees
 ``span_sizes``   list<int32>         spans of each sample, of trees
 ``…``                                columns of attachments (``attachment.py``), of media five; versions 4 and 6
-``checksum``     uint64              XXH3-64 of the row, checked at every read
+``checksum``     uint64              XXH3-64 of the bytes of the columns before, in this order
 ===============  ==================  ==========================================================
 
 Packs with media are version 4: a reader that does not support media must not serve their tokens

@@ -1,4 +1,49 @@
-"""Records of the log: each commits a shard, and the last one ends the stream."""
+"""Records of the log: each commits a shard, and the last one ends the stream.
+
+A record, ``log/<12 digits>.json``, numbered from 0 without gaps:
+
+=============================  =================================================================================
+``type``                       ``"shard"``
+``seq``                        number of the shard, from 0; equal to the number of the record
+``file``                       key of the shard in the store
+``bytes``, ``xxh3_128``        its size, and XXH3-128 of its bytes
+``packs``, ``tokens``          in this shard
+``cum_packs``, ``cum_tokens``  in this and all before it; pack ``i`` is in the first shard with ``cum_packs >
+                               i``
+``producer_id``                writer of the record: host, process and a random part
+``state``                      ``null`` in a planned store; in a stream the state of its producer after the
+                               shard: below
+``media``                      only if its packs have media: below
+``batches``                    8 hexadecimal digits for each batch of 64 rows: the lower half of XXH3-64 over
+                               its ``checksum`` column, little-endian
+=============================  =================================================================================
+
+Its ``media``:
+
+=======================  =======================================================================================
+``items``                by kind (``image``, ``video``, ``audio``), the counts below
+``file``                 key of the container; absent if the shard has no new media, as are the keys below
+``bytes``, ``xxh3_128``  its size, and XXH3-128 of its bytes
+``stored``               media in it
+``features``             ``true`` if they are blocks of features instead of encoded bytes: members
+                         ``<fingerprint of the medium>.safetensors``, with ``kind``, ``medium`` (fingerprint of
+                         the encoded bytes), ``settings`` and ``xxh3_128`` in the metadata, and arrays under the
+                         names of the model's arguments
+=======================  =======================================================================================
+
+Each kind of medium in its ``items``:
+
+===================================================  ===========================================================
+``count``, ``bytes``                                 of the media in the packs of the shard; a medium in two
+                                                     packs counts twice
+``distinct``                                         contents that no earlier pack of the store has, as this
+                                                     kind: they sum to the distinct contents of the store
+``tokens``, ``patches``, ``frames``, ``mel_frames``  sums over the media
+``largest``                                          ``name`` (at most 200 characters), ``sample``, ``tokens``
+                                                     and ``patches`` of the first medium with the largest number
+                                                     of tokens
+===================================================  ===========================================================
+"""
 
 import json
 import os
