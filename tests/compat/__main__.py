@@ -20,6 +20,7 @@ import json
 import pkgutil
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -39,6 +40,7 @@ OFFLINE = {
     "CUDA_VISIBLE_DEVICES": "",
     "WANDB_MODE": "disabled",
     "DO_NOT_TRACK": "1",
+    "UNSLOTH_COMPILE_LOCATION": str(Path(tempfile.gettempdir(), "unsloth_compiled_cache")),
 }
 
 

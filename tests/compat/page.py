@@ -10,16 +10,14 @@ from tests.compat.trainer import CHECKS, Outcome, Record, Trainer
 HEAD = """\
 # Compatibility
 
-`make compat` installs the newest release of each trainer and the one before, each in an environment of its own, and writes this page
-from what it sees there, on a CPU{pythons}. An empty cell is a check that the trainer does not have. A run that was stopped leaves
-checks at *not yet*, and releases that it did not come to without a row. The version of torch is that of our own tests, also if a trainer
-pins another, and packages for CUDA alone are left out; LLaMA-Factory's step replaces torchaudio, where it cannot be imported, by an empty module.
+`make compat` installs the newest release of each trainer and the one before, each in an environment of its own, and writes this page from what it sees there, on
+a CPU{pythons}. Torch is the one of our own tests, and packages for CUDA alone are left out. An empty cell is a check that the trainer does not have.
 
 * *page*: the code of its page in [trainers](trainers/README.md) runs as it stands.
-* *step*: one step of training with a tiny Qwen2 on packs, in the trainer's own loop, and its loss compared with the mean over the targets of
-  its samples, each run alone.
+* *step*: one step of training with a tiny Qwen2 on packs, in the trainer's own loop, and its loss compared with the mean over the targets of its samples, each run
+  alone. Of NeMo AutoModel it is its collater and its loss in a loop of ours.
 * *our tests*: tests of this repository for the trainer that passed; some of them do not call its code.
-* *its tests*: tests of the trainer's own source distribution on packing that passed in this environment.
+* *its tests*: tests of the trainer's own source distribution on packing.
 
 | trainer | release | tried on | page | step | our tests | its tests |
 |---|---|---|---|---|---|---|
@@ -37,7 +35,7 @@ def page_of(records: Sequence[Record], trainers: Mapping[str, Trainer]) -> str:
     for title, lines in (
         ("What failed", notes(ordered, trainers, False)),
         ("What was not run", notes(ordered, trainers, None)),
-        ("What was installed", versions(ordered, trainers)),
+        ("With", versions(ordered, trainers)),
     ):
         text += f"\n## {title}\n\n" + ("".join(f"* {line}\n" for line in lines) or "Nothing.\n")
     return text
@@ -88,10 +86,17 @@ def notes(records: Iterable[Record], trainers: Mapping[str, Trainer], is_right: 
         if is_right is None and record.newest != record.release and record.newest not in released(records, record):
             note = f"{record.newest} is the newest release, and is not for the Python of this page"
             places.setdefault((name, note), [])
+    remarks = {} if is_right is None else dict(pair for trainer in trainers.values() for pair in named_remarks(trainer))
     return [
-        f"{name}{' ' if found else ''}{' and '.join(found)}: {plain(reason)}"
+        f"{name}{' ' if found else ''}{' and '.join(found)}: {plain(reason)}{remarks.get((name.partition(',')[0], ' and '.join(found)), '')}"
         for (name, reason), found in places.items()
     ]
+
+
+def named_remarks(trainer: Trainer) -> Iterable[tuple[tuple[str, str], str]]:
+    """Yield the remarks on a trainer by its name and release."""
+    for release, text in trainer.remarks:
+        yield (trainer.name, release), f" ({text})"
 
 
 def released(records: Iterable[Record], record: Record) -> set[str]:
@@ -99,13 +104,12 @@ def released(records: Iterable[Record], record: Record) -> set[str]:
 
 
 def versions(records: Iterable[Record], trainers: Mapping[str, Trainer]) -> list[str]:
-    """Return a line for each environment."""
-    lines = []
+    """Return a line for each set of versions, with the releases that were run with it."""
+    places: dict[str, list[str]] = {}
     for record in records:
-        parts = [f"{name} {number}" for name, number in record.versions.items() if name != "python"]
-        if parts:
-            lines.append(f"{trainers[record.trainer].name} {record.release}: {', '.join(parts)}")
-    return lines
+        parts = [f"{name} {number}" for name, number in record.versions.items() if name not in ("python", "torch")]
+        places.setdefault(", ".join(parts), []).append(f"{trainers[record.trainer].name} {record.release}")
+    return [f"{parts}: {', '.join(names)}" for parts, names in places.items() if parts]
 
 
 def plain(text: str) -> str:

@@ -8,13 +8,13 @@ from tests.compat.page import page_of
 from tests.compat.trainer import CHECKS, Outcome, Record, Trainer
 
 TRAINERS = {
-    "a": Trainer("A", "a", page="trl.md", ours=("x",), own=("y",)),
+    "a": Trainer("A", "a", page="trl.md", ours=("x",), own=("y",), remarks=(("1.10", "theirs"),)),
     "b": Trainer("B", "b", why_no_step="needs a GPU"),
 }
 
 
 def test_a_page_says_what_passed_what_failed_and_what_was_not_run():
-    versions = {"python": "3.11", "torch": "2.13.0"}
+    versions = {"python": "3.11", "torch": "2.13.0", "numpy": "2.4"}
     first = {"page": Outcome(True, "1"), "step": Outcome(True, "loss 2"), "ours": Outcome(False, "2 of 3 fail: x")}
     second = {"page": Outcome(None, ""), "step": Outcome(None, "needs a GPU"), "own": Outcome(True, "5")}
     records = [
@@ -30,13 +30,13 @@ def test_a_page_says_what_passed_what_failed_and_what_was_not_run():
         "| B | 2.10 | 2026-11-26 |  | not run | not yet | 5 |",
     ]
     failures, gaps, packages = (part.splitlines()[2:] for part in text.split("\n## ")[1:])
-    assert failures == ["* A, our tests 1.10: 2 of 3 fail: x"]
+    assert failures == ["* A, our tests 1.10: 2 of 3 fail: x (theirs)"]
     assert gaps == [
         "* A, installing 1.9: `torch<2.12`",
         "* B, step 2.10: needs a GPU",
         "* B: 3.0 is the newest release, and is not for the Python of this page",
     ]
-    assert packages == ["* A 1.10: torch 2.13.0", "* B 2.10: torch 2.13.0"]
+    assert packages == ["* numpy 2.4: A 1.10, B 2.10"]
 
 
 def test_a_killed_run_goes_on(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ class Trainer:
         variable: variable by which our tests find the packages of its environment, which they call in another process.
         why_no_step: reason if no step can run on a CPU.
         why_no_own: reason if its source distribution has no tests to run.
+        remarks: what is to be known of a failure, by release.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Trainer:
     variable: str = ""
     why_no_step: str = ""
     why_no_own: str = "no tests in its source distribution"
+    remarks: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass

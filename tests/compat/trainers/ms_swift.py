@@ -14,6 +14,7 @@ TRAINER = Trainer(
         "tests/collate/test_real_libraries.py::test_ms_swift_packing_row",
     ),
     why_no_own="its tests of packing are not in its source distribution",
+    remarks=(("4.5.3", "it asks for workers that stay without asking for workers"),),
 )
 
 PLUGIN = "from brimful.integrations.trainers.ms_swift import install\ninstall()\n"
@@ -22,7 +23,7 @@ WORDS = """
 --model model --model_type qwen2 --template chatml --dataset chats.jsonl --external_plugins plugin.py --packing true
 --packing_length 1024 --max_length 1024 --truncation_strategy delete --attn_impl sdpa --tuner_type full --torch_dtype float32
 --use_cpu true --max_steps 1 --logging_steps 1 --per_device_train_batch_size 1 --gradient_accumulation_steps 1 --output_dir out
---save_strategy no --report_to none --check_model false --dataloader_num_workers 0 --split_dataset_ratio 0
+--save_strategy no --report_to none --check_model false --dataloader_num_workers 0 --dataloader_persistent_workers false --split_dataset_ratio 0
 """
 
 

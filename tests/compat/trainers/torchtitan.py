@@ -12,6 +12,7 @@ TRAINER = Trainer(
     ),
     needs=("triton",),
     why_no_own="its source distribution has none that a CPU runs on packs",
+    remarks=(("0.2.2", "it finds documents by an end token and reads no positions"),),
 )
 
 

@@ -14,4 +14,5 @@ TRAINER = Trainer(
     ),
     needs=("transformers==5.9.0",),
     why_no_step="its models were not tried on a CPU",
+    remarks=(("0.1.11", "its batches with media have other keys"),),
 )

@@ -8,6 +8,6 @@ TRAINER = Trainer(
     page="verl.md",
     ours=("tests/integrations/trainers/test_verl.py", "tests/rl/compat"),
     needs=("uvicorn", "fastapi"),
-    why_no_step="its engines were not tried on a CPU",
+    why_no_step="it has no platform for a CPU",
     why_no_own="its source distribution has none of micro-batches or fine-tuning",
 )

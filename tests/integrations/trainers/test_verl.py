@@ -91,13 +91,13 @@ def test_an_engine_of_verl_makes_our_micro_batches(monkeypatch):
         rows, places = utils.prepare_micro_batches(tensors.get_tensordict({"input_ids": nested}, dict(settings)))
         assert [[int(row[0]) for row in micro["input_ids"].unbind()] for micro in rows] == places
         assert sorted(sample for row in places for sample in row) == list(range(64))
-        assert max(sum(lengths[sample] for sample in row) for row in places) <= 8192
         return places
 
     theirs = micro_batches()
     assert set(verl.install()) >= {"verl.utils.seqlen_balancing", "verl.workers.engine.utils"}
     ours = micro_batches()
     assert len(ours) <= len(theirs)
+    assert max(sum(lengths[sample] for sample in row) for row in ours) <= 8192, "verl 0.9.0 itself has one of 8,317"
     in_order = torch.tensor([sample for row in ours for sample in row])
     assert balancing.restore_dynamic_batch(in_order, ours).tolist() == list(range(64))
     for places in (theirs, ours):
