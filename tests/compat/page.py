@@ -11,7 +11,7 @@ HEAD = """\
 # Compatibility
 
 `make compat` installs the newest release of each trainer and the one before, each in an environment of its own, and writes this page from what it sees there, on
-a CPU{pythons}. Torch is the one of our own tests, and packages for CUDA alone are left out. An empty cell is a check that the trainer does not have.
+a CPU{pythons}. Torch is the one of our own tests, and packages for CUDA alone are left out. Empty cells are below.
 
 * *page*: the code of its page in [trainers](trainers/README.md) runs as it stands.
 * *step*: one step of training with a tiny Qwen2 on packs, in the trainer's own loop, and its loss compared with the mean over the targets of its samples, each run
@@ -19,8 +19,8 @@ a CPU{pythons}. Torch is the one of our own tests, and packages for CUDA alone a
 * *our tests*: tests of this repository for the trainer that passed; some of them do not call its code.
 * *its tests*: tests of the trainer's own source distribution on packing.
 
-| trainer | release | tried on | page | step | our tests | its tests |
-|---|---|---|---|---|---|---|
+| trainer | release | Transformers | tried on | page | step | our tests | its tests |
+|---|---|---|---|---|---|---|---|
 """
 
 TITLES = {"page": "page", "step": "step", "ours": "our tests", "own": "its tests"}
@@ -32,11 +32,7 @@ def page_of(records: Sequence[Record], trainers: Mapping[str, Trainer]) -> str:
     pythons = sorted({record.versions["python"] for record in records if "python" in record.versions})
     text = HEAD.format(pythons=f", with Python {' and '.join(pythons)}" if pythons else "")
     text += "".join(row(record, trainers[record.trainer]) for record in ordered)
-    for title, lines in (
-        ("What failed", notes(ordered, trainers, False)),
-        ("What was not run", notes(ordered, trainers, None)),
-        ("With", versions(ordered, trainers)),
-    ):
+    for title, lines in (("What failed", failures(ordered, trainers)), ("What was not run", gaps(ordered, trainers))):
         text += f"\n## {title}\n\n" + ("".join(f"* {line}\n" for line in lines) or "Nothing.\n")
     return text
 
@@ -53,63 +49,51 @@ def row(record: Record, trainer: Trainer) -> str:
         cells = ["not installed", "", "", ""]
     else:
         cells = [cell(check, record.outcomes.get(check)) for check in CHECKS]
-    return f"| {name} | {record.release} | {record.date} | {' | '.join(cells)} |\n"
+    transformers = record.versions.get("transformers", "")
+    return f"| {name} | {record.release} | {transformers} | {record.date} | {' | '.join(cells)} |\n"
 
 
 def cell(check: str, outcome: Outcome | None) -> str:
     """Return what the table says of a check."""
     if outcome is None:
         return "not yet"
-    if outcome.is_right is None and not outcome.text:
-        return ""
     if outcome.is_right is None:
-        return "not run"
+        return ""
     if not outcome.is_right:
         return "**failed**"
     return "runs" if check == "page" else outcome.text
 
 
-def notes(records: Iterable[Record], trainers: Mapping[str, Trainer], is_right: bool | None) -> list[str]:
-    """Return a line for each check that failed (False) or could not run (None), with the reason; equal reasons once."""
+def failures(records: Iterable[Record], trainers: Mapping[str, Trainer]) -> list[str]:
+    """Return a line for each release and reason: the remark on it, or else its error."""
     places: dict[tuple[str, str], list[str]] = {}
     for record in records:
-        name = trainers[record.trainer].name
-        reasons = {
-            TITLES[check]: outcome.text
-            for check, outcome in record.outcomes.items()
-            if outcome.is_right is is_right and outcome.text
-        }
-        if is_right is None and record.refusal:
-            reasons["installing"] = record.refusal
-        for title, reason in reasons.items():
-            places.setdefault((f"{name}, {title}", reason), []).append(record.release)
-        if is_right is None and record.newest != record.release and record.newest not in released(records, record):
-            note = f"{record.newest} is the newest release, and is not for the Python of this page"
-            places.setdefault((name, note), [])
-    remarks = {} if is_right is None else dict(pair for trainer in trainers.values() for pair in named_remarks(trainer))
-    return [
-        f"{name}{' ' if found else ''}{' and '.join(found)}: {plain(reason)}{remarks.get((name.partition(',')[0], ' and '.join(found)), '')}"
-        for (name, reason), found in places.items()
-    ]
+        trainer = trainers[record.trainer]
+        remarks = dict(trainer.remarks)
+        for check, outcome in record.outcomes.items():
+            if outcome.is_right is False:
+                reason = remarks.get(f"{record.release} {check}") or remarks.get(record.release) or plain(outcome.text)
+                places.setdefault((f"{trainer.name} {record.release}", reason), []).append(TITLES[check])
+    return [f"{name}, {' and '.join(checks)}: {reason}" for (name, reason), checks in places.items()]
 
 
-def named_remarks(trainer: Trainer) -> Iterable[tuple[tuple[str, str], str]]:
-    """Yield the remarks on a trainer by its name and release."""
-    for release, text in trainer.remarks:
-        yield (trainer.name, release), f" ({text})"
+def gaps(records: Sequence[Record], trainers: Mapping[str, Trainer]) -> list[str]:
+    """Return a line for each reason why something could not be run, with the trainers that it holds for."""
+    places: dict[str, dict[str, None]] = {}
 
+    def note(reason: str, name: str) -> None:
+        places.setdefault(reason, {})[name] = None
 
-def released(records: Iterable[Record], record: Record) -> set[str]:
-    return {other.release for other in records if other.trainer == record.trainer}
-
-
-def versions(records: Iterable[Record], trainers: Mapping[str, Trainer]) -> list[str]:
-    """Return a line for each set of versions, with the releases that were run with it."""
-    places: dict[str, list[str]] = {}
     for record in records:
-        parts = [f"{name} {number}" for name, number in record.versions.items() if name not in ("python", "torch")]
-        places.setdefault(", ".join(parts), []).append(f"{trainers[record.trainer].name} {record.release}")
-    return [f"{parts}: {', '.join(names)}" for parts, names in places.items() if parts]
+        name = trainers[record.trainer].name
+        if record.refusal:
+            note(f"installing: {plain(record.refusal)}", name)
+        for check, outcome in record.outcomes.items():
+            if outcome.is_right is None and outcome.text:
+                note(f"{TITLES[check]}: {plain(outcome.text)}", name)
+        if record.newest not in {other.release for other in records if other.trainer == record.trainer}:
+            note("a newer release, not for the Python of this page", f"{name} {record.newest}")
+    return [f"{reason}: {', '.join(names)}" for reason, names in places.items()]
 
 
 def plain(text: str) -> str:

@@ -25,7 +25,7 @@ class Trainer:
         variable: variable by which our tests find the packages of its environment, which they call in another process.
         why_no_step: reason if no step can run on a CPU.
         why_no_own: reason if its source distribution has no tests to run.
-        remarks: what is to be known of a failure, by release.
+        remarks: what is to be known of a failure, by release, or by release and check (``1.0 ours``).
     """
 
     name: str

@@ -14,6 +14,7 @@ TRAINER = Trainer(
         "-k",
         "nemo_automodel",
     ),
+    remarks=(("0.6.0", "it has no packing contracts"),),
 )
 
 

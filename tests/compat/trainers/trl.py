@@ -8,7 +8,10 @@ TRAINER = Trainer(
     package="trl",
     page="trl.md",
     ours=("tests/integrations/trainers/test_trl.py", "tests/collate/test_real_libraries.py::test_trl_collator"),
-    remarks=(("1.15.0", "its loss needs Triton, which PyTorch for CPUs does not have"),),
+    remarks=(
+        ("1.15.0", "its loss needs Triton, which PyTorch for CPUs does not have"),
+        ("1.15.0 ours", "its collator has fewer keys"),
+    ),
 )
 
 

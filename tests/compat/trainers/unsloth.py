@@ -8,6 +8,7 @@ TRAINER = Trainer(
     package="unsloth",
     page="unsloth.md",
     ours=("tests/collate/test_real_libraries.py", "-k", "unsloth"),
+    remarks=(("2026.10.8", "it needs a GPU"),),
 )
 
 
