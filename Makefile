@@ -15,7 +15,7 @@ MODELS := $(addprefix tests/,cli encode flow measure media report serve stream i
 # Else Material prints an advertisement of a fork.
 docs: export NO_MKDOCS_2_WARNING = true
 
-.PHONY: help demo test test-models test-rest test-all check docs release-check compat bench chaos mutants format clean
+.PHONY: help demo test test-models test-rest test-all check docs guard release-check compat bench chaos mutants format clean
 
 help:
 	@echo "make demo     the whole line on real text of this machine, about a minute"
@@ -25,6 +25,7 @@ help:
 	@echo "make release-check  what would be published, installed and tried in Python 3.10 and 3.13 (PYTHONS, TAG)"
 	@echo "make compat   what runs with the newest releases of trainers, and docs/compatibility.md (TRAINERS, AGAIN)"
 	@echo "make docs     the site, in build/site: a dead link or an undocumented public name fails"
+	@echo "make guard    fails if a stage became slow: processor time over that of a limit, in a quarter of a minute"
 	@echo "make bench    ratios beside peers and physical limits, taken in one run"
 	@echo "make chaos    long fault runs, and properties with fresh seeds"
 	@echo "make mutants  how many small changes of the code the tests see, on a sample"
@@ -65,6 +66,9 @@ compat: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/mkdocs build
+
+guard: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.guard
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks

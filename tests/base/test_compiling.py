@@ -1,5 +1,7 @@
 """Compiled where it pays, and wherever the package is installed."""
 
+import os
+import subprocess
 import sys
 import threading
 from typing import Any
@@ -106,3 +108,12 @@ def test_a_numba_that_cannot_be_imported(monkeypatch, recwarn):
         compiling.compiled_form.cache_clear()
     (warning,) = recwarn
     assert "cannot be imported (import of numba halted" in str(warning.message)
+
+
+def test_compiling_that_is_switched_off():
+    """``NUMBA_DISABLE_JIT=1``, for a debugger: its functions are then plain ones, without what is asked of them here."""
+    pytest.importorskip("numba")
+    code = "from brimful import plan_packs; print(plan_packs([3, 3, 5, 6, 1, 1] * 50_000, capacity=7).num_packs)"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert result.stdout.split() == ["150000"], result.stderr

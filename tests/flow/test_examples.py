@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from brimful import LengthTable, PackCollator, PackedDataset, PackLoader, open_packs
+from brimful import PackCollator, PackedDataset, PackLoader, open_packs
 from brimful.cli import main
 from brimful.serve import Pack
 from brimful.testing.toys import ToyPacks, toy_pack
@@ -290,7 +290,7 @@ def test_the_quickstart_runs_as_shown(demo_files) -> None:
 @pytest.mark.long
 def test_files_can_be_read_as_the_page_on_formats_shows(demo_files, capsys) -> None:
     command("brimful pack chats.jsonl -o packs --tokenizer tokenizer --max-length 2048 --overflow drop")
-    packs, table = open_packs("packs"), LengthTable.open("packs/lengths.arrow")
+    packs = open_packs("packs")
     shown = []
     for _, code in blocks("formats.md"):
         if "polars" in code and importlib.util.find_spec("polars") is None:
@@ -300,7 +300,6 @@ def test_files_can_be_read_as_the_page_on_formats_shows(demo_files, capsys) -> N
         shown.append(capsys.readouterr().out)
     text = "\n".join(shown)
     assert f"{len(packs[0])} {np.diff(packs[0].cu_seqlens).tolist()} [-100 " in text, "tokens, lengths, labels"
-    assert f"length_table ['tokens'] {table.total_tokens}" in text
     assert f"0 {packs[0].sample_ids.tolist()}" in text
 
 

@@ -175,4 +175,4 @@ def _numba() -> Any:
             stacklevel=2,
         )
         return None
-    return numba
+    return None if numba.config.DISABLE_JIT else numba  # NUMBA_DISABLE_JIT=1
