@@ -170,7 +170,7 @@ def test_the_wall_clock_is_read_where_the_page_says():
         for node in one.nodes
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "time.localtime")
     }
-    sentence = section("What is pure").partition("read the\nwall clock: ")[2]
+    sentence = section("What is pure").partition("read the wall clock: ")[2]
     assert readers == {name for name in quoted(sentence) if name.endswith(".py")}
 
 
