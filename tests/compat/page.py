@@ -11,7 +11,7 @@ HEAD = """\
 # Compatibility
 
 `make compat` installs the newest release of each trainer and the one before, each in an environment of its own, and writes this page from what it sees there, on
-a CPU{pythons}. Torch is the one of our own tests, and packages for CUDA alone are left out. Empty cells are below.
+a CPU{pythons}. Torch is the one of our own tests, and packages for CUDA alone are left out. Why a cell is empty stands below.
 
 * *page*: the code of its page in [trainers](trainers/README.md) runs as it stands.
 * *step*: one step of training with a tiny Qwen2 on packs, in the trainer's own loop, and its loss compared with the mean over the targets of its samples, each run
