@@ -81,6 +81,22 @@ def rows_of_pairs() -> list[dict[str, Any]]:
     ]
 
 
+def rows_of_chats() -> list[dict[str, Any]]:
+    return [
+        {
+            "messages": [
+                {"role": role, "content": text}
+                for role, text in (
+                    ("system", "s"),
+                    ("user", "q" * (1 + n % 4)),
+                    ("assistant", chr(97 + n % 26) * (1 + n % 5)),
+                )
+            ]
+        }
+        for n in range(32)
+    ]
+
+
 def rows_of_pictures() -> list[dict[str, Any]]:
     return [
         chat("ab" * (n % 4), *[f"p{n % 6}.png"] * (n % 3 > 0), *[f"p{n % 4}.png"] * (n % 4 == 0)) for n in range(40)
@@ -98,7 +114,7 @@ def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.fixture(scope="module")
 def samples(media_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Samples]:
-    """Texts, preferences, pictures as bytes, and pictures as features."""
+    """Texts, preferences, chats, pictures as bytes, and pictures as features."""
     home = tmp_path_factory.mktemp("samples")
     pictures = written(home / "bytes", rows_of_pictures())
     write_pictures(pictures, range(6))
@@ -110,6 +126,7 @@ def samples(media_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return {
         "texts": Samples(written(home / "texts", rows_of_texts()), toy_chat_encoder()),
         "pairs": Samples(written(home / "pairs", rows_of_pairs()), toy_chat_encoder()),
+        "chats": Samples(written(home / "chats", rows_of_chats()), toy_chat_encoder()),
         "bytes": Samples(pictures, PictureEncoder(), "bytes"),
         "features": Samples(features, encoder, "features"),
     }
@@ -269,8 +286,8 @@ def survive(job: Callable[..., None], some: Samples, home: Path, whole: Whole, r
 def layouts_of(kind: str) -> list[str]:
     """The layouts that take these packs.
 
-    Captions are written as chats are, and want one picture in each sample; conversations of Megatron are written as
-    JSON lines are, and want a system message in each.
+    Captions are written as chats are, and want one picture in each sample; conversations of Megatron want a system
+    message in each, as the chats here have.
     """
     takes: dict[str, Callable[[Any], bool]] = {
         "texts": lambda layout: not layout.takes_source,
@@ -278,6 +295,8 @@ def layouts_of(kind: str) -> list[str]:
         "bytes": lambda layout: layout.takes_media,
         "features": lambda layout: False,
     }
+    if kind == "chats":
+        return ["megatron-sft"]
     others = ("packed-captions", "megatron-sft")
     return [name for name, layout in LAYOUTS.items() if takes[kind](layout) and name not in others]
 
