@@ -37,6 +37,7 @@ def nav():
 
 def test_examples_in_the_hook(hook):
     assert doctest.testmod(hook).failed == 0
+    assert doctest.testmod(sys.modules["docstrings"]).failed == 0
 
 
 def test_every_page_has_one_place(hook):
