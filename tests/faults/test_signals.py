@@ -28,6 +28,9 @@ from tests.cli.bad_input.tools import write_rows
 from tests.store.stores import tree
 
 ROOT = Path(__file__).parents[2]
+PYTHON_STARTS = ("Could not import runpy module", "Fatal Python error: init_import_site")
+"""What Python itself says of a Ctrl-C before the first line of a program."""
+
 LINE = "stopped; what was finished is kept, run the same command to go on"
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals to process groups")
@@ -446,7 +449,7 @@ def test_signalled_at_random_moments_the_same_command_goes_on(
             delay *= 0.8
         gone.append(ended.gone)
         # Python was starting, before any line of ours, or had ended.
-        by_python = ended.code == -moment.signum or ended.err.startswith("Could not import runpy module")
+        by_python = ended.code == -moment.signum or ended.err.startswith(PYTHON_STARTS)
         early = by_python and "brimful" not in ended.err
         if not early and (ended.code, ended.err) != (128 + moment.signum, LINE + "\n"):
             wrong.append(f"{seed} {moment}: {ended}")
