@@ -46,6 +46,8 @@ def _line(row: list[str]) -> str:
 def _rows(body: str, starts: list[int]) -> list[list[str]]:
     rows: list[list[str]] = []
     for line in body.splitlines():
+        if any(line[start - 1 : start].strip() for start in starts[1:]):
+            raise ValueError(f"a cell is wider than its column: {line.strip()}")
         cells = [line[a:b].strip() for a, b in zip(starts, [*starts[1:], None], strict=True)]
         if cells[0]:
             rows.append(cells)

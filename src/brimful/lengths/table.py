@@ -12,8 +12,7 @@ others                      ``int32``          further budgets by name, such as 
                                                sample; as above
 ``media_states``            ``int64``          only of an encoder of media: 63 bits of XXH3-64 over ``size
                                                mtime_ns offset size;`` of the file of each medium of the sample
-                                               ([page](media.md#which-files-lengths-are-of)); 0 for a sample
-                                               without files
+                                               (``docs/media.md``); 0 for a sample without files
 ``prefix_order``            ``int64``          only with ``--share prefixes``: the samples in an order in which
                                                the ones of a tree are neighbors, in the order of their tokens;
                                                ``prefixes`` in the description has the ``least`` number of

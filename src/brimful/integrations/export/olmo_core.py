@@ -31,12 +31,12 @@ _COLUMNS = ("start", "end", "sample_id", "first_token", "pack")
 class OlmoCoreLayout(Layout):
     """Files for ``NumpyPackedFSLDatasetConfig`` of OLMo-core 3, one document for each segment.
 
-    ============================  ========================================================
-    ``token_ids_part_0000.npy``   ``uint32``, one after the other, without a header
-    ``labels_mask_part_0000.npy``  ``bool``: true at targets, not shifted
+    ==============================  ========================================================
+    ``token_ids_part_0000.npy``     ``uint32``, one after the other, without a header
+    ``labels_mask_part_0000.npy``   ``bool``: true at targets, not shifted
     ``token_ids_part_0000.csv.gz``  begin and end of each document, its sample, the first token
-                                  of it in the sample, and its pack
-    ============================  ========================================================
+                                    of it in the sample, and its pack
+    ==============================  ========================================================
     """
 
     name = "olmo-core"

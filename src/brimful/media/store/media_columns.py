@@ -17,7 +17,8 @@ Numbers of a medium:
 ``start``, ``length``                 first of its tokens in the pack, and their number
 ``num_tokens``                        tokens among them whose embeddings come from a tower
 ``num_patches``                       patches of the vision tower
-``grid_time``, ``_height``, ``_width``  patches in time, height and width; 0 0 0 without a grid
+``grid_time``                         patches in time; 0 without a grid, as the two below
+``grid_height``, ``grid_width``       patches in height and width
 ``num_frames``, ``num_mel_frames``    frames of a video, columns of a spectrogram
 ``num_runs``                          its numbers in ``media_runs``; 0 for one run that begins at ``start``
 ``name_bytes``, ``path_bytes``        bytes of name and path in ``media_texts``; no path for stored bytes

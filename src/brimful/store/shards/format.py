@@ -1,8 +1,8 @@
 """File format of packs: Arrow IPC in batches of 64 rows, one row per pack.
 
 ===============  ==================  ==========================================================
-``input_ids``    list<int32>         tokens
-``loss_mask``    binary              one bit per token, lowest bit of a byte first
+``input_ids``    list<int32>         tokens of all segments, one after the other; no padding
+``loss_mask``    binary              one bit per token, true for targets, lowest bit of a byte first
 ``lengths``      list<int32>         tokens of each segment
 ``sample_ids``   list<int64>         sample of each segment
 ``starts``       list<int32>         first token of the sample in each segment; 0 unless it was cut

@@ -8,11 +8,11 @@ A record, ``log/<12 digits>.json``, numbered from 0 without gaps:
 ``file``                       key of the shard in the store
 ``bytes``, ``xxh3_128``        its size, and XXH3-128 of its bytes
 ``packs``, ``tokens``          in this shard
-``cum_packs``, ``cum_tokens``  in this and all before it; pack ``i`` is in the first shard with ``cum_packs >
-                               i``
+``cum_packs``, ``cum_tokens``  in this and all before it; pack ``i`` is in the first shard with
+                               ``cum_packs > i``
 ``producer_id``                writer of the record: host, process and a random part
 ``state``                      ``null`` in a planned store; in a stream the state of its producer after the
-                               shard: below
+                               shard, whose content is private
 ``media``                      only if its packs have media: below
 ``batches``                    8 hexadecimal digits for each batch of 64 rows: the lower half of XXH3-64 over
                                its ``checksum`` column, little-endian
