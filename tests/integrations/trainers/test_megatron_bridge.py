@@ -1,5 +1,8 @@
 """Batches for ``vlm_step`` of Megatron-Bridge, by a reading of its source of August 2026: it cannot be imported without a GPU."""
 
+import importlib
+import sys
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +49,18 @@ def with_images():
     }
 
 
-def test_images_are_one_object_that_the_step_moves_to_the_device():
-    collate = BridgeCollator(PackCollator(dialect="megatron_bridge"), container=VisualInputs)
+@pytest.fixture
+def bridge(monkeypatch):
+    """The module that has Bridge's class, as far as it was read."""
+    name = "megatron"
+    for part in ("", ".bridge", ".training", ".utils", ".visual_inputs"):
+        name += part
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    vars(sys.modules[name])["GenericVisualInputs"] = VisualInputs
+
+
+def test_images_are_one_object_that_the_step_moves_to_the_device(bridge):
+    collate = BridgeCollator(PackCollator(dialect="megatron_bridge"))
     batch = collate([with_images(), with_images()], object(), enable_in_batch_packing=True, sequence_length=8)
     assert set(batch) - {"padding_mask"} <= READ
     visual = batch["visual_inputs"]
@@ -64,10 +77,6 @@ def test_texts_have_none():
 
 def test_it_stands_in_the_registry_as_the_resolver_finds_it():
     """By module and name; the registry calls ``collate(batch, processor, **settings)``."""
-    import importlib
-    import sys
-    import types
-
     sys.modules["my_packs"] = types.ModuleType("my_packs")
     try:
         sys.modules["my_packs"].collate = BridgeCollator(PackCollator(dialect="megatron_bridge"))  # type: ignore[attr-defined]
@@ -88,7 +97,7 @@ def test_what_it_cannot_pass_on_is_refused():
         "feature_attention_mask": np.ones((1, 8), dtype=np.int32),
     }
     with pytest.raises(CollateError, match="packs have audio"):
-        BridgeCollator(PackCollator(dialect="megatron_bridge"), container=VisualInputs)([audio])
+        BridgeCollator(PackCollator(dialect="megatron_bridge"))([audio])
 
 
 def test_without_megatron_bridge_it_is_named():

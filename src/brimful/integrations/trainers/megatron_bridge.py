@@ -1,6 +1,6 @@
 """Megatron-Bridge: packs with images for its step of vision-language models."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from brimful.collate.torch import PackCollator
@@ -28,9 +28,18 @@ class BridgeCollator:
     registry of collators by processor, which passes a processor and settings of its own packing.
     Both are ignored: packs are packed.
 
+    ==========================================  =====================================================
+    ``pixel_values``, ``pixel_values_videos``   ``float32[patches, …]``, as the processor makes them
+    ``image_grid_thw``, ``video_grid_thw``      ``int64[media, 3]``, in patches
+    ``second_per_grid_ts``                      ``float32[videos]``, seconds
+    ``image_sizes``                             ``int64[images, 2]``, in pixels
+    ``mm_token_type_ids``                       ``int64[1, T]``
+    ==========================================  =====================================================
+
+    Source: ``training/vlm_step.py`` and ``data/collators/registry.py`` of August 2026.
+
     Args:
         collator: a ``PackCollator`` of dialect ``megatron_bridge``, with ``media`` for images.
-        container: class of the object; Bridge's if None.
 
     Raises:
         SettingsError: a collator of another dialect.
@@ -38,21 +47,18 @@ class BridgeCollator:
         MissingExtraError: when called, without Megatron-Bridge.
 
     >>> from brimful.testing.toys import toy_pack
-    >>> collate = BridgeCollator(PackCollator(dialect="megatron_bridge"), container=dict)
+    >>> collate = BridgeCollator(PackCollator(dialect="megatron_bridge"))
     >>> collate([toy_pack([3, 2])], None, sequence_length=4096)["visual_inputs"] is None
     True
     """
 
-    def __init__(
-        self, collator: PackCollator, *, container: Callable[..., Any] | None = None
-    ) -> None:
+    def __init__(self, collator: PackCollator) -> None:
         if collator.dialect.name != "megatron_bridge":
             raise SettingsError(
                 f"the collator has dialect {collator.dialect.name}: Megatron-Bridge reads "
                 "PackCollator(dialect='megatron_bridge')"
             )
         self._collator = collator
-        self._container = container
 
     def __repr__(self) -> str:
         return f"BridgeCollator({self._collator!r})"
@@ -65,16 +71,15 @@ class BridgeCollator:
                 "its audio_lm_step"
             )
         visual = {name: batch.pop(name) for name in _VISUAL if name in batch}
-        batch["visual_inputs"] = self._make(**visual) if visual else None
+        batch["visual_inputs"] = _visual_inputs(visual) if visual else None
         return batch
 
-    def _make(self, **visual: Any) -> Any:
-        if self._container is not None:
-            return self._container(**visual)
-        try:
-            from megatron.bridge.training.utils.visual_inputs import GenericVisualInputs
-        except ImportError as error:
-            raise MissingExtraError(
-                f"BridgeCollator needs Megatron-Bridge ({error}): pip install megatron-bridge"
-            ) from error
-        return GenericVisualInputs(**visual)
+
+def _visual_inputs(visual: dict[str, Any]) -> Any:
+    try:
+        from megatron.bridge.training.utils.visual_inputs import GenericVisualInputs
+    except ImportError as error:
+        raise MissingExtraError(
+            f"BridgeCollator needs Megatron-Bridge ({error}): pip install megatron-bridge"
+        ) from error
+    return GenericVisualInputs(**visual)

@@ -15,24 +15,31 @@ from brimful.store.shards import Pack
 __all__ = ["ContractCollator"]
 
 
+_KEYS = {"input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded", "qkv_format"}
+"""Keys of dialect ``nemo_automodel`` without media, weights and columns."""
+
+
 class ContractCollator:
     """Collator of rows as AutoModel's ``neat`` packing makes them, for models without THD attention.
 
-    The keys are those of AutoModel's own ``neat_packed_collater``, which makes them: ``input_ids``,
-    ``labels`` (shifted) and ``position_ids``, ``int64[B, S]``, and by ``packed_mask_type``
+    AutoModel's own ``neat_packed_collater`` makes the keys: ``input_ids``, ``labels`` (shifted) and
+    ``position_ids``, ``int64[B, T]`` with T tokens a row, and by ``packed_mask_type``
 
     ==========================================  =====================================================
-    ``block_causal``                            ``attention_mask``, ``bool[B, 1, S, S]``, for SDPA and eager attention
-    ``document_ids``                            ``attention_mask``, ``int64[B, S]``: 1, 2, … in segments, 0 in padding
-    ``flash_varlen``                            ``cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k``
+    ``block_causal``                            ``attention_mask``, ``bool[B, 1, T, T]``, for SDPA and eager attention
+    ``document_ids``                            ``attention_mask``, ``int64[B, T]``: 1, 2, … in segments, 0 in padding
+    ``flash_varlen``                            ``cu_seq_lens_q, cu_seq_lens_k``, ``int32[S + 1]`` of S segments, and
+                                                ``max_length_q, max_length_k``, Python integers
     ==========================================  =====================================================
+
+    Source: ``PackedSequenceContract`` of NeMo AutoModel 0.7.
 
     Args:
         packed_mask_type: what the model declares; ``get_packing_capabilities`` of AutoModel tells
             it of a model, and is accepted in its place.
         requires_packed_sequence_metadata: also make ``packed_token_indices``, ``cu_seqlens`` and
             ``max_seqlen``, as models with recurrent layers declare.
-        to: S, the tokens of a row; that of the longest pack if None.
+        to: T; as many as the longest pack has if None.
         pad_token_id: token of the padding.
 
     Raises:
@@ -40,7 +47,7 @@ class ContractCollator:
         MissingExtraError: when called, without AutoModel.
 
     >>> ContractCollator("document_ids", to=4096)
-    ContractCollator(document_ids, rows of 4,096 tokens)
+    ContractCollator('document_ids')
     """
 
     def __init__(
@@ -56,14 +63,12 @@ class ContractCollator:
         self.requires_packed_sequence_metadata: bool = getattr(
             contract, "requires_packed_sequence_metadata", requires_packed_sequence_metadata
         )
-        self._to = to
         self._collator = PackCollator(
             dialect="nemo_automodel", padding=Padding(to=to), pad_token_id=pad_token_id
         )
 
     def __repr__(self) -> str:
-        rows = "" if self._to is None else f", rows of {self._to:,} tokens"
-        return f"ContractCollator({self.packed_mask_type}{rows})"
+        return f"ContractCollator({self.packed_mask_type!r})"
 
     def __call__(self, packs: Sequence[Pack]) -> dict[str, Any]:
         try:
@@ -87,7 +92,3 @@ class ContractCollator:
         rows = [{name: tensors[name][row] for name in names} for row in range(len(batches))]
         batch: dict[str, Any] = neat_packed_collater(rows, packing=self)
         return batch
-
-
-_KEYS = {"input_ids", "labels", "position_ids", "seq_lens", "seq_lens_padded", "qkv_format"}
-"""Keys of dialect ``nemo_automodel`` without media, weights and columns."""
