@@ -1,4 +1,4 @@
-"""Packing while samples arrive: how full, and how long, beside packers of other projects on the same lengths.
+"""Packing while samples arrive: how full, and how long, compared with packers of other projects on the same lengths.
 
     pip install --no-deps --target peers online-dynamic-batching lmms-engine
     PYTHONPATH=peers python benchmarks/bench_online.py

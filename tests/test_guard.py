@@ -9,7 +9,7 @@ guard = importlib.import_module("benchmarks.guard")
 
 
 def test_a_stage_over_its_bound_is_named():
-    """Also one whose time is no number."""
+    """Also one whose time is not a number."""
     ratios = {"plan": 2.4, "read": 1.7, "collate": float("nan")}
     assert guard.slow_stages(ratios, {"plan": 2.5, "read": 1.6, "collate": 2.5}) == ["read", "collate"]
     with pytest.raises(KeyError, match="new"):

@@ -15,7 +15,8 @@ a CPU{pythons}. Torch is the one of our own tests, and packages for CUDA alone a
 
 * *page*: the code of its page in [trainers](trainers/README.md) runs as it stands.
 * *step*: one step of training with a tiny Qwen2 on packs, in the trainer's own loop, and its loss compared with the mean over the targets of its samples, each run
-  alone. Of NeMo AutoModel it is its collater and its loss in a loop of ours.
+  alone. Of NeMo AutoModel it is its collater and its loss in a loop of ours; for
+  LLaMA-Factory an empty module stands for torchaudio.
 * *our tests*: tests of this repository for the trainer that passed; some of them do not call its code.
 * *its tests*: tests of the trainer's own source distribution on packing.
 
