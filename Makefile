@@ -15,7 +15,7 @@ MODELS := $(addprefix tests/,cli encode flow measure media report serve stream i
 # Else Material prints an advertisement of a fork.
 docs: export NO_MKDOCS_2_WARNING = true
 
-.PHONY: help demo test test-models test-rest test-all check docs guard release-check compat bench chaos mutants format clean
+.PHONY: help demo test test-models test-rest test-all check docs guard release-check compat bench gpu chaos mutants format clean
 
 help:
 	@echo "make demo     the whole line on real text of this machine, about a minute"
@@ -27,6 +27,7 @@ help:
 	@echo "make docs     the site, in build/site: a dead link or an undocumented public name fails"
 	@echo "make guard    fails if a stage became slow: processor time over that of a limit, in a quarter of a minute"
 	@echo "make bench    ratios beside peers and physical limits, taken in one run"
+	@echo "make gpu      what only a GPU can show, in 8 minutes, to benchmarks/results (TINY=1: on a CPU, to build)"
 	@echo "make chaos    long fault runs, and properties with fresh seeds"
 	@echo "make mutants  how many small changes of the code the tests see, on a sample"
 	@echo "make format   format the code"
@@ -72,6 +73,10 @@ guard: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks
+
+# Where there is no .venv, with the Python that has torch for the GPU: nothing is installed or downloaded.
+gpu:
+	PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(TINY:%=--tiny)
 
 chaos: $(VENV)/.installed
 	$(BIN)/python -m pytest -m chaos -o faulthandler_timeout=0
