@@ -41,24 +41,39 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "store/shards": (["store/shards"], ["store/shards", "golden", "serve/test_pack_store.py"]),
     "rl": (["rl"], ["rl"]),
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
-    "encode/fast/filling": (
-        ["encode/fast/filling.py", "encode/fast/skeleton.py", "encode/fast/opaque.py", "encode/jinja_templates.py"],
+    "plan": (
+        [f"plan/{room}" for room in ("counts", "optimal", "order", "phased", "policies", "saved", "schedule", "stream")]
+        + [f"plan/{module}.py" for module in ("algorithms", "items", "ledger", "mixed", "plan", "planner", "stages")]
+        + ["plan/vector"],
+        ["plan", "properties/test_plan_properties.py"],
+    ),
+    "trees": (
+        ["plan/trees", "collate/trees", "collate/dialects/trees.py", "integrations/trainers/tree_attention.py"],
         [
             *(
-                "encode/fast/test_filling.py",
-                "encode/fast/test_skeleton.py",
-                "encode/fast/test_opaque.py",
-                "encode/test_turns.py",
+                "plan/trees",
+                "collate/trees",
+                "collate/dialects",
+                "collate/test_trees.py",
+                "golden/test_golden_trees.py",
             ),
-            *("encode/test_jinja_templates.py", "encode/test_random_templates.py"),
+            "integrations/trainers/test_tree_attention.py",
         ],
     ),
+    "sources": (["sources"], ["sources", "cli/bad_input"]),
+    "encode": (["encode"], ["encode", "flow/test_entrance_law.py"]),
+    "measure": (["measure", "lengths"], ["measure", "lengths", "properties/test_measure_properties.py"]),
     "store": (
         ["store"],
-        [
-            *("store", "cli/test_pack.py", "flow/test_shares.py", "flow/test_media_features_kinds.py"),
-        ],
+        ["store", "cli/test_pack.py", "flow/test_shares.py", "flow/test_media_features_kinds.py"],
     ),
+    "media": (["media"], ["media", "flow/test_media.py", "flow/test_media_families.py"]),
+    "preferences": (["preferences"], ["preferences"]),
+    "integrations": (["integrations"], ["integrations"]),
+    "verify": (["verify"], ["verify", "cli/test_verify.py"]),
+    "doctor": (["doctor"], ["doctor", "cli/test_doctor.py"]),
+    "base": (["base"], ["base", "cli/test_options.py", "cli/test_option_values.py"]),
+    "shared": (["shared"], ["shared"]),
 }
 """Modules of each room, below ``src/brimful``, and the tests that have to see a change of them, below ``tests``."""
 
