@@ -64,6 +64,7 @@ def test_every_beginning_of_an_array_is_refused(data):
         (b'[\n{"a": 1}\n{"b": 2}]', "a.json:3 (sample 1): not JSON: Expecting ',' delimiter at column 1"),
         (b'[{"a": 1},\n\n   nope]', "a.json:3 (sample 1): not JSON: Expecting value at column 4"),
         (b'[{"a": nope, "long": "' + b"x" * 100 + b'"}]', "a.json:1 (sample 0): not JSON: Expecting value at column 8"),
+        (b"[%s\n\n\n nope]" % (b"1,\n" * 20), "a.json:24 (sample 20): not JSON: Expecting value at column 2"),
         (b"[1, 2] 3", "a.json:1 (sample 2): not JSON: Extra data at column 8"),
         (b"[1, ", "a.json:1 (sample 1): not JSON: Expecting value at column 5"),
         (b'["abcdef", {"b": 12', "a.json:1 (sample 1): not JSON: Expecting ',' delimiter at column 20"),
@@ -75,9 +76,10 @@ def test_every_beginning_of_an_array_is_refused(data):
         (b"", "a.json must hold a JSON array of rows"),
     ],
 )
-@pytest.mark.usefixtures("_small")
-def test_what_is_wrong_is_named_with_its_line(data, message):
-    """Without it a missing comma in a big file could not be found."""
+@pytest.mark.parametrize("chunk", [4, 1 << 20])
+def test_what_is_wrong_is_named_with_its_line(data, message, chunk, monkeypatch):
+    """Without it a missing comma in a big file could not be found, in the window that it lies in or before it."""
+    monkeypatch.setattr(json_rows, "_CHUNK", chunk)
     with pytest.raises(SourceError) as caught:
         _elements(data)
     assert str(caught.value).startswith(message)

@@ -112,6 +112,20 @@ def test_a_pickled_source_opens_in_the_same_state(put):
     )
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_beginning_of_a_file_is_known_by_the_fingerprint_of_the_shorter_one(put, monkeypatch, end):
+    """However many pieces it is read in; without it appended rows would cost the whole file again."""
+    monkeypatch.setattr("brimful.sources.lines._PIECE_BYTES", 16)
+    lines = [f'{{"text":"{"x" * length}"}}' for length in (1, 30, 5, 9, 2)]
+    whole = open_source(put("whole.jsonl", "\n".join(lines)))
+    for count in range(1, len(lines)):
+        shorter = open_source(put(f"{count}.jsonl", "\n".join(lines[:count]) + end))
+        assert whole.begins_with(count, shorter.fingerprint)
+        assert not whole.begins_with(
+            count, open_source(put("other.jsonl", "\n".join(lines[1 : count + 1]))).fingerprint
+        )
+
+
 def test_a_file_changed_under_a_pickled_source_is_refused(put):
     """Without it a worker would measure other rows under the fingerprint of the old ones."""
     path = put("a.jsonl", b'{"text":"a"}\n')

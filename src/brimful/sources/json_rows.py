@@ -224,7 +224,13 @@ def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
         try:
             text, position = text[position:] + decoder.decode(data, final=not data), 0
         except UnicodeDecodeError as error:
-            raise fault(f"invalid UTF-8 ({error.reason})") from error
+            num_valid = len(data) - len(error.object) + error.start
+            if num_valid <= 0:
+                raise fault(f"invalid UTF-8 ({error.reason})") from error
+            # Rows before the invalid bytes come first; the next window begins with these.
+            text, position = text[position:] + decoder.decode(data[:num_valid]), 0
+            data = data[num_valid:]
+            return True
         has_read = bool(data)
         data = source.read(max(_CHUNK, len(text)))
         return has_read
