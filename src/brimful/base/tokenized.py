@@ -118,16 +118,8 @@ class TokenizedSample:
         )
 
     def without_loss(self) -> "TokenizedSample":
-        """Return the same tokens without targets and media; the sample id is -1."""
-        marks = {key: np.zeros_like(values) for key, values in self.marks.items()}
-        return replace(
-            self,
-            loss_mask=self.loss_mask & False,
-            media=(),
-            placeholders={},
-            marks=marks,
-            sample_id=-1,
-        )
+        """Return the same tokens and media without targets; the sample id is -1."""
+        return replace(self, loss_mask=self.loss_mask & False, sample_id=-1)
 
 
 def read_tokenized(

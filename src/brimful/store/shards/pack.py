@@ -13,6 +13,7 @@ import numpy as np
 
 from brimful.base.attachment import BadAttachmentError, attachments_of_segment
 from brimful.base.ragged import offsets_of
+from brimful.base.tokenized_row import TARGET_MASKS
 from brimful.base.typing import (
     IGNORE_INDEX,
     CuSeqlens,
@@ -175,15 +176,13 @@ class Pack(_NoDictionary):
         )
 
     def without_loss(self) -> Pack:
-        """Return the same tokens without targets, media and samples: every id is -1. It keeps a
-        rank without a pack in step with the others.
+        """Return the same tokens and media without targets and samples: every id is -1. It keeps a
+        rank without a pack in step with the others, in the towers too.
         """
-        return Pack(
-            self.input_ids,
-            self.loss_mask & False,
-            self.cu_seqlens,
-            np.full_like(self.sample_ids, -1),
-            self.starts,
+        return replace(
+            self,
+            loss_mask=self.loss_mask & False,
+            sample_ids=np.full_like(self.sample_ids, -1),
             tree=None if self.tree is None else self.tree.without_targets(),
         )
 
@@ -417,11 +416,19 @@ class PlainPack(list[Mapping[str, Any]]):
         self.sample_ids = list(sample_ids)
 
     def without_loss(self) -> PlainPack:
-        """Return the same tokens without targets, media and samples: every id is -1."""
-        names = ("input_ids", "attention_mask")
-        rows: list[dict[str, Any]] = [
-            {name: row[name] for name in names if name in row} for row in self
+        """Return the same rows without targets and samples: every id is -1."""
+        rows = [
+            {name: value for name, value in row.items() if name not in TARGET_MASKS} for row in self
         ]
         for row in rows:
-            row["labels"] = [IGNORE_INDEX] * len(row["input_ids"])
+            labels = np.full(len(row["input_ids"]), IGNORE_INDEX)
+            # In the form of the other rows, which a collator of tensors or lists may concatenate.
+            form = row.get("labels", row["input_ids"])
+            row["labels"] = (
+                form.new_tensor(labels)
+                if hasattr(form, "new_tensor")
+                else labels
+                if isinstance(form, np.ndarray)
+                else labels.tolist()
+            )
         return PlainPack(rows, [-1] * len(rows))
