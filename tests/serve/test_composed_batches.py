@@ -592,7 +592,7 @@ def test_plain_samples_keep_their_media_positions_and_weights(indexed, batching)
                 weight = float(batch.loss_weights[begin + 1]), int(batch.source_ids[segment])
                 served[sample] = (owned.get(segment), *weight, int(batch.rope_positions[0, begin + 1]))
     assert served == {n: (float(n) if n % 3 else None, n + 1.0, n % 2, 1) for n in range(14)}
-    assert all(batch.num_loss_tokens == 0 and not batch.media for batch in batches if (batch.sample_ids < 0).any())
+    assert all(batch.num_loss_tokens == 0 and batch.media for batch in batches if (batch.sample_ids < 0).any())
     first, second = loader(), loader()
     begun = iter(first)
     for _ in range(2):
@@ -695,6 +695,23 @@ def test_a_rank_with_more_than_the_others_drops_what_waits():
     assert agree.asked == [(True, True)]
     account = loader.ledger
     assert (account.samples_in, account.samples_dropped, account.samples_packed) == (3, 3, 0)
+
+
+def test_a_rank_whose_stream_has_ended_runs_its_last_micro_batch():
+    """All of it, after a state too: a text comes first, which alone would leave the tower out, and other ranks wait."""
+
+    def loader():
+        rows = Rows([with_pictures(0), with_pictures(1)])
+        return TokenBudgetBatches(rows, SampleCount(2), agree=Agreement(answers=[True] * 3))
+
+    first, other = loader(), loader()
+    batches = iter(first)
+    whole = next(batches)
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    for filler in (next(batches), next(iter(other))):
+        assert [item.sample_id for item in filler] == [-1, -1]
+        assert [item.input_ids.tolist() for item in filler] == [item.input_ids.tolist() for item in whole]
+        assert [len(item.media) for item in filler] == [0, 1]
 
 
 def test_a_rank_whose_stream_gave_nothing_has_no_filler():

@@ -73,9 +73,9 @@ class ComposedOrder(Order):
         self._composer = composer_of(batching)
         self.step = 0
         self._num_delivered = 0  # micro-batches of this step
-        self._filler: list[
-            SampleSegment
-        ] = []  # served without loss by a rank without a micro-batch; at most one
+        # A whole micro-batch, served without loss by a rank without one: of its samples any may be
+        # the one with media.
+        self._filler: list[SampleSegment] = []
         self._first_step = 0  # first step of this epoch
         # Both belong to the step in progress, and are None between steps. A batch of None has no
         # loss.
@@ -188,7 +188,7 @@ class ComposedOrder(Order):
                 composer.drop(dropped_batch or ())
             return None
         if batches and batches[0]:
-            self._filler = batches[0][:1]
+            self._filler = batches[0]
         # Every rank gets the same number of micro-batches, also in an incomplete last step.
         if not is_full:
             substitutes = batches if self.tail is Tail.REPEAT and batches else [None]
@@ -215,7 +215,9 @@ class ComposedOrder(Order):
         )
 
     def _mark(self) -> _StepMark:
-        return _StepMark(self.feed.position(), self._composer.mark(), self._filler)
+        # Only a rank with a stream of its own serves a step that has none of its samples.
+        filler = self._filler if self._agree else []
+        return _StepMark(self.feed.position(), self._composer.mark(), filler)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position for JSON; it counts delivered batches, not batches that a consumer
@@ -244,7 +246,7 @@ class ComposedOrder(Order):
             **({} if self._own_stream is None else {_OWN_STREAM: self._own_stream}),
             **self.feed.position_to_json(mark.position, [*mark.composer.segments, *mark.filler]),
             waiting=[list(segment) for segment in mark.composer.segments],
-            filler=list(mark.filler[0]) if mark.filler else None,
+            filler=[list(segment) for segment in mark.filler],
         )
 
     @property
@@ -311,7 +313,7 @@ class ComposedOrder(Order):
                 f"{shape[0]} × {shape[1]}: save at the end of a step, or load it there"
             )
         segments = [SampleSegment(*row) for row in state["waiting"]]
-        filler = [] if state["filler"] is None else [SampleSegment(*state["filler"])]
+        filler = [SampleSegment(*row) for row in state["filler"]]
         self.feed.load(state, epoch)
         self._composer.go_to(ComposerMark(segments, BatchLedger(**state["ledger"]), state["plan"]))
         if not places and world_size * micro_batches != self.dp_world_size * self._micro_batches:
