@@ -106,6 +106,17 @@ def test_or_its_sample_is_trained_without_loss(broken, small_qwen, tmp_path):
         MediaFeatures.of_packs(packs, small_qwen, on_bad_medium="skip")  # type: ignore[arg-type]
 
 
+def test_a_fill_pack_is_not_counted(broken, small_qwen, tmp_path):
+    """Its picture is broken where its sample is trained: that is in the log once, and no sample has the number -1."""
+    packs = open_packs(broken)
+    (pack,) = (pack for pack in packs if 3 in pack.sample_ids)
+    log = tmp_path / "bad.jsonl"
+    features = MediaFeatures.of_packs(packs, small_qwen, on_bad_medium="no_loss", bad_media_log=log)
+    (batch,) = PackCollator(media=features).rows([pack.without_loss()])
+    assert (batch.no_loss, features.num_bad_media, log.exists()) == ((), 0, False)
+    assert len(batch.media[0].segments) == len(pack.media)
+
+
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_workers_make_the_batches_of_one_process(context, broken, small_qwen):
     """Forked with a processor that is loaded, and spawned without: the same tensors, a broken picture among them."""

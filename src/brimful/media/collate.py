@@ -208,7 +208,8 @@ class MediaFeatures:
             for item in items:
                 result = self._made(pack, item)
                 if result is None:
-                    no_loss.add(item.segment)
+                    if pack.sample_ids[item.segment] >= 0:
+                        no_loss.add(item.segment)
                     assert self._maker is not None, (
                         "without a processor every bad medium is an error"
                     )
@@ -260,7 +261,9 @@ class MediaFeatures:
                     f"{_place(pack, item)}: {error}; {setting('on_bad_medium', 'no_loss')} "
                     "continues without its loss"
                 ) from error
-            self._count(pack, item, str(error))
+            # A pack that fills an empty place repeats media, which count where they are trained.
+            if pack.sample_ids[item.segment] >= 0:
+                self._count(pack, item, str(error))
             return None
 
     def _count(self, pack: Pack, item: PlacedMedium, reason: str) -> None:
