@@ -252,6 +252,10 @@ def trained(folder, ranks=1):
     )
     train_on_preferences(trainer, reference_model=tiny.model(1), beta=0.3)
     trainer.train()
+    before = dict(trainer.preference_metrics)
+    empty = PreferenceCollator(PackCollator())([next(iter(tiny.packs(16, capacity=80))).without_loss()])
+    trainer.compute_loss(model, empty, num_items_in_batch=torch.tensor(1))
+    assert trainer.preference_metrics == before
     assert set(trainer.preference_metrics) == {"rewards/chosen", "rewards/rejected", "rewards/accuracies"}
     return {name: weight.detach().numpy() for name, weight in model.named_parameters()}
 

@@ -303,11 +303,12 @@ def train_on_preferences(
             loss_type=loss_type,
             label_smoothing=label_smoothing,
         )
-        trainer.preference_metrics = {
-            "rewards/chosen": float(result.chosen_rewards.mean()),
-            "rewards/rejected": float(result.rejected_rewards.mean()),
-            "rewards/accuracies": float(result.accuracy),
-        }
+        if len(result.losses):  # a pack that fills an empty place has no pairs
+            trainer.preference_metrics = {
+                "rewards/chosen": float(result.chosen_rewards.mean()),
+                "rewards/rejected": float(result.rejected_rewards.mean()),
+                "rewards/accuracies": float(result.accuracy),
+            }
         return result.losses
 
     train_with(trainer, reference_model, count_pairs, losses_of)

@@ -8,9 +8,10 @@ transformers = pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
-from brimful.integrations.trainers import evaluate_samples, one_by_one  # noqa: E402
+from brimful.integrations.trainers import evaluate_samples, one_by_one, pack_metrics  # noqa: E402
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
 from brimful.serve import Pack  # noqa: E402
+from brimful.testing.toys import toy_pack, toy_tree  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -117,6 +118,18 @@ def test_evaluation_packed_and_one_by_one(tmp_path):
     by_pack = [evaluate_samples(model, [packs[index]], PackCollator()).loss for index in range(4)]
     assert packed == pytest.approx(sum(by_pack) / 4, rel=1e-4)
     assert alone == pytest.approx(sum(losses[1].loss_by_sample.values()) / 12, rel=1e-4)
+
+
+def test_packs_that_fill_an_empty_place_have_no_samples():
+    """Without it the last step of an epoch would log samples and useful tokens that nobody trained."""
+    collator = pack_metrics._Counting(PackCollator(dialect="dense_mask", pad_to=16), None)
+    pack, tree = toy_pack([3, 2]), toy_tree([[5, 6, 7, 8], [5, 6, 7, 9, 9]])
+
+    def counts(*packs):
+        return collator(packs)[pack_metrics._COUNTS]
+
+    assert counts(pack, pack.without_loss()) == (5, 16, 3, 2, 0)
+    assert counts(tree, tree.without_loss()) == (7, 16, 7, 2, 0)  # the token before the fork is there twice
 
 
 def test_the_numbers_are_in_the_log_and_reach_those_who_report(tmp_path):

@@ -214,15 +214,20 @@ class _Counting:
         # With rows of single samples, the dialect changes the shape of the batch: its padding
         # differs.
         samples_are_rows = self._collator.dialect.row_per_sample
+        # Packs that fill the empty places of a step have no samples.
+        served = [batch.sample_ids >= 0 for batch in rows]
         counts = (
-            sum(batch.num_tokens for batch in rows),
+            sum(
+                int(batch.real_lengths[: len(is_sample)][is_sample].sum())
+                for batch, is_sample in zip(rows, served, strict=True)
+            ),
             inputs["input_ids"].numel()
             if samples_are_rows
             else sum(len(batch.input_ids) for batch in rows),
             sum(batch.num_loss_tokens for batch in rows),
             sum(
-                batch.num_segments if batch.tree is None else batch.tree.num_samples
-                for batch in rows
+                int((is_sample if batch.tree is None else is_sample[batch.tree.ends]).sum())
+                for batch, is_sample in zip(rows, served, strict=True)
             ),
             sum(len(batch.no_loss) for batch in rows),
         )
