@@ -48,6 +48,14 @@ no_ids = {"text": ["a"], "weights": torch.ones(2)}
 no_tokens = {"input_ids": torch.zeros(1, 0, dtype=torch.int64)}
 
 
+def single():
+    yield from map(collate, [[sample] for sample in SAMPLES])
+
+
+def two_of_three():
+    yield from map(collate, ([SAMPLES[0]], [SAMPLES[2]]))
+
+
 def endless():
     while True:
         yield collate()
@@ -127,6 +135,25 @@ def test_samples_are_looked_for():
     code, out, _ = outcome("doctor", *named("pair"), "--samples", f"{__name__}:SAMPLES")
     assert code == 1
     assert "2 samples of 3 are not in the batches: 1, 2" in out
+
+
+def test_samples_of_batches_that_were_not_read_are_not_missed():
+    """A loader that was read in part says nothing about the rest."""
+    given = ("doctor", *named("single"), "--samples", f"{__name__}:SAMPLES")
+    for number, text in ((1, "2 samples of 3 are not in the batches: 1, 2"), (2, "1 sample of 3 are not in the")):
+        code, out, _ = outcome(*given, "--batches", number)
+        assert code == 0, out
+        assert f"unknown  {text}" in out
+        assert "--batches" in out
+    for number in (3, 4):
+        assert "not judged" not in "\n".join(shown(*given, "--batches", number))
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_samples_of_a_loader_that_was_read_to_its_end_are_missed(number):
+    code, out, _ = outcome("doctor", *named("two_of_three"), "--samples", f"{__name__}:SAMPLES", "--batches", number)
+    assert code == 1
+    assert "WRONG: samples (seen)\n    1 sample of 3 are not in the batches: 1" in out
 
 
 def test_a_configuration_is_known_and_a_batch_is_seen(config):

@@ -19,7 +19,7 @@ from brimful.doctor.config.run_settings import RunSettings
 from brimful.doctor.report import DoctorReport
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
 
-_KEYWORDS = {"samples", "tokenizer", "num_items", "config"}
+_KEYWORDS = {"samples", "tokenizer", "num_items", "config", "is_whole"}
 """Keyword arguments of ``diagnose`` that may come with batches."""
 
 
@@ -118,13 +118,14 @@ def _diagnosed(options: Mapping[str, Any], settings: Mapping[str, Any]) -> Docto
     """
     from brimful.doctor.batch.diagnose import diagnose
 
-    with _user_code("--batch", options["batch"]):
-        value, keywords = _batches(options["batch"], options["batches"])
-    keywords = {"config": settings, **keywords}
+    samples = {}
     if options["samples"] is not None:
         with _user_code("--samples", options["samples"]):
-            samples = imported("--samples", options["samples"], "my_module:samples")
-            keywords["samples"] = samples() if callable(samples) else samples
+            value = imported("--samples", options["samples"], "my_module:samples")
+            samples["samples"] = value() if callable(value) else value
+    with _user_code("--batch", options["batch"]):
+        value, keywords = _batches(options["batch"], options["batches"], samples)
+    keywords = {"config": settings, **keywords}
     if options["tokenizer"] is not None:
         from brimful.encode.tokenizer import Tokenizer
 
@@ -132,13 +133,14 @@ def _diagnosed(options: Mapping[str, Any], settings: Mapping[str, Any]) -> Docto
     return diagnose(value, **keywords)
 
 
-def _batches(name: str, number: int) -> tuple[Any, dict[str, Any]]:
-    """Return a batch, or the first ones of a loader, and keyword arguments that came with it.
+def _batches(name: str, number: int, samples: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a batch, or the first ones of a loader, and keyword arguments of ``diagnose``.
 
     Args:
         name: of a batch, a list of batches, a loader, or a function that returns one of these, or
             one of these and keyword arguments of ``diagnose``.
-        number: batches of a loader to read.
+        number: batches of a loader to read, and one more if it matters whether that is its end.
+        samples: keyword arguments of the caller, which win.
     """
     value = imported("--batch", name, "my_module:loader")
     if callable(value) and not hasattr(value, "__iter__"):
@@ -146,8 +148,12 @@ def _batches(name: str, number: int) -> tuple[Any, dict[str, Any]]:
     keywords: dict[str, Any] = {}
     if isinstance(value, tuple) and len(value) == 2 and _are_keywords(value[1]):
         value, keywords = value
+    keywords = {"is_whole": True, **keywords, **samples}
     if isinstance(value, Iterable) and not _is_value(value):
-        value = list(islice(value, number))
+        iterator = iter(value)
+        value = list(islice(iterator, number))
+        if "samples" in keywords:
+            keywords["is_whole"] &= next(iterator, None) is None
     if isinstance(value, list) and not value:
         raise SettingsError(f"--batch {name} has no batches")
     return value, keywords

@@ -220,7 +220,7 @@ CASES = {
         "1 sample of 2 are not in the batches: 1",
         one_row(SAMPLES[:1]),
         packed(),
-        {"samples": SAMPLES},
+        {"samples": SAMPLES, "is_whole": True},
     ),
     "sample twice": Case(
         "samples_repeated",

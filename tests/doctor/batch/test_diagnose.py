@@ -31,7 +31,7 @@ def alone(case):
 @given(case=made())
 def test_no_batch_of_the_project_is_accused(case):
     """A tool that accuses right runs is not asked twice."""
-    report = diagnose(case.batch, samples=alone(case), num_items=sum(map(sum, case.targets)))
+    report = diagnose(case.batch, samples=alone(case), num_items=sum(map(sum, case.targets)), is_whole=True)
     assert report.ok, str(report)
     assert all(line.evidence.value in ("seen", "unknown") for line in report.lines)
 
@@ -114,7 +114,9 @@ def padded(samples, side, extra, kind):
 def test_padded_rows_are_not_accused(samples, side, extra, kind, left_out):
     """Positions in the padding of the left are 1, as generation of Transformers writes them."""
     batch = padded(samples, side, extra, kind)
-    report = diagnose({key: value for key, value in batch.items() if key not in left_out}, samples=samples)
+    report = diagnose(
+        {key: value for key, value in batch.items() if key not in left_out}, samples=samples, is_whole=True
+    )
     assert report.ok, str(report)
 
 
@@ -154,7 +156,7 @@ def test_rows_of_any_types_and_words_are_not_accused(samples, kind, is_shifted, 
         batch[words] = told
     if is_numpy:
         batch = {key: value.numpy() for key, value in batch.items()}
-    report = diagnose(batch, samples=samples)
+    report = diagnose(batch, samples=samples, is_whole=True)
     assert report.ok, str(report)
 
 
@@ -187,9 +189,9 @@ def test_equal_tokens_at_the_end_of_a_sample_are_not_padding_where_a_mask_marks_
     """The two newlines or ends of a sample would be missing from it."""
     mask = [[0, 1, 1, 1], [1, 1, 1, 1]]
     batch = {"input_ids": [[0, 5, 6, 7], [5, 6, 2, 2]], "attention_mask": mask}
-    assert diagnose(batch, samples=[[5, 6, 7], [5, 6, 2, 2]]).ok
-    assert diagnose({"input_ids": [[5, 6, 2, 2]]}, samples=[[5, 6, 2, 2]]).ok
-    assert not diagnose({"input_ids": [[5, 6, 2, 2]]}, samples=[[5, 6, 2, 2, 8]]).ok
+    assert diagnose(batch, samples=[[5, 6, 7], [5, 6, 2, 2]], is_whole=True).ok
+    assert diagnose({"input_ids": [[5, 6, 2, 2]]}, samples=[[5, 6, 2, 2]], is_whole=True).ok
+    assert not diagnose({"input_ids": [[5, 6, 2, 2]]}, samples=[[5, 6, 2, 2, 8]], is_whole=True).ok
 
 
 def test_labels_of_another_shape_are_told():
@@ -231,6 +233,6 @@ def test_a_large_batch_takes_less_than_a_second():
         "cu_seq_lens_q": torch.arange(0, ids.size + 1, size, dtype=torch.int32),
     }
     begin = time.perf_counter()
-    report = diagnose(batch, samples=ids.reshape(-1, size).tolist())
+    report = diagnose(batch, samples=ids.reshape(-1, size).tolist(), is_whole=True)
     assert report.ok, str(report)
     assert time.perf_counter() - begin < 1

@@ -34,7 +34,7 @@ BY_PAIRS = {
 def test_documents_with_bos_and_eos(case):
     """Padding of a gap after EOS begins no sample and ends none."""
     tokenizer = SimpleNamespace(bos_token_id=BOS, eos_token_id=EOS, pad_token_id=0, decode=str)
-    report = diagnose(case.batch, tokenizer=tokenizer, samples=case.samples)
+    report = diagnose(case.batch, tokenizer=tokenizer, samples=case.samples, is_whole=True)
     assert report.ok, str(report)
 
 
@@ -97,7 +97,7 @@ def test_batches_of_trees_are_told():
     tree = {"parents": torch.tensor([-1, 0, 0, -1]), "tree_out": torch.tensor([5, 5, 3, 5, 5, 6])}
     terms = {"loss_index": torch.tensor([0, 1, 1, 3]), "loss_targets": torch.tensor([6, 7, 8, 9])}
     for form in (batch, {**without(batch, "labels"), **terms}):
-        report = diagnose({**form, **tree}, samples=[[5, 6, 7], [5, 6, 8, 9]])
+        report = diagnose({**form, **tree}, samples=[[5, 6, 7], [5, 6, 8, 9]], is_whole=True)
         assert not report.findings, str(report)
         (line,) = [line for line in report.lines if line.topic == "isolation"]
         assert line.text == "not judged: trees: tree_out says which samples have shared prefixes"
@@ -124,17 +124,17 @@ def test_boundaries_of_two_families_of_which_one_has_end_marks():
 def test_tokens_that_a_trainer_adds_are_no_other_sample():
     """BOS before a sample, EOS and padding after it."""
     bare = [sample[1:-1] for sample in SAMPLES]
-    assert diagnose(RIGHT, samples=bare, tokenizer=TOKENS).ok
+    assert diagnose(RIGHT, samples=bare, tokenizer=TOKENS, is_whole=True).ok
     aligned = [[*sample, *[PAD] * (-len(sample) % 4)] for sample in SAMPLES]
     batch = one_row(aligned, **varlen(aligned))
     batch["labels"] = torch.where(batch["input_ids"] == PAD, IGNORE, batch["labels"])
-    assert diagnose(batch, samples=SAMPLES).ok
+    assert diagnose(batch, samples=SAMPLES, is_whole=True).ok
 
 
 def test_equal_samples_take_segments_in_turn():
     samples = [SAMPLES[0]] * 3
-    assert diagnose(one_row(samples), samples=samples).ok
-    report = diagnose(one_row(samples), samples=samples[:2])
+    assert diagnose(one_row(samples), samples=samples, is_whole=True).ok
+    report = diagnose(one_row(samples), samples=samples[:2], is_whole=True)
     assert [finding.problem for finding in report.findings] == ["samples_repeated"]
 
 
@@ -142,7 +142,7 @@ def test_packed_rows_of_lists_of_several_lengths():
     """Rows of a data set as they are, before a collator."""
     batch = {"input_ids": [[5, 6, 7, 8, 9], [4, 3]], "seq_lengths": [[3, 2], [2]]}
     assert read_batch(batch).segments == [(0, 0, 3), (0, 3, 5), (1, 0, 2)]
-    report = diagnose(batch, samples=[[5, 6, 7], [8, 9], [4, 3]])
+    report = diagnose(batch, samples=[[5, 6, 7], [8, 9], [4, 3]], is_whole=True)
     assert report.ok, str(report)
     assert "seq_lengths tells where samples begin" in str(report)
 

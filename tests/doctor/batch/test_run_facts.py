@@ -49,7 +49,7 @@ def test_real_chats_are_not_accused(chats, chat_tokenizer):
         DataCollatorForLanguageModeling(pad_token_id=pad, padding_free=True, pad_to_multiple_of=64),
         DataCollatorForLanguageModeling(pad_token_id=chat_tokenizer.eos_token_id),
     ):
-        report = diagnose(collate(chats), tokenizer=chat_tokenizer, samples=chats)
+        report = diagnose(collate(chats), tokenizer=chat_tokenizer, samples=chats, is_whole=True)
         assert report.ok, str(report)
         assert "4 of 4 segments have EOS among their last 3 tokens" in str(report)
 
@@ -60,7 +60,7 @@ def test_real_chats_in_one_row_are_found(chats, chat_tokenizer):
     report = diagnose(batch, tokenizer=chat_tokenizer)
     assert [finding.problem for finding in report.findings] == ["boundaries_missing"]
     assert "3 times" in report.findings[0].detail
-    assert not diagnose(batch, samples=chats).ok
+    assert not diagnose(batch, samples=chats, is_whole=True).ok
 
 
 def test_real_chats_in_rows_that_begin_anywhere_are_found(chats, chat_tokenizer):

@@ -503,7 +503,7 @@ FAULTS: dict[int, Fault] = {
         "samples_lost",
         epoch(whole=False),
         epoch(whole=True),
-        {"samples": 15},
+        {"samples": 15, "is_whole": True},
     ),
     37: Fault(
         repository("QwenLM/Qwen3-VL", 1229),
@@ -547,7 +547,7 @@ OTHER_FAULTS: dict[str, Fault] = {
         "samples_lost",
         epoch(whole=False),
         epoch(whole=True),
-        {"samples": [sample for seed in range(5) for sample in documents(seed=seed)]},
+        {"samples": [sample for seed in range(5) for sample in documents(seed=seed)], "is_whole": True},
     ),
 }
 """Second halves of entries that tell two faults."""

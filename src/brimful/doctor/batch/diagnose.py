@@ -8,7 +8,7 @@ from brimful.base.checks import whole_number
 from brimful.base.wording import counted
 from brimful.doctor.batch.checks import BATCH_CHECKS, RUN_CHECKS
 from brimful.doctor.batch.checks.case import BatchCase
-from brimful.doctor.batch.checks.samples import check_number, check_samples, samples_alone
+from brimful.doctor.batch.checks.samples import LOST, check_number, check_samples, samples_alone
 from brimful.doctor.batch.lines import lines_of, notes_of
 from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.view import read_batch
@@ -20,9 +20,15 @@ from brimful.doctor.batch.words import (
     name_and_prefix_of,
     role_of,
 )
-from brimful.doctor.report import DoctorReport, Finding
+from brimful.doctor.report import DoctorReport, Finding, Line
 
 __all__ = ["diagnose"]
+
+_UNREAD = (
+    "not judged, as the loader may have more batches: --batches reads more (in Python: all batches, "
+    "and is_whole=True)"
+)
+"""What is said of samples that are in none of some batches."""
 
 
 def diagnose(
@@ -32,6 +38,7 @@ def diagnose(
     tokenizer: Any = None,
     num_items: int | None = None,
     config: Any = None,
+    is_whole: bool = False,
 ) -> DoctorReport:
     """Read batches of any loader, and tell what is in them and what contradicts itself.
 
@@ -48,13 +55,15 @@ def diagnose(
         batch: one batch, or a list of batches: mappings, objects with attributes or pairs of inputs
             and labels, with tensors, arrays or lists. Tokens are ``[B, T]`` or ``[T]``; names are
             those of any trainer that ``docs/doctor.md`` lists.
-        samples: the samples that these batches are made of, alone: lists of tokens, or mappings
+        samples: the samples that the loader makes batches of, alone: lists of tokens, or mappings
             with ``input_ids`` and perhaps ``labels``, not shifted. Or only their number.
         tokenizer: an object with ``eos_token_id``, ``bos_token_id`` and ``decode``.
         num_items: the number by which the loss of the step with these batches is divided.
         config: what is known of the run: a mapping or an object with settings of the trainer
             (``packing``, ``padding_free``), of the model (``attn_implementation``,
             ``eos_token_id``), and ``max_length``, ``row_multiple`` and ``segment_multiple``.
+        is_whole: true if these are all batches of the samples, such as a loader read to its end. A
+            sample that is in none of them is missing then; otherwise a line tells the number.
 
     Returns:
         Lines that were *seen* in the batches, and findings. Notes hold the text of the first
@@ -74,16 +83,19 @@ def diagnose(
         for item in batches_of(batch)
         for prefix in _prefixes_of(item)
     ]
-    findings = list(_findings_of(cases))
-    is_read = not any(case.view.why_unread for case in cases)
-    if samples is not None and is_read:
+    findings, lines = list(_findings_of(cases)), list(lines_of(cases))
+    if samples is not None and not any(case.view.why_unread for case in cases):
         if isinstance(samples, int):
-            findings += check_number(cases, whole_number("samples", samples, minimum=0))
+            found = check_number(cases, whole_number("samples", samples, minimum=0))
         else:
-            findings += check_samples(cases, samples_alone(samples))
-    return DoctorReport(
-        _subject(cases), tuple(lines_of(cases)), tuple(findings), tuple(notes_of(cases))
-    )
+            found = check_samples(cases, samples_alone(samples))
+        for finding in found:
+            # Samples that were not seen may come in batches that were not read.
+            if finding.problem == LOST and not is_whole:
+                lines.append(Line(finding.topic, f"{finding.detail}; {_UNREAD}"))
+            else:
+                findings.append(finding)
+    return DoctorReport(_subject(cases), tuple(lines), tuple(findings), tuple(notes_of(cases)))
 
 
 def batches_of(batch: Any) -> list[Any]:
