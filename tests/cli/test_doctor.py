@@ -222,3 +222,11 @@ def test_paths_are_redacted(config):
 def test_nothing_to_read_is_one_line(tmp_path):
     assert "give a configuration, or a batch" in refused("doctor")
     assert "no such file; a command line follows --" in refused("doctor", tmp_path / "run.yaml")
+
+
+def test_a_script_of_ones_own_is_told_the_flags(tmp_path):
+    script = tmp_path / "my_loop.py"
+    script.write_text("import torch\nloader = torch.utils.data.DataLoader([1])\n")
+    for given in ((script,), ("--", "torchrun", script)):
+        text = refused("doctor", *given)
+        assert "a loop of your own needs none: --batch my_loop:loader looks at a batch" in text

@@ -23,7 +23,7 @@ SUFFIXES = {"yaml": ".yaml", "python": ".py", "json": ".json", "toml": ".toml", 
 
 def cases():
     for path in sorted((HERE / "configs").glob("*.toml")):
-        for case in toml_values(path.read_text(encoding="utf-8"))["case"]:
+        for case in toml_values(path.read_text(encoding="utf-8"), str(path))["case"]:
             yield pytest.param(path.stem, case, id=f"{path.stem}-{case['name']}".replace(" ", "_"))
 
 

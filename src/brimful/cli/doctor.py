@@ -29,6 +29,7 @@ _KEYWORDS = {"samples", "tokenizer", "num_items", "config", "is_whole"}
     "Configuration",
     value_option("--trainer", "NAME", "Trainer, such as trl; told by its keys if left out."),
     value_option("--version", "X.Y.Z", "Version of the trainer; the installed one if left out."),
+    value_option("--facts", "FILE.toml", "Facts about a trainer that is not known."),
     click.option(
         "--ranks", type=click.IntRange(min=1), metavar="N", help="Number of processes of the run."
     ),
@@ -105,7 +106,7 @@ def _run(config: tuple[str, ...], options: Mapping[str, Any]) -> tuple[RunSettin
         if not os.path.exists(config[0]):
             raise SourceNotFoundError(f"{config[0]}: no such file; a command line follows --")
         target = config[0]
-    chosen = {name: options[name] for name in ("trainer", "version", "ranks")}
+    chosen = {name: options[name] for name in ("trainer", "version", "ranks", "facts")}
     return read_run(target, **chosen)
 
 

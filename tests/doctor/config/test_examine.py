@@ -173,6 +173,42 @@ def test_a_trainer_that_is_not_told_is_asked_for():
         examine({}, trainer="trl", version="newest")
 
 
+def test_names_of_trainers_are_told_for_a_file_of_settings():
+    with pytest.raises(SettingsError, match=r"no trainer is known by its keys; name it with trainer: one of art, "):
+        examine({"nothing": 1})
+    with pytest.raises(
+        SettingsError, match=r"it may be one of .*llama_factory.*; name it with trainer: one of (?!art)"
+    ):
+        examine({"packing": True})
+    with pytest.raises(SettingsError, match="; facts brings a file of your own"):
+        examine({}, trainer="keras")
+
+
+@pytest.mark.parametrize("settings", ["", "packing = True\n"])
+@pytest.mark.parametrize("command", [[], ["torchrun", "--nproc-per-node=2"], ["python", "-m"]])
+def test_a_loop_of_ones_own_is_told_what_helps_it(settings, command, tmp_path):
+    """Names of trainers are no answer to a script that has none."""
+    path = tmp_path / "my_loop.py"
+    path.write_text(f"import torch\n{settings}loader = torch.utils.data.DataLoader([1], batch_size=2)\n")
+    run = [*command, "my_loop" if "-m" in command else str(path), "--epochs", "2"] if command else path
+    text = refusal(run)
+    assert "diagnose(batch) looks at a batch of its loader, and `with probe(model):`" in text
+    assert "axolotl" not in text
+
+
+def test_a_loop_of_ones_own_that_shares_keys_is_told_which_trainers_have_them():
+    text = refusal(["torchrun", "my_loop.py", "--packing", "true"])
+    assert "it may be one of llama_factory" in text
+    assert "with probe(model):" in text
+
+
+def refusal(config):
+    with pytest.raises(SettingsError) as error:
+        examine(config)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 def test_a_short_file_is_told_by_the_keys_that_it_shares():
     """The first configuration that a user of TRL tries has no key that only TRL has."""
     run = {"model_name_or_path": "m", "dataset_name": "d", "max_length": 4096, "packing": True}

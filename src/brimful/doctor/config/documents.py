@@ -3,7 +3,6 @@
 import codecs
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,8 @@ import yaml
 
 from brimful.base.wording import counted
 from brimful.doctor.config.settings import Given, flat
+from brimful.doctor.fact_files import toml_values
 from brimful.errors import SettingsError, SourceNotFoundError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["SUFFIXES", "document_settings", "file_settings", "scalar", "text_of"]
 
@@ -296,13 +291,7 @@ _TOML_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[
 
 
 def _toml_settings(path: str, text: str) -> dict[str, Given]:
-    try:
-        root = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        reason, line = re.sub(r" \(at .*\)", "", str(error)), text.count("\n") + 1
-        if match := re.search(r"line (\d+)", str(error)):
-            line = int(match.group(1))
-        raise SettingsError(f"{path}:{line}: not TOML: {reason}") from error
+    root = toml_values(text, path)
     lines: dict[str, int] = {}
     table = ""
     for number, content in enumerate(text.split("\n"), 1):

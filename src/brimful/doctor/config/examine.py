@@ -1,6 +1,7 @@
 """``examine``: a configuration, its trainer and version, and what the facts say about it."""
 
 import importlib.metadata
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from math import lcm, prod
@@ -12,6 +13,7 @@ from brimful.base.wording import setting, whole
 from brimful.doctor.config.facts import (
     Fact,
     TrainerFacts,
+    facts_of_file,
     facts_of_trainer,
     in_range,
     product,
@@ -37,6 +39,7 @@ def examine(
     trainer: str | None = None,
     version: str | None = None,
     ranks: int | None = None,
+    facts: str | PathLike[str] | None = None,
 ) -> DoctorReport:
     """Say what a configuration does to packed samples, by the facts known about its trainer.
 
@@ -47,15 +50,16 @@ def examine(
             one trainer has if None.
         version: of the trainer; the installed one if None.
         ranks: number of processes; as the command line says if None.
+        facts: path of a file of facts about a trainer that brimful does not know, in TOML.
 
     Raises:
-        SettingsError: the trainer cannot be told, or the configuration cannot be read.
+        SettingsError: the trainer cannot be told, or the configuration or the facts cannot be read.
 
     >>> report = examine({"packing": True, "per_device_train_batch_size": 4}, trainer="trl", version="1.16.0")
     >>> [line.evidence.value for line in report.lines if line.topic == "packing"]
     ['known']
     """
-    return judge(*read_run(config, trainer=trainer, version=version, ranks=ranks))
+    return judge(*read_run(config, trainer=trainer, version=version, ranks=ranks, facts=facts))
 
 
 def read_run(
@@ -64,15 +68,19 @@ def read_run(
     trainer: str | None = None,
     version: str | None = None,
     ranks: int | None = None,
+    facts: str | PathLike[str] | None = None,
 ) -> tuple[RunSettings, str]:
     """Return the settings of a run, and what was read, in words; arguments as of ``examine``."""
     settings = given_settings(config)
-    facts = facts_of_trainer(_trainer_id(trainer) if trainer else told_trainer(settings))
-    version_text, origin = _version(facts, version)
+    if facts is not None:
+        known = facts_of_file(facts)
+    else:
+        known = facts_of_trainer(_trainer_id(trainer) if trainer else told_trainer(settings))
+    version_text, origin = _version(known, version)
     run = RunSettings(
-        settings, facts, version_from(version_text), ranks if ranks is not None else settings.ranks
+        settings, known, version_from(version_text), ranks if ranks is not None else settings.ranks
     )
-    return run, f"{facts.name} {version_text} ({origin}), {settings.title}"
+    return run, f"{known.name} {version_text} ({origin}), {settings.title}"
 
 
 def judge(run: RunSettings, subject: str) -> DoctorReport:
@@ -137,10 +145,22 @@ def told_trainer(settings: GivenSettings) -> str:
             f"it may be one of {', '.join(best)}" if best else "no trainer is known by its keys"
         )
         raise SettingsError(
-            f"{settings.title}: {reason}; name it with {setting('trainer')}: one of "
-            f"{', '.join(trainer_ids())}"
+            f"{settings.title}: {reason}; name it with {setting('trainer')}"
+            f"{_ways_of_a_loop(settings) or ': one of ' + ', '.join(best or trainer_ids())}"
         )
     return best[0]
+
+
+def _ways_of_a_loop(settings: GivenSettings) -> str:
+    """Return what helps with a loop of one's own, in words; empty for what is not a script."""
+    match = re.search(r"(?:([\w-]+)\.py|-m ([\w.]+))$", settings.title)
+    if match is None:
+        return ""
+    loader = setting("batch", f"{match[1] or match[2]}:loader", python="diagnose(batch)")
+    return (
+        f"; a loop of your own needs none: {loader} looks at a batch of its loader, and `with "
+        "probe(model):` of brimful.doctor, around its steps, at the model"
+    )
 
 
 def _by_shared_keys(settings: GivenSettings) -> list[str]:
@@ -164,7 +184,7 @@ def _trainer_id(name: str) -> str:
     if trainer_id not in trainer_ids():
         raise SettingsError(
             f"no facts about {name!r}: {setting('trainer')} must be one of "
-            f"{', '.join(trainer_ids())}"
+            f"{', '.join(trainer_ids())}; {setting('facts')} brings a file of your own"
         )
     return trainer_id
 
@@ -220,7 +240,7 @@ def _line(topic: str, matches: list[Fact], run: RunSettings) -> Line:
         texts.append(rows)
     if not texts:
         return Line(topic, "no fact says it; a batch may show it")
-    source = "" if fact is None else f"{fact.source}, read {fact.read}"
+    source = "" if fact is None else ", read ".join(filter(None, (fact.source, fact.read)))
     return Line(topic, "; ".join(texts), Evidence.KNOWN, source)
 
 

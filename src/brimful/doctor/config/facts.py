@@ -1,6 +1,7 @@
 """Facts about trainers: data with a range of versions, a source and the date on which they were read.
 
-A file for each trainer lies in ``doctor/trainers``. ``docs/doctor.md`` explains its keys.
+A file for each trainer lies in ``doctor/trainers``; users bring files of their own.
+``docs/doctor.md`` explains the keys.
 """
 
 import re
@@ -8,11 +9,49 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from os import PathLike
+from pathlib import Path
+from typing import Any, get_origin
 
-from brimful.doctor.fact_files import read_toml
+from brimful.doctor.config.documents import text_of
+from brimful.doctor.config.settings import flat
+from brimful.doctor.fact_files import read_toml, toml_values
+from brimful.doctor.problems import problems
+from brimful.doctor.report import TOPICS
+from brimful.errors import SettingsError
 
 Version = tuple[int, ...]
+
+_KINDS: Mapping[Any, tuple[str, Any]] = {
+    str: ("a text", str),
+    bool: ("true or false", bool),
+    int: ("a number", (int, float)),
+    tuple: ("a list", list),
+    Mapping: ("a table", dict),
+    object: ("a value", object),
+}
+"""Name in messages, and types in a file, of what a field holds."""
+
+_TRAINER_KEYS = {
+    **dict.fromkeys(("name", "package", "newest", "page"), str),
+    **dict.fromkeys(("commands", "keys", "builds_on"), tuple),
+    **dict.fromkeys(("default", "default_source", "fact"), tuple),
+    **dict.fromkeys(("roles", "defaults"), Mapping),
+    "has_final_batches": bool,
+    "read": object,
+}
+
+_DEFAULT_KEYS = {"key": str, "value": object, "versions": str}
+
+_OPERATORS = {
+    "not": object,
+    **dict.fromkeys(("set", "given"), bool),
+    **dict.fromkeys(("above", "below"), int),
+    **dict.fromkeys(("multiple_of", "not_multiple_of"), tuple),
+}
+"""What a pattern may ask of a value, and what it is compared with."""
+
+_RANGE = re.compile(r"\s*(>=|<=|==|<|>)\s*(v?\d[\w.]*)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +89,12 @@ class Fact:
     thread: str = ""
     segment_multiple: tuple[int | str, ...] = ()
     row_multiple: tuple[int | str, ...] = ()
+
+
+_FACT_KEYS = {
+    **{field.name: get_origin(field.type) or field.type for field in fields(Fact)},
+    "read": object,
+}
 
 
 @dataclass(frozen=True)
@@ -110,19 +155,53 @@ def facts_of_trainer(trainer_id: str) -> TrainerFacts:
     return facts_from(trainer_id, read_toml(f"trainers/{trainer_id}.toml"))
 
 
-def facts_from(trainer_id: str, data: Mapping[str, Any]) -> TrainerFacts:
-    """Return the facts that the contents of a file hold."""
-    names = {field.name for field in fields(Fact)}
+def facts_of_file(path: str | PathLike[str]) -> TrainerFacts:
+    """Return the facts of one trainer, from a file of the user.
+
+    Raises:
+        SourceNotFoundError: no such file.
+        SettingsError: it does not hold facts; the message says the line or the key, and what is
+            known.
+    """
+    text = text_of(Path(path))
+    lines = [
+        number
+        for number, line in enumerate(text.split("\n"), 1)
+        if re.match(r"\s*\[\[\s*fact\s*\]\]", line)
+    ]
+    return facts_from(str(path), toml_values(text, str(path)), lines)
+
+
+def facts_from(name: str, data: Mapping[str, Any], lines: Sequence[int] = ()) -> TrainerFacts:
+    """Return the facts that the contents of a file hold.
+
+    Args:
+        name: of the trainer, or of the file.
+        data: contents.
+        lines: of each fact; none if unknown.
+
+    Raises:
+        SettingsError: a key, a type or a word that is not known.
+    """
+    _check(name, data, _TRAINER_KEYS, "name")
+    roles = {}
+    for role, keys in data.get("roles", {}).items():
+        roles[role] = tuple(keys if isinstance(keys, list) else [keys])
+        if not all(isinstance(key, str) for key in roles[role]):
+            raise SettingsError(f"{name}: roles: {role} must be a key or a list of keys")
+    for number, entry in enumerate(data.get("default", ()), 1):
+        _check(f"{name}: default {number}", entry, _DEFAULT_KEYS, "key", "versions")
     facts = []
-    for entry in data.get("fact", []):
-        entry = {"when": {}, "read": data["read"], **entry}
-        assert set(entry) <= names, f"{trainer_id}: {sorted(set(entry) - names)}"
+    for number, entry in enumerate(data.get("fact", ())):
+        place = f"{name}:{lines[number]}" if number < len(lines) else name
+        _check_fact(f"{place}: fact {number + 1}", entry)
+        entry = {"when": {}, "source": name, "read": data.get("read", ""), **entry}
         entry["read"] = str(entry["read"])
-        for name in ("segment_multiple", "row_multiple"):
-            entry[name] = tuple(entry.get(name, ()))
+        for key in ("segment_multiple", "row_multiple"):
+            entry[key] = tuple(entry.get(key, ()))
         facts.append(Fact(**entry))
     return TrainerFacts(
-        id=trainer_id,
+        id=name,
         name=data["name"],
         package=data.get("package", ""),
         newest=data.get("newest", ""),
@@ -131,15 +210,54 @@ def facts_from(trainer_id: str, data: Mapping[str, Any]) -> TrainerFacts:
         keys=tuple(data.get("keys", ())),
         has_final_batches=data.get("has_final_batches", False),
         builds_on=tuple(data.get("builds_on", ())),
-        roles={
-            role: (keys,) if isinstance(keys, str) else tuple(keys)
-            for role, keys in data.get("roles", {}).items()
-        },
-        defaults=data.get("defaults", {}),
+        roles=roles,
+        defaults={key: default.value for key, default in flat("", data.get("defaults", {}), "")},
         changed_defaults=tuple(data.get("default", ())),
         default_sources=tuple(data.get("default_source", ())),
         facts=tuple(facts),
     )
+
+
+def _check_fact(place: str, entry: Any) -> None:
+    """Check the keys, words and patterns of a fact."""
+    _check(place, entry, _FACT_KEYS, "topic", "says")
+    for key, words in (
+        ("topic", TOPICS),
+        ("judgment", ("wrong", "suspect")),
+        ("problem", problems()),
+    ):
+        if key in entry and entry[key] not in words:
+            raise SettingsError(f"{place}: {key} {entry[key]!r} is not known: {', '.join(words)}")
+    for name, pattern in entry.get("when", {}).items():
+        _check_pattern(f"{place}: when: {name}", pattern)
+
+
+def _check_pattern(place: str, pattern: Any) -> None:
+    """Check a pattern, and all patterns in it."""
+    if isinstance(pattern, list):
+        for one in pattern:
+            _check_pattern(place, one)
+    elif isinstance(pattern, dict):
+        _check(place, pattern, _OPERATORS)
+        _check_pattern(place, pattern.get("not"))
+
+
+def _check(place: str, entry: Any, kinds: Mapping[str, Any], *required: str) -> None:
+    """Check the keys of a table, the types of their values, and a range of versions."""
+    if not isinstance(entry, dict):
+        raise SettingsError(f"{place} must be a table, and is {entry!r}")
+    for key, value in entry.items():
+        if key not in kinds:
+            raise SettingsError(f"{place}: {key!r} is not known: {', '.join(kinds)}")
+        kind, types = _KINDS[kinds[key]]
+        if not isinstance(value, types):
+            raise SettingsError(f"{place}: {key} must be {kind}, and is {value!r}")
+    for key in required:
+        if key not in entry:
+            raise SettingsError(f"{place}: {key} is missing")
+    versions = entry.get("versions")
+    if versions and not all(map(_RANGE.fullmatch, versions.split(","))):
+        raise SettingsError(f"{place}: versions {versions!r} must be a range such as >=0.22,<1.2")
 
 
 def version_from(text: str) -> Version | None:
@@ -163,7 +281,7 @@ def in_range(versions: str, version: Version | None) -> bool | None:
     if version is None:
         return None
     for part in versions.split(","):
-        match = re.fullmatch(r"\s*(>=|<=|==|<|>)\s*([\w.]+)\s*", part)
+        match = _RANGE.fullmatch(part)
         assert match is not None, versions
         limit = version_from(match.group(2))
         assert limit is not None, versions
@@ -179,7 +297,7 @@ def in_range(versions: str, version: Version | None) -> bool | None:
     return True
 
 
-def product(factors: Sequence[Any], values: Mapping[str, Any]) -> int | None:
+def product(factors: Sequence[Any], values: Any) -> int | None:
     """Return a product of numbers and named numbers; None if one is not a number.
 
     >>> product([2, "context_parallel"], {"context_parallel": 4})

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from brimful.doctor.config.facts import TrainerFacts, Version, in_range, product
 from brimful.doctor.config.settings import Given, GivenSettings
 
 
-class RunSettings(Mapping[str, Any]):
+class RunSettings:
     """Values of roles and keys of one run.
 
     A role has the value of the first of its keys that the user gave, or else the first default that
@@ -65,12 +65,6 @@ class RunSettings(Mapping[str, Any]):
             return entry[1].value
         values = (self.defaults.get(key) for key in self.keys_of(name))
         return next((value for value in values if value is not None), None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({*self.facts.roles, *self.defaults, *self.given.values, "ranks"})
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
     @cached_property
     def model_texts(self) -> list[str]:
@@ -133,12 +127,10 @@ class RunSettings(Mapping[str, Any]):
                 holds = is_number and value > operand
             elif operator == "below":
                 holds = is_number and value < operand
-            elif operator in ("multiple_of", "not_multiple_of"):
+            else:  # multiple_of or not_multiple_of
                 multiple = product(operand, self)
                 holds = is_number and bool(multiple)
                 holds = holds and (value % (multiple or 1) == 0) == (operator == "multiple_of")
-            else:
-                raise AssertionError(f"{self.facts.id}: operator {operator}")
             if not holds:
                 return False
         return True
