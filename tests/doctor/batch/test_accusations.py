@@ -29,13 +29,17 @@ TOKENS = Tokens({10: "<|im_start|>user", 11: "<|im_start|>assistant"})
 
 @dataclass
 class Case:
-    """A batch, what is said of it, its neighbor, and what both know; ``other`` is what the neighbor knows instead."""
+    """A batch, what is said of it, its neighbor, and what both know; ``other`` is what the neighbor knows instead.
+
+    ``more`` is the number of further accusations that the same fault causes.
+    """
 
     text: str
     faulty: Any
     right: Any
     known: dict[str, Any] = field(default_factory=dict)
     other: dict[str, Any] | None = None
+    more: int = 0
 
 
 def packed(**others: Any) -> dict[str, Any]:
@@ -197,6 +201,7 @@ CASES = {
         "position_ids begins a sample at token 4",
         packed(cu_seq_lens_q=int32([0, 5, 9]), cu_seq_lens_k=int32([0, 5, 9]), max_length_q=5),
         packed(),
+        more=2,
     ),
     "no boundary between rows": Case(
         "cu_seqlens has no boundary at row 1, token 0: kernels see the 2 rows as one, and a sample goes on in the next row",
@@ -320,6 +325,7 @@ CASES = {
         "100.0 % of shift_labels are the token itself, and the name says that they are shifted",
         without(packed(shift_labels=row(LABELS)), "labels"),
         without(packed(shift_labels=row([5, 6, 2, IGNORE, 7, 8, 9, 2, IGNORE])), "labels"),
+        more=1,
     ),
     "question that is trained": Case(
         "turns of user are trained, and other tokens are not: '<|im_start|>user w5 w6'",
@@ -367,9 +373,9 @@ CASES = {
     ),
     # ---- padding
     "packing that is padded": Case(
-        "packing is on, and the batch of shape [2, 10] has one sample in each row: 45.0 % of its positions are tokens, the "
+        "packing is on, and the batch of shape [2, 9] has one sample in each row: 50.0 % of its positions are tokens, the "
         "others padding",
-        padded(SAMPLES, 10),
+        padded(SAMPLES, 9),
         padded(SAMPLES, 8),
         {"config": {"packing": True}},
     ),
@@ -449,7 +455,7 @@ CASES = {
         packed(),
         packed(),
         {"samples": 1},
-        {"samples": 2},
+        {"samples": 2, "is_whole": True},
     ),
     "samples that are merged": Case(
         "2 samples share 1 segment: samples 0, 1 are in one, without a boundary between them",
@@ -509,12 +515,81 @@ def test_the_accusation_has_this_text(name):
     case = CASES[name]
     details = [finding.detail for finding in diagnose(case.faulty, **case.known).findings]
     assert case.text in details, "\n".join(details)
+    assert len(details) == 1 + case.more
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_its_neighbor_is_accused_of_nothing(name):
     case = CASES[name]
     report = diagnose(case.right, **(case.known if case.other is None else case.other))
+    assert report.ok, str(report)
+
+
+LEFT = [1, 5, 6, 2, 0, 1, 7, 8, 9, 2, 0, 0]
+"""Two samples, each with padding after it."""
+
+RIGHT: dict[str, tuple[Any, dict[str, Any]]] = {
+    "boundaries of real tokens, next to their places": (
+        bare(LEFT, cu_seqlens=int32([0, 4, 9]), cu_seqlens_padded=int32([0, 5, 12])),
+        {},
+    ),
+    "boundaries of real tokens in two rows": (
+        table(
+            [1, 5, 2, 0], [1, 7, 8, 2], cu_seqlens=int32([0, 3, 7]), cu_seqlens_padded=int32([0, 4, 8])
+        ),
+        {},
+    ),
+    "end mark without boundaries": (bare(cu_seqlens=int32([0, 4, 9]), cu_seqlens_argmin=int32([])), {}),
+    "longest of a mask that numbers samples": (
+        bare(attention_mask=row([1] * 4 + [2] * 5), max_length_q=4),
+        {},
+    ),
+    "divisor that is the batch's own": (packed(num_items_in_batch=torch.tensor(7)), {}),
+    "divisor of each rank": (packed(num_items_in_batch=torch.tensor([3, 4])), {}),
+    "divisor of a batch without labels": (bare(num_items_in_batch=torch.tensor(0)), {}),
+    "packing of one row": (padded(SAMPLES[:1], 9), {"config": {"packing": True}}),
+    "packing of full rows": (
+        table([1, 5, 6, 2], [1, 8, 9, 2], labels=torch.tensor([[IGNORE, 5, 6, 2], [IGNORE, 8, 9, 2]])),
+        {"config": {"padding_free": True}},
+    ),
+    "packing of a long sample": (
+        {
+            **table([1, 5, 1, 6, 0, 0], [1, 7, 8, 9, 9, 2]),
+            "attention_mask": torch.tensor([[1, 1, 2, 2, 0, 0], [1, 1, 1, 1, 1, 1]]),
+        },
+        {"config": {"padding_free": True}},
+    ),
+    "padding at the end as one segment": (
+        bare([*IDS, 0, 0], labels=row([*LABELS, IGNORE, IGNORE]), cu_seqlens=int32([0, 4, 9, 11])),
+        {},
+    ),
+    "padding whose token is not known": (
+        bare([1, 5, 6, 2, 0, 0, 8, 9, 2], labels=row([IGNORE, 5, 6, 2, IGNORE, IGNORE, 8, 9, 2]), cu_seqlens=int32([0, 4, 9])),
+        {},
+    ),
+    "answers of one half": (without(halves([SAMPLES[0]], 0, 4), "chosen_input_ids", "chosen_cu_seq_lens_q"), {}),
+    "rows of mRoPE of images": (
+        bare(position_ids=torch.tensor([[0, 0, 0, 1, 0, 0, 1, 1, 2], [0, 0, 1, 1, 0, 0, 1, 1, 2], [0, 1, 2, 3, 0, 1, 1, 2, 2]])[:, None]),
+        {},
+    ),
+    "samples after a BOS": (
+        packed(),
+        {"samples": [[5, 6, 2], [7, 8, 9, 2]], "is_whole": True, "config": {"bos_token_id": 1}},
+    ),
+    "sample of one token": (one_row([SAMPLES[0], [3], SAMPLES[1]]), {"samples": [*SAMPLES, [3]], "is_whole": True}),
+    "samples with masks of answers": (
+        packed(labels=row([IGNORE, IGNORE, 6, 2, *LABELS[4:]])),
+        {"samples": [{"input_ids": SAMPLES[0], "completion_mask": [0, 0, 1, 1]}, SAMPLES[1]], "is_whole": True},
+    ),
+    "samples with the padding of their row": (padded(SAMPLES, 7), SAME),
+}  # fmt: skip
+"""Batches that one condition of a check keeps from an accusation."""
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_batch_is_accused_of_nothing(name):
+    batch, known = RIGHT[name]
+    report = diagnose(batch, **known)
     assert report.ok, str(report)
 
 
