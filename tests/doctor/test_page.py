@@ -13,7 +13,7 @@ from brimful.cli import main
 from brimful.doctor.config.facts import facts_of_trainer, trainer_ids
 
 PAGE = Path(__file__).parents[2] / "docs/doctor.md"
-FILES = re.compile(r"^```(?:yaml|python)\n(# ([\w.]+)\n.*?)^```$", re.MULTILINE | re.DOTALL)
+FILES = re.compile(r"^```(?:yaml|python|toml)\n(# ([\w.]+)\n.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r"^```console\n\$ (brimful .*)\n((?:(?!```).*\n)*)```$", re.MULTILINE)
 
 
@@ -37,11 +37,14 @@ def test_commands_print_what_the_page_shows(tmp_path, monkeypatch):
         assert printed(command) == output, command
 
 
-@pytest.mark.parametrize("name", ["", "probe.py"])
-def test_code_prints_what_its_comment_says(name):
+@pytest.mark.parametrize("name", ["", "probe.py", "facts.py"])
+def test_code_prints_what_its_comment_says(name, tmp_path, monkeypatch):
     pytest.importorskip("transformers")
-    codes = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    (code,) = [code for code in codes if "print(" in code and ("# probe.py" in code) is bool(name)]
+    monkeypatch.chdir(tmp_path)
+    text = PAGE.read_text(encoding="utf-8")
+    write_files(text)
+    codes = re.findall(r"^```python\n(?:# ([\w.]+)\n)?(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (code,) = [code for title, code in codes if "print(" in code and title == name]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(code, "block", "exec"), {})

@@ -208,6 +208,11 @@ CASES = {
         table([1, 5, 1, 6], [1, 7, 1, 8], cu_seqlens=int32([0, 2, 6, 8])),
         table([1, 5, 1, 6], [1, 7, 1, 8], cu_seqlens=int32([0, 2, 4, 6, 8])),
     ),
+    "boundaries of the first row alone": Case(
+        "cu_seqlens ends at 4, and the 4 tokens after it are not padding (the row of 8 is 2.00 times as long)",
+        table([1, 5, 1, 6], [1, 7, 1, 8], cu_seqlens=int32([0, 2, 4])),
+        table([1, 5, 1, 6], [0, 0, 0, 0], cu_seqlens=int32([0, 2, 4])),
+    ),
     "longest that is too short": Case(
         "max_length_q is 4, and the longest segment has 5 tokens: kernels leave out its end",
         packed(max_length_q=4),
@@ -294,6 +299,12 @@ CASES = {
         "sample there",
         rope(start=1),
         rope(start=0),
+    ),
+    "rows of mRoPE that run on, without one for text": Case(
+        "the rows for time, height and width of position_ids do not begin again at token 4, and cu_seq_lens_q begins a "
+        "sample there",
+        packed(position_ids=torch.tensor([RAMPS, RAMPS, list(range(9))])[:, None]),
+        packed(position_ids=torch.tensor([RAMPS, RAMPS, RAMPS])[:, None]),
     ),
     # ---- targets
     "first token that is trained": Case(

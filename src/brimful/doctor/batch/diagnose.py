@@ -28,7 +28,7 @@ _UNREAD = (
     "not judged, as the loader may have more batches: --batches reads more (in Python: all batches, "
     "and is_whole=True)"
 )
-"""What is said of samples that are in none of some batches."""
+"""Words on samples that are in none of the batches that were read."""
 
 
 def diagnose(

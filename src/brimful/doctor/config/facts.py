@@ -49,7 +49,7 @@ _OPERATORS = {
     **dict.fromkeys(("above", "below"), int),
     **dict.fromkeys(("multiple_of", "not_multiple_of"), tuple),
 }
-"""What a pattern may ask of a value, and what it is compared with."""
+"""Questions of a pattern about a value, and the kind of what it is compared with."""
 
 _RANGE = re.compile(r"\s*(>=|<=|==|<|>)\s*(v?\d[\w.]*)\s*")
 

@@ -146,8 +146,8 @@ class RunSettings:
             if (entry := self.given_as(name)) is not None:
                 key, setting = entry
                 texts.append(f"{key}: {shown(setting.value)} ({setting.where})")
-            elif self[name] is not None:
-                key = next((key for key in self.keys_of(name) if key in self.defaults), name)
+            elif self[name] is not None and name != "ranks":
+                key = next(key for key in self.keys_of(name) if key in self.defaults)
                 texts.append(f"{key}: {shown(self[name])} (default)")
         return ", ".join(texts)
 

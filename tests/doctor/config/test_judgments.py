@@ -1,0 +1,98 @@
+"""Each judgment that the machinery of facts makes, by its text, and the nearest settings that are not judged."""
+
+import pytest
+
+from brimful.doctor.config.examine import given_settings, judge
+from brimful.doctor.config.facts import facts_from, version_from
+from brimful.doctor.config.run_settings import RunSettings
+
+ROLES = {"packing": "pack", "attention": ["model.attn", "attn"], "context_parallel": "cp", "max_length": "length"}
+
+
+def judged(settings, *, version="1.2", ranks=None, **fact):
+    """The findings and notes of one fact about a trainer of four settings."""
+    fact = {"topic": "isolation", "says": "neighbors meet", "judgment": "wrong", **fact}
+    fact = {key: value for key, value in fact.items() if value}
+    toy = facts_from("toy", {"name": "Toy", "newest": "2.0", "roles": ROLES, "defaults": {"cp": 1}, "fact": [fact]})
+    report = judge(RunSettings(given_settings(settings), toy, version_from(version), ranks), "toy")
+    return [finding.detail for finding in report.findings] + list(report.notes)
+
+
+CASES = {
+    "value": ({"packing": True}, {"pack": "yes"}, {"pack": "no"}, "pack: yes (dict)"),
+    "value that is not set": ({"packing": True}, {"pack": 1}, {}, "pack: 1 (dict)"),
+    "text": ({"attention": "flash*att*"}, {"attn": "flash-attention-2"}, {"attn": "flex"}, "attn: flash-attention-2 (dict)"),
+    "first key that is given": (
+        {"attention": "sdpa"},
+        {"attn": "eager", "model": {"attn": "SDPA"}},
+        {"attn": "sdpa", "model": {"attn": "eager"}},
+        "model.attn: SDPA (dict)",
+    ),
+    "one of several": ({"attention": ["sdpa", "eager"]}, {"attn": "eager"}, {"attn": "flex"}, "attn: eager (dict)"),
+    "none of several": ({"attention": {"not": ["sdpa", "eager"]}}, {"attn": "flex"}, {"attn": "eager"}, "attn: flex (dict)"),
+    "set": ({"attention": {"set": True}}, {"attn": "flex"}, {}, "attn: flex (dict)"),
+    "not set": ({"attention": {"set": False}}, {}, {"attn": "flex"}, ""),
+    "default is set and not given": ({"cp": {"set": True, "given": False}}, {}, {"cp": 1}, "cp: 1 (default)"),
+    "given": ({"context_parallel": {"given": True}}, {"cp": 1}, {}, "cp: 1 (dict)"),
+    "above a limit": ({"cp": {"above": 2}}, {"cp": 3}, {"cp": 2}, "cp: 3 (dict)"),
+    "above the limit of a default": ({"cp": {"above": 0}}, {}, {"cp": 0}, "cp: 1 (default)"),
+    "below a limit": ({"cp": {"below": 2}}, {"cp": 1}, {"cp": 2}, "cp: 1 (dict)"),
+    "between two": ({"cp": {"above": 1, "below": 4}}, {"cp": 3}, {"cp": 4}, "cp: 3 (dict)"),
+    "text that is not a number": ({"length": {"above": 1}}, {"length": 2}, {"length": "2k"}, "length: 2 (dict)"),
+    "multiple": ({"length": {"multiple_of": [2, "cp"]}}, {"length": 12, "cp": 3}, {"length": 10, "cp": 3}, "length: 12 (dict)"),
+    "not a multiple": (
+        {"length": {"not_multiple_of": [2, "cp"]}},
+        {"length": 10, "cp": 3},
+        {"length": 12, "cp": 3},
+        "length: 10 (dict)",
+    ),
+    "all of a condition": (
+        {"packing": True, "context_parallel": {"above": 1}},
+        {"pack": True, "cp": 2},
+        {"pack": True, "cp": 1},
+        "pack: true (dict), cp: 2 (dict)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_condition_judges_and_its_neighbor_is_not_judged(name):
+    when, faulty, right, places = CASES[name]
+    assert judged(faulty, when=when) == ["neighbors meet" + (f": {places}" if places else "")]
+    assert judged(right, when=when) == []
+
+
+@pytest.mark.parametrize(("versions", "faulty", "right"), [("<1.3", "1.2.9", "1.3"), (">=1.3", "1.3.0", "1.2.9")])
+def test_a_version_judges_and_its_neighbor_is_not_judged(versions, faulty, right):
+    settings = {"pack": True}
+    assert judged(settings, when={"packing": True}, versions=versions, version=faulty) == [
+        "neighbors meet: pack: true (dict)"
+    ]
+    assert judged(settings, when={"packing": True}, versions=versions, version=right) == []
+
+
+def test_a_fault_of_old_versions_is_a_note_if_the_version_is_unknown_and_the_settings_have_it():
+    text = "wrong if Toy is <1.3: neighbors meet (name your version)"
+    assert judged({"pack": True}, when={"packing": True}, versions="<1.3", version="main") == [text]
+    assert judged({"pack": False}, when={"packing": True}, versions="<1.3", version="main") == []
+    assert judged({"pack": True}, when={"packing": True}, versions="<1.3", version="1.3") == []
+
+
+def test_ranks_judge_from_two_on():
+    fact = {"when": {"ranks": {"above": 1}}, "says": "each of {ranks} ranks divides alone"}
+    assert judged({}, ranks=2, **fact) == ["each of 2 ranks divides alone"]
+    assert judged({}, ranks=1, **fact) == []
+    assert judged({}, **fact) == []
+
+
+def test_a_length_that_is_not_a_multiple_is_judged():
+    fact = {"topic": "alignment", "says": "rings", "judgment": "", "when": {"cp": {"above": 1}}}
+    fact |= {"segment_multiple": [2, "context_parallel"], "row_multiple": [3]}
+    assert judged({"cp": 2, "length": 4100}, **fact) == ["length: 4100 (dict) is not a multiple of 12"]
+    assert judged({"cp": 2, "length": 4104}, **fact) == []
+    assert judged({"cp": 1, "length": 4100}, **fact) == []
+    assert judged({"cp": 2}, **fact) == []
+
+
+def test_a_fact_without_a_judgment_accuses_no_one():
+    assert judged({"pack": True}, when={"packing": True}, judgment="") == []
