@@ -12,7 +12,7 @@ from brimful.doctor.config.examine import examine, facts_that_hold, given_settin
 from brimful.doctor.config.facts import facts_of_trainer, in_range, trainer_ids, version_from
 from brimful.doctor.config.reading import read_command, read_settings
 from brimful.doctor.config.run_settings import RunSettings
-from brimful.doctor.fact_files import toml_values
+from brimful.doctor.fact_files import read_toml, toml_values
 from brimful.doctor.problems import problems
 from brimful.doctor.report import TOPICS
 from tests.doctor.faults.batches import FAULTS
@@ -111,7 +111,7 @@ def test_defaults_are_the_trainers(trainer):
     if trainer == "trl":
         pytest.importorskip("trl", minversion="1.16")  # defaults are of the newest release
     found = {}
-    for entry in facts.default_sources:
+    for entry in read_toml(f"trainers/{trainer}.toml").get("default_source", ()):
         path = Path(str(distribution.locate_file(entry["source"])))
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):

@@ -19,7 +19,7 @@ from brimful.doctor.config.run_settings import RunSettings
 from brimful.doctor.report import DoctorReport
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
 
-_KEYWORDS = {"samples", "tokenizer", "num_items", "config", "is_whole"}
+_KEYWORDS = {"samples", "tokenizer", "num_items", "config"}
 """Keyword arguments of ``diagnose`` that may come with batches."""
 
 

@@ -8,7 +8,7 @@ from brimful.base.checks import whole_number
 from brimful.base.wording import counted
 from brimful.doctor.batch.checks import BATCH_CHECKS, RUN_CHECKS
 from brimful.doctor.batch.checks.case import BatchCase
-from brimful.doctor.batch.checks.samples import LOST, check_number, check_samples, samples_alone
+from brimful.doctor.batch.checks.samples import check_number, check_samples, samples_alone
 from brimful.doctor.batch.lines import lines_of, notes_of
 from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.view import read_batch
@@ -91,7 +91,7 @@ def diagnose(
             found = check_samples(cases, samples_alone(samples))
         for finding in found:
             # Samples that were not seen may come in batches that were not read.
-            if finding.problem == LOST and not is_whole:
+            if finding.problem == "samples_lost" and not is_whole:
                 lines.append(Line(finding.topic, f"{finding.detail}; {_UNREAD}"))
             else:
                 findings.append(finding)

@@ -41,8 +41,6 @@ _TRAINER_KEYS = {
     "read": object,
 }
 
-_DEFAULT_KEYS = {"key": str, "value": object, "versions": str}
-
 _OPERATORS = {
     "not": object,
     **dict.fromkeys(("set", "given"), bool),
@@ -97,7 +95,7 @@ _FACT_KEYS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainerFacts:
     """The facts of one trainer.
 
@@ -115,23 +113,21 @@ class TrainerFacts:
         roles: keys of the trainer by our word, the first that is set wins.
         defaults: the trainer's default of each key.
         changed_defaults: keys, values and ranges of defaults of other versions.
-        default_sources: files that hold the defaults.
         facts: in order; the first that matches a topic speaks for it.
     """
 
     id: str
     name: str
-    package: str
-    newest: str
-    page: str
-    commands: tuple[str, ...]
-    keys: tuple[str, ...]
-    has_final_batches: bool
-    builds_on: tuple[str, ...]
+    package: str = ""
+    newest: str = ""
+    page: str = ""
+    commands: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    has_final_batches: bool = False
+    builds_on: tuple[str, ...] = ()
     roles: Mapping[str, tuple[str, ...]]
     defaults: Mapping[str, Any]
     changed_defaults: tuple[Mapping[str, Any], ...]
-    default_sources: tuple[Mapping[str, Any], ...]
     facts: tuple[Fact, ...]
 
 
@@ -164,11 +160,8 @@ def facts_of_file(path: str | PathLike[str]) -> TrainerFacts:
             known.
     """
     text = text_of(Path(path))
-    lines = [
-        number
-        for number, line in enumerate(text.split("\n"), 1)
-        if re.match(r"\s*\[\[\s*fact\s*\]\]", line)
-    ]
+    heads = re.finditer(r"(?m)^[ \t]*\[\[[ \t]*fact[ \t]*\]\]", text)
+    lines = [text.count("\n", 0, head.start()) + 1 for head in heads]
     return facts_from(str(path), toml_values(text, str(path)), lines)
 
 
@@ -190,7 +183,8 @@ def facts_from(name: str, data: Mapping[str, Any], lines: Sequence[int] = ()) ->
         if not all(isinstance(key, str) for key in roles[role]):
             raise SettingsError(f"{name}: roles: {role} must be a key or a list of keys")
     for number, entry in enumerate(data.get("default", ()), 1):
-        _check(f"{name}: default {number}", entry, _DEFAULT_KEYS, "key", "versions")
+        kinds = {"key": str, "value": object, "versions": str}
+        _check(f"{name}: default {number}", entry, kinds, "key", "versions")
     facts = []
     for number, entry in enumerate(data.get("fact", ())):
         place = f"{name}:{lines[number]}" if number < len(lines) else name
@@ -200,20 +194,16 @@ def facts_from(name: str, data: Mapping[str, Any], lines: Sequence[int] = ()) ->
         for key in ("segment_multiple", "row_multiple"):
             entry[key] = tuple(entry.get(key, ()))
         facts.append(Fact(**entry))
+    own: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in data.items()
+        if key in TrainerFacts.__annotations__
+    }
+    defaults = {key: default.value for key, default in flat("", data.get("defaults", {}), "")}
     return TrainerFacts(
+        **{**own, "roles": roles, "defaults": defaults},
         id=name,
-        name=data["name"],
-        package=data.get("package", ""),
-        newest=data.get("newest", ""),
-        page=data.get("page", ""),
-        commands=tuple(data.get("commands", ())),
-        keys=tuple(data.get("keys", ())),
-        has_final_batches=data.get("has_final_batches", False),
-        builds_on=tuple(data.get("builds_on", ())),
-        roles=roles,
-        defaults={key: default.value for key, default in flat("", data.get("defaults", {}), "")},
         changed_defaults=tuple(data.get("default", ())),
-        default_sources=tuple(data.get("default_source", ())),
         facts=tuple(facts),
     )
 

@@ -17,9 +17,6 @@ from brimful.doctor.report import Finding
 
 _TOPIC = "samples"
 
-LOST = "samples_lost"
-"""Problem of samples that are in no batch, which some of the batches cannot show."""
-
 _KEY = 8
 """First tokens by which samples are looked up inside a segment."""
 
@@ -91,7 +88,7 @@ def check_number(cases: Sequence[BatchCase], number: int) -> Iterator[Finding]:
     if segments < number:
         yield wrong(
             _TOPIC,
-            LOST,
+            "samples_lost",
             f"{counted(number, 'sample')} were given, and the batches have "
             f"{counted(segments, 'segment')}: {number - segments:,} samples are missing, or merged "
             "with others",
@@ -131,7 +128,7 @@ def check_samples(cases: Sequence[BatchCase], samples: list[SampleAlone]) -> Ite
     if losses:
         yield wrong(
             _TOPIC,
-            LOST,
+            "samples_lost",
             f"{counted(len(losses), 'sample')} of {len(samples):,} are not in the batches: "
             f"{first_few(losses, len(losses))}",
         )
