@@ -128,6 +128,21 @@ def test_defaults_are_the_trainers(trainer):
     assert wrong == {}, "ours, the trainer's"
 
 
+def test_the_trainer_of_trl_has_no_argument_of_its_configuration():
+    """No line of code can be quoted for an argument that is not there."""
+    try:
+        path = importlib.metadata.distribution("trl").locate_file("trl/trainer/sft_trainer.py")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("trl is not installed")
+    tree = ast.parse(Path(str(path)).read_text(encoding="utf-8"))
+    (trainer,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "SFTTrainer")
+    (init,) = (node for node in trainer.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    names = {argument.arg for argument in init.args.args + init.args.kwonlyargs}
+    assert {"args", "formatting_func"} <= names
+    assert not {"packing", "eval_packing", "max_seq_length"} & names
+    assert init.args.kwarg is None
+
+
 def default_of(node):
     """The literal default of a field; ``...`` if it is computed."""
     if isinstance(node, ast.Call):

@@ -92,6 +92,7 @@ def test_a_length_that_is_not_a_multiple_is_judged():
     assert judged({"cp": 2, "length": 4104}, **fact) == []
     assert judged({"cp": 1, "length": 4100}, **fact) == []
     assert judged({"cp": 2}, **fact) == []
+    assert judged({"cp": 2, "length": True}, **fact) == []
 
 
 def test_a_fact_without_a_judgment_accuses_no_one():
