@@ -1,5 +1,7 @@
 """Each judgment that the machinery of facts makes, by its text, and the nearest settings that are not judged."""
 
+from typing import Any
+
 import pytest
 
 from brimful.doctor.config.examine import given_settings, judge
@@ -9,11 +11,11 @@ from brimful.doctor.config.run_settings import RunSettings
 ROLES = {"packing": "pack", "attention": ["model.attn", "attn"], "context_parallel": "cp", "max_length": "length"}
 
 
-def judged(settings, *, version="1.2", ranks=None, **fact):
+def judged(settings, *, version="1.2", ranks=None, newest="2.0", **fact):
     """The findings and notes of one fact about a trainer of four settings."""
     fact = {"topic": "isolation", "says": "neighbors meet", "judgment": "wrong", **fact}
     fact = {key: value for key, value in fact.items() if value}
-    toy = facts_from("toy", {"name": "Toy", "newest": "2.0", "roles": ROLES, "defaults": {"cp": 1}, "fact": [fact]})
+    toy = facts_from("toy", {"name": "Toy", "newest": newest, "roles": ROLES, "defaults": {"cp": 1}, "fact": [fact]})
     report = judge(RunSettings(given_settings(settings), toy, version_from(version), ranks), "toy")
     return [finding.detail for finding in report.findings] + list(report.notes)
 
@@ -78,6 +80,15 @@ def test_a_fault_of_old_versions_is_a_note_if_the_version_is_unknown_and_the_set
     assert judged({"pack": True}, when={"packing": True}, versions="<1.3", version="1.3") == []
 
 
+def test_a_range_judges_no_version_that_is_unknown_where_no_newest_one_is_known():
+    """Facts that a user brings may leave out both."""
+    given = {"when": {"packing": True}, "version": "main", "newest": ""}
+    assert judged({"pack": True}, versions="<1.3", **given) == [
+        "wrong if Toy is <1.3: neighbors meet (name your version)"
+    ]
+    assert judged({"pack": True}, **given) == ["neighbors meet: pack: true (dict)"]
+
+
 def test_ranks_judge_from_two_on():
     fact = {"when": {"ranks": {"above": 1}}, "says": "each of {ranks} ranks divides alone"}
     assert judged({}, ranks=2, **fact) == ["each of 2 ranks divides alone"]
@@ -86,8 +97,9 @@ def test_ranks_judge_from_two_on():
 
 
 def test_a_length_that_is_not_a_multiple_is_judged():
-    fact = {"topic": "alignment", "says": "rings", "judgment": "", "when": {"cp": {"above": 1}}}
-    fact |= {"segment_multiple": [2, "context_parallel"], "row_multiple": [3]}
+    fact: dict[str, Any] = {"topic": "alignment", "says": "rings", "judgment": "", "when": {"cp": {"above": 1}}}
+    fact["segment_multiple"] = [2, "context_parallel"]
+    fact["row_multiple"] = [3]
     assert judged({"cp": 2, "length": 4100}, **fact) == ["length: 4100 (dict) is not a multiple of 12"]
     assert judged({"cp": 2, "length": 4104}, **fact) == []
     assert judged({"cp": 1, "length": 4100}, **fact) == []

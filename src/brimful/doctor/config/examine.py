@@ -98,13 +98,14 @@ def judge(run: RunSettings, subject: str) -> DoctorReport:
 def facts_that_hold(run: RunSettings) -> list[Fact]:
     """Return the facts of the run's version whose condition it meets.
 
-    An unknown version counts as the newest that was read.
+    An unknown version counts as the newest that was read. Without one, no range judges.
     """
     version = run.version or version_from(run.facts.newest)
     return [
         fact
         for fact in run.facts.facts
-        if in_range(fact.versions, version) is not False and run.meets(fact.when)
+        if in_range(fact.versions, version) in ((True,) if fact.judgment else (True, None))
+        and run.meets(fact.when)
     ]
 
 
