@@ -70,6 +70,7 @@ def test_no_example_is_left_out() -> None:
         "12_preferences.py",
         "13_packed_against_padded.py",
         "14_verl_fine_tuning.py",
+        "15_trees_against_flat.py",
     ], "a new example needs a test here"
 
 
@@ -142,6 +143,17 @@ def test_packed_and_padded_losses_agree(tmp_path) -> None:
     assert packed["real_tokens"] == padded["real_tokens"]
     assert packed["fill_ratio"] == 1.0
     assert padded["fill_ratio"] < 0.9
+
+
+@pytest.mark.long
+def test_losses_of_trees_and_flat_packs_agree(tmp_path) -> None:
+    """Without it trees would be faster at another loss."""
+    rows = json.loads(run("15_trees_against_flat.py", tmp_path, "--steps", "3", "--json"))
+    assert len(rows) == 3
+    assert sum(row["samples"] for row in rows) > 20
+    for row in rows:
+        assert row["flat_loss"] == pytest.approx(row["tree_loss"], rel=1e-5)
+    assert rows[-1]["tree_loss"] < rows[0]["tree_loss"]
 
 
 def test_packed_and_padded_losses_of_images_agree(media_home: Path, media_packs: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from brimful import open_packs
 from brimful.cli import demo
-from brimful.cli.demo import run_demo, run_trees
+from brimful.cli.demo import run_demo
 from brimful.errors import MissingExtraError, SettingsError
 from tests.cli.tools import one_json, outcome
 
@@ -86,18 +86,3 @@ def test_the_demo_gives_its_summary_as_json(tmp_path: Path, monkeypatch: pytest.
     found = one_json(out)
     assert found == {"directory": str(tmp_path / "d"), "packs": 3}
     assert err.splitlines()[0] == "a line for people"
-
-
-@pytest.mark.long
-def test_flat_packs_and_trees_have_equal_losses(tmp_path: Path) -> None:
-    """Without it trees would be faster at another loss."""
-    pytest.importorskip("transformers")
-    lines: list[str] = []
-    summary = run_trees(tmp_path / "demo", lines.append, limit=60)
-    assert summary["tokens_shared"] > summary["tokens_packed"]
-    assert len(summary["training"]) == 6
-    for step in summary["training"]:
-        assert step["flat_loss"] == pytest.approx(step["tree_loss"], rel=1e-5)
-    losses = [step["tree_loss"] for step in summary["training"]]
-    assert losses[-1] < losses[0]
-    assert any(line.startswith("shared  ") for line in lines)

@@ -33,22 +33,8 @@ from brimful.errors import SettingsError, TaskFailedError, missing_extra
 _MAX_LINES_OF_PACK = 40
 """Maximum number of lines shown of the inspected pack."""
 
-_TRAINING_STEPS = 6
-"""Steps of training on flat packs and on trees: half a minute."""
-
-_TURNS_OF_TREES = (4, 20)
-"""Fewest and most messages of a chat whose answers are samples: the last one has room in a pack."""
-
 
 @command()
-@grouped(
-    "What to show",
-    click.option(
-        "--trees",
-        is_flag=True,
-        help="A sample for each answer: what they share is packed once, and trained once.",
-    ),
-)
 @grouped(
     "Output",
     click.option(
@@ -60,7 +46,7 @@ _TURNS_OF_TREES = (4, 20)
     click.option("--keep", is_flag=True, help="Keep the temporary directory."),
 )
 @json_option
-def demo(output: str | None, keep: bool, trees: bool, as_json: bool) -> None:
+def demo(output: str | None, keep: bool, as_json: bool) -> None:
     """Pack the docstrings of Python's standard library, report, and inspect a pack.
 
     Run again on the same directory, it continues. It takes half a minute on two cores, needs no
@@ -74,7 +60,7 @@ def demo(output: str | None, keep: bool, trees: bool, as_json: bool) -> None:
         is_permanent = keep or output is not None
         if not is_permanent:
             stack.callback(shutil.rmtree, directory)
-        summary = (run_trees if trees else run_demo)(directory, say)
+        summary = run_demo(directory, say)
         if is_permanent:
             say(f"All files stay in {directory}")
         else:
@@ -129,72 +115,8 @@ def run_demo(
     return summary
 
 
-def run_trees(
-    directory: AnyPath, say: Callable[[str], object] = print, *, limit: int | None = None
-) -> dict[str, Any]:
-    """Make a sample of each answer of the chats with several; pack them flat and as trees, and
-    train on both.
-
-    Args:
-        directory, say, limit: as in ``run_demo``; ``flat/`` and ``trees/`` receive the packs.
-
-    Returns:
-        The summary of ``trees``, with ``training``: losses and seconds of each step.
-
-    Raises:
-        BrimfulError: as in ``run_demo``.
-    """
-    home = _prepared(directory, say, limit=limit, turns=_TURNS_OF_TREES)
-    run = partial(_run, home, say)
-
-    say("\n3. Pack: one sample for each answer, with the turns before it\n")
-    options = ("--tokenizer", "tokenizer", "--max-length", "2048", "--overflow", "drop")
-    run("pack", "chats.jsonl", "-o", "flat", "--per-turn", *options)
-    say("\n   and once more: what samples share is in a pack once\n")
-    run("pack", "chats.jsonl", "-o", "trees", "--per-turn", "--share", "prefixes", *options)
-
-    say("\n4. Inspect: one pack with its branches\n")
-    run("inspect", "trees", "--pack", "0", max_lines=_MAX_LINES_OF_PACK)
-
-    say("\n5. Train: the same samples in flat packs and as trees, with a tiny model\n")
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from brimful.cli.demo.tree_training import TrainingStep, train_both
-    from brimful.serve import open_packs
-
-    say("   samples   flat packs   loss      tree packs   loss")
-
-    def show_step(step: TrainingStep) -> None:
-        say(
-            f"   {step.num_samples:7}   {step.num_packs:10}   {step.flat_loss:.6f}"
-            f"   {1:9}   {step.tree_loss:.6f}"
-        )
-
-    torch.manual_seed(0)
-    packs = open_packs(home / "trees")
-    model = AutoModelForCausalLM.from_pretrained(home / "model", dtype=torch.float32)
-    some_packs = [packs[index] for index in range(min(_TRAINING_STEPS, len(packs)))]
-    steps = train_both(model.train(), some_packs, packs.capacity or 2048, show_step)
-    # The first step also loads libraries.
-    flat_seconds, tree_seconds = (sum(times[1:]) for times in list(zip(*steps, strict=True))[-2:])
-    say(
-        f"   the largest difference of a loss is "
-        f"{max(abs(step.flat_loss - step.tree_loss) for step in steps):.1e}; trees take "
-        f"{tree_seconds:.1f} s where flat packs take {flat_seconds:.1f} s"
-    )
-    summary: dict[str, Any] = json.loads((home / "trees" / "summary.json").read_text("utf-8"))
-    return {**summary, "training": [step._asdict() for step in steps]}
-
-
-def _prepared(
-    directory: AnyPath,
-    say: Callable[[str], object],
-    *,
-    limit: int | None,
-    turns: tuple[int, int] | None = None,
-) -> Path:
-    """Make chats with some numbers of messages, a tokenizer and a tiny model; return their directory."""
+def _prepared(directory: AnyPath, say: Callable[[str], object], *, limit: int | None) -> Path:
+    """Make chats, a tokenizer and a tiny model; return their directory."""
     for package in ("tokenizers", "transformers", "torch"):
         if importlib.util.find_spec(package) is None:
             raise missing_extra(package, "text,torch", "brimful demo")
@@ -204,8 +126,7 @@ def _prepared(
     home = Path(directory).absolute()
     # The mark says that a directory belongs to this demo, made with this Python.
     mark_file = home / "demo.json"
-    facts = {"python": platform.python_version(), "chats": limit}
-    mark = json.dumps(facts | ({"turns": turns} if turns else {}))
+    mark = json.dumps({"python": platform.python_version(), "chats": limit})
     home.mkdir(parents=True, exist_ok=True)
     if any(home.iterdir()) and not (mark_file.is_file() and mark_file.read_text("utf-8") == mark):
         raise SettingsError(
@@ -218,9 +139,7 @@ def _prepared(
     say("$ export BRIMFUL_CACHE=$PWD/cache")
 
     say("\n1. Chats: questions about Python's standard library, answered by its docstrings\n")
-    chats = [
-        chat for chat in make_chats() if not turns or turns[0] <= len(chat["messages"]) <= turns[1]
-    ][:limit]
+    chats = make_chats()[:limit]
     with atomic_file(str(home / "chats.jsonl")) as file:
         for chat in chats:
             file.write(f"{json.dumps(chat, ensure_ascii=False)}\n".encode())
