@@ -123,6 +123,16 @@ def test_plan_uses_the_algorithm_that_is_named(algorithm: str, expected: list[li
     assert sorted(sorted(segment.length for segment in pack) for pack in packs) == expected
 
 
+def test_the_stream_of_tokens_needs_no_second_option(tmp_path: Path) -> None:
+    """Without it `wrapped`, the choice for documents, refuses the first document that is longer than a pack."""
+    np.save(tmp_path / "lengths.npy", np.array([3, 9, 1]))
+    (tmp_path / "plan.yaml").write_text("packing_strategy: wrapped\nmax_length: 4\n")
+    for options in (("--max-length", 4, "--algorithm", "concat_split"), ("--config", tmp_path / "plan.yaml")):
+        result = result_of("plan", tmp_path / "lengths.npy", *options)
+        assert (result["num_packs"], result["samples_split"], result["tokens_packed"]) == (4, 1, 13)
+        assert "sample 1 (9)" in refused("plan", tmp_path / "lengths.npy", *options, "--overflow", "error")
+
+
 @pytest.mark.parametrize(
     ("flags", "alignment"),
     [

@@ -138,6 +138,11 @@ def test_what_cannot_be_wrapped_names_the_way():
         PackedDataset.wrap(iter([]), 8)
     with pytest.raises(SettingsError, match="rows that a data set encodes are packed whole"):
         PackedDataset.wrap(Encoding(), 4, overflow="split")
+    for policy in (None, "error", "drop"):  # without the refusal, a sample that is cut would be served twice
+        with pytest.raises(
+            SettingsError, match='algorithm="concat_split": rows that a data set encodes are packed whole'
+        ):
+            PackedDataset.wrap(Encoding(), 8, algorithm="wrapped", overflow=policy)
     trees = plan_of_trees([[5, 6], [5, 7]], [[0, 1]])
     with pytest.raises(SettingsError, match=r'share="prefixes": rows that a data set encodes are packed whole'):
         WrappedPacks(EncodedRows(Encoding()), trees)

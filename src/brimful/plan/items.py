@@ -115,6 +115,12 @@ def prepare_items(
                 f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at "
                 "least 1 token"
             )
+    if settings.algorithm == "concat_split" and (table.group_size > 1 or groups is not None):
+        name = "preferences" if groups is None else setting("groups")
+        raise SettingsError(
+            f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {name} stay whole: "
+            "leave one out"
+        )
     group_ids = limits = None
     if table.group_size > 1:
         if groups is not None:
@@ -168,12 +174,6 @@ def prepare_items(
         name = setting("groups") if groups is not None else "preferences"
         raise SettingsError(
             f"{setting('max_path')} limits single samples, and {name} stay whole: leave one out"
-        )
-    if settings.algorithm == "concat_split" and group_ids is not None:
-        name = setting("groups") if groups is not None else "preferences"
-        raise SettingsError(
-            f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {name} stay whole: "
-            "leave one out"
         )
     try:
         if group_ids is not None:

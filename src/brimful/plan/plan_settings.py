@@ -58,7 +58,11 @@ class PlanSettings:
         "TOKENS",
         *("--max-length", "--capacity", "--packing-length", "--seq-length"),
     )
-    overflow: Overflow | str = option(Overflow.ERROR, "What to do with samples longer than a pack.")
+    overflow: Overflow | str | None = option(
+        None,
+        "What to do with samples longer than a pack; if not given, split for concat_split, and "
+        "error for the others.",
+    )
     no_target: NoTarget | str = option(
         NoTarget.ERROR,
         "What to do with samples without a target of the loss, before or after truncation.",
@@ -121,7 +125,6 @@ class PlanSettings:
         ):
             if not is_number(value) or not 0 <= value <= most:
                 raise SettingsError(f"{setting(name)} must be a number {bounds}, and is {value!r}")
-        overflow = choice_of(Overflow, self.overflow, argument="overflow")
         share = choice_of(Share, self.share, argument="share")
         no_target = choice_of(NoTarget, self.no_target, argument="no_target")
         alignment = (
@@ -140,6 +143,10 @@ class PlanSettings:
                 f"{setting('algorithm', self.algorithm)} is unknown: use one of "
                 f"{', '.join(ALGORITHMS)} (or {aliases})"
             )
+        overflow = self.overflow
+        if overflow is None:  # the stream of all tokens is cut in any case
+            overflow = Overflow.SPLIT if rule.name == "concat_split" else Overflow.ERROR
+        overflow = choice_of(Overflow, overflow, argument="overflow")
         if self.budgets:
             Budgets.of(self.capacity, self.budgets)
         usable = capacity if alignment is UNALIGNED else alignment.usable(capacity)

@@ -58,7 +58,8 @@ def plan_packs(
             makes ``num_packs`` even packs. ``Plan.outcome`` tells how far it came. Names of other
             libraries are accepted: ``bfd``, ``ffd``, ``wrapped``, and ``sequential`` for next fit,
             whose packs keep the order of the samples.
-        overflow: policy for samples longer than a pack (``Overflow``).
+        overflow: policy for samples longer than a pack (``Overflow``); None for ``split`` with
+            ``concat_split``, which cuts samples anyway, and for ``error`` with the others.
         no_target: policy for samples without a target of the loss (``NoTarget``), if the table has
             targets.
         budgets: limits of other quantities in a pack: names of columns of the table, ``samples``,

@@ -161,17 +161,23 @@ class WrappedPacks:
     media_settings: dict[str, Any] | None = None
 
     def __init__(self, rows: EncodedRows, plan: Plan) -> None:
-        if plan.settings.overflow_policy not in (Overflow.ERROR, Overflow.DROP):
-            raise SettingsError(
-                f"{setting('overflow', plan.settings.overflow_policy.value)}: rows that a data set "
-                f"encodes are packed whole: choose {setting('overflow', 'drop')}, or cut them "
-                "where they are encoded"
-            )
-        if plan.parents is not None:
-            raise SettingsError(
-                f"{setting('share', 'prefixes')}: rows that a data set encodes are packed whole: "
-                "plan without it"
-            )
+        settings = plan.settings
+        policy = settings.overflow_policy
+        for name, value, is_wrong, way_out in (
+            ("share", "prefixes", plan.parents is not None, "plan without it"),
+            ("algorithm", "concat_split", settings.algorithm == "concat_split", "use another one"),
+            (
+                "overflow",
+                policy.value,
+                policy not in (Overflow.ERROR, Overflow.DROP),
+                f"choose {setting('overflow', 'drop')}, or cut them where they are encoded",
+            ),
+        ):
+            if is_wrong:
+                raise SettingsError(
+                    f"{setting(name, value)}: rows that a data set encodes are packed whole: "
+                    f"{way_out}"
+                )
         self._rows, self._plan = rows, plan
         self.fingerprint, self.alignment = plan.fingerprint, plan.alignment
         self.facts = {"data": rows.title, "packs": plan.num_packs, **plan.settings.as_dict()}

@@ -1,10 +1,14 @@
 """Concat and split: the stream of all tokens, cut where packs are full."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import plan_packs
+from brimful.errors import OversizedSampleError
+from brimful.plan import PlanSettings
+from brimful.plan.algorithms import ALGORITHMS
 from brimful.plan.fit.any_fit import concat_split
 from brimful.plan.policies.overflow import Overflow, cut_stream
 from brimful.testing.strategies import capacities_and_lengths
@@ -45,6 +49,26 @@ def test_concat_split_fills_every_pack_and_keeps_every_token():
         [(3, 4, 2)],
     ]
     plan.validate(np.array([5, 2, 1, 6]))
+
+
+@pytest.mark.parametrize("algorithm", ["wrapped", *ALGORITHMS])
+def test_only_concat_split_cuts_long_samples_unasked(algorithm):
+    """It cuts every sample where a pack ends, so a long document needs no second option. For all others the default is
+    ``error``, as their plans record it; ``error`` that is given stays an error."""
+    default = PlanSettings(capacity=3, algorithm=algorithm)
+    is_stream = default.algorithm == "concat_split"
+    assert default == PlanSettings(capacity=3, algorithm=algorithm, overflow="split" if is_stream else "error")
+    for given_policy in (None, "error"):
+        if is_stream and given_policy is None:
+            plan = plan_packs([3, 4, 1], capacity=3, algorithm=algorithm)
+            assert [[tuple(segment) for segment in pack] for pack in plan] == [
+                [(0, 0, 3)],
+                [(1, 0, 3)],
+                [(1, 3, 1), (2, 0, 1)],
+            ]
+        else:
+            with pytest.raises(OversizedSampleError, match=r"sample 1 \(4\)"):
+                plan_packs([3, 4, 1], capacity=3, algorithm=algorithm, overflow=given_policy)
 
 
 @given(case=capacities_and_lengths(oversized=True))

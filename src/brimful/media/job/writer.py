@@ -113,7 +113,8 @@ class ShardMediaWriter:
                 except BadAttachmentError as error:
                     raise OversizedSampleError(
                         f"{self._samples.source.where(sample_id)} (sample {sample_id}): {error}; "
-                        f"choose {setting('overflow', 'drop')}"
+                        f"choose {setting('overflow', 'drop')}, without "
+                        f"{setting('algorithm', 'concat_split')}"
                     ) from error
             packs.append(pack)
         return packs
