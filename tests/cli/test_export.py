@@ -1,6 +1,7 @@
 """``brimful export`` in its words, its JSON and its refusals."""
 
 import json
+import sys
 
 import pytest
 
@@ -24,6 +25,16 @@ def test_an_export_that_is_checked(packs, tmp_path):
     assert lines[-1].startswith("4 packs read by json equal the store's: input_ids, loss_mask, cu_seqlens")
     again = result_of("export", packs, "--to", "jsonl", "-o", tmp_path / "a", "--quiet")
     assert (again["shards_written"], again["checked_by"]) == (0, None)
+
+
+@pytest.mark.parametrize("layout", [name for name, layout in LAYOUTS.items() if layout.reader[0] != "json"])
+def test_a_check_without_its_reader_is_refused_before_anything_is_written(layout, packs, tmp_path, monkeypatch):
+    """Without it the export of an hour is written, and then the check says what it needs."""
+    module, package = LAYOUTS[layout].reader
+    monkeypatch.setitem(sys.modules, module, None)
+    message = refused("export", packs, "--to", layout, "-o", tmp_path / "a", "--check")
+    assert message.endswith(f"pip install {package}")
+    assert not (tmp_path / "a").exists()
 
 
 def test_packs_in_a_shard(packs, tmp_path):

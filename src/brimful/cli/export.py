@@ -19,6 +19,7 @@ from brimful.cli.options import (
 )
 from brimful.cli.program import show
 from brimful.integrations.export import LAYOUTS, check_export, export_packs
+from brimful.integrations.export.export_check import check_reader
 from brimful.integrations.export.packed_pairs import open_as_packed
 from brimful.serve import open_packs
 from brimful.sources.settings import SourceSettings
@@ -64,6 +65,8 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
     """
     directory = output_directory(output, "name the directory for the export")
     layout = required(to, "--to", "name the layout: " + ", ".join(LAYOUTS))
+    if check:
+        check_reader(layout)
     store = open_packs(packs)
     names = options["source_paths"]
     source = None

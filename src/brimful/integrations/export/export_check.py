@@ -86,14 +86,7 @@ def check_export(
             "again to "
             "resume"
         )
-    module, package = layout.reader
-    try:
-        import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the check of an export to {layout.name} reads it by {package}, which cannot be "
-            f"imported ({error}): pip install {package}"
-        ) from error
+    check_reader(layout.name)
     samples = source_of_packs(source, packs) if layout.takes_source else None
     fields: list[str] = []
     with progress.stage("check", total=len(packs), unit="packs"):
@@ -119,6 +112,27 @@ def check_export(
             fields = list(parts)
             progress.advance(1, tokens=len(pack))
     return ExportCheck(layout.name, len(packs), tuple(fields), layout.reader[1])
+
+
+def check_reader(to: str) -> None:
+    """Refuse a check that could not run; asked before an export is written that is to be checked.
+
+    Args:
+        to: name of the layout.
+
+    Raises:
+        SettingsError: no such layout.
+        MissingExtraError: its reader is not installed; names the package.
+    """
+    layout = layout_of(to)
+    module, package = layout.reader
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the check of an export to {layout.name} reads it by {package}, which cannot be "
+            f"imported ({error}): pip install {package}"
+        ) from error
 
 
 def _parts_of(
