@@ -36,6 +36,7 @@ from brimful.errors import BrimfulError, SettingsError, WrongTypeError
 from brimful.plan import Lookahead
 from brimful.serve import TokenBudget
 from brimful.store import check_store
+from brimful.stream import LazyShardedDataset, PackingProducer
 from brimful.testing.toys import toy_chat_encoder, toy_pack
 
 ROWS = [{"question": "1+1?", "answer": "2"}] * 6
@@ -93,7 +94,35 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
     ),
     "a name that is nothing": (
         lambda m: Lookahead(capacity=8, size=2, max_wait=4, zzz=1),
-        "Lookahead got an unexpected keyword argument 'zzz'; it has ",
+        "Lookahead got an unexpected keyword argument 'zzz'; it has capacity, size,",
+    ),
+    "a rank for a data set": (
+        lambda m: PackedDataset(m.packs, dp_rank=0, dp_world_size=2),
+        "no argument 'dp_rank': packs are divided by PackLoader(dataset, dp_rank=…, dp_world_size=…)",
+    ),
+    "a folder of a fork": (
+        lambda m: PackedDataset(data_dir=m.packs),
+        "no argument 'data_dir': name the pack store by the first argument, directory",
+    ),
+    "a rank for a stream": (
+        lambda m: LazyShardedDataset(m.folder, dp_rank=0),
+        "no argument 'dp_rank': leave it out: packs have global numbers",
+    ),
+    "a folder of a stream": (
+        lambda m: LazyShardedDataset(data_dir=m.folder),
+        "no argument 'data_dir': name the stream by the first argument, directory",
+    ),
+    "a template for a stream": (
+        lambda m: LazyShardedDataset(m.folder, template=m.encoder),
+        "no argument 'template': `brimful produce` encodes raw rows",
+    ),
+    "a template for a producer": (
+        lambda m: PackingProducer(m.source, template=m.encoder, capacity=8),
+        "no argument 'template': name what encodes by the second argument, encoder",
+    ),
+    "a folder for a producer": (
+        lambda m: PackingProducer(m.source, m.encoder, output_dir=m.folder, capacity=8),
+        "no argument 'output_dir': name the stream by the third argument, directory",
     ),
     "swapped numbers": (lambda m: plan_packs(8, capacity=[1, 2]), "capacity must be a whole number and is [1, 2]"),
     "a list of algorithms": (

@@ -147,7 +147,7 @@ def _misfit(
     if stray is not None:
         if stray in elsewhere:
             return WrongTypeError(f"{title} has no argument {stray!r}: {elsewhere[stray]}")
-        names = [*parameters, *alias_names]
+        names = [name for name in (*parameters, *alias_names) if name != "self"]
         matches = get_close_matches(stray, names, n=1, cutoff=0.5)
         hint = f": did you mean {matches[0]}?" if matches else f"; it has {', '.join(names)}"
         return WrongTypeError(f"{title} got an unexpected keyword argument {stray!r}{hint}")

@@ -152,10 +152,19 @@ class PackedDataset(IndexedPacks):
     """
 
     @understands(
-        dict.fromkeys(
-            ("dataset", "template", *CAPACITY_NAMES),
-            "use PackedDataset.wrap(dataset, packing_length=…)",
-        )
+        {
+            **dict.fromkeys(
+                ("dataset", "template", *CAPACITY_NAMES),
+                "use PackedDataset.wrap(dataset, packing_length=…)",
+            ),
+            **dict.fromkeys(
+                ("dp_rank", "dp_world_size"),
+                "packs are divided by PackLoader(dataset, dp_rank=…, dp_world_size=…)",
+            ),
+            **dict.fromkeys(
+                ("data_dir", "output_dir"), "name the pack store by the first argument, directory"
+            ),
+        }
     )
     def __init__(
         self,

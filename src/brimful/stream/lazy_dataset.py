@@ -79,10 +79,20 @@ class LazyShardedDataset:
             "samples_per_chunk": "leave it out: lines of chunks are counted",
             "pre_packed": "leave it out: rows of chunks are packs here, and `brimful produce` "
             "packs raw ones",
-            "encode_fn": "`brimful produce` encodes raw rows, and the plugin of ms-swift the rows "
-            "of its flag",
+            **dict.fromkeys(
+                ("encode_fn", "template"),
+                "`brimful produce` encodes raw rows, and the plugin of ms-swift the rows of its "
+                "flag",
+            ),
             "max_wait_time": "use timeout=, in seconds; None waits forever",
             "max_total_samples": "use num_packs=",
+            **dict.fromkeys(
+                ("dp_rank", "dp_world_size"),
+                "leave it out: packs have global numbers, and the sampler of each rank picks its own",
+            ),
+            **dict.fromkeys(
+                ("data_dir", "output_dir"), "name the stream by the first argument, directory"
+            ),
             "mark_completed": "call brimful.stream.mark_completed after a checkpoint",
         }
     )

@@ -84,7 +84,15 @@ class PackingProducer:
     [[0, 2], [3, 1]]
     """
 
-    @understands({}, ProducerSettings, capacity=CAPACITY_NAMES)
+    @understands(
+        {
+            "template": "name what encodes by the second argument, encoder",
+            "data_dir": "name the data by the first argument, source",
+            "output_dir": "name the stream by the third argument, directory",
+        },
+        ProducerSettings,
+        capacity=CAPACITY_NAMES,
+    )
     def __init__(
         self,
         source: Any,
