@@ -4,10 +4,12 @@ import importlib
 import json
 import re
 import shlex
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from brimful import ChatEncoder, PackedDataset, PlanSettings, measure_lengths, open_source, plan_packs
 from brimful.base.progress import Progress
@@ -67,14 +69,16 @@ def test_a_file_that_does_not_fit_is_refused_with_the_command_that_writes_it(pat
     before = path.read_bytes()
     with pytest.raises(CacheMismatchError, match=part) as caught:
         LengthCache(path, augmentation).lengths(rows, toy_chat_encoder())
-    assert f"Write it with `measure_lengths(source, encoder, path={str(path)!r}, augmentation=" in caught.value.message
+    call = f"measure_lengths(source, encoder, path={str(path)!r}, augmentation="
+    assert f"Write it with `from brimful import measure_lengths; {call}" in caught.value.message
+    assert "`, with source and encoder as here, or choose" in caught.value.message
     assert 'on_mismatch="rebuild"' in str(caught.value)
     assert path.read_bytes() == before
 
 
 def test_a_missing_file_goes_by_the_policy(tmp_path):
     path = tmp_path / "lengths.arrow"
-    with pytest.raises(CacheMismatchError, match=r"lengths.arrow is not there. Write it with `measure_lengths"):
+    with pytest.raises(CacheMismatchError, match=r"lengths.arrow is not there. Write it with `from brimful import"):
         LengthCache(path, CROP).lengths(TEXTS, toy_chat_encoder())
     with pytest.warns(UserWarning, match="is not there: lengths are measured without it"):
         table = LengthCache(path, CROP, on_mismatch="fallback").lengths(TEXTS, toy_chat_encoder())
@@ -184,7 +188,11 @@ def command_of(cache, source, encoder, **options):
     return re.search("`(.*)`", caught.value.message)[1]
 
 
-def pasted(command, *own):
+def pasted(command, *own, **names):
+    """Run what a message told to paste: a command in a shell, or a line in a Python session with these names."""
+    if command.startswith("from "):
+        exec(command, names)
+        return
     program, *arguments = shlex.split(command)
     assert program == "brimful"
     run(*arguments, *own, "--quiet")
@@ -236,14 +244,62 @@ def test_pictures(media_home, tmp_path):
     assert len(cache.lengths(source, encoder)) == len(source)
     family = open_family("qwen2-vl", media_home / "processor", max_pixels=28 * 28 * 4)
     other = MediaChatEncoder(str(media_home / "processor"), family)
-    assert command_of(cache, source, other).startswith("measure_lengths(source, encoder, ")
+    command = command_of(cache, source, other)
+    assert command.startswith("from brimful import measure_lengths; measure_lengths(source, encoder, ")
+    pasted(command, source=source, encoder=other)
+    assert len(cache.lengths(source, other)) == len(source)
+
+
+@pytest.mark.parametrize("kind", ["chats", "pictures"])
+@pytest.mark.parametrize("place", ["known", "changed", "forgotten", "gone"])
+def test_a_tokenizer_that_the_caller_loaded(kind, place, small_qwen, media_home, tmp_path):
+    """What a training script has. Its directory gives a command if that has the same tokenizer; else a line of Python."""
+    home = media_home / "processor" if kind == "pictures" else small_qwen
+    own = AutoTokenizer.from_pretrained(shutil.copytree(home, tmp_path / "own"))
+    if place == "changed":
+        own.add_tokens(["<|mine|>"])
+    elif place == "forgotten":
+        own.name_or_path = ""
+    elif place == "gone":
+        shutil.rmtree(tmp_path / "own")
+    if kind == "pictures":
+        encoder = MediaChatEncoder(own, open_family("qwen2-vl", media_home / "processor"))
+        source = open_source(str(media_home / "chats.jsonl"), media=True, media_outside=True)
+    else:
+        rows = [{"prompt": "a", "completion": "b"}, {"prompt": "a"}]
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        source, encoder = open_source(str(tmp_path / "rows.jsonl")), ChatEncoder(own)
+    options = {"on_bad_sample": "skip", "targets": False, "cache_dir": tmp_path / "cache"}
+    cache = LengthCache(tmp_path / "its lengths.arrow", augmentation={"crop": 7, "policy": "it's"})
+    command = command_of(cache, source, encoder, **options)
+    assert command.startswith("brimful measure") == (place == "known")
+    pasted(command, source=source, encoder=encoder)
+    table = cache.lengths(source, encoder, **options)
+    assert (len(table), table.targets) == (len(source), None)
+
+
+def test_transforms_of_the_call_are_those_of_the_source(tmp_path):
+    """Without it lengths of the rows as they are would pass for the ones of the augmented rows."""
+    stutter = [lambda sample: replace(sample, text=sample.text * 2)]
+    table = LengthCache(tmp_path / "a.arrow", on_mismatch="rebuild").lengths(
+        TEXTS, toy_chat_encoder(), transforms=stutter
+    )
+    assert table.tokens.tolist() == [6, 4, 8]
 
 
 def test_what_no_command_measures_is_a_call(small_qwen, tmp_path):
     """Rows in memory, a function of a script, settings without a flag: a command that measures others would be wrong."""
     cache = LengthCache(tmp_path / "lengths.arrow", augmentation={"crop": 7})
-    call = f"measure_lengths(source, encoder, path={str(tmp_path / 'lengths.arrow')!r}, augmentation={{'crop': '7'}}, "
-    assert command_of(cache, [{"text": "abc"}], toy_chat_encoder()).startswith(call)
+    path = str(tmp_path / "lengths.arrow")
+    call = f"from brimful import measure_lengths; measure_lengths(source, encoder, path={path!r}, augmentation={{'crop': '7'}}, "
+    rows, toy = [{"text": "abc"}, {"text": "abd"}], toy_chat_encoder()
+    assert command_of(cache, rows, toy).startswith(call)
+    for within in ("row", [0, 0]):  # numbers of samples are in no command
+        options = {"share": "prefixes", "least_shared": 2, "share_within": within, "budgets": ("tokens", "loss_tokens")}
+        command = command_of(cache, rows, toy, **options)
+        assert command.startswith(call)
+        pasted(command, source=rows, encoder=toy, share_within=within)
+        assert list(cache.lengths(rows, toy, **options).budgets) == ["tokens", "loss_tokens"]
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
     encoder = ChatEncoder(str(small_qwen))

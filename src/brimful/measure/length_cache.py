@@ -19,6 +19,7 @@ from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder, encoder_for
 from brimful.encode.encoder import Encoder
+from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, CacheMismatchError, SettingsError
 from brimful.lengths.prefixes import Share
 from brimful.lengths.table import LengthTable
@@ -108,6 +109,8 @@ class LengthCache:
             path=self.path, augmentation=self.augmentation, on_mismatch=on_mismatch, **options
         )
         source = open_source(source, cache_dir=settings.cache_dir)
+        if settings.transforms:
+            source = source.augmented(settings.transforms)
         encoder = as_encoder(source, encoder)
         provenance = provenance_of(source, encoder, settings)
         table, misfit = open_earlier(Path(self.path), provenance, source, encoder)
@@ -129,7 +132,7 @@ class LengthCache:
         if self.on_mismatch == "error":
             command = writing_command(source, encoder, os.fspath(self.path), settings)
             raise CacheMismatchError(
-                f"{os.fspath(self.path)} {misfit}. Write it with `{command}`, or choose "
+                f"{os.fspath(self.path)} {misfit}. Write it with {command}, or choose "
                 f"{setting('on_mismatch', 'rebuild')} or {setting('on_mismatch', 'fallback')}"
             )
         warnings.warn(
@@ -139,7 +142,7 @@ class LengthCache:
 
 
 def writing_command(source: Source, encoder: Encoder, path: str, settings: MeasureSettings) -> str:
-    """Return the command that writes the lengths of a source; the Python call if no command measures the same.
+    """Return the command that writes the lengths of a source, between backticks; lines of Python if no command measures the same.
 
     The command is verified: the source and encoder that it would make are made here, and must have the same settings.
 
@@ -157,12 +160,35 @@ def writing_command(source: Source, encoder: Encoder, path: str, settings: Measu
         flags = None
     transforms = () if source.augmentation is None else source.augmentation.transforms
     names = [*map(_importable, transforms)]
+    policy = None if settings.on_bad_sample == "error" else settings.on_bad_sample
     if flags is None or None in names or is_in_python:
-        record = f", augmentation={augmentation!r}" if augmentation else ""
-        record += ", share='prefixes', share_within=…" if settings.shares else ""
-        return f"measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)"
+        arguments: dict[str, Any] = {
+            "path": path,
+            "augmentation": augmentation or None,
+            "budgets": [*settings.budgets] if len(settings.budgets) > 1 else None,
+            "targets": None if settings.targets else False,
+            "on_bad_sample": policy,
+            "on_mismatch": "rebuild",
+        }
+        own = ["source", "encoder"]
+        if settings.shares:
+            arguments |= {"share": Share.PREFIXES.value, "least_shared": settings.least_shared}
+            if not is_in_python:
+                arguments["share_within"] = settings.share_within
+        texts = [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
+        if is_in_python:
+            own.append("share_within")
+            texts.append("share_within=share_within")
+        call = f"measure_lengths(source, encoder, {', '.join(texts)})"
+        own_names = f"{', '.join(own[:-1])} and {own[-1]}"
+        return f"`from brimful import measure_lengths; {call}`, with {own_names} as here"
     budgets = [name for name in settings.budgets if name != "tokens"]
-    flags |= {"budget": budgets, "transform": names}
+    flags |= {
+        "budget": budgets,
+        "transform": names,
+        "on_bad_sample": [policy] if policy else [],
+        "no_targets": [] if settings.targets else [True],
+    }
     if settings.shares:
         flags |= {
             "share": [Share.PREFIXES.value],
@@ -175,15 +201,9 @@ def writing_command(source: Source, encoder: Encoder, path: str, settings: Measu
         for name, values in flags.items()
         for value in values
     ]
-    return " ".join(
-        [
-            "brimful measure",
-            shlex.join(paths),
-            *words,
-            "-o",
-            shlex.quote(path),
-            "--on-mismatch rebuild",
-        ]
+    files = shlex.join(paths)
+    return (
+        f"`brimful measure {files} {' '.join(words)} -o {shlex.quote(path)} --on-mismatch rebuild`"
     )
 
 
@@ -195,7 +215,12 @@ def _flags_of(
     family = getattr(encoder, "family", None)
     if not all(map(os.path.exists, paths)) or (draws is not None and (draws.seed or draws.epoch)):
         return None  # the command draws with 0 for both
-    place = getattr(getattr(encoder, "tokenizer", None), "place", None)
+    tokenizer = getattr(encoder, "tokenizer", None)
+    # A tokenizer that the caller loaded remembers from where; what is there is compared below.
+    name = getattr(tokenizer, "place", None) or getattr(
+        getattr(tokenizer, "hf", None), "name_or_path", None
+    )
+    tokenizer = Tokenizer(name, ask_hub=False) if name else None
     processor = None if family is None or family.directory is None else os.fspath(family.directory)
     directories = source.media_directories
     is_near = directories == list(
@@ -217,7 +242,7 @@ def _flags_of(
     encoding = {name: value for name, value in encoding.items() if value}
     alike = open_source(paths[0] if len(paths) == 1 else paths, media=bool(directories), **opening)
     encoder_again = encoder_for(
-        alike, place, media=family and family.open(processor, {}), **encoding
+        alike, tokenizer, media=family and family.open(processor, {}), **encoding
     )
     ours, theirs = (
         {**item.length_settings, **item.label_settings} for item in (encoder, encoder_again)
@@ -225,6 +250,7 @@ def _flags_of(
     plain = {name: value for name, value in source.row_settings.items() if name != "transforms"}
     if ours != theirs or alike.row_settings != plain or alike.media_directories != directories:
         return None
+    place = tokenizer and tokenizer.place
     models = {"tokenizer": None if place == processor else place, "processor": processor}
     names = {**models, "encoder": None if family is None else family.name, **opening, **encoding}
     return {name: [value] for name, value in names.items() if value}
