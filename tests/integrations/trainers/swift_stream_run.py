@@ -57,7 +57,7 @@ def main(folder: Path, flags: list[str]) -> None:
         collate = trainer.data_collator
 
         def noted(batch: Any) -> Any:
-            rows.extend(row["input_ids"] for row in batch)
+            rows.extend([token for row in pack for token in row["input_ids"]] for pack in batch)
             return collate(batch)
 
         trainer.data_collator = noted

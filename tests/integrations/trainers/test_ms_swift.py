@@ -110,15 +110,29 @@ def test_the_plugin_replaces_what_the_pipeline_looks_up(swift):
 def test_packing_no_longer_needs_flash_attention(swift, attention):
     install()
     args = swift["swift.arguments.sft_args"].SftArguments()
-    args.packing, args.padding_free, args.attn_impl = True, False, attention
+    args.packing, args.padding_free, args.attn_impl, args.sequence_parallel_size = True, False, attention, 1
     args._check_padding_free()
     assert args.padding_free
+
+
+@pytest.mark.parametrize("attention", [None, "sdpa", "eager", "flex_attention", "flash_attn", "flash_attention_2"])
+def test_sequence_parallelism_sees_packs_with_flash_attention_alone(swift, attention):
+    """With sdpa on two ranks of ms-swift 4.6 a sample that begins where a rank's part begins saw its neighbor: Transformers
+    looks for packs in the positions of the part. Flash attention gets the boundaries of the whole row."""
+    install()
+    args = swift["swift.arguments.sft_args"].SftArguments()
+    args.packing, args.padding_free, args.attn_impl, args.sequence_parallel_size = True, False, attention, 2
+    if str(attention).startswith("flash"):
+        args._check_padding_free()
+        return
+    with pytest.raises(SettingsError, match=f"_size 2 does not go with --attn_impl {attention}: use flash_attention_2"):
+        args._check_padding_free()
 
 
 def test_an_attention_that_is_none_is_refused_with_those_that_are(swift):
     install()
     args = swift["swift.arguments.sft_args"].SftArguments()
-    args.packing, args.padding_free, args.attn_impl = True, False, "paged"
+    args.packing, args.padding_free, args.attn_impl, args.sequence_parallel_size = True, False, "paged", 1
     with pytest.raises(SettingsError, match="--packing true does not go with --attn_impl paged: use --attn_impl sdpa"):
         args._check_padding_free()
 

@@ -47,6 +47,7 @@ def arguments(stream, **values):
         "gradient_accumulation_steps": None,
     }
     given |= {"training_args": SimpleNamespace(gradient_accumulation_steps=2, callbacks=[])}  # resolved there alone
+    given |= {"sequence_parallel_size": 1, "padding_free": False}
     given |= {"global_world_size": 2, "train_dataloader_shuffle": False, "ignore_args_error": False}
     return SimpleNamespace(**given | values)
 
@@ -87,6 +88,7 @@ def test_without_the_flags_nothing_changes(monkeypatch, tmp_path):
         ({"val_dataset": ["v"]}, FLAGS, "--dataset STREAM, without data sets"),
         ({"attn_impl": "paged"}, FLAGS, "--attn_impl paged does not see packs"),
         ({}, [*FLAGS, "--typo", "3"], "ms-swift does not know --typo"),
+        ({"train_iters": 3}, FLAGS, "set --padding_free true"),
     ],
 )
 def test_contradictions_are_refused_with_the_flag_to_change(monkeypatch, tmp_path, values, argv, error):
@@ -101,7 +103,41 @@ def test_a_global_batch_is_the_lanes(monkeypatch, tmp_path):
     rows = ms_swift_stream._stream_of(args)
     assert args.ignore_args_error
     assert (len(rows), rows.packs.lanes) == (12, 4)
-    assert [index for index in range(12) if all(label == -100 for label in rows[index]["labels"])] == [9, 10, 11]
+    assert [index for index in range(12) if all(label == -100 for row in rows[index] for label in row["labels"])] == [
+        9,
+        10,
+        11,
+    ]
+
+
+def test_ranks_that_share_a_sequence_share_its_packs(monkeypatch, tmp_path):
+    """Four ranks in pairs read as two: with twice the lanes the training ended in the middle of its stream."""
+    parallel = {"global_world_size": 4, "sequence_parallel_size": 2}
+    args = read(monkeypatch, arguments(toy_stream(tmp_path / "s", [3, 3, 3]), max_steps=-1, **parallel), FLAGS)
+    assert args.padding_free, "parts are cut by samples"
+    assert ms_swift_stream._stream_of(args).packs.lanes == 4
+    for chunk in range(2):
+        append(tmp_path / f"chunk_{chunk:05d}.jsonl", [{"text": f"{chunk}-{row}"} for row in range(4)])
+    args = read(monkeypatch, arguments(tmp_path, per_device_train_batch_size=2, max_steps=2, **parallel), FLAGS[:2])
+    args.training_args.gradient_accumulation_steps = 1
+    rows = ms_swift_stream._rows_of(args, lambda row, return_length: row["text"])
+    # Its sampler gives every second number to a rank.
+    assert [rows[number] for number in range(0, 8, 2)] == [f"0-{row}" for row in range(4)]
+    assert not args.padding_free
+
+
+def test_rows_are_the_samples_of_a_pack(tmp_path):
+    """In ms-swift's own packing a row is a list of samples, whose number and lengths Megatron's models ask for, and which
+    context parallelism pads one by one. Rows of whole packs were one sample to both."""
+    packs = LazyShardedDataset(toy_stream(tmp_path, [2, 1]))
+    for index in range(3):
+        pack, rows = packs[index], SwiftStream(packs)[index]
+        assert (
+            [len(row["labels"]) for row in rows] == [row["length"] for row in rows] == np.diff(pack.cu_seqlens).tolist()
+        )
+        for name, due in (("input_ids", pack.input_ids), ("labels", pack.labels)):
+            assert [value for row in rows for value in row[name]] == due.tolist()
+        assert set(rows[0]) == {"input_ids", "labels", "length"}
 
 
 def test_trees_are_refused():
@@ -126,8 +162,7 @@ def test_a_stream_that_grows_needs_steps_and_no_shuffling(tmp_path, swift):
         ms_swift_stream._stream_of(arguments(tmp_path, train_dataloader_shuffle=True))
     rows = ms_swift_stream._stream_of(arguments(tmp_path, global_batch_size=2, train_iters=3))
     assert len(rows) == 6
-    assert rows[0]["position_ids"][:4] == [0, 1, 2, 0]
-    assert rows[0]["length"] == len(rows[0]["labels"])
+    assert [row["length"] for row in rows[0][:2]] == [3, 3]
 
 
 def test_declared_steps_do_not_begin_again_when_the_stream_has_ended(tmp_path, swift):
@@ -187,34 +222,62 @@ def stream_with_media(tmp_path):
     return LazyShardedDataset(tmp_path)
 
 
-def test_packs_with_media_get_their_features_where_the_batch_is_made(tmp_path, monkeypatch):
-    """The template's own collator would leave them out."""
-    packs = stream_with_media(tmp_path)
-    seen = []
+def features_of(arrays_of):
+    """Stand in for ``MediaFeatures``: arrays by the sample."""
 
-    def of_packs(*given):
-        seen.append(given)
-        return lambda pack: PackExtras(
-            media=(Media("image", np.zeros(1, np.int32), {"pixel_values": np.ones((2, 3))}),)
-        )
+    def make(pack):
+        ids = pack.input_ids.tolist()
+        return PackExtras(media=(Media("image", np.zeros(1, np.int32), arrays_of(ids)),))
 
-    monkeypatch.setattr(MediaFeatures, "of_packs", of_packs)
-    template = SimpleNamespace(data_collator=None)
+    return make
+
+
+@pytest.mark.parametrize("megatron", [False, True])
+@pytest.mark.parametrize("needs_types", [False, True])
+def test_packs_with_media_get_their_features_where_the_batch_is_made(tmp_path, monkeypatch, megatron, needs_types):
+    """Each sample has its own, as in ms-swift; the template's collator joins them, and gets what Megatron pads to."""
+    packs, seen = stream_with_media(tmp_path), []
+    arrays = {"pixel_values": np.ones((2, 3)), "second_per_grid_ts": np.array([0.5])}
+    monkeypatch.setattr(MediaFeatures, "of_packs", lambda *given: seen.append(given) or features_of(lambda ids: arrays))
+    template = SimpleNamespace(
+        data_collator=lambda rows, padding_to: {"rows": rows, "padding_to": padding_to},
+        requires_mm_token_type_ids=needs_types,
+        create_mm_token_type_ids=lambda ids: [1] * len(ids),
+    )
     training = SimpleNamespace(ddp_find_unused_parameters=None)
-    ms_swift_stream._take_media(template, packs, SimpleNamespace(model_dir="model", training_args=training))
-    assert training.ddp_find_unused_parameters, "one rank without media would let the others wait for ever"
-    batch = template.data_collator([SwiftStream(packs)[0]], padding_to=None)
+    args = SimpleNamespace(model_dir="model", **({} if megatron else {"training_args": training}))
+    stream = ms_swift_stream._with_media(packs, template, args)
+    assert bool(training.ddp_find_unused_parameters) is not megatron, (
+        "one rank without media would let the others wait for ever"
+    )
     assert seen == [(packs, "model")]
-    assert batch["pixel_values"].tolist() == [[1.0] * 3] * 2
-    assert batch["input_ids"].tolist() == [packs[0].input_ids.tolist()]
+    batch = template.data_collator([stream[0]], padding_to=8)
+    (row,) = batch["rows"]
+    assert (batch["padding_to"], row["length"]) == (8, len(packs[0]))
+    assert row["input_ids"] == packs[0].input_ids.tolist()
+    assert row["pixel_values"].tolist() == [[1.0] * 3] * 2
+    assert row["second_per_grid_ts"] == [0.5], "a list there, which the template joins"
+    assert row.get("mm_token_type_ids") == ([1] * len(packs[0]) if needs_types else None)
 
 
-@pytest.mark.parametrize(("megatron", "sequence_parallel_size"), [(True, 1), (False, 2)])
-def test_trainers_that_divide_a_batch_take_no_media(tmp_path, megatron, sequence_parallel_size):
-    """Nothing says that their parts hold the features that belong to their tokens."""
-    args = SimpleNamespace(model_dir="model", sequence_parallel_size=sequence_parallel_size)
-    with pytest.raises(SettingsError, match="holds media, which `swift sft` and `swift pt` take"):
-        ms_swift_stream._take_media(SimpleNamespace(use_megatron=megatron), stream_with_media(tmp_path), args)
+def test_spectrograms_that_a_template_leaves_out_are_in_the_batch():
+    """The template of Qwen2-Audio joins samples without them; the one of Qwen2.5-Omni needs them in one width."""
+    import torch
+
+    def row(columns):
+        mask = torch.ones((1, columns), dtype=torch.int32)
+        return {"input_features": torch.full((1, 2, columns), columns), "feature_attention_mask": mask}
+
+    for theirs in ({}, {"input_features": "joined"}):
+        collate = ms_swift_stream.MediaCollator(lambda rows, padding_to, theirs=theirs: {"rows": rows, **theirs})
+        batch = collate([[row(3), {}], [row(5)]])
+        assert [len(one["input_features"][0, 0]) for one in batch["rows"] if one] == [5, 5]
+        assert batch["feature_attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1] * 5]
+        if theirs:
+            assert batch["input_features"] == "joined"
+        else:
+            assert batch["input_features"][:, 0].tolist() == [[3, 3, 3, 0, 0], [5] * 5]
+    assert ms_swift_stream.MediaCollator(lambda rows, padding_to: {})([[{}]]) == {}
 
 
 def test_raw_rows_are_encoded_by_the_data_set_and_each_rank_opens_its_own_chunks(tmp_path, monkeypatch):
@@ -237,27 +300,18 @@ def test_raw_rows_are_encoded_by_the_data_set_and_each_rank_opens_its_own_chunks
         ms_swift_stream._rows_of(arguments(tmp_path, max_steps=-1), print)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("run", ["swift_stream_run", "swift_audio_run"])
-def test_swift_sft_trains_on_a_stream_that_grows(tmp_path, run):
-    """The command of ms-swift's own Python with the four flags; each pack in order, and its samples isolated."""
+def run_of_swift(module, *arguments):
+    """Run a module in ms-swift's own Python; return the JSON of its last line."""
     interpreter = os.environ.get(VARIABLE)
     if interpreter is None and importlib.util.find_spec("swift") is None:
         pytest.skip(f"ms-swift is not installed ({VARIABLE} may name its interpreter)")
-    flags = [*FLAGS, "--packing", "false", "--train_dataloader_shuffle", "false"]
     root = Path(__file__).parents[3]
+    words = ["-W", "ignore", "-m", f"tests.integrations.trainers.{module}", *map(str, arguments)]
+    paths = [str(root / "src"), str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
-        [
-            interpreter or sys.executable,
-            "-W",
-            "ignore",
-            "-m",
-            f"tests.integrations.trainers.{run}",
-            str(tmp_path),
-            *flags,
-        ],
+        [interpreter or sys.executable, *words],
         cwd=root,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         encoding="utf-8",
         check=False,
@@ -265,6 +319,22 @@ def test_swift_sft_trains_on_a_stream_that_grows(tmp_path, run):
     if done.returncode == CANNOT:
         pytest.skip(f"ms-swift cannot be imported: {done.stderr.strip().splitlines()[-1]} ({VARIABLE})")
     assert done.returncode == 0, done.stderr[-3000:]
-    outcome = json.loads(done.stdout.strip().splitlines()[-1])
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("run", ["swift_stream_run", "swift_audio_run"])
+def test_swift_sft_trains_on_a_stream_that_grows(tmp_path, run):
+    """The command of ms-swift's own Python with the four flags; each pack in order, and its samples isolated."""
+    flags = [*FLAGS, "--packing", "false", "--train_dataloader_shuffle", "false"]
+    outcome = run_of_swift(run, tmp_path, *flags)
     assert outcome["packs"] == 6
     assert outcome["segments"] > 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["qwen2.5-vl", "qwen2.5-omni"])
+def test_batches_of_megatron_equal_the_ones_of_ms_swift(tmp_path, qwen_tokenizer, family):
+    """Every key and value, with and without context and tensor parallelism; a boundary at each sample, each target once."""
+    outcome = run_of_swift("swift_megatron_run", tmp_path, qwen_tokenizer, family)
+    assert outcome["segments"] == 12 * 6

@@ -17,15 +17,16 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-import numpy as np
+import torch
+from torch.nn.functional import pad
 
 from brimful.base.checks import MalformedRowError
-from brimful.base.ragged import ranges
 from brimful.base.typing import IGNORE_INDEX
 from brimful.base.wording import counted, setting
-from brimful.collate.torch import PackCollator
+from brimful.collate.dialects.tensors import media_tensors
 from brimful.errors import SettingsError
 from brimful.media.collate import MediaFeatures
+from brimful.store.shards import Pack
 from brimful.stream import LazyShardedDataset, StreamSettings
 from brimful.stream.chunks import ChunkPacks
 
@@ -44,29 +45,39 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "
 
 
 class SwiftStream:
-    """Packs of a stream as encoded rows of ms-swift, by global number, finished or growing.
+    """Packs of a stream by global number, finished or growing: each is a list of encoded rows, one
+    for each sample, as ms-swift's own packing gives them to its template.
+
+    The template joins them, so positions, and the padding that context parallelism needs in each
+    sample, are its own.
 
     Attributes:
         packs: the stream.
 
     Args:
         packs: the stream, with the packs of a global batch as ``lanes``.
+        features: of the media in the packs; None for packs of text.
+        token_types: gives ``mm_token_type_ids`` of token ids, for templates that need them.
 
     >>> import tempfile
     >>> from brimful.testing.toys import toy_stream
-    >>> rows = SwiftStream(LazyShardedDataset(toy_stream(tempfile.mkdtemp(), [2])))
-    >>> row = rows[1]
-    >>> row["length"] == len(row["input_ids"]), row["position_ids"][:2], len(rows)
-    (True, [0, 1], 2)
+    >>> rows = SwiftStream(LazyShardedDataset(toy_stream(tempfile.mkdtemp(), [2])))[1]
+    >>> [(row["length"] == len(row["input_ids"]), row["labels"][0]) for row in rows]
+    [(True, -100)]
     """
 
-    def __init__(self, packs: LazyShardedDataset) -> None:
-        self.packs = packs
+    def __init__(
+        self,
+        packs: LazyShardedDataset,
+        features: MediaFeatures | None = None,
+        token_types: Callable[[list[int]], Any] | None = None,
+    ) -> None:
+        self.packs, self._features, self._token_types = packs, features, token_types
 
     def __len__(self) -> int:
         return len(self.packs)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> list[dict[str, Any]]:
         pack = self.packs[index]
         if pack.tree is not None:
             raise SettingsError(
@@ -74,15 +85,22 @@ class SwiftStream:
                 "and ms-swift would take its segments for samples: pack without "
                 f"{setting('share', 'prefixes')}"
             )
-        if self.packs.media_settings is not None:
-            return {"pack": pack}
-        lengths = np.diff(pack.cu_seqlens)
-        return {
-            "input_ids": pack.input_ids.tolist(),
-            "labels": pack.labels.tolist(),
-            "position_ids": ranges(np.zeros_like(lengths), lengths).tolist(),
-            "length": len(pack),
+        return [self._row(pack.take([segment])) for segment in range(pack.num_segments)]
+
+    def _row(self, sample: Pack) -> dict[str, Any]:
+        row = {
+            "input_ids": sample.input_ids.tolist(),
+            "labels": sample.labels.tolist(),
+            "length": len(sample),
         }
+        if self._features is None or not sample.media:
+            return row
+        if self._token_types is not None:
+            row["mm_token_type_ids"] = self._token_types(row["input_ids"])
+        for name, values in media_tensors(self._features(sample).media).items():
+            # One number for each item is a list in ms-swift: the seconds of a grid.
+            row[name] = values.tolist() if values.ndim == 1 else values
+        return row
 
 
 class SwiftRows:
@@ -134,24 +152,29 @@ class SwiftRows:
 
 
 class MediaCollator:
-    """Collator for packs with media, instead of the template's collator, which drops the features
-    of packed samples.
-
-    Batches have the dialect of Transformers, whose position ids isolate samples with every
-    attention.
+    """Collator of a template, for rows with media. Spectrograms are as wide as the longest, and
+    stay in the batch: the template of Qwen2-Audio drops the ones of packed samples.
 
     Args:
-        packs: the stream, which records how its media were encoded.
-        model: directory of the model, with its processor.
+        collate: the template's collator.
     """
 
-    def __init__(self, packs: LazyShardedDataset, model: str) -> None:
-        self._collate = PackCollator(media=MediaFeatures.of_packs(packs, model))
+    def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:
+        self._collate = collate
 
     def __call__(
-        self, rows: Sequence[dict[str, Any]], *, padding_to: int | None = None
+        self, packs: Sequence[list[dict[str, Any]]], *, padding_to: int | None = None
     ) -> dict[str, Any]:
-        return self._collate([row["pack"] for row in rows])
+        rows = [row for pack in packs for row in pack]
+        spectrograms = {}
+        for name in ("input_features", "feature_attention_mask"):
+            with_sound = [row for row in rows if name in row]
+            width = max((row[name].shape[-1] for row in with_sound), default=0)
+            for row in with_sound:
+                row[name] = pad(row[name], (0, width - row[name].shape[-1]))
+            if with_sound:
+                spectrograms[name] = torch.cat([row[name] for row in with_sound])
+        return {**spectrograms, **self._collate(rows, padding_to=padding_to)}
 
 
 def take_flags(argv: Sequence[str]) -> tuple[dict[str, bool], list[str]]:
@@ -197,7 +220,7 @@ def install_stream_flags() -> None:
         self.template.compute_sft_loss = partial(_loss_of_targets, self.template.compute_sft_loss)
         stream = _stream_of(self.args)
         if stream.packs.media_settings is not None:
-            _take_media(self.template, stream.packs, self.args)
+            stream = _with_media(stream.packs, self.template, self.args)
         return [stream, None]
 
     arguments._init_model_kwargs, pipeline._prepare_dataset = init_model_kwargs, prepare
@@ -234,12 +257,21 @@ def _read_flags(args: Any) -> None:
             f"--attn_impl {args.attn_impl} does not see packs: use sdpa, flex_attention or "
             "flash_attention_2"
         )
+    if flags["sharded_lazy_pre_packed"] and not args.padding_free:
+        if _is_megatron(args):
+            raise SettingsError("--padding_free false does not see packs: set --padding_free true")
+        # As with --packing true: sequence parallelism then cuts samples, and refuses other attention.
+        args.padding_free = args.sequence_parallel_size > 1
     unknown = _unknown_to_swift(type(args), others)
     if unknown:
         raise SettingsError(f"ms-swift does not know {' '.join(unknown)}")
     args._streams_packs = flags["sharded_lazy_pre_packed"]
     # Only the flags of streams remain, which ms-swift would refuse.
     args.ignore_args_error = True
+
+
+def _is_megatron(args: Any) -> bool:
+    return hasattr(args, "train_iters")
 
 
 def _unknown_to_swift(kind: type, argv: Sequence[str]) -> list[str]:
@@ -250,21 +282,19 @@ def _unknown_to_swift(kind: type, argv: Sequence[str]) -> list[str]:
         return list(HfArgumentParser([kind]).parse_known_args(list(argv))[1])
 
 
-def _take_media(template: Any, packs: LazyShardedDataset, args: Any) -> None:
-    """Set the template's collator to the one for packs with media.
-
-    Raises:
-        SettingsError: a trainer that splits batches itself and would drop features.
-    """
-    if getattr(template, "use_megatron", False) or getattr(args, "sequence_parallel_size", 1) > 1:
-        raise SettingsError(
-            f"{packs.directory} holds media, which `swift sft` and `swift pt` take, with "
-            "--sequence_parallel_size 1"
-        )
-    template.data_collator = MediaCollator(packs, args.model_dir)
-    # A rank whose pack has no media computes no gradient for its towers, and DDP would wait for it
-    # forever.
-    args.training_args.ddp_find_unused_parameters = True
+def _with_media(packs: LazyShardedDataset, template: Any, args: Any) -> SwiftStream:
+    """Return the packs with features of their media, which the template's collator then takes."""
+    template.data_collator = MediaCollator(template.data_collator)
+    if hasattr(args, "training_args"):
+        # A rank whose pack has no media computes no gradient for its towers, and DDP would wait for
+        # it forever. Models of Megatron run their towers on zeros then.
+        args.training_args.ddp_find_unused_parameters = True
+    needs_types = getattr(template, "requires_mm_token_type_ids", False)
+    return SwiftStream(
+        packs,
+        MediaFeatures.of_packs(packs, args.model_dir),
+        template.create_mm_token_type_ids if needs_types else None,
+    )
 
 
 def _loss_of_targets(compute: Callable[..., Any], model: Any, inputs: Any, **options: Any) -> Any:
@@ -319,15 +349,15 @@ def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
     Raises:
         SettingsError: see ``_steps``.
     """
-    is_megatron = (
-        getattr(args, "global_batch_size", None) is not None
-    )  # its ranks divide a batch differently
+    # Samplers of Megatron divide a batch differently, and the one of sequence parallelism gives
+    # each rank one number in turn.
+    is_apart = _is_megatron(args) or _data_ranks(args) < args.global_world_size
     return SwiftRows(
         args.dataset[0],
         partial(encode, return_length=True),
         num_rows=_steps(args) * _global_batch(args),
-        ranks=1 if is_megatron else max(1, args.global_world_size),
-        batch=1 if is_megatron else args.per_device_train_batch_size,
+        ranks=1 if _is_megatron(args) else _data_ranks(args),
+        batch=1 if is_apart else args.per_device_train_batch_size,
     )
 
 
@@ -336,8 +366,13 @@ def _global_batch(args: Any) -> int:
     if batch is None:
         # ms-swift resolves its default only in the arguments of the trainer.
         accumulation = args.training_args.gradient_accumulation_steps
-        batch = args.per_device_train_batch_size * accumulation * max(1, args.global_world_size)
+        batch = args.per_device_train_batch_size * accumulation * _data_ranks(args)
     return int(batch)
+
+
+def _data_ranks(args: Any) -> int:
+    """Return the number of ranks with packs of their own."""
+    return max(1, int(args.global_world_size) // int(args.sequence_parallel_size))
 
 
 def _steps(args: Any) -> int:
@@ -347,7 +382,7 @@ def _steps(args: Any) -> int:
         SettingsError: no declared steps, or a sampler that shuffles.
     """
     steps = _declared_steps(args)
-    name = "train_iters" if hasattr(args, "train_iters") else "max_steps"
+    name = "train_iters" if _is_megatron(args) else "max_steps"
     if steps < 1:
         raise SettingsError(
             f"{args.dataset[0]} still grows, so its length is unknown: set --{name}"
