@@ -110,3 +110,36 @@ def test_blocks_of_a_trainer_are_read(job: Path, tmp_path: Path) -> None:
     left_out = "template.padding_free, training.output_dir, training.attn_impl"
     assert err[0] == f"{job}: {left_out}: not options of pack, left out"
     assert open_packs(tmp_path / "packs").capacity == 70
+
+
+AIAK = "# s1_config\nmax_len: 70\nmin_pixels: 3136\nmax_pixels: 4014080\npack_frac: 0.95\n"
+
+
+def test_a_file_of_aiak(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Each key of its configuration is read, or answered in its own words; without that `did you mean …` is all."""
+    path, options = tmp_path / "aiak.yaml", ("--tokenizer", tokenizer, "--quiet")
+    path.write_text(AIAK.replace("max_len", "seq_len").replace("min_pixels: 3136\nmax_pixels: 4014080\n", ""))
+    run("pack", chats, "--config", path, *options, "-o", tmp_path / "packs")
+    packs = open_packs(tmp_path / "packs")
+    assert (packs.capacity, packs.identity["settings"]["min_fill"]) == (70, 0.95)
+    path.write_text(AIAK)
+    assert "--min-pixels is for images" in refused("pack", chats, "--config", path, *options, "-o", tmp_path / "b")
+    for line, answer in (
+        ("task_type: pretrain", "rows are recognized by their keys: leave it out, or name one of them by format"),
+        ("max_aspect_ratio: 200", "models of Qwen-VL take images of up to 200 to 1, here too: leave it out"),
+        ("sample_weight:\n  captions: 1.0\n  qa: 2.0", "weights belong to sources: give each its path and weight in"),
+    ):
+        path.write_text(f"seed: 1\n{line}\n")
+        message = refused("pack", chats, "--config", path, *options, "-o", tmp_path / "b")
+        assert f"aiak.yaml:2: pack has no option {line.partition(':')[0]!r}: {answer}" in message
+
+
+def test_a_word_of_an_option_that_a_command_does_not_have(chats: Path, tmp_path: Path) -> None:
+    """Without it: measure has no option 'cutoff_len': did you mean cutoff_len?"""
+    path = tmp_path / "a.yaml"
+    for word, hint in (
+        ("cutoff_len", "`brimful measure --help` lists the options"),
+        ("datset", "did you mean dataset?"),
+    ):
+        path.write_text(f"{word}: 5\n")
+        assert refused("measure", chats, "--config", path).endswith(f"no option {word!r}: {hint}")

@@ -23,7 +23,8 @@ _ALIASES: Mapping[str, str] = {
     **dict.fromkeys(
         ("cutoff_len", "sequence_len", "max_seq_len", "max_seq_length", "pack_size"), "max_length"
     ),
-    **dict.fromkeys(("packed_sequence_size", "max_len"), "max_length"),
+    **dict.fromkeys(("packed_sequence_size", "max_len", "seq_len"), "max_length"),
+    "pack_frac": "min_fill",
     **dict.fromkeys(("packing_strategy", "strategy"), "algorithm"),
     **dict.fromkeys(("truncation_strategy", "excess_length_strategy", "overlong"), "overflow"),
     **dict.fromkeys(
@@ -47,6 +48,14 @@ _ALIASES: Mapping[str, str] = {
 """Names of options in TRL, ms-swift, LLaMA-Factory, Axolotl and others: accepted in files, and
 nowhere else.
 """
+
+_ANSWERS: Mapping[str, str] = {
+    "task_type": "rows are recognized by their keys: leave it out, or name one of them by format",
+    "max_aspect_ratio": "models of Qwen-VL take images of up to 200 to 1, here too: leave it out",
+    "sample_weight": "weights belong to sources: give each its path and weight in a file, and name "
+    "that file by mixture",
+}
+"""Options of AIAK that brimful does without, and why."""
 
 _VALUES: Mapping[str, Mapping[str, str]] = {
     "truncation_strategy": {
@@ -136,9 +145,11 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
             target = str(option.name)
             value = texts_of(entry) if option.multiple else _value(entry, option.type, ctx)
         else:
-            names = [*by_name, _SOURCE, *_ALIASES, *_SWITCHES]
+            # An alias of an option that this command does not have would be its own match.
+            aliases = [alias for alias, option in _ALIASES.items() if option in (*by_name, _SOURCE)]
+            names = [*by_name, _SOURCE, *aliases, *_SWITCHES]
             matches = get_close_matches(_word(entry.key), names, n=1, cutoff=0.6)
-            hint = (
+            hint = _ANSWERS.get(_word(entry.key)) or (
                 f"did you mean {matches[0]}?"
                 if matches
                 else f"`brimful {ctx.info_name} --help` lists the options"

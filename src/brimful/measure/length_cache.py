@@ -160,34 +160,25 @@ def writing_command(source: Source, encoder: Encoder, path: str, settings: Measu
         flags = None
     transforms = () if source.augmentation is None else source.augmentation.transforms
     names = [*map(_importable, transforms)]
-    policy = None if settings.on_bad_sample == "error" else settings.on_bad_sample
     if flags is None or None in names or is_in_python:
-        arguments: dict[str, Any] = {
+        values = {
             "path": path,
-            "augmentation": augmentation or None,
-            "budgets": [*settings.budgets] if len(settings.budgets) > 1 else None,
-            "targets": None if settings.targets else False,
-            "on_bad_sample": policy,
+            "augmentation": augmentation,
+            "budgets": [*settings.budgets],
+            "on_bad_sample": settings.on_bad_sample,
+            "share": Share.named(settings.share).value,
+            "least_shared": settings.least_shared,
             "on_mismatch": "rebuild",
         }
-        own = ["source", "encoder"]
-        if settings.shares:
-            arguments |= {"share": Share.PREFIXES.value, "least_shared": settings.least_shared}
-            if not is_in_python:
-                arguments["share_within"] = settings.share_within
-        texts = [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
-        if is_in_python:
-            own.append("share_within")
-            texts.append("share_within=share_within")
-        call = f"measure_lengths(source, encoder, {', '.join(texts)})"
-        own_names = f"{', '.join(own[:-1])} and {own[-1]}"
-        return f"`from brimful import measure_lengths; {call}`, with {own_names} as here"
-    budgets = [name for name in settings.budgets if name != "tokens"]
+        texts = [f"{name}={value!r}" for name, value in values.items()]
+        within = "share_within" if is_in_python else repr(settings.share_within)
+        call = f"measure_lengths(source, encoder, {', '.join(texts)}, share_within={within})"
+        own = ", encoder and share_within" if is_in_python else " and encoder"
+        return f"`from brimful import measure_lengths; {call}`, with source{own} as here"
     flags |= {
-        "budget": budgets,
+        "budget": [name for name in settings.budgets if name != "tokens"],
         "transform": names,
-        "on_bad_sample": [policy] if policy else [],
-        "no_targets": [] if settings.targets else [True],
+        "on_bad_sample": [settings.on_bad_sample] * (settings.on_bad_sample != "error"),
     }
     if settings.shares:
         flags |= {
