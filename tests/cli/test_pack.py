@@ -21,7 +21,7 @@ def test_pack_prints_the_account_of_the_whole_job(chats: Path, tokenizer: Path, 
     assert value(out, "packs") == "4 of 70 tokens in 1 shard"
     assert value(out, "fill") == "77.86 %"
     assert value(out, "lower bound") == "4 packs: at what any plan needs (auto: best_fit_decreasing meets the bound)"
-    assert value(out, "samples/pack") == "1.5 on average, median 2, most 2"
+    assert value(out, "samples/pack") == "1.5 on average, median 1, most 2"
     assert value(out, "dropped") == "0 samples (0.00 %), 0 tokens (0 %): longer than a pack"
     assert value(out, "cut") == "0 truncated, 0 tokens (0 %) lost; 0 split into segments"
     assert value(out, "rejected") == "0 rows"

@@ -64,7 +64,7 @@ def test_every_line_of_a_job_with_losses():
         "tokens         9,000, 3,000 a sample",
         "encoded by     tokenizers 0.21",
         "encoded by     jinja2",
-        "targets        7,399 (82.2 % of the tokens); 5,999 lost with what was dropped and cut; without any: 1 sample: "
+        "targets        7,399 (82.2 % of the tokens); 5,999 lost with what was dropped; without any: 1 sample: "
         "an empty answer",
         "packs          1 of 3,000 tokens in 1 shard",
         "fill           100.00 %",
@@ -89,7 +89,7 @@ def test_a_job_without_a_loss_says_so():
     assert values["dropped"] == "0 samples (0.00 %), 0 tokens (0 %): longer than a pack"
     assert values["rejected"] == "0 rows"
     assert values["time"] == "nothing to do: all was there"
-    assert values["samples/pack"] == "1.5 on average, median 2, most 2"
+    assert values["samples/pack"] == "1.5 on average, median 1, most 2"
     assert not {"warning", "not read", "mixture", "encoded by"} & set(values)
 
 
@@ -108,9 +108,17 @@ def test_rows_of_two_samples_are_counted_as_rows():
 def test_cut_samples_are_counted():
     values = values_of(summary_of(table_of([12, 3], [11, 2]), capacity=10, overflow="truncate"))
     assert values["cut"] == "1 truncated, 2 tokens (13.33 %) lost; 0 split into segments"
-    assert values["targets"] == "13 (86.7 % of the tokens); 2 lost with what was dropped and cut; every sample has one"
-    values = values_of(summary_of(table_of([12, 3]), capacity=10, overflow="split"))
+    assert values["targets"] == "13 (86.7 % of the tokens); 2 lost with what was cut; every sample has one"
+    values = values_of(summary_of(table_of([12, 3], [11, 2]), capacity=10, overflow="split"))
     assert values["cut"] == "0 truncated, 0 tokens (0 %) lost; 1 split into segments"
+    # Nothing precedes it in its segment, so nothing predicts it: no token is lost, and one target is.
+    lost = "13 (86.7 % of the tokens); 1 lost as first tokens of later segments; every sample has one"
+    assert values["targets"] == lost
+    table = table_of([12, 3, 9], [11, 2, 8])
+    values = values_of(summary_of(table, capacity=10, algorithm="concat_split", overflow="drop"))
+    assert values["targets"].startswith(
+        "21 (87.5 % of the tokens); 11 lost with what was dropped; 1 lost as first tokens of later segments; every"
+    )
 
 
 def test_several_budgets_name_their_reasons_with_counts():

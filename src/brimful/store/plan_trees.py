@@ -37,6 +37,19 @@ def samples_of_packs(plan: Plan) -> Int64Array:
     return np.diff(np.searchsorted(sample_ends(plan), plan.offsets))
 
 
+def describe_sizes(plan: Plan) -> str:
+    """Describe the numbers of samples in packs. As in reports, a median is a number that occurs,
+    the lower one of two.
+
+    >>> from brimful import plan_packs
+    >>> describe_sizes(plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None))
+    'samples/pack   2.0 on average, median 2, most 3'
+    """
+    sizes = samples_of_packs(plan)
+    median = np.percentile(sizes, 50, method="inverted_cdf")
+    return f"samples/pack   {sizes.mean():.1f} on average, median {median:,}, most {sizes.max():,}"
+
+
 def lengths_in_packs(plan: Plan) -> Lengths:
     """Return the tokens that packs hold of each sample of ``sample_ends``: ``int32[num_ends]``."""
     if plan.parents is None:

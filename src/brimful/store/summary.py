@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from brimful.base.atomic_file import atomic_file
 from brimful.base.wording import counted, in_python
 from brimful.encode.completions import BORROWED_REASON
@@ -19,7 +17,7 @@ from brimful.plan import Overflow, Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.plan.policies.proportions import describe_mixture
 from brimful.sources.source import Source
-from brimful.store.plan_trees import SharedTokens, fill_of, samples_of_packs
+from brimful.store.plan_trees import SharedTokens, describe_sizes, fill_of
 
 _COLUMNS_SHOWN = 8
 """Unread columns that the summary names; the rest are counted."""
@@ -116,7 +114,6 @@ class PackSummary:
     def lines(self) -> list[str]:
         """Return the summary as lines, with settings marked."""
         ledger, plan = self.plan.ledger, self.plan
-        sizes = samples_of_packs(plan)
         shared = self.shared
         excess = plan.num_packs - plan.bound
         gap = f"{100 * excess / plan.bound:.3f} % above" if excess else "at"
@@ -145,8 +142,7 @@ class PackSummary:
             *self._mixture_lines(),
             f"lower bound    {counted(plan.bound, 'pack')}: {gap} what any plan needs "
             f"({_algorithm(plan)})",
-            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most "
-            f"{sizes.max():,}",
+            describe_sizes(plan),
             f"dropped        {counted(ledger.samples_dropped, 'sample')} "
             f"({100 * ledger.samples_dropped / max(ledger.samples_in, 1):.2f} %), "
             f"{_tokens(ledger.tokens_dropped, ledger.tokens_in)}: {_drop_reasons(plan)}"
@@ -194,8 +190,11 @@ class PackSummary:
         assert ledger.targets_in is not None  # a job measures them
         share = 100 * ledger.targets_in / max(1, ledger.tokens_in)
         # Losses count targets, not samples: a cut may take some of a sample's targets.
-        num_lost = (ledger.targets_dropped or 0) + (ledger.targets_cut or 0)
-        loss = f"; {num_lost:,} lost with what was dropped and cut" if num_lost else ""
+        cut = (
+            "with what was cut" if ledger.samples_truncated else "as first tokens of later segments"
+        )
+        losses = ((ledger.targets_dropped, "with what was dropped"), (ledger.targets_cut, cut))
+        loss = "".join(f"; {number:,} lost {reason}" for number, reason in losses if number)
         reasons = "; ".join(
             f"{counted(count, 'sample')}: {reason}"
             for reason, count in self.table.account.no_target.most_common()

@@ -29,7 +29,7 @@ from brimful.report.text.tree_lines import (
     tree_heading,
 )
 from brimful.serve import PackStore
-from brimful.store.plan_trees import SharedTokens, fill_of, samples_of_packs, tree_of_pack
+from brimful.store.plan_trees import SharedTokens, describe_sizes, fill_of, tree_of_pack
 from brimful.store.shards import Pack, PackTree
 
 
@@ -47,7 +47,9 @@ def describe_lengths(table: LengthTable) -> list[str]:
         # Rejected samples have no length.
         values = column[table.tokens >= 0]
         if len(values):
-            p5, p50, p95, p99 = np.percentile(values, [5, 50, 95, 99]).astype(int).tolist()
+            p5, p50, p95, p99 = np.percentile(
+                values, [5, 50, 95, 99], method="inverted_cdf"
+            ).tolist()
             spread = f"p5 {p5:,}, median {p50:,}, p95 {p95:,}, p99 {p99:,}"
             lines.append(
                 f"{name:<15}mean {values.mean():,.1f}, shortest {values.min():,}, {spread}, "
@@ -115,12 +117,11 @@ def describe_plan(plan: Plan) -> list[str]:
             f"{at_row_ends:,} at the ends of rows, as aligned"
         )
     if plan.num_packs:
-        sizes = samples_of_packs(plan)
-        fill = plan.pack_tokens / plan.capacity
+        fill = 100 * plan.pack_tokens / plan.capacity
+        median = np.percentile(fill, 50, method="inverted_cdf")
         lines += [
-            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most "
-            f"{sizes.max():,}",
-            f"fill of a pack least {100 * fill.min():.1f} %, median {100 * np.median(fill):.1f} %",
+            describe_sizes(plan),
+            f"fill of a pack least {fill.min():.1f} %, median {median:.1f} %",
         ]
     lines += [
         f"samples        {ledger.samples_in:,} in: {ledger.samples_packed:,} packed, "
