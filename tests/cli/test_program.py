@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import click
 import pytest
 
 from brimful.base.wording import in_python, setting
-from brimful.cli.program import _brimful, flag_of, in_flags
+from brimful.cli.program import _brimful, command_named, flag_of, in_flags
 from brimful.plan.plan_settings import PlanSettings
 from tests.library import Module, modules
 
@@ -124,3 +126,41 @@ def test_switches_can_be_switched_off(name: str) -> None:
 def test_a_setting_of_python_alone_is_said_as_in_python() -> None:
     """Without it the command line would make up a flag."""
     assert in_flags(setting("tail", "pad")) == in_python(setting("tail", "pad")) == 'tail="pad"'
+
+
+def _printed_commands() -> Iterator[tuple[str, str]]:
+    """Commands in backticks: of messages and docstrings, with ``x`` for what is filled in, of facts and of pages."""
+    for module in modules():
+        for node in ast.walk(ast.parse(module.path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts)
+            yield from ((str(module.path), command) for command in IN_BACKTICKS.findall(text))
+    root = Path(__file__).parents[2]
+    for page in [*root.glob("docs/**/*.md"), root / "README.md", *root.glob("src/brimful/**/*.toml")]:
+        yield from ((str(page), command) for command in IN_BACKTICKS.findall(page.read_text(encoding="utf-8")))
+
+
+IN_BACKTICKS = re.compile(r"`brimful ([a-z]+ [^`]*)`")
+
+
+def test_what_is_printed_as_a_command_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command and flag exists, and choices and numbers of messages are possible; what is missing the user adds.
+    Without it a page named `brimful report --model`, which no command takes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.yaml").write_text("targets: true\n")
+    seen, faults = set(), []
+    for place, command in _printed_commands():
+        name, *arguments = shlex.split(command.replace("…", "x").replace("|", "_"))
+        if name == "x":
+            continue
+        seen.add(name)
+        is_page = place.endswith(".md")  # which may speak of `-o`, or of N packs
+        try:
+            command_named(name).make_context(name, arguments)
+        except click.MissingParameter:
+            continue
+        except (click.UsageError, ImportError) as error:
+            if not (is_page and isinstance(error, (click.BadParameter, click.BadOptionUsage))):
+                faults.append(f"{place}: `brimful {command}`: {error}")
+    assert not faults
+    assert {"measure", "pack", "plan", "write", "produce", "report"} <= seen
