@@ -173,8 +173,7 @@ def writing_command(source: Source, encoder: Encoder, path: str, settings: Measu
         texts = [f"{name}={value!r}" for name, value in values.items()]
         within = "share_within" if is_in_python else repr(settings.share_within)
         call = f"measure_lengths(source, encoder, {', '.join(texts)}, share_within={within})"
-        own = ", encoder and share_within" if is_in_python else " and encoder"
-        return f"`from brimful import measure_lengths; {call}`, with source{own} as here"
+        return f"`from brimful import measure_lengths; {call}`, with source and encoder as here"
     flags |= {
         "budget": [name for name in settings.budgets if name != "tokens"],
         "transform": names,

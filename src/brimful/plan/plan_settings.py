@@ -145,7 +145,7 @@ class PlanSettings:
             )
         overflow = self.overflow
         if overflow is None:  # the stream of all tokens is cut in any case
-            overflow = Overflow.SPLIT if rule.name == "concat_split" else Overflow.ERROR
+            overflow = "split" if rule.name == "concat_split" else "error"
         overflow = choice_of(Overflow, overflow, argument="overflow")
         if self.budgets:
             Budgets.of(self.capacity, self.budgets)

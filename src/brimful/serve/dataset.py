@@ -161,9 +161,7 @@ class PackedDataset(IndexedPacks):
                 ("dp_rank", "dp_world_size"),
                 "packs are divided by PackLoader(dataset, dp_rank=…, dp_world_size=…)",
             ),
-            **dict.fromkeys(
-                ("data_dir", "output_dir"), "name the pack store by the first argument, directory"
-            ),
+            "data_dir": "name the pack store by the first argument, directory",
         }
     )
     def __init__(

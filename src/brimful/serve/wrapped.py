@@ -161,22 +161,17 @@ class WrappedPacks:
     media_settings: dict[str, Any] | None = None
 
     def __init__(self, rows: EncodedRows, plan: Plan) -> None:
-        settings = plan.settings
-        policy = settings.overflow_policy
-        for name, value, is_wrong, way_out in (
-            ("share", "prefixes", plan.parents is not None, "plan without it"),
-            ("algorithm", "concat_split", settings.algorithm == "concat_split", "use another one"),
-            (
-                "overflow",
-                policy.value,
-                policy not in (Overflow.ERROR, Overflow.DROP),
-                f"choose {setting('overflow', 'drop')}, or cut them where they are encoded",
-            ),
+        settings, policy = plan.settings, plan.settings.overflow_policy
+        for name, value, is_cut in (
+            ("share", "prefixes", plan.parents is not None),
+            ("algorithm", "concat_split", settings.algorithm == "concat_split"),
+            ("overflow", policy.value, policy not in (Overflow.ERROR, Overflow.DROP)),
         ):
-            if is_wrong:
+            if is_cut:
                 raise SettingsError(
-                    f"{setting(name, value)}: rows that a data set encodes are packed whole: "
-                    f"{way_out}"
+                    f"{setting(name, value)}: rows that a data set encodes are packed whole: plan "
+                    f"without it ({setting('overflow', 'drop')} leaves longer ones out), or cut "
+                    "them where they are encoded"
                 )
         self._rows, self._plan = rows, plan
         self.fingerprint, self.alignment = plan.fingerprint, plan.alignment

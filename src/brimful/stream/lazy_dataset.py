@@ -90,9 +90,7 @@ class LazyShardedDataset:
                 ("dp_rank", "dp_world_size"),
                 "leave it out: packs have global numbers, and the sampler of each rank picks its own",
             ),
-            **dict.fromkeys(
-                ("data_dir", "output_dir"), "name the stream by the first argument, directory"
-            ),
+            "data_dir": "name the stream by the first argument, directory",
             "mark_completed": "call brimful.stream.mark_completed after a checkpoint",
         }
     )

@@ -145,19 +145,15 @@ def _check_padding_free(args: Any) -> None:
     if not (args.padding_free or args.packing):
         return
     args.padding_free = True
-    argument = "packing" if args.packing else "padding_free"
+    # With sequence parallelism, other attention looks for packs in the part of a row that a rank has.
+    see_packs = (None, *SEE_PACKS)
     if args.sequence_parallel_size > 1:
-        # Its other attention looks for packs in the part of a row that a rank has.
-        if args.attn_impl in ("flash_attn", "flash_attention_2"):
-            return
-        raise SettingsError(
-            f"--{argument} true with --sequence_parallel_size {args.sequence_parallel_size} does "
-            f"not go with --attn_impl {args.attn_impl}: use flash_attention_2"
-        )
-    if args.attn_impl is None or args.attn_impl in SEE_PACKS:
+        see_packs = ("flash_attn", "flash_attention_2")
+    if args.attn_impl in see_packs:
         return
+    argument = "packing" if args.packing else "padding_free"
     raise SettingsError(
         f"--{argument} true does not go with --attn_impl {args.attn_impl}: use --attn_impl sdpa "
         "(anywhere), flex_attention (CUDA 8.0 and above) or flash_attention_2 (pip install "
-        "flash-attn)"
+        "flash-attn; the only one if --sequence_parallel_size is above 1)"
     )

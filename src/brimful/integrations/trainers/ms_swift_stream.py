@@ -57,7 +57,6 @@ class SwiftStream:
     Args:
         packs: the stream, with the packs of a global batch as ``lanes``.
         features: of the media in the packs; None for packs of text.
-        token_types: gives ``mm_token_type_ids`` of token ids, for templates that need them.
 
     >>> import tempfile
     >>> from brimful.testing.toys import toy_stream
@@ -66,13 +65,8 @@ class SwiftStream:
     [(True, -100)]
     """
 
-    def __init__(
-        self,
-        packs: LazyShardedDataset,
-        features: MediaFeatures | None = None,
-        token_types: Callable[[list[int]], Any] | None = None,
-    ) -> None:
-        self.packs, self._features, self._token_types = packs, features, token_types
+    def __init__(self, packs: LazyShardedDataset, features: MediaFeatures | None = None) -> None:
+        self.packs, self._features = packs, features
 
     def __len__(self) -> int:
         return len(self.packs)
@@ -93,13 +87,10 @@ class SwiftStream:
             "labels": sample.labels.tolist(),
             "length": len(sample),
         }
-        if self._features is None or not sample.media:
-            return row
-        if self._token_types is not None:
-            row["mm_token_type_ids"] = self._token_types(row["input_ids"])
-        for name, values in media_tensors(self._features(sample).media).items():
-            # One number for each item is a list in ms-swift: the seconds of a grid.
-            row[name] = values.tolist() if values.ndim == 1 else values
+        if self._features is not None:
+            for name, values in media_tensors(self._features(sample).media).items():
+                # One number for each item is a list in ms-swift: the seconds of a grid.
+                row[name] = values.tolist() if values.ndim == 1 else values
         return row
 
 
@@ -152,20 +143,24 @@ class SwiftRows:
 
 
 class MediaCollator:
-    """Collator of a template, for rows with media. Spectrograms are as wide as the longest, and
-    stay in the batch: the template of Qwen2-Audio drops the ones of packed samples.
+    """Collator of a template, for rows with media: they get token types, from which some templates
+    make positions. Spectrograms are as wide as the longest, and stay in the batch: the template of
+    Qwen2-Audio drops the ones of packed samples.
 
     Args:
-        collate: the template's collator.
+        template: of ms-swift, with its own collator.
     """
 
-    def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:
-        self._collate = collate
+    def __init__(self, template: Any) -> None:
+        self._template, self._collate = template, template.data_collator
 
     def __call__(
         self, packs: Sequence[list[dict[str, Any]]], *, padding_to: int | None = None
     ) -> dict[str, Any]:
         rows = [row for pack in packs for row in pack]
+        if getattr(self._template, "requires_mm_token_type_ids", False):
+            for row in rows:
+                row["mm_token_type_ids"] = self._template.create_mm_token_type_ids(row["input_ids"])
         spectrograms = {}
         for name in ("input_features", "feature_attention_mask"):
             with_sound = [row for row in rows if name in row]
@@ -284,17 +279,12 @@ def _unknown_to_swift(kind: type, argv: Sequence[str]) -> list[str]:
 
 def _with_media(packs: LazyShardedDataset, template: Any, args: Any) -> SwiftStream:
     """Return the packs with features of their media, which the template's collator then takes."""
-    template.data_collator = MediaCollator(template.data_collator)
+    template.data_collator = MediaCollator(template)
     if hasattr(args, "training_args"):
         # A rank whose pack has no media computes no gradient for its towers, and DDP would wait for
         # it forever. Models of Megatron run their towers on zeros then.
         args.training_args.ddp_find_unused_parameters = True
-    needs_types = getattr(template, "requires_mm_token_type_ids", False)
-    return SwiftStream(
-        packs,
-        MediaFeatures.of_packs(packs, args.model_dir),
-        template.create_mm_token_type_ids if needs_types else None,
-    )
+    return SwiftStream(packs, MediaFeatures.of_packs(packs, args.model_dir))
 
 
 def _loss_of_targets(compute: Callable[..., Any], model: Any, inputs: Any, **options: Any) -> Any:
@@ -349,30 +339,25 @@ def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
     Raises:
         SettingsError: see ``_steps``.
     """
-    # Samplers of Megatron divide a batch differently, and the one of sequence parallelism gives
-    # each rank one number in turn.
-    is_apart = _is_megatron(args) or _data_ranks(args) < args.global_world_size
+    # Samplers of Megatron and of sequence parallelism divide a batch differently.
+    is_apart = _is_megatron(args) or args.sequence_parallel_size > 1
     return SwiftRows(
         args.dataset[0],
         partial(encode, return_length=True),
         num_rows=_steps(args) * _global_batch(args),
-        ranks=1 if _is_megatron(args) else _data_ranks(args),
+        ranks=1 if is_apart else max(1, args.global_world_size),
         batch=1 if is_apart else args.per_device_train_batch_size,
     )
 
 
 def _global_batch(args: Any) -> int:
-    batch = getattr(args, "global_batch_size", None)
-    if batch is None:
-        # ms-swift resolves its default only in the arguments of the trainer.
-        accumulation = args.training_args.gradient_accumulation_steps
-        batch = args.per_device_train_batch_size * accumulation * _data_ranks(args)
-    return int(batch)
-
-
-def _data_ranks(args: Any) -> int:
-    """Return the number of ranks with packs of their own."""
-    return max(1, int(args.global_world_size) // int(args.sequence_parallel_size))
+    if _is_megatron(args):
+        return int(args.global_batch_size)
+    # ms-swift resolves its default only in the arguments of the trainer.
+    accumulation = args.training_args.gradient_accumulation_steps
+    # Ranks that share a sequence share its packs.
+    ranks = max(1, args.global_world_size // args.sequence_parallel_size)
+    return int(args.per_device_train_batch_size * accumulation * ranks)
 
 
 def _steps(args: Any) -> int:
@@ -381,8 +366,7 @@ def _steps(args: Any) -> int:
     Raises:
         SettingsError: no declared steps, or a sampler that shuffles.
     """
-    steps = _declared_steps(args)
-    name = "train_iters" if _is_megatron(args) else "max_steps"
+    steps, name = _declared_steps(args), "train_iters" if _is_megatron(args) else "max_steps"
     if steps < 1:
         raise SettingsError(
             f"{args.dataset[0]} still grows, so its length is unknown: set --{name}"
@@ -396,4 +380,4 @@ def _steps(args: Any) -> int:
 
 
 def _declared_steps(args: Any) -> int:
-    return int(getattr(args, "train_iters", None) or getattr(args, "max_steps", None) or 0)
+    return int((args.train_iters if _is_megatron(args) else args.max_steps) or 0)
