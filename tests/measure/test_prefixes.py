@@ -287,7 +287,7 @@ def test_joined_tables_keep_their_trees(put):
 def test_a_missing_length_cache_names_the_command_that_shares(source, tmp_path):
     """Without it the command writes a table that the same training refuses again."""
     cache = LengthCache(tmp_path / "lengths.arrow")
-    with pytest.raises(CacheMismatchError, match="share='prefixes', share_within=…, on_mismatch"):
+    with pytest.raises(CacheMismatchError, match="share='prefixes', least_shared=3, share_within='all'"):
         cache.lengths(source, toy_chat_encoder(), share="prefixes", least_shared=3)
     with pytest.raises(CacheMismatchError) as caught:
         cache.lengths(source, toy_chat_encoder())

@@ -166,13 +166,14 @@ def writing_command(source: Source, encoder: Encoder, path: str, settings: Measu
             "augmentation": augmentation,
             "budgets": [*settings.budgets],
             "on_bad_sample": settings.on_bad_sample,
-            "share": Share.named(settings.share).value,
-            "least_shared": settings.least_shared,
             "on_mismatch": "rebuild",
         }
         texts = [f"{name}={value!r}" for name, value in values.items()]
-        within = "share_within" if is_in_python else repr(settings.share_within)
-        call = f"measure_lengths(source, encoder, {', '.join(texts)}, share_within={within})"
+        if settings.shares:
+            within = "share_within" if is_in_python else repr(settings.share_within)
+            least = settings.least_shared
+            texts.append(f"share='prefixes', least_shared={least}, share_within={within}")
+        call = f"measure_lengths(source, encoder, {', '.join(texts)})"
         return f"`from brimful import measure_lengths; {call}`, with source and encoder as here"
     flags |= {
         "budget": [name for name in settings.budgets if name != "tokens"],
