@@ -146,8 +146,12 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
             value = texts_of(entry) if option.multiple else _value(entry, option.type, ctx)
         else:
             # An alias of an option that this command does not have would be its own match.
-            aliases = [alias for alias, option in _ALIASES.items() if option in (*by_name, _SOURCE)]
-            names = [*by_name, _SOURCE, *aliases, *_SWITCHES]
+            own = [*by_name, _SOURCE]
+            names = [
+                *own,
+                *(alias for alias, option in _ALIASES.items() if option in own),
+                *_SWITCHES,
+            ]
             matches = get_close_matches(_word(entry.key), names, n=1, cutoff=0.6)
             hint = _ANSWERS.get(_word(entry.key)) or (
                 f"did you mean {matches[0]}?"

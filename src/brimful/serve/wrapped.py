@@ -161,7 +161,8 @@ class WrappedPacks:
     media_settings: dict[str, Any] | None = None
 
     def __init__(self, rows: EncodedRows, plan: Plan) -> None:
-        settings, policy = plan.settings, plan.settings.overflow_policy
+        settings = plan.settings
+        policy = settings.overflow_policy
         for name, value, is_cut in (
             ("share", "prefixes", plan.parents is not None),
             ("algorithm", "concat_split", settings.algorithm == "concat_split"),
