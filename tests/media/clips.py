@@ -82,3 +82,43 @@ def trimmed(data, num_frames):
             packet.pts, packet.dts = packet.pts - shift, packet.dts - shift
             output.mux(packet)
     return file.getvalue()
+
+
+GROUPS = {
+    "h264 closed": ("libx264", {"x264-params": "keyint=10:min-keyint=10:bframes=3"}),
+    "h264 open": ("libx264", {"x264-params": "open-gop=1:keyint=10:min-keyint=10:bframes=3"}),
+    "h264 refreshed": ("libx264", {"x264-params": "intra-refresh=1:keyint=10:bframes=0"}),
+    "hevc open": ("libx265", {"x265-params": "open-gop=1:keyint=10:min-keyint=10:bframes=3:log-level=none"}),
+    "hevc refreshed": ("libx265", {"x265-params": "intra-refresh=1:keyint=10:bframes=0:log-level=none"}),
+    "mpeg2": ("mpeg2video", {"bf": "2", "g": "10"}),
+    "mpeg4": ("mpeg4", {"bf": "2", "g": "10"}),
+}
+"""Encoders with a key frame every ten frames; "open" groups refer to the group before them, as the last two do."""
+
+
+def grouped(kind, num_frames=40):
+    """Bytes of a Matroska video in groups of ten pictures, of noise that moves."""
+    codec, options = GROUPS[kind]
+    file = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 255, (48, 64 + num_frames, 3), dtype=np.uint8)
+    with av.open(file, "w", format="matroska") as output:
+        stream = output.add_stream(codec, rate=25, options=options)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(num_frames):
+            pixels = np.ascontiguousarray(noise[:, number : number + 64])
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        output.mux(stream.encode())
+    return file.getvalue()
+
+
+def without_first(data, num_packets, format, options=None):
+    """The video in another container, without its first packets, as a recording that begins in the middle."""
+    file = io.BytesIO()
+    with av.open(io.BytesIO(data)) as source, av.open(file, "w", format=format, options=options or {}) as output:
+        stream = source.streams.video[0]
+        copy = output.add_stream_from_template(stream)
+        for number, packet in enumerate(source.demux(stream)):
+            if packet.size and number >= num_packets:
+                packet.stream = copy
+                output.mux(packet)
+    return file.getvalue()

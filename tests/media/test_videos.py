@@ -10,8 +10,16 @@ import pytest
 av = pytest.importorskip("av", reason="videos need the extra brimful[media]")
 
 from brimful.media import BadMediumError, MediaKind, Medium  # noqa: E402
-from brimful.media.videos import load_frames, video_header  # noqa: E402
-from tests.media.clips import CONTAINERS, clip, transformers_frames, trimmed  # noqa: E402
+from brimful.media.videos import _is_complete, load_frames, video_header  # noqa: E402
+from tests.media.clips import (  # noqa: E402
+    CONTAINERS,
+    GROUPS,
+    clip,
+    grouped,
+    transformers_frames,
+    trimmed,
+    without_first,
+)
 from tests.media.pictures import picture  # noqa: E402
 
 
@@ -138,6 +146,63 @@ def test_what_has_no_index_is_counted_to_where_it_was_cut(container):
     for cut in (data[:-1], data[: len(data) // 2]):
         assert video_header(of(cut)).num_frames == decoded(cut)
     assert decoded(data[: len(data) // 2]) < 50
+
+
+FRAGMENTS = {"movflags": "frag_keyframe+empty_moov"}
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_what_begins_within_a_group_of_pictures_is_counted_as_it_is_decoded(kind):
+    """A cut recording: decoders leave out frames that refer to frames before the cut; counted, they could not be loaded."""
+    whole = grouped(kind)
+    fewer = set()
+    for format, options in (
+        ("matroska", {}),
+        ("mpegts", {}),
+        ("mp4", {}),
+        ("mp4", FRAGMENTS),
+        ("mov", {}),
+        ("avi", {}),
+        ("nut", {}),
+    ):
+        for num_packets in (0, 1, 2, 5, 10, 11, 13, 20):
+            try:
+                data = without_first(whole, num_packets, format, options)
+            except (av.FFmpegError, ValueError):  # this container cannot hold it
+                continue
+            try:
+                num_frames = decoded(data)
+            except av.FFmpegError:
+                num_frames = 0
+            if not num_frames:
+                with pytest.raises(BadMediumError):
+                    video_header(of(data))
+                continue
+            assert video_header(of(data)).num_frames == num_frames, (format, num_packets)
+            if num_frames < 40 - num_packets:
+                fewer.add(format)
+    assert len(fewer) >= (0 if kind == "hevc refreshed" else 4)  # a refreshed HEVC video has one key frame
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_packets", "complete"),
+    [("h264 closed", 0, True), ("hevc open", 0, True), ("h264 refreshed", 10, False)],
+)
+def test_a_key_frame_of_an_mp4_is_decoded_only_if_it_may_be_incomplete(kind, num_packets, complete):
+    """To decode one doubles the time that a header takes."""
+    with av.open(io.BytesIO(without_first(grouped(kind), num_packets, "mp4"))) as container:
+        packet = next(container.demux(video=0))
+        assert packet.is_keyframe
+        assert _is_complete(bytes(packet), packet.stream.codec.name) == complete
+
+
+@pytest.mark.parametrize("kind", ["h264 closed", "hevc open", "mpeg2"])
+def test_a_transport_stream_cut_anywhere(kind):
+    whole = without_first(grouped(kind), 0, "mpegts")
+    for place in range(0, len(whole) * 3 // 4, len(whole) // 6):
+        header = video_header(of(whole[place:]))
+        assert header.num_frames == decoded(whole[place:])
+        assert len(load_frames(of(whole[place:]), range(header.num_frames))) == header.num_frames
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,17 @@ from brimful.media.medium import BadMediumError, Medium
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.packet import Packet
+
+_MAX_LEADING = 16
+"""Most frames that a decoder of H.264 or HEVC holds, so that packets stored after a key frame and
+shown before it are among as many packets after it.
+"""
+
+_COMPLETE: dict[str, tuple[int, Sequence[int]]] = {"h264": (31, (5,)), "hevc": (126, range(32, 44))}
+"""For the first byte of a unit of a packet: bits of its kind, and kinds of pictures from which any
+decoder can begin (H.264, table 7-1; H.265, table 7-1).
+"""
 
 
 class VideoHeader(NamedTuple):
@@ -39,8 +51,9 @@ def video_header(medium: Medium) -> VideoHeader:
     in playback, and all lie within the file: complete MP4, MOV and AVI files. Otherwise the packets
     are counted, which reads the file: Matroska, WebM, MPEG-TS, FLV and fragmented MP4 state no
     number, a cut AVI states the number of the whole file, and an MP4 trimmed by an edit list has
-    frames that no reader sees. If a packet is damaged, such as the last one of a file that was cut,
-    its frames cannot be predicted, and the video is decoded to count them.
+    frames that no reader sees. A video is decoded to count its frames if a packet is damaged, such
+    as the last one of a file that was cut, or if its first packets need frames that are not there:
+    a recording or a segment that begins within a group of pictures.
 
     Source: ``transformers.video_utils.read_video_pyav``, which trusts the number that the container
     states.
@@ -56,16 +69,21 @@ def video_header(medium: Medium) -> VideoHeader:
             raise BadMediumError(
                 "states no frame rate" if not rate else f"states frames of {size[0]} x {size[1]}"
             )
-        num_frames = stream.frames
-        if not _index_has_all(stream, medium.num_bytes):
-            packets = _count_packets(container)
-            if packets is None:
-                container.seek(0)
-                packets = sum(1 for _ in container.decode(video=0))
-            num_frames = packets
-        if not num_frames:
-            raise BadMediumError("has no frame")
-        return VideoHeader(num_frames, float(rate), *size)
+        packets = container.demux(stream)
+        first = list(itertools.islice(packets, _MAX_LEADING + 1))
+        num_frames: int | None = None
+        if _become_frames(stream, first):
+            num_frames = (
+                stream.frames
+                if _index_has_all(stream, medium.num_bytes)
+                else _count_packets(itertools.chain(first, packets))
+            )
+    if num_frames is None:
+        with _opened(medium) as container:
+            num_frames = sum(1 for _ in container.decode(video=0))
+    if not num_frames:
+        raise BadMediumError("has no frame")
+    return VideoHeader(num_frames, float(rate), *size)
 
 
 def load_frames(medium: Medium, indices: Sequence[int]) -> npt.NDArray[np.uint8]:
@@ -135,12 +153,47 @@ def _index_has_all(stream: Any, num_bytes: int) -> bool:
     return not any(entry.is_discard or entry.pos + entry.size > num_bytes for entry in entries)
 
 
-def _count_packets(container: InputContainer) -> int | None:
-    """Return the packets of the first video stream that become frames, without decoding; None if
-    one is damaged.
+def _become_frames(stream: Any, first: Sequence[Packet]) -> bool:
+    """Return whether the first packets of a video become frames without any packet before them: the
+    key frame, and packets that are stored after it and shown before it, which may need the group of
+    pictures before.
     """
+    key, *others = first
+    if not key.is_keyframe:
+        return False
+    # Any of them may be shown before the key frame if no times are stored, as in AVI. What an edit
+    # list leaves out is marked as a key frame, even if it is not one.
+    leading = [
+        packet
+        for packet in others
+        if packet.size and (key.is_discard or packet.pts is None or packet.pts < (key.pts or 0))
+    ]
+    if not leading and _is_complete(bytes(key), stream.codec.name):
+        return True
+    num_frames = sum(len(packet.decode()) for packet in [key, *leading]) + len(stream.decode(None))
+    return num_frames == sum(not packet.is_discard for packet in [key, *leading])
+
+
+def _is_complete(packet: bytes, codec: str) -> bool:
+    """Return whether a packet of an MP4 has a picture from which any decoder can begin: an IDR
+    picture of H.264, a random access picture of HEVC.
+
+    A key frame of H.264 that is none may be complete only after a refresh of many frames, and a
+    container may mark a packet that is not a key frame at all.
+    """
+    mask, kinds = _COMPLETE.get(codec, (0, ()))
+    place = 0
+    while place + 4 < len(packet):
+        if packet[place + 4] & mask in kinds:
+            return True
+        place += 4 + int.from_bytes(packet[place : place + 4], "big")
+    return False
+
+
+def _count_packets(packets: Iterable[Packet]) -> int | None:
+    """Return the packets that become frames, without decoding; None if one is damaged."""
     num_packets = 0
-    for packet in container.demux(container.streams.video[0]):
+    for packet in packets:
         # The last packet is empty; it only tells the decoder to flush.
         if not packet.size or packet.is_discard:
             continue
