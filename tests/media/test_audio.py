@@ -134,6 +134,22 @@ def test_a_sound_that_is_too_short_for_a_token_is_refused(family, num_samples, i
             open_family(family).expand(medium)
 
 
+@pytest.mark.parametrize("rate", [1, 100, 199, 10_000_001, 2**31 - 1])
+def test_a_rate_that_no_sound_has_is_refused(rate):
+    """A WAV of 64 kB at 1 Hz is 512 million samples at the rate of a model."""
+    data = bytearray(sound(rate=8_000))
+    data[24:28] = struct.pack("<I", rate)
+    with pytest.raises(BadMediumError, match=f"states {rate:,} samples a second"):
+        audio_header(of(bytes(data)))
+
+
+@pytest.mark.parametrize("rate", [200, 10_000_000])
+def test_a_rate_that_a_sound_may_have_is_taken(rate):
+    data = bytearray(sound(rate=8_000))
+    data[24:28] = struct.pack("<I", rate)
+    assert audio_header(of(bytes(data))).sampling_rate == rate
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -20,7 +20,9 @@ import numpy as np
 
 from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import canonical_json, fingerprint_bytes
+from brimful.base.tars import open_tar
 from brimful.base.typing import AnyPath, Fingerprint
+from brimful.errors import SourceError
 from brimful.media.media_places import MARK
 from brimful.sources.lines import JsonLines
 from brimful.sources.rows import UniformBlockRows
@@ -277,7 +279,7 @@ def holds_packed_pairs(path: AnyPath) -> bool:
 
 def _is_tar_of_packs(path: AnyPath) -> bool:
     try:
-        with tarfile.open(path, "r:") as tar:
+        with open(path, "rb") as file, open_tar(file) as tar:
             first = tar.next()  # skips extended headers, with which some writers begin
     except (OSError, tarfile.TarError):
         return False
@@ -372,12 +374,17 @@ def tar_groups(path: AnyPath) -> Iterator[tuple[str, int, int, list[tarfile.TarI
             tar.members = []  # type: ignore[attr-defined]
             yield member
 
-    with tarfile.open(path, "r:") as tar:
-        for key, group in groupby(headers(tar), key=lambda member: member.name.partition(".")[0]):
-            members = list(group)
-            last = members[-1]
-            end = last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            yield key, members[0].offset, end, members
+    try:
+        with open(path, "rb") as file, open_tar(file) as tar:
+            for key, group in groupby(
+                headers(tar), key=lambda member: member.name.partition(".")[0]
+            ):
+                members = list(group)
+                last = members[-1]
+                end = last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+                yield key, members[0].offset, end, members
+    except tarfile.TarError as error:
+        raise SourceError(f"{path} is not a readable tar: {error}") from error
 
 
 def _read(place: _Place) -> tuple[Any, ImageValue]:
@@ -387,7 +394,7 @@ def _read(place: _Place) -> tuple[Any, ImageValue]:
     with open(place.path, "rb") as file:
         file.seek(place.begin)
         content = io.BytesIO(file.read(place.end - place.begin))
-    with tarfile.open(fileobj=content, mode="r:") as tar:
+    with open_tar(content) as tar:
         files = ((member.name.partition(".")[2], tar.extractfile(member)) for member in tar)
         members = {name: file.read() for name, file in files if file is not None}
     return _parsed(members.get("json", b"")), images_among(members)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 20
 """Samples of each channel that are decoded at a time to be counted."""
 
+_LOWEST_RATE, _HIGHEST_RATE = 200, 10_000_000
+"""Samples a second of sound: fewer are resampled to a multiple of their bytes."""
+
 
 class AudioHeader(NamedTuple):
     """Header of an audio clip: samples of each channel, samples per second, channels."""
@@ -38,10 +41,13 @@ def audio_header(medium: Medium) -> AudioHeader:
     FLAC. If the header promises too few, decoding stops there too, and so does the count.
 
     Raises:
-        BadMediumError: the file does not exist, is not audio, or is damaged.
+        BadMediumError: the file does not exist, is not audio, is damaged, or states a rate below
+            200 or above 10 million samples a second: a second of it may become hours.
         MissingExtraError: soundfile is not installed.
     """
     with _opened(medium) as sound:
+        if not _LOWEST_RATE <= sound.samplerate <= _HIGHEST_RATE:
+            raise BadMediumError(f"states {sound.samplerate:,} samples a second")
         num_frames = sound.frames
         # The samples of an Ogg are counted already, and finding the last one costs ten times as
         # much as opening the file.

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from brimful.base.checks import MalformedRowError
+from brimful.base.tars import open_tar
 from brimful.base.wording import setting
 from brimful.errors import SourceError
 from brimful.media import MediaKind, Medium
@@ -175,7 +176,7 @@ def _members(source: IO[bytes], title: str, size: int) -> list[_Member]:
     name = ""
     end = 0
     try:
-        with tarfile.open(fileobj=source, mode="r:") as archive:
+        with open_tar(source) as archive:
             for info in archive:
                 name, end = info.name, archive.offset
                 if end > size:
