@@ -3,13 +3,19 @@ use.
 """
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from brimful.errors import missing_extra
+from brimful.errors import MissingExtraError, missing_extra
+
+_ASKED = re.compile(
+    r"requires (?:the )?(?:\W* )?([\w-]+)(?:.*?pip\s+install (?:-U )?([\w.\[\]-]+))?", re.DOTALL
+)
+"""A library and its distribution in an error of Transformers: its sentences are all like that."""
 
 
 @contextlib.contextmanager
@@ -17,8 +23,11 @@ def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
     """Turn the ImportError of an optional library, imported in this block, into a ``pip install``
     line.
 
+    Transformers imports libraries of its own when a class is used: such a use in the block has the
+    line too.
+
     Raises:
-        MissingExtraError: the package is not installed.
+        MissingExtraError: the package, or a library that Transformers asks for, is not installed.
 
     >>> with optional("brim_of_nothing", "torch", "PackCollator"):
     ...     import brim_of_nothing
@@ -28,11 +37,18 @@ def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError as error:
+    except ImportError as error:
+        if (error.name or "").split(".")[0] == package:
+            raise missing_extra(package, extra, purpose) from error
+        asked = _ASKED.search(str(error))
         # Any other missing module is a broken installation, which no extra of brimful repairs.
-        if (error.name or "").split(".")[0] != package:
+        if error.name or asked is None:
             raise
-        raise missing_extra(package, extra, purpose) from error
+        library, distribution = asked.groups()
+        distribution = distribution or library.lower().replace("pytorch", "torch")
+        raise MissingExtraError(
+            f"{purpose} needs {library}, which is not installed: pip install {distribution}"
+        ) from error
 
 
 @cache

@@ -114,7 +114,8 @@ class Tokenizer:
 
     def _load(self, loader: Any, path: str, explanation: str, **options: Any) -> Any:
         try:
-            return loader.from_pretrained(path, **options)
+            with optional("transformers", "text", f"the tokenizer {self.name}"):
+                return loader.from_pretrained(path, **options)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().split("\n", 1)[0]
             raise TokenizerNotFoundError(

@@ -62,16 +62,17 @@ class ImageFeatures(KindFeatures):
     @cached_property
     def processor(self) -> Any:
         """Image processor of the model, with the limits of the family."""
-        with optional("transformers", "text", "pixels of images"):
-            from transformers import AutoImageProcessor
         settings = self._family.settings["image"]
         options = {name: settings[name] for name in _LIMITS if name in settings}
         if "max_patches" in settings:
             options["crop_to_patches"] = (
                 True  # the processor of the whole model asks for it, its file need not
             )
-        # Pillow's resampling, not torch's, which gives other pixels: the same on every machine.
-        return AutoImageProcessor.from_pretrained(self._directory, backend="pil", **options)
+        with optional("transformers", "text", "pixels of images"):
+            from transformers import AutoImageProcessor
+
+            # Pillow's resampling, not torch's, which gives other pixels: the same on every machine.
+            return AutoImageProcessor.from_pretrained(self._directory, backend="pil", **options)
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
         """Return the pixels of an image; ``BadMediumError`` if it cannot be decoded."""
@@ -228,9 +229,10 @@ class AudioFeatures(KindFeatures):
         """Feature extractor of the model."""
         with optional("transformers", "text", "spectrograms of audio"):
             from transformers import AutoFeatureExtractor
-        return AutoFeatureExtractor.from_pretrained(
-            self._directory, **self._family.settings["audio"]
-        )
+
+            return AutoFeatureExtractor.from_pretrained(
+                self._directory, **self._family.settings["audio"]
+            )
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
         """Return the spectrogram of an audio clip, and a mask of its columns; ``BadMediumError`` if

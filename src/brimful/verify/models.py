@@ -239,9 +239,10 @@ def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any
     transformers = _transformers()
     torch_device = device_named(device)
     try:
-        config = transformers.AutoConfig.from_pretrained(path)
-        auto_class = _auto_class(transformers, config.model_type)
-        model = auto_class.from_pretrained(path, dtype=dtype_named(dtype))
+        with optional("transformers", "text", f"the model {path}"):
+            config = transformers.AutoConfig.from_pretrained(path)
+            auto_class = _auto_class(transformers, config.model_type)
+            model = auto_class.from_pretrained(path, dtype=dtype_named(dtype))
     except (OSError, ValueError) as error:
         raise SettingsError(
             f"{setting('model', path)}: no causal language model could be loaded: "

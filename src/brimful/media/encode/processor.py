@@ -36,6 +36,8 @@ _MAX_FRAME_BYTES = 1 << 28
 it is compared.
 """
 
+_PARTS = ("tokenizer", "_processor", "_extractor")
+"""Ends of the names of a processor's parts."""
 
 _FACTS = {
     MediaKind.IMAGE: "image_grid_thw",
@@ -242,10 +244,7 @@ class ProcessorReference:
 
         Lenient.__name__ = kind.__name__
         return Lenient(
-            **{name: files[name] for name in names if name in files},
-            **{
-                name: parts.get(name)
-                for name in names
-                if name in parts or name.endswith("_processor")
-            },
+            # A file of Transformers 5 has the settings of the parts too.
+            **{name: files[name] for name in names if name in files}
+            | {name: parts.get(name) for name in names if name.endswith(_PARTS)}
         )
