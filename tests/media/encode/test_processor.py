@@ -59,8 +59,12 @@ NAMED = {
         "video_token": "<img>",
     },
     "qwen2.5-omni": {
-        **{"audio_token": "<|AUDIO|>", "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>"},
-        **{"image_token": "<|IMAGE|>", "vision_bos_token": "<|vision_bos|>", "vision_eos_token": "<|vision_eos|>"},
+        "audio_token": "<|AUDIO|>",
+        "audio_bos_token": "<|audio_bos|>",
+        "audio_eos_token": "<|audio_eos|>",
+        "image_token": "<|IMAGE|>",
+        "vision_bos_token": "<|vision_bos|>",
+        "vision_eos_token": "<|vision_eos|>",
         "video_token": "<|video_pad|>",
     },
 }
@@ -107,9 +111,7 @@ def test_every_layout_of_every_processor_is_compared(name, small_qwen, tmp_path,
     shutil.copytree(files, nested)
     (nested / "preprocessor_config.json").unlink()
     parts = [part for part, kind in (("image_processor", "image"), ("feature_extractor", "audio")) if kind in texts]
-    by_hand = {
-        part: of_part for part in [*parts, *(["video_processor"] if "qwen" in name and "image" in texts else [])]
-    }
+    by_hand = dict.fromkeys([*parts, *(["video_processor"] if "qwen" in name and "image" in texts else [])], of_part)
     (nested / "processor_config.json").write_text(json.dumps({**of_processor, **by_hand}))
 
     row = {"messages": turns("".join(f"<{kind}>" for kind in texts) + "What?")}
