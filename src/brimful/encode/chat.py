@@ -33,6 +33,7 @@ from brimful.sources.sample import (
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+_UNSTEADY = re.compile(r"""strftime_now|(?:\||\bfilter|map\(["'])\s*random\b|\blipsum\b""")
 _NO_DATE = "brimful: no date"
 """Text that a template raises instead of writing today's date."""
 _REASONING_VARIABLE = re.compile(r"\b(reasoning_content|reasoning|thinking)\b")
@@ -161,10 +162,11 @@ class ChatEncoder(RenderingEncoder):
             return repr(date.strftime(match.group(2)))
 
         template = _TODAY.sub(fix_day, self.chat_template)
-        if "strftime_now(" in template:
+        if match := _UNSTEADY.search(template):
             raise SettingsError(
-                "the chat template writes today's date in a form that is not a literal: give it "
-                f"one that names the form in place, with {setting('chat_template')}"
+                "the chat template writes today's date in a form that is not a literal, or other "
+                f"text each time ({match[0]}): give it one that names the form in place, with "
+                f"{setting('chat_template')}"
             )
         return template
 

@@ -8,7 +8,7 @@ from typing import Any
 from brimful.base.optional import version_of
 from brimful.encode.fast.opaque import proved_text
 from brimful.encode.fast.proofs import knows_transformers, recall, remember
-from brimful.encode.jinja_templates import Render, Traced, compile_template, trace
+from brimful.encode.jinja_templates import BoundError, Render, Traced, compile_template, trace
 from brimful.sources.sample import Message, MixedMessages
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
@@ -223,5 +223,7 @@ def _text_or_none(
 ) -> str | None:
     try:
         return render(messages, tools, add_generation_prompt)
+    except BoundError:  # Transformers would not end
+        raise
     except Exception:
         return None

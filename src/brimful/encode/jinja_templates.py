@@ -22,6 +22,21 @@ from brimful.sources.sample import Message
 
 _ATTRIBUTES_OF_DICT = frozenset(dir(dict))
 
+_MAX_STEPS = 4_000_000
+"""Maximum of the steps of a template's loops for one conversation, and of what it multiplies: a
+second of work, and hundreds of times a long chat.
+"""
+
+_STEPS_OF_START = 20
+"""Steps that the start of a loop or a macro counts as, by its time."""
+
+_HUGE_WIDTH = re.compile(r"%[-+ #0]*[\d.]*(\d{6}|\*)|\{\w*:\W*(\d{6}|\{)")
+"""A width in a format that is huge, or that a value gives."""
+
+
+class BoundError(Exception):
+    """A template loops or pads without bounds."""
+
 
 def raise_exception(message: str) -> None:
     """Refuse a conversation; templates call this function."""
@@ -67,6 +82,16 @@ def environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Sandbox(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset(("*", "**"))
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            size = _size(left), min(_size(right), _MAX_STEPS if operator == "*" else 99)
+            _count(context.eval_ctx, super().call_binop(context, operator, *size))
+            return super().call_binop(context, operator, left, right)
+
+        def _parse(self, *arguments: Any) -> Any:
+            return _bounded(super()._parse(*arguments))
+
         def getattr(self, obj: Any, attribute: str) -> Any:
             # Nearly every lookup is for a key of a message. Jinja first looks for an attribute, and
             # raises and catches an error if it finds none: two thirds of a template's time.
@@ -78,9 +103,61 @@ def environment() -> Any:
 
     sandbox = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
     sandbox.filters["tojson"] = to_json
+    sandbox.filters[COUNTED] = jinja2.pass_eval_context(_counted)
     sandbox.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     sandbox.globals["namespace"] = _namespace_class()
     return sandbox
+
+
+COUNTED = "brimful_counted"
+"""Filter of everything that a template loops over."""
+
+
+def _size(value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        return abs(value)
+    return len(value) if hasattr(value, "__len__") else 0
+
+
+def _count(context: Any, steps: Any) -> None:
+    """Count steps of one rendering, whose context Jinja makes."""
+    context.steps = getattr(context, "steps", 0) + steps
+    if context.steps > _MAX_STEPS:
+        raise BoundError(f"it loops or multiplies more than {_MAX_STEPS:,} times")
+
+
+def _counted(context: Any, values: Any) -> Any:
+    try:
+        num_steps = len(values)
+    except TypeError:  # of an iterator, such as a filter returns
+        values = list(values)
+        num_steps = len(values)
+    _count(context, _STEPS_OF_START + num_steps)
+    return values
+
+
+def _bounded(tree: Any) -> Any:
+    """Return a parsed template that counts the steps of its loops and macros, where they begin; the
+    rest of it is as fast as before.
+    """
+    from jinja2 import nodes
+
+    def counted(value: nodes.Expr) -> nodes.Filter:
+        return nodes.Filter(value, COUNTED, [], [], None, None)
+
+    for node in tree.find_all((nodes.Const, nodes.For, nodes.Macro)):
+        if isinstance(node, nodes.Const):
+            value = node.value
+            is_text = isinstance(value, str)
+            if _HUGE_WIDTH.search(value) if is_text else _size(value) > _MAX_STEPS:
+                raise BoundError(f"it may pad by {str(value)[:80]!r}")
+            continue
+        if isinstance(node, nodes.For):
+            node.iter = counted(node.iter)
+        # One that calls itself begins in its body.
+        if getattr(node, "recursive", True):
+            node.body.insert(0, nodes.ExprStmt(counted(nodes.Name(COUNTED, "load"))))
+    return tree
 
 
 def _namespace_class() -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from brimful.encode.jinja_templates import environment
+from brimful.encode.jinja_templates import COUNTED, environment
 from brimful.sources.sample import Message
 
 _KEPT = frozenset(
@@ -39,7 +39,9 @@ _KEPT = frozenset(
 )
 """Attributes of ``str`` that reveal nothing about a text, or that Python needs."""
 
-_CONTAINER_FILTERS = frozenset(("length", "count", "first", "last", "list", "default", "d"))
+_CONTAINER_FILTERS = frozenset(
+    (COUNTED, "length", "count", "first", "last", "list", "default", "d")
+)
 """Filters of a list of messages that do not look into them."""
 
 _TYPE_TESTS = frozenset(
