@@ -2,6 +2,7 @@
 it is.
 """
 
+import math
 import numbers
 import operator
 import os
@@ -121,6 +122,21 @@ def check_share(name: str, value: object) -> float:
     if is_number(value) and 0 <= cast(float, value) <= 1:
         return float(cast(float, value))
     raise SettingsError(f"{name} must be from 0 to 1 and is {value!r}")
+
+
+def check_factor(name: str, value: object) -> None:
+    """Refuse a factor or a divisor that is not a finite number above 0.
+
+    Raises:
+        SettingsError: NaN, infinite, 0 or negative: a loss would become NaN, 0 or its opposite.
+
+    >>> check_factor("scale", float("nan"))
+    Traceback (most recent call last):
+        ...
+    brimful.errors.SettingsError: scale must be a number above 0 and is nan
+    """
+    if not (is_number(value) and 0 < cast(float, value) < math.inf):
+        raise SettingsError(f"{setting(name)} must be a number above 0 and is {value!r}")
 
 
 def choice_of(

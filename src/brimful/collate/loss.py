@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from brimful.base.checks import choice_of
+from brimful.base.checks import check_factor, choice_of
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import (
     IGNORE_INDEX,
@@ -120,11 +120,13 @@ def segment_weights(
 
     Raises:
         CollateError: weights that are negative, not finite, or too few.
-        SettingsError: no such normalizer, or ``pair`` without groups.
+        SettingsError: no such normalizer, ``pair`` without groups, or a scale that is not a number
+            above 0.
 
     >>> segment_weights(np.array([4, 1, 0]), "sample").tolist()
     [0.25, 1.0, 0.0]
     """
+    check_factor("scale", scale)
     counts = np.asarray(targets, dtype=np.int64)
     if callable(normaliser) or not isinstance(normaliser, str):
         weights = np.asarray(

@@ -2,6 +2,7 @@
 step.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -326,8 +327,16 @@ def scale_for_ddp(
         loss_sum: sum of one micro-batch, from ``packed_loss_sum``.
         denominator: denominator of the step, from ``global_sum``.
         dp_world_size: number of ranks that the gradient is averaged over; 1 if it is summed.
+
+    Raises:
+        CollateError: a denominator that is NaN, infinite or negative, or 0 for a sum that is not 0.
     """
-    return loss_sum * (dp_world_size / denominator if denominator > 0 else 0.0)
+    if not 0 <= denominator < math.inf or (denominator == 0 and loss_sum.item() != 0):
+        raise CollateError(
+            f"the denominator of a step must be its Σ w, from global_sum, and is {denominator} for "
+            f"a loss sum of {loss_sum.item()}"
+        )
+    return loss_sum * (dp_world_size / denominator if denominator else 0.0)
 
 
 class _TokenLoss(torch.autograd.Function):

@@ -252,6 +252,8 @@ class PackCollator:
                 )
                 for batch in batches
             ]
+        for batch in batches:
+            _check_weights(batch)
         if not has_trees:
             return batches
         return [self._branch.apply(batch, self._shared_targets) for batch in batches]
@@ -270,6 +272,19 @@ class PackCollator:
             return self.padding  # too small: the layout of that pack raises the error
         unit = self.padding.unit
         return replace(self.padding, to=-(-(size + self.dialect.spare_tokens) // unit) * unit)
+
+
+def _check_weights(batch: PackedBatch) -> None:
+    """Refuse weights, given by hand or by a function, of which a loss would be NaN or turn round."""
+    if batch.loss_weights is None:
+        return
+    weights = batch.target_weights
+    invalid = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
+    if len(invalid):
+        raise CollateError(
+            f"token {invalid[0]:,} of the row has the loss weight {weights[invalid[0]]}: weights "
+            "must be finite and at least 0"
+        )
 
 
 def _token_weights(batch: PackedBatch, *, normaliser: Normaliser) -> Float32Array:

@@ -93,7 +93,7 @@ def _check(loss_type: str, beta: Any, known: Collection[str]) -> None:
         raise SettingsError(
             f"{setting('loss_type', loss_type)} is unknown: use one of {', '.join(known)}"
         )
-    if not is_number(beta) or not beta > 0:
+    if not is_number(beta) or not 0 < beta < float("inf"):
         raise SettingsError(f"{setting('beta')} must be above 0 and is {beta!r}")
 
 
@@ -217,7 +217,7 @@ def kto_loss(
         ("desirable_weight", desirable_weight),
         ("undesirable_weight", undesirable_weight),
     ):
-        if not is_number(weight) or not weight >= 0:
+        if not is_number(weight) or not 0 <= weight < float("inf"):
             raise SettingsError(f"{setting(name)} must be 0 or more and is {weight!r}")
     if (kl is None) == (loss_type == "kto"):
         raise SettingsError(

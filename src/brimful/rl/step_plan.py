@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.base.checks import check_rank, choice_of, is_number, setting_number
+from brimful.base.checks import check_factor, check_rank, choice_of, setting_number
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.base.tree_segments import ends_sample, segments_above
 from brimful.base.typing import (
@@ -82,8 +82,9 @@ def loss_weights(
         raise SettingsError(
             'constant belongs to the mean "constant", and to no other: give both or neither'
         )
-    if constant is not None and not (is_number(constant) and 0 < constant < float("inf")):
-        raise SettingsError(f"constant must be a number above 0 and is {constant!r}")
+    check_factor("scale", scale)
+    if constant is not None:
+        check_factor("constant", constant)
     has_target = loss_tokens > 0
     num_samples = max(int(has_target.sum()), 1)
     divisors: dict[LossMean, Any] = {

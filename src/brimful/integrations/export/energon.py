@@ -230,7 +230,9 @@ def energon_mix(weights: Mapping[str, float], path: str | Path, *, split: str = 
           weight: 2.5
     <BLANKLINE>
     """
-    bad_weights = {name: weight for name, weight in weights.items() if not weight > 0}
+    bad_weights = {
+        name: weight for name, weight in weights.items() if not 0 < weight < float("inf")
+    }
     if not weights or bad_weights:
         raise SettingsError(
             f"a mix needs data sets with weights above 0 and has {bad_weights or 'none'}"
