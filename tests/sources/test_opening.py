@@ -366,6 +366,22 @@ def test_names_of_files_are_files_and_texts_are_texts(put: tools.Put) -> None:
         open_source([first, "no.jsonl"])
 
 
+@pytest.mark.parametrize("name", ["tests", "notes", "no_ending.jsonl.d"])
+def test_a_word_that_is_the_name_of_a_directory_is_a_text_among_texts(
+    name: str, put: tools.Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In which directory a list of texts is opened must not decide what it is."""
+    path = Path(put(f"{name}/a.jsonl", tools.JSONL))
+    monkeypatch.chdir(path.parent.parent)
+    for texts in (["0", name], [name, "0"], ["a text", *["b"] * 99, name]):
+        assert tools.texts(open_source(texts)) == texts
+    for paths in ([name], [name, name], [Path(name), name], [str(path.parent), name]):
+        assert len(open_source(paths)) == 3 * len(paths)
+    for missing in ([Path(name), "0"], [f"{name}/a.jsonl", "0"], [name, Path("0")], [f"./{name}", "0"]):
+        with pytest.raises(SourceNotFoundError, match="0: no such file"):
+            open_source(missing)
+
+
 def test_sources_of_different_formats_stand_side_by_side(put: tools.Put) -> None:
     """Without it chats and texts that are trained together would have to be rewritten to one format."""
     paths = [

@@ -217,8 +217,13 @@ class _Opening:
         )
 
     def _from_list(self, data: Sequence[Any]) -> Rows:
-        """Open a list of rows or of paths: texts are paths if all of them are names of files."""
-        if not any(map(_is_path, data[:_ITEMS_CHECKED_AS_PATHS])):
+        """Open a list of rows or of paths: texts are paths if all of them exist, or one that exists
+        can only be a path.
+        """
+        items = data[:_ITEMS_CHECKED_AS_PATHS]
+        names = list(filter(_is_path, items))
+        # A text of one word may be the name of a directory here, such as tests.
+        if not names or (len(names) < len(items) and all(map(_is_word, names))):
             return MemoryRows(data)
         # Chains are flattened: each file is a part with its own format.
         opened = [self.from_path(os.fspath(item)) for item in data]
@@ -316,6 +321,10 @@ def _is_path(item: Any) -> bool:
     if not isinstance(item, str):
         return isinstance(item, os.PathLike)
     return len(item) < 4096 and "\n" not in item and "\0" not in item and os.path.exists(item)
+
+
+def _is_word(item: Any) -> bool:
+    return isinstance(item, str) and kind_of(item) is None and os.sep not in item
 
 
 def kind_of(name: str) -> str | None:
