@@ -47,7 +47,7 @@ def said(escape: Any) -> Any:
             pytest.raises(SystemExit) as ended,
         ):
             main([str(argument) for argument in arguments])
-        out, err = (stream.buffer.getvalue().decode("utf-8") for stream in streams)  # type: ignore[attr-defined]
+        out, err = (stream.buffer.getvalue().decode("utf-8") for stream in streams)
         assert (RAW.search(out), RAW.search(err)) == (None, None), (arguments[0], out, err)
         return ended.value.code, out, err  # type: ignore[return-value]
 

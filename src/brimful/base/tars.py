@@ -3,7 +3,7 @@
 import contextlib
 import tarfile
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 _MAX_EXTENDED = 1 << 16
 """Maximum bytes of an extended header, such as a long name: ``tarfile`` reads one at once, and older
@@ -17,7 +17,7 @@ _EXTENDED = b"LKxgX"
 
 class _Header(tarfile.TarInfo):
     @classmethod
-    def fromtarfile(cls, tar: tarfile.TarFile) -> tarfile.TarInfo:
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Any:
         member = super().fromtarfile(tar)
         # It would replace the size of each member, and not the place of the next one.
         if "size" in tar.pax_headers:
@@ -32,7 +32,7 @@ class _Header(tarfile.TarInfo):
 
     def _proc_gnusparse_10(self, member: tarfile.TarInfo, *_: object) -> None:
         # The map of a sparse member is not read: such members are refused.
-        member.sparse = []  # type: ignore[attr-defined]
+        member.sparse = b""
 
 
 @contextlib.contextmanager

@@ -142,7 +142,7 @@ def _bounded(tree: Any) -> Any:
     """
     from jinja2 import nodes
 
-    def counted(value: nodes.Expr) -> nodes.Filter:
+    def counted(value: Any) -> nodes.Filter:
         return nodes.Filter(value, COUNTED, [], [], None, None)
 
     for node in tree.find_all((nodes.Const, nodes.For, nodes.Macro)):

@@ -153,7 +153,7 @@ def _index_has_all(stream: Any, num_bytes: int) -> bool:
     return not any(entry.is_discard or entry.pos + entry.size > num_bytes for entry in entries)
 
 
-def _become_frames(stream: Any, first: Sequence[Packet]) -> bool:
+def _become_frames(stream: Any, first: Sequence[Packet[Any]]) -> bool:
     """Return whether the first packets of a video become frames without any packet before them: the
     key frame, and packets that are stored after it and shown before it, which may need the group of
     pictures before.
@@ -190,7 +190,7 @@ def _is_complete(packet: bytes, codec: str) -> bool:
     return False
 
 
-def _count_packets(packets: Iterable[Packet]) -> int | None:
+def _count_packets(packets: Iterable[Packet[Any]]) -> int | None:
     """Return the packets that become frames, without decoding; None if one is damaged."""
     num_packets = 0
     for packet in packets:
