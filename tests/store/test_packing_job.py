@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from brimful import PackedDataset, Plan, PlanSettings, open_packs, open_source, pack_dataset
+from brimful import PackedDataset, Plan, PlanSettings, TokenEncoder, open_packs, open_source, pack_dataset
 from brimful.base.execute import Execution
-from brimful.errors import SettingsError, SourceError, StoreMismatchError
+from brimful.errors import OversizedSampleError, SettingsError, SourceError, StoreMismatchError
 from brimful.plan import Alignment, Mixture
 from brimful.store import JobSettings, check_store
 from brimful.store import packing_job as job_module
@@ -148,6 +148,28 @@ def test_a_source_of_which_nothing_can_be_packed(tmp_path):
     """Every row is rejected: the first is named, with its reason."""
     with pytest.raises(SourceError, match=r"^no row of .* can be packed; the first is memory\[0\]"):
         pack_dataset([{"text": 1}], toy_chat_encoder(), tmp_path, capacity=8, on_bad_sample="skip")
+
+
+@pytest.mark.parametrize(
+    ("limits", "way_out"),
+    [
+        ({"capacity": 4}, 'overflow="split", a larger capacity'),
+        ({"capacity": 4, "share": "prefixes"}, 'overflow="truncate", a larger capacity'),
+        ({"capacity": 64, "max_path": 4, "share": "prefixes"}, 'overflow="truncate", a larger max_path'),
+    ],
+)
+def test_a_job_of_which_no_sample_is_left(limits, way_out, tmp_path):
+    """In one line, with and without shared beginnings; and what it offers leaves one."""
+    rows = [{"input_ids": [*range(1, 10), last]} for last in (10, 11)]
+    with pytest.raises(OversizedSampleError) as refused:
+        pack_dataset(rows, TokenEncoder(), tmp_path / "none", overflow="drop", **limits)
+    assert str(refused.value) == (
+        "no sample is left to pack: 2 were dropped; the longest is memory[0] (sample 0) with 10 tokens. "
+        f"Choose {way_out}"
+    )
+    policy = way_out.split('"')[1]
+    pack_dataset(rows, TokenEncoder(), tmp_path / policy, overflow=policy, **limits)
+    assert Plan.open(tmp_path / policy / "plan.arrow").ledger.samples_dropped == 0
 
 
 def test_rows_of_two_samples_are_groups_of_the_plan(tmp_path):

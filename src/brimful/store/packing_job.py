@@ -221,7 +221,10 @@ def _make_plan(
         longest = int(np.argmax(table.tokens))
         # A sample with attachments is not cut.
         remedy = None if job.attached is None else job.attached.remedy(table, longest)
-        split = f"{setting('overflow', 'split')}, " if remedy is None else remedy
+        # A sample that lost its beginning shares nothing.
+        policy = "truncate" if settings.shares_prefixes else "split"
+        split = f"{setting('overflow', policy)}, " if remedy is None else remedy
+        limit = "capacity" if settings.longest_segment == settings.usable else "max_path"
         hint = (
             f", or {setting('text_unit', 'line')} if each line is a document"
             if source.unit == TextFiles.unit
@@ -230,7 +233,7 @@ def _make_plan(
         raise OversizedSampleError(
             f"no sample is left to pack: {plan.ledger.samples_dropped:,} were dropped; the longest "
             f"is {source.where(longest)} (sample {longest}) with {int(table.tokens[longest]):,} "
-            f"tokens. Choose {split}a larger {setting('capacity')}{hint}"
+            f"tokens. Choose {split}a larger {setting(limit)}{hint}"
         )
     return plan
 

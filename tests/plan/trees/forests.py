@@ -18,6 +18,15 @@ words = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=7), min_size=1
 """Samples of letters, of which many share a beginning."""
 
 
+def _drawn_words(seed):
+    draw = np.random.default_rng(seed)
+    return [draw.integers(0, 4, size).tolist() for size in draw.integers(1, 7, 12)]
+
+
+wide_words = st.integers(0, 2**16).map(_drawn_words)
+"""Twelve samples of letters, with up to four branches at a trunk: Hypothesis itself draws few of such a size."""
+
+
 def stretched(words_of_letters, stretch=STRETCH):
     """Samples with several tokens for each letter."""
     return [[letter for letter in word for _ in range(stretch)] for word in words_of_letters]

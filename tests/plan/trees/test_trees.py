@@ -1,7 +1,9 @@
 """Plans in which samples share their beginnings: each sample whole and once, nothing over a limit, few packs."""
 
 import json
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from brimful.errors import OversizedSampleError, PlanMismatchError, SettingsErro
 from brimful.lengths.prefixes import Prefixes
 from brimful.plan import consumed_samples
 from brimful.plan.trees import forest as forest_module
+from brimful.plan.trees import subtree_fit
 from brimful.shared.source_plans import PackMetadata
 from brimful.testing.toys import toy_tree
 from tests.plan.trees.forests import (
@@ -22,6 +25,7 @@ from tests.plan.trees.forests import (
     size_of,
     stretched,
     table_of,
+    wide_words,
     words,
 )
 
@@ -30,13 +34,32 @@ def planned(samples, capacity, **options):
     return plan_packs(table_of(samples), capacity=capacity, share="prefixes", **options)
 
 
-@given(words, st.integers(0, 60), st.integers(0, 3))
+def forked_tokens(plan):
+    """Tokens of each pack after each branch of a trunk but the first has repeated a token."""
+    tokens = []
+    for begin, end in zip(plan.offsets[:-1].tolist(), plan.offsets[1:].tolist(), strict=True):
+        lengths, parents = plan.lengths[begin:end].tolist(), plan.parents[begin:end].tolist()
+        trunks = [parent for parent, length in zip(parents, lengths, strict=True) if parent >= 0 and length]
+        tokens.append(sum(lengths) + len(trunks) - len(set(trunks)))
+    return tokens
+
+
+@given(words | wide_words, st.integers(0, 60), st.integers(0, 3))
 def test_every_sample_is_one_path_and_no_pack_is_too_long(letters, more, seed):
-    """Tokens of a path are the ones of its sample; a pack has room for the form with forks."""
+    """Tokens of a path are the ones of its sample; a pack has room for the form with forks, whether its pieces were
+    placed one by one or, above a number of them, as samples are.
+    """
     samples = stretched(letters)
-    capacity = max(map(len, samples)) + more
+    table, capacity = table_of(samples), max(map(len, samples)) + more
+    with mock.patch.object(subtree_fit, "_FEW", 2):
+        many = planned(samples, capacity, seed=seed)
     plan = planned(samples, capacity, seed=seed)
-    plan.validate(table_of(samples))
+    for one in (many, plan):
+        one.validate(table)
+        fullest = max(forked_tokens(one))
+        assert fullest <= capacity
+        with pytest.raises(PlanMismatchError, match=f"holds {fullest:,} tokens of {fullest - 1:,}"):
+            replace(one, capacity=fullest - 1).validate(table)
     seen = []
     for paths in paths_of(plan):
         seen += list(paths)
@@ -141,15 +164,19 @@ def test_a_forest_of_all_sizes_is_the_same_compiled():
     assert plans[0].num_packs <= 1.2 * plans[0].bound
 
 
-@given(words, st.integers(1, 6), st.integers(0, 200))
-def test_no_budget_is_exceeded(letters, most_samples, more_squares):
-    """Samples, squares of paths, and what is measured: shared once if the table says so, else for each sample."""
+@given(words, st.integers(1, 6), st.integers(0, 200), st.integers(0, 30))
+def test_no_budget_is_exceeded(letters, most_samples, more_squares, cut):
+    """Samples, squares of paths, and what is measured: shared once if the table says so, else for each sample; also of
+    samples that were cut, which count as if they were whole.
+    """
     samples = stretched(letters)
     longest = max(map(len, samples))
     table = table_of(samples, patches=3)
     budgets = {"samples": most_samples, "squares": longest**2 + more_squares**2, "patches": 3 * longest + more_squares}
-    plan = plan_packs(table, capacity=2 * longest, share="prefixes", budgets=budgets)
+    options = {"max_path": max(1, longest - cut), "overflow": "truncate"}
+    plan = plan_packs(table, capacity=2 * longest, share="prefixes", budgets=budgets, **options)
     plan.validate(table)
+    samples = [sample[: options["max_path"]] for sample in samples]
     for pack, paths in enumerate(paths_of(plan)):
         distinct = {tuple(samples[sample][:end]) for sample in paths for end in range(1, len(samples[sample]) + 1)}
         assert len(paths) <= most_samples
@@ -166,6 +193,32 @@ def test_patches_of_a_trunk_count_once_only_where_the_table_has_them():
     plans = [plan_packs(table, capacity=200, budgets={"patches": 128}, share="prefixes") for table in (known, unknown)]
     assert plans[0].sums_by_pack(known, "patches").tolist() == [64]
     assert plans[1].sums_by_pack(unknown, "patches").tolist() == [128, 128]
+
+
+def test_patches_of_a_beginning_that_was_cut_count_once():
+    """Six captions of one picture, all of which are cut to the same tokens: one pack holds them."""
+    shared = np.array([0, 150, 150, 120, 150, 150], dtype=np.int32)
+    columns = {"tokens": np.full(6, 160, np.int32), "patches": np.full(6, 64, np.int32)}
+    table = LengthTable(columns, prefixes=Prefixes(np.arange(6), shared, 64, {"patches": 64 * (shared > 0)}))
+    for max_path in (160, 130, 100):
+        plan = plan_packs(
+            table, capacity=400, max_path=max_path, overflow="truncate", budgets={"patches": 128}, share="prefixes"
+        )
+        plan.validate(table)
+        assert plan.sums_by_pack(table, "patches").tolist() == [64]
+
+
+@pytest.mark.parametrize(
+    ("limit", "groups"),
+    [({"capacity": 2}, None), ({"capacity": 2}, np.array([0, 0, -1])), ({"capacity": 64, "max_path": 2}, None)],
+)
+def test_a_plan_without_samples_has_no_packs(limit, groups):
+    """Every sample is dropped: the same empty plan as without sharing."""
+    table = table_of([[1, 2, 3], [1, 2, 4], [5, 6, 7]])
+    for budgets in (None, {"squares": 4}):
+        plan = plan_packs(table, share="prefixes", overflow="drop", groups=groups, budgets=budgets, **limit)
+        plan.validate(table, groups=groups)
+        assert (plan.num_packs, plan.dropped_ids.tolist(), plan.bound) == (0, [0, 1, 2], 0)
 
 
 def test_costs_of_a_tree_are_what_its_segments_add():

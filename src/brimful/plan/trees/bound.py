@@ -59,7 +59,7 @@ def bound_of_trees(forest: Forest, capacities: Int64Array) -> TreeBound:
     count(trunks, depths, parents, lengths, capacities, loads_below, copies)
     totals = (lengths * copies[:, None]).sum(axis=0)
     packs = int((-(-totals // capacities)).max())
-    return TreeBound(max(packs, int(copies.max())), int(totals[0]))
+    return TreeBound(max(packs, int(copies.max(initial=0))), int(totals[0]))
 
 
 def _count_copies(

@@ -194,10 +194,16 @@ def forest_of(
     # What truncation cut off is not shared.
     tokens = np.minimum(common, np.minimum(lengths[follows - 1], lengths[follows]))
     shared[follows, 0] = tokens
+    # Neighbors that were cut to the same tokens are one path, which has at most the least amount of
+    # any two: each still counts with its whole amount.
+    is_whole = shared[:, 0] == lengths.max(initial=0)
+    path = np.cumsum(~is_whole)[is_whole]
     for column, name in enumerate(budgets.names):
         if name in prefixes.amounts:
-            amounts = prefixes.amounts[name][between]
-            shared[follows, column] = np.where(tokens == common, amounts, 0)
+            shared[follows, column] = prefixes.amounts[name][between]
+            least = np.full(len(ids) + 1, _NEVER)
+            np.minimum.at(least, path, shared[is_whole, column])
+            shared[is_whole, column] = least[path]
         elif name == "squares":
             shared[follows, column] = tokens**2
     return Forest.of(sizes, shared), rows
