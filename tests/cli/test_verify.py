@@ -152,12 +152,13 @@ def test_trees_are_drawn_or_taken_from_packs(tmp_path):
     code, out, err = run("--model-type", "qwen3", "--share", "prefixes", "--attention", "sdpa")
     assert (code, err) == (0, "")
     assert "14 segments changed, one at a time" in out
-    assert out.splitlines()[-1] == "PASS: packing is right with sdpa"
+    assert out.splitlines()[-1] == "PASS: packing is right with sdpa + masks_of"
     texts = [f"{'the trunk that all have ' * 3}{end}" for end in ("a", "bb", "bc")]
     written_trees(tmp_path, texts, [[0, 1], [2]], capacity=200)
     code, out, _ = run("--model-type", "qwen3", "--packs", tmp_path, "--attention", "brimful_tree")
     assert code == 0, out
     assert "of 3 samples in" in out
+    assert out.splitlines()[-1] == "PASS: packing is right with brimful_tree"
     code, _, err = run("--model-type", "qwen3", "--packs", tmp_path, "--share", "prefixes")
     assert code == 2
     assert "packs of trees are verified as trees" in err

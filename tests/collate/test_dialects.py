@@ -262,7 +262,7 @@ def test_every_key_is_in_the_docs(name):
 
 @pytest.mark.parametrize("branch", ["fork", "index"])
 @pytest.mark.parametrize(
-    "name", ["transformers", "flex_attention", "dense_mask", "dense_mask_additive", "magi_attention"]
+    "name", ["transformers_tree", "flex_attention", "dense_mask", "dense_mask_additive", "magi_attention"]
 )
 def test_every_key_of_trees_is_in_the_docs(name, branch):
     """In the section of trees, or of the dialect."""

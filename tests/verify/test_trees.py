@@ -58,7 +58,9 @@ def attentions_of(family):
 )
 def test_right_trees_pass(models, family, attention, branch):
     """Depths 0 to 3 with padding and several trees in a row; windows of 8 tokens count along the path."""
-    collator = PackCollator(branch=branch, pad_to=faults.SIZE, mrope=family == "qwen2_5_vl")
+    collator = PackCollator(
+        dialect="transformers_tree", branch=branch, pad_to=faults.SIZE, mrope=family == "qwen2_5_vl"
+    )
     report = verify_packing(models(family), collator, trees=True, attention=attention)
     assert report.ok, str(report)
     findings = {finding.check: finding for finding in report.findings}
@@ -67,6 +69,10 @@ def test_right_trees_pass(models, family, attention, branch):
     measured = [finding.measured for finding in report.findings if finding.measured is not None]
     assert max(measured) < 1e-5
     assert findings["passes"].measured == 0
+    # The masks that verify added are named, and the loss.
+    given = {"sdpa": "sdpa + masks_of", "flex_attention": "flex_attention + masks_of", "eager": "eager + masks_of"}
+    assert report.verdict == f"PASS: packing is right with {given.get(attention, attention)}"
+    assert "as use_loss_weights weighs it" in findings["loss"].detail
 
 
 def found(models, fault, family="llama", attention="sdpa", wrap=None, **options):
@@ -146,7 +152,12 @@ def test_a_fault_of_the_model_is_found_by_name(models, wrap, check, cause):
 
 
 def test_values_that_come_back_to_other_samples_are_found(models):
-    report = verify_packing(models("llama"), faults.RowsOfSegments(pad_to=faults.SIZE), trees=True, attention="sdpa")
+    report = verify_packing(
+        models("llama"),
+        faults.RowsOfSegments(dialect="transformers_tree", pad_to=faults.SIZE),
+        trees=True,
+        attention="sdpa",
+    )
     assert "values of a row are cut by segments" in causes(report)["restoring"], str(report)
 
 
@@ -198,7 +209,7 @@ def test_long_trees_are_laid_out_too(models):
         ends[1024:] = torch.arange(len(ends))[1024:] + 1
         return {**batch, "tree_out": ends}
 
-    collator = PackCollator()
+    collator = PackCollator(dialect="transformers_tree")
     report = verify_packing(
         models("llama"), lambda packs: of_a_first_block(collator(packs), packs), trees=True, attention="sdpa"
     )
@@ -220,7 +231,11 @@ def test_the_model_is_left_as_it_was(models):
     model = models("llama")
     before = model.config._attn_implementation, model.loss_function
     verify_packing(
-        model, PackCollator(pad_to=faults.SIZE), trees=True, attention=["eager", "brimful_tree"], gradients=False
+        model,
+        PackCollator(dialect="transformers_tree", pad_to=faults.SIZE),
+        trees=True,
+        attention=["eager", "brimful_tree"],
+        gradients=False,
     )
     assert (model.config._attn_implementation, model.loss_function) == before
 
@@ -228,11 +243,13 @@ def test_the_model_is_left_as_it_was(models):
 def test_weights_of_samples_are_another_loss(models):
     """They would look like targets that count too little."""
     with pytest.raises(SettingsError, match="verify trees with a PackCollator without it"):
-        verify_packing(models("llama"), PackCollator(loss_weights="sample"), trees=True)
+        verify_packing(models("llama"), PackCollator(dialect="transformers_tree", loss_weights="sample"), trees=True)
 
 
 def test_refused_models_are_told(models):
-    report = verify_packing(models("qwen3_next"), PackCollator(), trees=True, attention="brimful_tree")
+    report = verify_packing(
+        models("qwen3_next"), PackCollator(dialect="transformers_tree"), trees=True, attention="brimful_tree"
+    )
     assert not report.ok
     assert "cannot train on trees" in report.verdict
 
@@ -261,7 +278,9 @@ def test_a_picture_in_a_trunk_passes(pictures, attention, branch):
     """Its features are there once, its positions in space are the ones of each sample, and other values move all that share it."""
     packs, model, features = pictures
     trees = [faults.as_tree(packs, faults.tokens_and_pictures)]
-    report = verify_packing(model, PackCollator(branch=branch, media=features), trees, attention=attention)
+    report = verify_packing(
+        model, PackCollator(dialect="transformers_tree", branch=branch, media=features), trees, attention=attention
+    )
     assert report.ok, str(report)
     details = {finding.check: finding.detail for finding in report.findings}
     assert details["media"] == "2 images"
@@ -278,7 +297,7 @@ def test_a_picture_in_a_trunk_passes(pictures, attention, branch):
 def test_a_trunk_of_two_pictures_is_found(pictures, key, cause):
     """A trie that compares tokens alone takes one picture for another: the placeholders of both are equal."""
     packs, model, features = pictures
-    collator = PackCollator(media=features)
+    collator = PackCollator(dialect="transformers_tree", media=features)
 
     def collate(packs):
         return collator([faults.as_tree(packs, key)])
@@ -295,7 +314,7 @@ def test_positions_in_space_of_a_branch_are_those_of_the_sample(pictures):
         return {**batch, "position_ids": batch["position_ids"][:1].expand(4, -1, -1)}
 
     packs, model, features = pictures
-    collator = PackCollator(media=features)
+    collator = PackCollator(dialect="transformers_tree", media=features)
     trees = [faults.as_tree(packs, faults.tokens_and_pictures)]
     report = verify_packing(
         model, lambda packs: by_depth(collator(packs), packs), trees, attention="sdpa", media_maker=features
@@ -312,6 +331,8 @@ def test_any_forest_passes(models, seed):
         samples, masks = forest(10 * seed + number, roots=1 + number, depth=3 - number)
         packs.append(toy_tree(samples, masks))
     attention = ("sdpa", "brimful_tree")[seed % 2]
-    collator = PackCollator(branch=("fork", "index")[seed % 4 // 2], padding=Padding(multiple_of=16))
+    collator = PackCollator(
+        dialect="transformers_tree", branch=("fork", "index")[seed % 4 // 2], padding=Padding(multiple_of=16)
+    )
     report = verify_packing(models("mistral"), collator, packs, attention=attention)
     assert report.ok, str(report)

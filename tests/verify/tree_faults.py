@@ -20,7 +20,7 @@ SIZE = 112
 class Trees:
     """The right batch of packs of trees, and a fault behind it."""
 
-    def __init__(self, fault=lambda batch, packs: batch, branch="fork", dialect="transformers"):
+    def __init__(self, fault=lambda batch, packs: batch, branch="fork", dialect="transformers_tree"):
         self.right, self.fault = PackCollator(branch=branch, dialect=dialect, pad_to=SIZE), fault
         self.__name__ = getattr(fault, "__name__", "right")
 
@@ -114,8 +114,8 @@ def first_token_of_branches_untrained(batch, packs):
 
 def branches_predicted_by_siblings(batch, packs):
     """A row without forks and with labels: the model shifts them, and the place before is a sibling's."""
-    row = PackCollator(branch="index", pad_to=SIZE)(packs)
-    (laid,) = PackCollator(branch="index", pad_to=SIZE).rows(packs)
+    row = PackCollator(dialect="transformers_tree", branch="index", pad_to=SIZE)(packs)
+    (laid,) = PackCollator(dialect="transformers_tree", branch="index", pad_to=SIZE).rows(packs)
     labels = np.where(laid.loss_weights > 0, laid.input_ids, IGNORE)
     weights = torch.from_numpy(laid.loss_weights)[None]
     return {**without(row, "loss"), "labels": torch.from_numpy(labels)[None], "loss_weights": weights}
@@ -206,7 +206,7 @@ def without_last_branch(pack):
 
 def sample_twice(batch, packs):
     """A group that two ranks have, and both train."""
-    return PackCollator()([*packs, packs[-1]])
+    return PackCollator(dialect="transformers_tree")([*packs, packs[-1]])
 
 
 def window_along_the_row(batch, packs, window=8):
@@ -287,7 +287,9 @@ class RowsOfSegments(PackCollator):
 def trie_of(samples):
     """A right collator of samples: it compares tokens, and the rest is ours."""
     masks = [[label != IGNORE for label in sample["labels"]] for sample in samples]
-    return PackCollator(pad_to=SIZE)([toy_tree([sample["input_ids"] for sample in samples], masks)])
+    return PackCollator(dialect="transformers_tree", pad_to=SIZE)(
+        [toy_tree([sample["input_ids"] for sample in samples], masks)]
+    )
 
 
 def trie_without_a_sample(samples):

@@ -172,7 +172,9 @@ def verify(
                 else len(sample if sample.tree is None else forked(sample))
                 for sample in samples
             )
+            has_trees = any(getattr(sample, "tree", None) is not None for sample in samples)
             collator: Any = PackCollator(
+                dialect="transformers_tree" if has_trees else "transformers",
                 pad_to=-(-(total + 1) // 16) * 16,
                 position_start=facts.position_start,
                 mrope=facts.mrope,

@@ -17,6 +17,7 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects import DIALECTS, dialect_of
 from brimful.collate.extras import PackExtras
 from brimful.collate.features import Feature, as_packs, check_vocabulary
+from brimful.collate.ignored_weights import asked_by_own_loss, refuse_ignored_weights
 from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, token_weights
 from brimful.collate.padding import Padding
@@ -126,6 +127,7 @@ class PackCollator:
                         f"{setting(field, value)} does not go with dialect {self.dialect.name!r}, "
                         "whose batches have no boundaries: each sample is a row"
                     )
+        self._ignores_weights = False
         self._convert = self.dialect.load()
         # Load compiled code now, not in the first step, and not in each worker that is forked
         # later.
@@ -133,6 +135,10 @@ class PackCollator:
 
     def __repr__(self) -> str:
         return f"PackCollator(dialect {self.dialect.name}, {self.padding!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A spawned worker has no trainer on its stack.
+        return {**vars(self), "_ignores_weights": asked_by_own_loss()}
 
     @property
     def pad_to(self) -> int | None:
@@ -153,14 +159,17 @@ class PackCollator:
 
         Raises:
             CollateError: packs of trees, and a dialect that would take their segments for samples.
+            SettingsError: weights that are not 1, for a trainer whose loss ignores them.
         """
         if not self.dialect.takes_trees and any(batch.tree is not None for batch in rows):
             takers = ", ".join(name for name, entry in DIALECTS.items() if entry.takes_trees)
             raise CollateError(
                 f"{setting('dialect', self.dialect.name)} has no words for packs of trees, whose "
-                f"segments are not samples: use one of {takers}, or plan with "
+                "segments are not samples: call use_tree_attention(model) before "
+                f"collator_for(model), use one of {takers}, or plan with "
                 f"{setting('share', 'none')}"
             )
+        refuse_ignored_weights(rows, self._ignores_weights)
         if self.dialect.row_per_pack:
             return self._convert(rows)
         (batch,) = rows

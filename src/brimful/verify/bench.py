@@ -42,9 +42,13 @@ from brimful.verify.modes import (
 )
 from brimful.verify.reference_samples import MediaMaker, ReferenceSamples
 from brimful.verify.setup import PackingSetup
+from brimful.verify.tree_rows import lacks_masks
 from brimful.verify.verify_report import CHECKS, Finding, VerifyReport, joined, not_supported
 
 _LOSS_CAUSES = ("labels", "padding", "complete", "media", "isolation", "training", "logits")
+
+_ADDED_MASKS = " + masks_of"
+"""Follows the name of an attention whose masks of trees are not in the batch."""
 
 _CAUSED_BY = {
     "isolation": ("media",),
@@ -83,7 +87,8 @@ def verify_packing(
     In packs of trees, and in trees that the collator makes, a sample is the path to one segment.
     Then one segment changes at a time, all samples that have it must move after it, and nothing
     else may. A model of Transformers gets the masks of ``masks_of``, unless the batch has its own,
-    or ``use_tree_attention``; and the loss that reads ``loss_weights``.
+    and the report names them (``sdpa + masks_of``), or ``use_tree_attention``; and the loss that
+    reads ``loss_weights``.
 
     Each failure is explained by experiment: the batch is repaired in one respect after another
     until the leak stops. Except for the first check of isolation, all runs are in training mode
@@ -157,7 +162,8 @@ def verify_packing(
     for attention in [
         item.attention for item in findings if item.check == "isolation" and item.passed
     ][-1:]:
-        way_out = f"attn_implementation={attention!r}, which passes here"
+        name, *added = attention.split(" ", 1)
+        way_out = " ".join([f"attn_implementation={name!r}", *added]) + ", which passes here"
         findings = [
             replace(item, way_out=way_out) if item.check == "attention" else item
             for item in findings
@@ -223,8 +229,9 @@ def _check_attention(
         finding for finding in earlier_findings if finding.attention in ("", attention)
     ]
     findings: list[Finding] = []
+    title = attention
     if attention == TREE_ATTENTION and setup.batch.kwargs.get("tree_kv_index") is None:
-        way_out = "PackCollator(dialect='transformers')"
+        way_out = "PackCollator(dialect='transformers_tree')"
         return [
             replace(
                 not_supported("attention", "the batch has no runs (tree_kv_index)", way_out),
@@ -233,6 +240,8 @@ def _check_attention(
         ]
     try:
         with using(setup.model, attention):
+            if lacks_masks(setup.model, setup.batch.kwargs):
+                title += _ADDED_MASKS
             for finding in _run_checks(setup, related_findings):
                 findings.append(finding)
     except NotSupported as error:
@@ -242,7 +251,7 @@ def _check_attention(
     return [
         replace(
             _follow(finding, [*related_findings, *findings]),
-            attention="" if finding.check == "weights" else attention,
+            attention="" if finding.check == "weights" else title,
         )
         for finding in findings
     ]
@@ -312,6 +321,13 @@ def _check_parity(setup: PackingSetup, earlier_findings: list[Finding]) -> list[
         reference = setup.per_sample_reference()
     with _refusals(setup, "the packed batch"):
         findings, auxiliary = check_parity(setup, reference, setup.batch)
+        if setup.samples.has_trees:
+            findings = [
+                replace(item, detail=joined(item.detail, "as use_loss_weights weighs it"))
+                if item.check == "loss" and item.passed
+                else item
+                for item in findings
+            ]
         # Weights do not depend on the implementation, so the first one that gets here shows them
         # for all.
         if not any(finding.check == "weights" for finding in earlier_findings):

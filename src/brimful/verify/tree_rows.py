@@ -155,23 +155,27 @@ def paths_of(batch: CollatedBatch) -> Paths:
     return Paths(visible, depths)
 
 
+def lacks_masks(model: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Return true if the attention of a model needs a mask of a batch of trees that has none."""
+    module = switchable_module(model)
+    return (
+        module is not None
+        and kwargs.get("tree_out") is not None
+        and kwargs.get("attention_mask") is None
+        and text_config(module)._attn_implementation != TREE_ATTENTION
+    )
+
+
 def with_tree_masks(model: Any, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a batch of trees with the mask of ``masks_of``, if the attention of a model needs one
-    and the batch has none.
+    """Return a batch of trees with the mask of ``masks_of``, if it lacks one.
 
     Raises:
         NotSupported: layers that have no such mask.
     """
-    module = switchable_module(model)
-    if (
-        module is None
-        or kwargs.get("tree_out") is None
-        or kwargs.get("attention_mask") is not None
-        or text_config(module)._attn_implementation == TREE_ATTENTION
-    ):
+    if not lacks_masks(model, kwargs):
         return kwargs
     try:
-        return {**kwargs, "attention_mask": masks_of(kwargs, module.config)}
+        return {**kwargs, "attention_mask": masks_of(kwargs, switchable_module(model).config)}
     except SettingsError as error:
         raise NotSupported(str(error)) from error
 

@@ -30,7 +30,7 @@ def test_terms_of_each_sample_are_its_targets(samples):
 
 def test_the_batch_has_terms_in_place_of_labels():
     """A model with labels would shift them, and predict a branch from its sibling."""
-    batch = PackCollator(dialect="transformers", branch="index")([toy_tree([[5, 6, 7], [5, 6, 8]])])
+    batch = PackCollator(dialect="transformers_tree", branch="index")([toy_tree([[5, 6, 7], [5, 6, 8]])])
     assert "labels" not in batch
     assert batch["loss_index"].tolist() == [0, 1, 1]
     assert batch["loss_targets"].tolist() == [6, 7, 8]

@@ -49,13 +49,14 @@ def arguments(folder, **options):
 
 def trainer_of(folder, packs, *, model=None, collator=None, has_own_attention=False, **options):
     model = model or tiny_model("qwen3")
+    dialect = "transformers" if packs[0].tree is None else "transformers_tree"
     if packs[0].tree is not None and not has_own_attention:
         use_tree_attention(model)
     return transformers.Trainer(
         model=model,
         args=transformers.TrainingArguments(**arguments(folder, **options)),
         train_dataset=packs,
-        data_collator=collator or PackCollator(),
+        data_collator=collator or PackCollator(dialect=dialect),
     )
 
 
@@ -90,7 +91,7 @@ def test_a_plain_loop_with_gathered_logits_is_the_same(flat_losses):
     use_tree_attention(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
-    collate, packs, ours = PackCollator(branch="index"), trees(), []
+    collate, packs, ours = PackCollator(dialect="transformers_tree", branch="index"), trees(), []
     for step in range(STEPS):
         batches = [collate([packs[(2 * step + part) % len(packs)]]) for part in range(2)]
         weight, total = sum(map(batch_weight, batches)), 0.0
@@ -120,7 +121,7 @@ def test_sft_trainer_of_trl(flat_losses, tmp_path):
         model=model,
         args=for_packs(trl.SFTConfig(**arguments(tmp_path, **options))),
         train_dataset=SFTPacks(trees()),
-        data_collator=PackCollator(),
+        data_collator=PackCollator(dialect="transformers_tree"),
         processing_class=toy_media_tokenizer(),
     )
     use_loss_weights(trainer)
@@ -137,9 +138,8 @@ def test_weights_of_samples_in_flat_packs(tmp_path):
     total = sum(float(batch_loss_sum(model(**batch).logits, batch)) for batch in batches)
     expected = total / float(sum(map(batch_weight, batches)))
     assert losses(trainer) == pytest.approx([expected], abs=1e-5)
-    assert losses(trainer_of(tmp_path / "theirs", flat(), collator=collator, max_steps=1)) != pytest.approx(
-        [expected], abs=1e-3
-    )
+    with pytest.raises(SettingsError, match="the loss of the trainer ignores them"):
+        trainer_of(tmp_path / "theirs", flat(), collator=collator, max_steps=1).train()
 
 
 def test_balance_losses_of_experts_stay(tmp_path):
@@ -210,7 +210,7 @@ def test_evaluation_divides_by_its_own_weights(tmp_path):
     use_loss_weights(trainer)
     pack = trees()[0]
     trainer.eval_dataset = ToyPacks([pack])
-    batch = PackCollator()([pack])
+    batch = PackCollator(dialect="transformers_tree")([pack])
     with torch.no_grad():
         expected = float(trainer.model.eval()(**batch).loss)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-5)

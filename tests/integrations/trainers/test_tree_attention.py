@@ -1,5 +1,7 @@
 """Rows of trees in models of Transformers: logits, loss and gradients are as of each sample alone."""
 
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,7 +11,8 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 from brimful import PackCollator  # noqa: E402
 from brimful.base.typing import IGNORE_INDEX  # noqa: E402
-from brimful.collate import Padding  # noqa: E402
+from brimful.collate import DIALECTS, Padding  # noqa: E402
+from brimful.collate.loss_torch import batch_loss_sum  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.integrations.trainers import tree_attention  # noqa: E402
 from brimful.integrations.trainers.attention import choose_attention, collator_for  # noqa: E402
@@ -21,7 +24,7 @@ from tests.collate.trees.reading import forest  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 FAMILIES = ["llama", "qwen3", "mistral", "gemma3_text", "qwen3_moe", "qwen2_5_vl"]
-ATTENTIONS = {"brimful_tree": "transformers", "sdpa": "dense_mask", "eager": "dense_mask"}
+ATTENTIONS = {"brimful_tree": "transformers_tree", "sdpa": "dense_mask", "eager": "dense_mask"}
 CLOSE = {"rtol": 0, "atol": 1e-5}
 
 
@@ -123,6 +126,41 @@ def test_flex_attention_is_as_alone():
     places = row.tree.places(row.cu_seqlens)
     for sample, expected in enumerate(truth):
         torch.testing.assert_close(logits[places.row(sample)], expected, **CLOSE)
+
+
+MODEL_DIALECTS = {"transformers_tree": "brimful_tree", "dense_mask": "sdpa", "dense_mask_additive": "eager"}
+"""Dialects of trees whose batches a model of Transformers takes on a CPU, and its attention."""
+READ_ELSEWHERE = {"flex_attention", "trl_tree", "art", "nemo_automodel_tree", "magi_attention"}
+"""Dialects of trees that ``tests/collate/dialects`` and the test of flex attention read."""
+
+
+@pytest.mark.parametrize("name", ["", *DIALECTS])
+def test_every_dialect_refuses_trees_or_is_right(name):
+    """The default among them, and each also as a spawned worker has it; no dialect is forgotten."""
+    packs, samples = two_trees()
+    options = {"dialect": name} if name else {}
+    collators = [PackCollator(**options), pickle.loads(pickle.dumps(PackCollator(**options)))]
+    if not collators[0].dialect.takes_trees:
+        for collator in collators:
+            with pytest.raises(CollateError, match=r"for packs of trees.* use_tree_attention\(model\) before collator"):
+                collator(packs)
+            assert collator([pack.flat() for pack in packs])
+        return
+    assert name in MODEL_DIALECTS or name in READ_ELSEWHERE
+    if name not in MODEL_DIALECTS:
+        return
+    _, expected = alone(tiny_model("llama"), samples)
+    model = tiny_model("llama")
+    if MODEL_DIALECTS[name] == "brimful_tree":
+        use_tree_attention(model)
+        collators.append(collator_for(model, quiet=True))
+        assert collators[-1].dialect.name == name
+    else:
+        model.set_attn_implementation(MODEL_DIALECTS[name])
+    for collator in collators:
+        for given in (packs, [pack.flat() for pack in packs]):
+            batch = collator(given)
+            assert float(batch_loss_sum(model(**batch).logits, batch)) == pytest.approx(expected, rel=1e-5)
 
 
 def _faults():
@@ -280,7 +318,7 @@ def test_batches_without_runs_are_refused():
         model(input_ids=ids)
     with pytest.raises(SettingsError, match="takes no attention_mask with padding"):
         model(input_ids=ids, attention_mask=torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]]))
-    batch = PackCollator()([toy_tree([[5, 6, 7], [5, 6, 8]])])
+    batch = PackCollator(dialect="transformers_tree")([toy_tree([[5, 6, 7], [5, 6, 8]])])
     batch = {**batch, "input_ids": batch["input_ids"].repeat(2, 1), "position_ids": batch["position_ids"].repeat(2, 1)}
     del batch["labels"]
     with pytest.raises(SettingsError, match="takes one row without a cache, and the batch has 2 rows"):
@@ -307,14 +345,14 @@ def test_the_loss_of_the_model_has_the_weights():
     model = tiny_model("qwen3").eval()
     use_tree_attention(model)
     packs, samples = two_trees()
-    batch = PackCollator()(packs)
+    batch = PackCollator(dialect="transformers_tree")(packs)
     _, expected = alone(tiny_model("qwen3"), samples)
     count = float(batch["loss_weights"].sum())
     assert float(model(**batch).loss) == pytest.approx(expected / count, rel=1e-5)
     assert float(model(**batch, num_items_in_batch=10.0).loss) == pytest.approx(expected / 10, rel=1e-5)
     with pytest.raises(SettingsError, match="its trainer divides by the number of labels"):
         model(**batch, num_items_in_batch=torch.tensor(10))
-    empty = PackCollator()([toy_tree([[5, 6], [5, 7]], [[True, False]] * 2)])
+    empty = PackCollator(dialect="transformers_tree")([toy_tree([[5, 6], [5, 7]], [[True, False]] * 2)])
     assert float(model(**empty).loss) == 0
 
 

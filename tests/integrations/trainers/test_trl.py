@@ -7,11 +7,11 @@ datasets = pytest.importorskip("datasets")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
-from brimful.integrations.trainers import evaluate_samples, one_by_one  # noqa: E402
+from brimful.integrations.trainers import collator_for, evaluate_samples, one_by_one, use_tree_attention  # noqa: E402
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
 from brimful.integrations.trainers.trl import SFTPacks, for_packs  # noqa: E402
 from brimful.serve import Pack  # noqa: E402
-from brimful.testing.toys import toy_tree  # noqa: E402
+from brimful.testing.toys import ToyPacks, toy_tree  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -69,6 +69,16 @@ def make_trainer(folder, *, steps=3, data=None, prepared=for_packs, collator=Tru
         data_collator=PackCollator() if collator else None,
         processing_class=tokenizer,
     )
+
+
+def test_trees_are_refused_without_their_weights(tmp_path):
+    """TRL's fused loss never asks the model for its own: a target of two samples would count once."""
+    pack = toy_tree([[5, 6, 7], [5, 6, 8]])
+    trainer = make_trainer(tmp_path, data=ToyPacks([pack, pack]))
+    use_tree_attention(trainer.model)
+    trainer.data_collator = collator_for(trainer.model, quiet=True)
+    with pytest.raises(SettingsError, match=r"the loss of the trainer ignores them: .*use_loss_weights\(trainer\)"):
+        trainer.train()
 
 
 @pytest.mark.long

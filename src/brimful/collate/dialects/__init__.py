@@ -58,7 +58,7 @@ class Dialect:
 DIALECTS: dict[str, Dialect] = {
     entry.name: entry
     for entry in (
-        Dialect("transformers", "one_row", any_start=True, takes_trees=True),
+        Dialect("transformers", "one_row", any_start=True),
         Dialect("trl", "one_row"),
         Dialect("ms_swift", "one_row"),
         Dialect("unsloth", "one_row"),
@@ -77,6 +77,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("dense_mask", "masks", any_start=True, takes_trees=True),
         Dialect("dense_mask_additive", "masks", any_start=True, takes_trees=True),
         Dialect("plain", "several_rows", row_per_sample=True, any_start=True),
+        Dialect("transformers_tree", "one_row", any_start=True, takes_trees=True),
         Dialect("trl_tree", "trees", labels_shifted=True, any_start=True, takes_trees=True),
         Dialect("art", "trees", row_per_pack=True, any_start=True, takes_trees=True),
         Dialect(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import wraps
 from typing import Any
 
 from brimful.base.optional import optional
@@ -58,6 +59,7 @@ def _watch_loss(trainer: Any, probe: Probe) -> None:
     """Give the probe the first loss that a trainer computes, and its divisor."""
     compute_loss = trainer.compute_loss
 
+    @wraps(compute_loss)
     def watched(model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
         if probe.complete:
             return compute_loss(model, inputs, *arguments, **options)

@@ -146,7 +146,7 @@ def choose_attention(
     facts = facts_of(model)
     if attention is None and _has_tree_attention(model):
         return AttentionChoice(
-            TREE_ATTENTION, "transformers", "for trees, and for flat packs", 0, facts.mrope
+            TREE_ATTENTION, "transformers_tree", "for trees, and for flat packs", 0, facts.mrope
         )
     if machine is None:
         machine = Machine.here(device if device is not None else _accelerator_of(model))

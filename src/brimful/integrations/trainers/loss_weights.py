@@ -8,9 +8,7 @@ from typing import Any
 import torch
 
 from brimful.collate.loss_torch import batch_loss_sum, batch_weight
-from brimful.errors import SettingsError
-from brimful.integrations.trainers.model_facts import unwrapped
-from brimful.integrations.trainers.tree_attention import NO_WEIGHTS, batch_for, weighted_loss
+from brimful.integrations.trainers.tree_attention import batch_for
 
 __all__ = ["use_loss_weights"]
 
@@ -26,7 +24,8 @@ def use_loss_weights(trainer: Any) -> None:
     ignore the weights: a target that several samples of a tree share would count once, and
     ``loss_weights="sample"`` would change nothing. Balance losses of mixtures of experts are added
     as the model weighs them, as a mean over micro-batches. TRL then logs no entropy and accuracy.
-    Dense masks of trees get the windows of the model.
+    Dense masks of trees get the windows of the model. Without this call such a trainer is refused:
+    its first batch with weights other than 1 raises a ``SettingsError``.
 
     Args:
         trainer: call it before ``train``, and before ``log_packing``.
@@ -44,28 +43,6 @@ def use_loss_weights(trainer: Any) -> None:
         return batch_loss_sum(outputs.logits, inputs), outputs
 
     replace_loss(trainer, total_weight, loss_of)
-
-
-def refuse_own_loss(trainer: Any) -> None:
-    """Let a trainer refuse batches with weights if its loss is the library's own, which ignores
-    them.
-    """
-    library_loss = trainer.compute_loss
-    library = str(getattr(library_loss, "__module__", "")).partition(".")[0]
-    model_loss = getattr(unwrapped(trainer.model), "loss_function", None)
-    if library not in ("transformers", "trl") or trainer.compute_loss_func is not None:
-        return
-    if model_loss is weighted_loss:  # which says so itself
-        return
-
-    def compute_loss(model: Any, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
-        if inputs.get("loss_weights") is not None:
-            raise SettingsError(
-                f"the batch has loss_weights, and the loss of the trainer ignores them: {NO_WEIGHTS}"
-            )
-        return library_loss(model, inputs, *arguments, **options)
-
-    trainer.compute_loss = compute_loss
 
 
 def replace_loss(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from brimful.collate.loss_torch import means_by_name
 from brimful.collate.source_losses import SOURCE_IDS, SourceLosses, SourceNames, SourceParts
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
-from brimful.integrations.trainers.loss_weights import refuse_own_loss
 from brimful.integrations.trainers.refused_settings import check_arguments
 
 _COUNTS = "pack_counts"
@@ -72,7 +72,6 @@ def log_packing(
         trainer.accelerator, losses, labels_shifted=collator.dialect.labels_shifted
     )
     trainer.data_collator = _Counting(collator, None if losses is None else losses.names)
-    refuse_own_loss(trainer)
     trainer.compute_loss = metrics.counted(trainer.compute_loss)
     # It comes first, so that the callbacks that report have the numbers.
     trainer.callback_handler.callbacks.insert(0, metrics)
@@ -118,6 +117,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         discarded.
         """
 
+        @wraps(compute_loss)
         def wrapped(
             model: Any,
             inputs: dict[str, Any],

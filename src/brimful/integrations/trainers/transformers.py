@@ -14,7 +14,6 @@ import transformers
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, StateError
 from brimful.integrations.trainers.attention import collator_for
-from brimful.integrations.trainers.loss_weights import refuse_own_loss
 from brimful.integrations.trainers.one_file import packs_of_file
 from brimful.integrations.trainers.pack_metrics import PackMetrics, log_packing
 from brimful.integrations.trainers.pack_sampler import PackSampler, ServedPacks
@@ -143,7 +142,6 @@ def follow_schedule(trainer: Any, **order: Any) -> PackSampler:
         micro_batches=args.gradient_accumulation_steps,
         **order,
     )
-    refuse_own_loss(trainer)
     trainer.train_dataset = ServedPacks(packs)
     trainer._get_train_sampler = lambda train_dataset=None: sampler
     trainer.callback_handler.callbacks.insert(0, _Schedule(sampler, dp_world_size * per_batch))

@@ -17,6 +17,7 @@ from brimful.base.typing import IGNORE_INDEX
 from brimful.base.wording import setting
 from brimful.collate.dialects.flex_attention import tree_block_mask
 from brimful.collate.dialects.masks import additive_mask, tree_mask
+from brimful.collate.ignored_weights import NO_WEIGHTS
 from brimful.collate.loss_torch import packed_loss_sum
 from brimful.errors import CollateError, SettingsError
 from brimful.integrations.trainers.model_facts import facts_of, has_windows, unwrapped
@@ -32,14 +33,11 @@ TREES_FOR_SAMPLES = (
 )
 """Message for trees whose attention is not the model's."""
 
-NO_WEIGHTS = "call brimful.integrations.trainers.use_loss_weights(trainer)"
-"""Way out for a trainer whose loss ignores weights."""
-
 
 def use_tree_attention(model: Any) -> None:
     """Switch a model of Transformers to the attention for rows of trees.
 
-    The rows are from ``PackCollator(dialect="transformers")``. On a GPU, half-precision rows are
+    The rows are from ``collator_for(model)``. On a GPU, half-precision rows are
     one call of flash attention (``flash-attn`` 3 or 2, or torch's own); elsewhere, and with
     softcaps and attention sinks, each run is a call of its own, with the same results. Rows of flat
     packs are right too. The loss of the model takes the weights of the batch: Σ w·nll ÷ Σ w.
@@ -407,7 +405,7 @@ def masks_of(batch: Mapping[str, Any], config: Any) -> Any:
     >>> from transformers import Gemma3TextConfig
     >>> from brimful.collate.torch import PackCollator
     >>> from brimful.testing.toys import toy_tree
-    >>> batch = PackCollator()([toy_tree([[5, 6, 7], [5, 6, 8]])])
+    >>> batch = PackCollator(dialect="dense_mask")([toy_tree([[5, 6, 7], [5, 6, 8]])])
     >>> sorted(masks_of(batch, Gemma3TextConfig(num_hidden_layers=6)))
     ['full_attention', 'sliding_attention']
     """
