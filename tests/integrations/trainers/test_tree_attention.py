@@ -280,6 +280,8 @@ def test_one_call_of_flash_attention_is_all_runs(family, wrap, function, monkeyp
         ("llama4_text", "it has layers of the type chunked_attention"),
         ("roberta", "its tokens see later tokens"),
         ("bloom", "its attention is its own"),
+        ("doge", "its layers do not"),
+        ("nemotron", "its layers do not pass the keywords of a batch on"),
     ],
 )
 def test_models_in_which_branches_would_see_each_other_are_refused(family, words):
@@ -309,15 +311,54 @@ def test_only_the_language_model_of_a_model_with_towers_is_switched():
     assert model.config.vision_config._attn_implementation == before
 
 
-def test_batches_without_runs_are_refused():
-    """Rows of padding and generation have no runs; a mask that no one reads would be silence."""
+def padded():
+    """Two rows of plain tokens, one with padding."""
+    ids = torch.arange(8, 26).reshape(2, 9)
+    return {"input_ids": ids, "attention_mask": torch.tensor([[0] * 3 + [1] * 6, [1] * 9])}
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "gpt_oss", "qwen2_5_vl"])
+def test_generation_and_padded_rows_have_the_attention_before(family):
+    """Also with checkpointing, between rows of trees, and after a second call; windows, sinks and towers stay."""
+    model, plain = (tiny_model(family) for _ in range(2))
+    use_tree_attention(model)
+    use_tree_attention(model)
+    options = {**padded(), "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    for cache in ({}, {"cache_implementation": "static"}):
+        assert torch.equal(model.generate(**options, **cache), plain.generate(**options, **cache))
+    inputs = {**padded(), "labels": padded()["input_ids"], "use_cache": False}
+    for one in (model, plain):
+        one.train()
+        one.gradient_checkpointing_enable()
+    trees, _ = two_trees()
+    expected = plain(**inputs).loss
+    expected.backward()
+    loss = model(**inputs).loss
+    assert "tree_kv_index" in (batch := collator_for(model, quiet=True)(trees))
+    model(**batch).loss.detach()
+    loss.backward()
+    torch.testing.assert_close(loss, expected, **CLOSE)
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        if theirs.grad is not None:
+            torch.testing.assert_close(ours.grad, theirs.grad, **CLOSE)
+
+
+def test_a_model_that_could_not_be_made_small_may_have_dropped_the_runs(monkeypatch):
+    """Other batches are refused then: the runs of a tree would be lost without a word."""
+    monkeypatch.setattr(tree_attention, "_fault_with_trees", lambda kind, config: None)
+    model = tiny_model("qwen3")
+    use_tree_attention(model)
+    with pytest.raises(SettingsError, match="Qwen3Attention got none: .* do not pass keywords on.*'sdpa'"):
+        model(**padded())
+
+
+def test_rows_with_runs_and_something_else_are_refused():
     model = tiny_model("qwen3").eval()
     use_tree_attention(model)
-    ids = torch.ones(2, 4, dtype=torch.int64)
-    with pytest.raises(SettingsError, match="needs the runs of the row"):
-        model(input_ids=ids)
-    with pytest.raises(SettingsError, match="takes no attention_mask with padding"):
-        model(input_ids=ids, attention_mask=torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]]))
+    batch = PackCollator(dialect="transformers_tree")([toy_tree([[5, 6, 7], [5, 6, 8]])])
+    mask = torch.zeros_like(batch["input_ids"])
+    with pytest.raises(SettingsError, match="takes no attention_mask with padding in a row with runs"):
+        model(**batch, attention_mask=mask)
     batch = PackCollator(dialect="transformers_tree")([toy_tree([[5, 6, 7], [5, 6, 8]])])
     batch = {**batch, "input_ids": batch["input_ids"].repeat(2, 1), "position_ids": batch["position_ids"].repeat(2, 1)}
     del batch["labels"]

@@ -308,7 +308,7 @@ def _refuse_mask_leaks(name: str, facts: ModelFacts) -> None:
     """Refuse a model whose masks cannot isolate samples."""
     if facts.bidirectional:
         raise SettingsError(
-            f"{facts.name} attends in both directions and its {name} mask ignores packs: use flash "
+            f"{facts.name} {facts.bidirectional} and its {name} mask ignores packs: use flash "
             f"attention on a GPU (pip install flash-attn), or {_ONE_PER_ROW}"
         )
     if facts.blind and (facts.has_windows or not facts.takes_a_mask):

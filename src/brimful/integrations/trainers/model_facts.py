@@ -1,13 +1,17 @@
-"""Facts about a model that matter for packing, read from its class, configuration and source."""
+"""Facts about a model that matter for packing, read from its class, configuration and source, or
+measured on a small model of its architecture.
+"""
 
 import ast
 import inspect
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from brimful.base.checks import check_type
+from brimful.integrations.trainers.small_models import sees_later_tokens
 
 __all__ = ["ModelFacts", "facts_of"]
 
@@ -51,6 +55,11 @@ _TWO_WAYS = (
     "ForQuestionAnswering",
 )
 """Endings of class names of encoders, whose tokens see later tokens."""
+_BOTH_WAYS = "attends in both directions"
+_MAYBE_BOTH_WAYS = (
+    "has masks of both directions, and no small model of it could be made that would show whether "
+    "its tokens see later ones,"
+)
 _MASK_ARGUMENTS = {"config", "attention_mask"}
 _EMBEDDINGS = {"inputs_embeds", "input_embeds"}
 _SUPPORT_FLAGS = {
@@ -75,7 +84,8 @@ class ModelFacts:
         has_windows: some layers have sliding or chunked windows, so that one mask does not fit all
             layers.
         takes_a_mask: the model uses a mask of all token pairs unchanged.
-        bidirectional: tokens see later tokens.
+        bidirectional: words for a model whose tokens see later tokens, or may; empty for a causal
+            one.
         overlays: its module lets tokens of one image see each other.
         kernels: packages that isolate samples in its recurrent layers; empty without such layers.
         drops_boundaries: recurrent layers never get the boundaries of samples.
@@ -89,7 +99,7 @@ class ModelFacts:
     blind: str
     has_windows: bool
     takes_a_mask: bool
-    bidirectional: bool
+    bidirectional: str
     overlays: bool
     kernels: frozenset[str]
     drops_boundaries: bool
@@ -139,13 +149,9 @@ def facts_of(model: Any) -> ModelFacts:
         blind=blind,
         has_windows=has_windows(text),
         takes_a_mask=not types & _BIASED,
-        # Encoders, and models that could be decoders but lack ``is_decoder``.
-        bidirectional=getattr(config, "is_encoder_decoder", False)
-        or name.endswith(_TWO_WAYS)
-        or (
-            "create_bidirectional_mask" in _names_in(mask_module)
-            and not getattr(config, "is_decoder", False)
-        ),
+        bidirectional=_BOTH_WAYS
+        if getattr(config, "is_encoder_decoder", False) or name.endswith(_TWO_WAYS)
+        else _direction([(kind, config), (inner, text)], _names_in(mask_module)),
         overlays="block_sequence_ids" in source_names,
         kernels=_KERNELS & source_names,
         drops_boundaries=bool(types & _DROP_BOUNDARIES),
@@ -154,6 +160,27 @@ def facts_of(model: Any) -> ModelFacts:
         else 0,
         mrope="mrope_section" in (getattr(text, "rope_parameters", None) or {}),
     )
+
+
+def _direction(models: Sequence[tuple[Any, Any]], names: set[str]) -> str:
+    """Return words for a model whose tokens see later tokens, or may; empty for a causal one.
+
+    Modules with towers or cross attention make masks of both directions too, a configuration may
+    change the direction, and tokens of a prefix or an image may see each other. So a small model
+    shows it, unless the source has causal masks alone.
+
+    Args:
+        models: classes with their configurations: the model, and the language model inside.
+        names: in the source that makes its masks.
+    """
+    others = ("bidirectional", "block_sequence_ids")
+    if "create_causal_mask" in names and not any(word in name for word in others for name in names):
+        return ""
+    for kind, config in models:
+        if (is_seen := sees_later_tokens(kind, config)) is not None:
+            return _BOTH_WAYS if is_seen else ""
+    is_decoder = getattr(models[0][1], "is_decoder", False)
+    return _MAYBE_BOTH_WAYS if "create_bidirectional_mask" in names and not is_decoder else ""
 
 
 def _class_of(config: Any) -> Any:

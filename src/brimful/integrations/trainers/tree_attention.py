@@ -4,6 +4,7 @@ path.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
@@ -21,11 +22,15 @@ from brimful.collate.ignored_weights import NO_WEIGHTS
 from brimful.collate.loss_torch import packed_loss_sum
 from brimful.errors import CollateError, SettingsError
 from brimful.integrations.trainers.model_facts import facts_of, has_windows, unwrapped
+from brimful.integrations.trainers.small_models import measured
 
 __all__ = ["TREE_ATTENTION", "masks_of", "use_tree_attention"]
 
 TREE_ATTENTION = "brimful_tree"
 """Name of the attention in Transformers, as ``sdpa`` is one."""
+
+_BEFORE = "attention_before_trees"
+"""Attribute of layers: the attention that they had before, for batches without runs."""
 
 TREES_FOR_SAMPLES = (
     "the packs are trees, and the attention of the model takes their segments for samples: call "
@@ -40,7 +45,8 @@ def use_tree_attention(model: Any) -> None:
     The rows are from ``collator_for(model)``. On a GPU, half-precision rows are
     one call of flash attention (``flash-attn`` 3 or 2, or torch's own); elsewhere, and with
     softcaps and attention sinks, each run is a call of its own, with the same results. Rows of flat
-    packs are right too. The loss of the model takes the weights of the batch: Σ w·nll ÷ Σ w.
+    packs are right too. Batches without runs, such as padded ones and generation, get the attention
+    that the model had before. The loss of the model takes the weights of the batch: Σ w·nll ÷ Σ w.
 
     Args:
         model: a causal language model; of a model with towers, only the language model is switched.
@@ -56,13 +62,51 @@ def use_tree_attention(model: Any) -> None:
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    _refuse_models(model)
     AttentionInterface.register(TREE_ATTENTION, tree_attention)
-    AttentionMaskInterface.register(TREE_ATTENTION, _no_mask)
+    AttentionMaskInterface.register(TREE_ATTENTION, _lazy_mask)
+    fault = _refuse_models(model)
+    text = model.config.get_text_config()
+    before = text._attn_implementation
+    _switch(model)
+    # Without proof that runs reach the layers, a batch that seems to have none is refused.
+    if fault == "" and before != TREE_ATTENTION:
+        for module in model.modules():
+            if getattr(module, "config", None) is text:
+                setattr(module, _BEFORE, before)
+    unwrapped(model).loss_function = weighted_loss
+
+
+def _switch(model: Any) -> None:
+    """Switch the language model of a model to the attention for trees."""
     text = model.config.get_text_config()
     names: Any = TREE_ATTENTION if text is model.config else _names_of(model.config, text)
     model.set_attn_implementation(names)
-    unwrapped(model).loss_function = weighted_loss
+
+
+@measured
+def _fault_with_trees(model: Any) -> str:
+    """Return the reason why a small model does not compute a branch as its sample alone; empty if
+    it does.
+    """
+    alone = model(input_ids=torch.tensor([[11, 12, 13]])).logits[0, -1]
+    _switch(model)
+    # A trunk of two tokens, with the branches 14 and 13.
+    edges = {"tree_cu_seqlens_q": [0, 3, 4], "tree_cu_seqlens_k": [0, 3, 6]}
+    try:
+        branch = model(
+            input_ids=torch.tensor([[11, 12, 14, 13]]),
+            position_ids=torch.tensor([[0, 1, 2, 2]]),
+            tree_kv_index=torch.tensor([0, 1, 2, 0, 1, 3]),
+            **{name: torch.tensor(values, dtype=torch.int32) for name, values in edges.items()},
+            tree_max_length_q=3,
+            tree_max_length_k=3,
+            use_cache=False,
+        ).logits[0, -1]
+    except Exception:  # without the runs, or with a mask that the model reads itself
+        return "its layers do not pass the keywords of a batch on to their attention"
+    if (branch - alone).abs().max() <= 1e-3 * alone.abs().max():
+        return ""
+    return "a branch is not computed as its sample alone in a small model of it"
 
 
 def _names_of(config: Any, text: Any) -> dict[str, Any] | None:
@@ -78,42 +122,78 @@ def _names_of(config: Any, text: Any) -> dict[str, Any] | None:
     return None
 
 
-def _refuse_models(model: Any) -> None:
-    """Refuse models in which more than attention, or another attention, connects tokens."""
+def _refuse_models(model: Any) -> str | None:
+    """Refuse models in which more than attention, or another attention, connects tokens; return an
+    empty text if a small model of it was right with a tree, and None if none could be made.
+    """
     facts, config = facts_of(model), model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     others = sorted(map(str, kinds - {"full_attention", "sliding_attention"}))
-    reason = ""
+    reason: str | None = ""
     if facts.drops_boundaries or facts.kernels:
-        reason = "its layers carry states from token to token, which a branch would get from its "
-        reason += "sibling"
+        reason = (
+            "its layers carry states from token to token, which a branch would get from its sibling"
+        )
     elif others:
         reason = f"it has layers of the type {others[0]}"
-    elif facts.bidirectional or getattr(config, "use_bidirectional_attention", False):
-        reason = "its tokens see later tokens"
+    elif facts.bidirectional:
+        reason = f"its tokens see later tokens (it {facts.bidirectional})"
     elif facts.overlays and config is not model.config:
         reason = "tokens of its images see later tokens"
     elif not (facts.takes_a_mask and getattr(model, "_supports_attention_backend", True)):
         reason = "its attention is its own and takes no other"
+    else:
+        reason = _fault_with_trees(type(unwrapped(model)), model.config)
     if reason:
         raise SettingsError(
             f"{facts.name} cannot train on trees, since {reason}: plan with "
             f"{setting('share', 'none')}, and train on flat packs"
         )
+    return reason
 
 
-def _no_mask(*, attention_mask: torch.Tensor | None = None, **options: Any) -> None:
-    """Make no mask: the runs say what each query sees.
+class _LazyMask:
+    """Mask of a batch, which is made in the first layer that finds no runs: only layers know
+    whether the batch has any.
 
-    Raises:
-        SettingsError: the batch has a mask of padding.
+    Generation with a static cache makes masks before the forward, and asks for ``contiguous`` ones
+    of some ``ndim``.
     """
-    if attention_mask is not None and not attention_mask.all():
-        raise SettingsError(
-            f"{setting('attn_implementation', TREE_ATTENTION)} takes no attention_mask with "
-            "padding: collate rows with PackCollator(), or call "
-            "model.set_attn_implementation('sdpa') for other batches"
-        )
+
+    ndim = 4
+
+    def __init__(self, *, attention_mask: torch.Tensor | None, **options: Any) -> None:
+        self.has_padding = attention_mask is not None and not bool(attention_mask.all())
+        self._options = {"attention_mask": attention_mask, **options}
+        self._masks: dict[str, Any] = {}
+
+    def contiguous(self) -> _LazyMask:
+        return self
+
+    def of(self, attention: str) -> Any:
+        """Return the mask that an attention of Transformers takes."""
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+        if attention not in self._masks:
+            make: Any = ALL_MASK_ATTENTION_FUNCTIONS[attention]
+            self._masks[attention] = make(**self._options)
+        return self._masks[attention]
+
+
+def _lazy_mask(*, attention_mask: Any = None, **options: Any) -> _LazyMask:
+    """Return the mask of a batch; Transformers calls it."""
+    if isinstance(attention_mask, _LazyMask):
+        return attention_mask
+    return _LazyMask(attention_mask=attention_mask, **options)
+
+
+def _attention_of(module: Any, name: str) -> Any:
+    """Return an attention of Transformers for a layer."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if name == "eager":  # which each module has of its own
+        return vars(sys.modules[type(module).__module__])["eager_attention_forward"]
+    return ALL_ATTENTION_FUNCTIONS[name]
 
 
 class _Runs(NamedTuple):
@@ -126,11 +206,9 @@ class _Runs(NamedTuple):
     max_length_k: int
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> _Runs:
-        """Return the runs of a batch, from the keywords of the attention.
-
-        Raises:
-            SettingsError: the batch has neither trees nor boundaries.
+    def of(cls, options: Mapping[str, Any]) -> _Runs | None:
+        """Return the runs of a batch, from the keywords of the attention; None without trees and
+        boundaries.
         """
         for prefix, index in (("tree_", "tree_kv_index"), ("", "")):
             lens = "seqlens" if prefix else "seq_lens"
@@ -140,11 +218,7 @@ class _Runs(NamedTuple):
             ]
             if all(options.get(name) is not None for name in names):
                 return cls(options.get(index), *(options[name] for name in names))
-        raise SettingsError(
-            f"{setting('attn_implementation', TREE_ATTENTION)} needs the runs of the row, and the "
-            "batch has none: collate with PackCollator(dialect='transformers'), or call "
-            "model.set_attn_implementation('sdpa') for other batches"
-        )
+        return None
 
 
 def tree_attention(
@@ -152,34 +226,54 @@ def tree_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: Any,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **options: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[torch.Tensor, Any]:
     """Compute the attention of one layer for a row of trees; Transformers calls it.
 
     Args:
         module: the layer.
         query, key, value: ``[1, heads, T, head_dim]``.
-        attention_mask: ignored: ``tree_*`` of the batch say what each query sees.
+        attention_mask: unread if the batch has runs, which say what each query sees.
         dropout, scaling, sliding_window: of the layer.
         **options: ``tree_*`` of the batch, or the boundaries of a flat one; ``softcap`` and
             ``s_aux`` (attention sinks) of the layer.
 
     Returns:
-        ``[1, T, heads, head_dim]``.
+        ``[1, T, heads, head_dim]``; of a batch without runs, what the attention before returns.
 
     Raises:
-        SettingsError: a batch without runs, of several rows, or with a cache.
+        SettingsError: runs with padding, several rows or a cache; or no runs, in a model that may
+            have dropped them.
     """
     runs = _Runs.of(options)
+    if runs is None:
+        before = getattr(module, _BEFORE, None)
+        if before is None:
+            raise SettingsError(
+                f"{setting('attn_implementation', TREE_ATTENTION)} needs the runs of the row, and "
+                f"{type(module).__name__} got none: the batch is not from collator_for(model), or "
+                "the layers of the model do not pass keywords on; for other batches call "
+                "model.set_attn_implementation('sdpa')"
+            )
+        if isinstance(attention_mask, _LazyMask):
+            attention_mask = attention_mask.of(before)
+        options |= {"dropout": dropout, "scaling": scaling, "sliding_window": sliding_window}
+        output = _attention_of(module, before)(module, query, key, value, attention_mask, **options)
+        return output  # type: ignore[no-any-return]
+    if isinstance(attention_mask, _LazyMask) and attention_mask.has_padding:
+        raise SettingsError(
+            f"{setting('attn_implementation', TREE_ATTENTION)} takes no attention_mask with "
+            "padding in a row with runs: leave it out"
+        )
     if query.shape[0] != 1 or key.shape[2] != query.shape[2]:
         raise SettingsError(
             f"{setting('attn_implementation', TREE_ATTENTION)} takes one row without a cache, and "
-            f"the batch has {query.shape[0]} rows and {key.shape[2]:,} keys: call "
-            "model.set_attn_implementation('sdpa') for generation"
+            f"the batch has {query.shape[0]} rows and {key.shape[2]:,} keys: leave the runs or "
+            "boundaries of the row out for generation"
         )
     queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
     if torch.is_autocast_enabled(query.device.type):
@@ -362,6 +456,9 @@ def weighted_loss(
     Raises:
         SettingsError: weights, and the divisor of a trainer, which counts labels.
     """
+    labels = labels.clone()
+    # Rows are joined into one: the last token of a row does not predict the first of the next.
+    labels[:, 0] = IGNORE_INDEX
     if loss_weights is None:
         loss_weights = (labels != IGNORE_INDEX).to(torch.float32)
     elif torch.is_tensor(num_items_in_batch):
@@ -370,10 +467,8 @@ def weighted_loss(
             "the batch has loss_weights, and its trainer divides by the number of labels: "
             f"{NO_WEIGHTS}"
         )
-    labels, weights = labels.clone(), loss_weights
-    # Rows are joined into one: the last token of a row does not predict the first of the next.
-    labels[:, 0] = IGNORE_INDEX
-    total = packed_loss_sum(logits.flatten(0, 1), labels.flatten(), loss_weights=weights.flatten())
+    weights = loss_weights.flatten()
+    total = packed_loss_sum(logits.flatten(0, 1), labels.flatten(), loss_weights=weights)
     divisor = weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
     return total / (divisor if num_items_in_batch is None else num_items_in_batch)
 
