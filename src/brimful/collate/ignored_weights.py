@@ -10,8 +10,8 @@ from brimful.base.typing import IGNORE_INDEX
 from brimful.collate.batch import PackedBatch
 from brimful.errors import SettingsError
 
-_LIBRARIES = ("transformers", "trl")
-"""Libraries whose own losses ignore weights."""
+_LIBRARIES = ("transformers.", "trl.")
+"""Modules of libraries whose own losses ignore weights."""
 
 NO_WEIGHTS = "call brimful.integrations.trainers.use_loss_weights(trainer)"
 """Way out for a trainer whose loss ignores weights."""
@@ -27,10 +27,10 @@ def asked_by_own_loss() -> bool:
     """
     frame: Any = sys._getframe()
     while frame is not None:
-        if _library_of(frame.f_globals.get("__name__")) in _LIBRARIES:
-            trainer = frame.f_locals.get("self")
-            if loss := getattr(trainer, "compute_loss", None):
-                return _library_of(getattr(loss, "__module__", None)) in _LIBRARIES
+        if str(frame.f_globals.get("__name__")).startswith(_LIBRARIES):
+            loss = getattr(frame.f_locals.get("self"), "compute_loss", None)
+            if loss is not None:
+                return str(loss.__module__).startswith(_LIBRARIES)
         frame = frame.f_back
     return False
 
@@ -55,7 +55,3 @@ def refuse_ignored_weights(rows: Sequence[PackedBatch], is_ignored: bool) -> Non
         raise SettingsError(
             f"the batch has loss_weights, and the loss of the trainer ignores them: {NO_WEIGHTS}"
         )
-
-
-def _library_of(module: object) -> str:
-    return str(module).partition(".")[0]

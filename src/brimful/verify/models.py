@@ -12,7 +12,7 @@ import torch
 from brimful.base.optional import optional
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.integrations.trainers.small_models import draw_weights, small_config
+from brimful.integrations.trainers.small_models import small_config, small_model
 from brimful.media import MediaKind
 from brimful.verify.modes import first_sentence
 
@@ -27,11 +27,6 @@ WITHOUT_SMALL_FORM = {
 }
 """Causal types of Transformers that no rows of text can be given to, and why; ``docs/verify.md``
 lists them.
-"""
-
-_MAX_PARAMETERS = 50_000_000
-"""Parameters that a small model may have; more means that its configuration names its sizes in an
-unknown way.
 """
 
 
@@ -61,16 +56,6 @@ def tiny_model(
     try:
         config = _tiny_config(transformers, model_type)
         auto_class = _auto_class(transformers, config.model_type)
-        # On the meta device a model takes no memory, so one that does not shrink is found before it
-        # is allocated.
-        with torch.device("meta"):
-            size = auto_class.from_config(config).num_parameters()
-        if size > _MAX_PARAMETERS:
-            raise SettingsError(
-                f"{setting('model_type', model_type)}: its configuration does not shrink ({size:,} "
-                "parameters): make a small model of it and give its directory as "
-                f"{setting('model')}"
-            )
         return _random_model(auto_class, config, dtype, device, seed)
     except SettingsError:
         raise
@@ -94,8 +79,9 @@ def _random_model(auto_class: Any, config: Any, dtype: str, device: str, seed: i
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = auto_class.from_config(config).to(dtype_named(dtype))
-        draw_weights(model)
+        model = small_model(
+            lambda config: auto_class.from_config(config).to(dtype_named(dtype)), config
+        )
     return model.to(device_named(device)).eval()
 
 

@@ -334,7 +334,8 @@ def test_generation_and_padded_rows_have_the_attention_before(family):
     expected = plain(**inputs).loss
     expected.backward()
     loss = model(**inputs).loss
-    assert "tree_kv_index" in (batch := collator_for(model, quiet=True)(trees))
+    batch = collator_for(model, quiet=True)(trees)
+    assert "tree_kv_index" in batch
     model(**batch).loss.detach()
     loss.backward()
     torch.testing.assert_close(loss, expected, **CLOSE)
@@ -348,7 +349,7 @@ def test_a_model_that_could_not_be_made_small_may_have_dropped_the_runs(monkeypa
     monkeypatch.setattr(tree_attention, "_fault_with_trees", lambda kind, config: None)
     model = tiny_model("qwen3")
     use_tree_attention(model)
-    with pytest.raises(SettingsError, match="Qwen3Attention got none: .* do not pass keywords on.*'sdpa'"):
+    with pytest.raises(SettingsError, match=r"Qwen3Attention got none: .* do not pass keywords on.*'sdpa'"):
         model(**padded())
 
 

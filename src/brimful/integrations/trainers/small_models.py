@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from brimful.base.wording import setting
+from brimful.errors import SettingsError
+
 _Answer = TypeVar("_Answer")
 
 _MAX_PARAMETERS = 50_000_000
@@ -201,15 +204,6 @@ def small_config(config_class: Any, given: Any = None) -> Any:
     return config_class(**{**sizes, **_SPECIAL.get(config_class.model_type, {})})
 
 
-def draw_weights(model: Any) -> None:
-    """Draw the matrices of a model with a standard deviation of 0.1: wider than for training, so
-    that effects of tokens on each other show.
-    """
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, 0.0, 0.1)
-
-
 def measured(
     question: Callable[[Any], _Answer],
 ) -> Callable[[Any, Any], _Answer | None]:
@@ -234,7 +228,7 @@ def measured(
                 # The caller's random numbers and device are its own.
                 with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
                     torch.manual_seed(0)
-                    answers[key] = question(_small_model(kind, small))
+                    answers[key] = question(small_model(kind, small).float().eval())
             return answers[key]
         return None
 
@@ -253,20 +247,27 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _small_model(kind: Any, config: Any) -> Any:
-    """Build a random model on the CPU.
+def small_model(make: Callable[[Any], Any], config: Any) -> Any:
+    """Build a random model, whose matrices have a standard deviation of 0.1: wider than for
+    training, so that effects of tokens on each other show.
 
     Raises:
-        ValueError: its configuration does not shrink.
+        SettingsError: its configuration does not shrink.
     """
     # On the meta device a model takes no memory, so one that does not shrink is found before it is
     # allocated.
     with torch.device("meta"):
-        size = sum(parameter.numel() for parameter in kind(config).parameters())
+        size = sum(parameter.numel() for parameter in make(config).parameters())
     if size > _MAX_PARAMETERS:
-        raise ValueError(f"{size:,} parameters")
-    model = kind(config).float().eval()
-    draw_weights(model)
+        raise SettingsError(
+            f"{setting('model_type', config.model_type)}: its configuration does not shrink "
+            f"({size:,} parameters): make a small model of it and give its directory as "
+            f"{setting('model')}"
+        )
+    model = make(config)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, 0.0, 0.1)
     return model
 
 

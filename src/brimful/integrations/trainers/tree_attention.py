@@ -91,17 +91,18 @@ def _fault_with_trees(model: Any) -> str:
     alone = model(input_ids=torch.tensor([[11, 12, 13]])).logits[0, -1]
     _switch(model)
     # A trunk of two tokens, with the branches 14 and 13.
-    edges = {"tree_cu_seqlens_q": [0, 3, 4], "tree_cu_seqlens_k": [0, 3, 6]}
+    row = {
+        "input_ids": [[11, 12, 14, 13]],
+        "position_ids": [[0, 1, 2, 2]],
+        "tree_kv_index": [0, 1, 2, 0, 1, 3],
+        "tree_cu_seqlens_q": [0, 3, 4],
+        "tree_cu_seqlens_k": [0, 3, 6],
+        "tree_max_length_q": 3,
+        "tree_max_length_k": 3,
+    }
     try:
-        branch = model(
-            input_ids=torch.tensor([[11, 12, 14, 13]]),
-            position_ids=torch.tensor([[0, 1, 2, 2]]),
-            tree_kv_index=torch.tensor([0, 1, 2, 0, 1, 3]),
-            **{name: torch.tensor(values, dtype=torch.int32) for name, values in edges.items()},
-            tree_max_length_q=3,
-            tree_max_length_k=3,
-            use_cache=False,
-        ).logits[0, -1]
+        inputs = {name: torch.tensor(values) for name, values in row.items()}
+        branch = model(**inputs, use_cache=False).logits[0, -1]
     except Exception:  # without the runs, or with a mask that the model reads itself
         return "its layers do not pass the keywords of a batch on to their attention"
     if (branch - alone).abs().max() <= 1e-3 * alone.abs().max():
@@ -165,7 +166,7 @@ class _LazyMask:
     def __init__(self, *, attention_mask: torch.Tensor | None, **options: Any) -> None:
         self.has_padding = attention_mask is not None and not bool(attention_mask.all())
         self._options = {"attention_mask": attention_mask, **options}
-        self._masks: dict[str, Any] = {}
+        self._mask: Any = None
 
     def contiguous(self) -> _LazyMask:
         return self
@@ -174,10 +175,10 @@ class _LazyMask:
         """Return the mask that an attention of Transformers takes."""
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-        if attention not in self._masks:
-            make: Any = ALL_MASK_ATTENTION_FUNCTIONS[attention]
-            self._masks[attention] = make(**self._options)
-        return self._masks[attention]
+        if self._options:
+            self._mask = ALL_MASK_ATTENTION_FUNCTIONS[attention](**self._options)
+            self._options = {}
+        return self._mask
 
 
 def _lazy_mask(*, attention_mask: Any = None, **options: Any) -> _LazyMask:
@@ -262,9 +263,9 @@ def tree_attention(
         if isinstance(attention_mask, _LazyMask):
             attention_mask = attention_mask.of(before)
         options |= {"dropout": dropout, "scaling": scaling, "sliding_window": sliding_window}
-        output = _attention_of(module, before)(module, query, key, value, attention_mask, **options)
-        return output  # type: ignore[no-any-return]
-    if isinstance(attention_mask, _LazyMask) and attention_mask.has_padding:
+        attend: Any = _attention_of(module, before)
+        return attend(module, query, key, value, attention_mask, **options)  # type: ignore[no-any-return]
+    if getattr(attention_mask, "has_padding", False):
         raise SettingsError(
             f"{setting('attn_implementation', TREE_ATTENTION)} takes no attention_mask with "
             "padding in a row with runs: leave it out"
