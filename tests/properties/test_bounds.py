@@ -169,8 +169,7 @@ def test_micro_batches_are_as_few_as_the_bound_allows(lengths, capacity, ranks):
     fewest = -(-fewest_packs(tuple(lengths), capacity) // ranks)
     try:
         step = plan_step(lengths, capacity=capacity, dp_world_size=ranks)
-    except InvalidLengthsError as error:
-        assert "cannot fill" in str(error)
+    except InvalidLengthsError:
         assert len(lengths) < (fewest + 1) * ranks
         return
     assert fewest <= step.num_micro_batches <= fewest + 1
