@@ -24,6 +24,7 @@ from brimful.media.store import KindCount
 from brimful.plan import Mixture, PlanSettings
 from brimful.sources import open_source
 from brimful.store import check_store
+from brimful.stream import StreamLoader, remove_acknowledged
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.store.stores import tree
 from tests.store.tree_plans import plan_of_trees
@@ -147,6 +148,29 @@ def test_a_store_with_bytes_is_complete_by_itself(home):
     shutil.rmtree(home / "data")
     (home / "packs").rename(home / "elsewhere")
     assert bytes_by_sample(open_packs(home / "elsewhere")) == expected
+
+
+@pytest.mark.parametrize("storage", ["references", "bytes"])
+@pytest.mark.parametrize("num_steps", [2, 3])
+def test_media_of_a_planned_store_stay_when_trained_shards_go(home, storage, num_steps):
+    """Its containers serve all shards: a picture that an earlier shard also has must not go with it."""
+    packs = pack(home, storage, shard_bytes=4 * CAPACITY)
+    num_shards = packs.num_shards
+    expected = [bytes_by_sample([pack]) for pack in packs]
+    loader = StreamLoader(home / "packs", packs_per_micro_batch=1)
+    batches = iter(loader)
+    served = [sample for _ in range(num_steps) for sample in next(batches)[0].sample_ids.tolist()]
+    loader.ack("run")
+    state = loader.state_dict()
+    first = remove_acknowledged(home / "packs", ["run"], keep=1)
+    assert 0 < first < num_shards
+    assert len(list((home / "packs" / "shards").iterdir())) == num_shards - first
+    later = StreamLoader(home / "packs", packs_per_micro_batch=1)
+    later.load_state_dict(state)
+    rest = [bytes_by_sample(batch) for batch in later]
+    assert rest == expected[num_steps:]
+    assert not set(served) & {sample for samples in rest for sample in samples}
+    assert any(any(medium) for samples in rest for medium in samples.values())
 
 
 def test_bytes_of_rows_are_stored_once_beside_references(home):
