@@ -43,6 +43,16 @@ def test_where_the_emptiest_has_no_room(form):
     assert sorted(sum([6, 5, 4, 4, 5, 3][item] for item in pack) for pack in packs) == [9, 9, 9]
 
 
+def test_the_least_capacity_is_found_where_it_is_the_mean(form):
+    """57 tokens in three packs of 20: best fit decreasing at 19, the mean, fills each to 19, and at 20 to 20, 19 and 18."""
+    lengths = [4, 10, 13, 11, 6, 9, 4]
+    assert [sorted(lengths[item] for item in pack) for pack in packs_of(lengths, 20, 3)] == [
+        [6, 13],
+        [4, 4, 11],
+        [9, 10],
+    ]
+
+
 @pytest.mark.parametrize("form", ["compiled", "plain"])
 @given(case=capacities_and_lengths(), data=st.data())
 def test_laws(form, case, data):
