@@ -134,7 +134,7 @@ def options_of(*names: str) -> dict[str, Any]:
 
 
 def make(options: dict[str, Any]) -> Plan:
-    sources = {"sources": SOURCES} if "mixture" in options else {}
+    sources: dict[str, Any] = {"sources": SOURCES} if "mixture" in options else {}
     return plan_packs(TABLE, **{**BASE, **options}, **sources)
 
 

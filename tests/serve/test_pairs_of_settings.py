@@ -82,7 +82,7 @@ STREAM = {
     "group": {"group": "training"},
     "skip": {"on_corrupt": "skip"},
 }
-LOADERS = {"schedule": SCHEDULE, "budget": BUDGET, "window": WINDOW, "stream": STREAM}
+LOADERS: dict[str, dict[str, Any]] = {"schedule": SCHEDULE, "budget": BUDGET, "window": WINDOW, "stream": STREAM}
 
 REFUSED = {
     ("budget", "exact", "targets"): "fit='exact' fills a budget of all tokens",
@@ -133,7 +133,7 @@ def ranks_of(kind: str, options: dict[str, Any], stream: str) -> list[Any]:
     else:
         batching = TokenBudget(CAPACITY, **{"min_buffered": 3, "overflow": "drop", **options})
     loader = WindowBatches if kind == "window" else TokenBudgetBatches
-    targets = {} if kind == "window" else {"loss_tokens": LOSS_TOKENS}
+    targets: dict[str, Any] = {} if kind == "window" else {"loss_tokens": LOSS_TOKENS}
     return [loader(Samples(), batching, lengths=LENGTHS, **targets, **rank, **of_ranks) for rank in ranks]
 
 

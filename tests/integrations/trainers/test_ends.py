@@ -69,7 +69,7 @@ def lightning(packs, rank, world, rows):
     from brimful.integrations.trainers.lightning import PackDataModule
 
     module = PackDataModule(packs, PackCollator(), packs_per_micro_batch=rows, seed=None)
-    module.trainer = SimpleNamespace(  # type: ignore[assignment]
+    module.trainer = SimpleNamespace(
         accumulate_grad_batches=1, strategy=SimpleNamespace(), global_rank=rank, world_size=world
     )
     return of_labels(module.train_dataloader())
