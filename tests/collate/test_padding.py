@@ -126,7 +126,11 @@ def test_what_parallel_training_needs(parallel, row, segment):
         ({"to": 0}, "pad_to must be at least 1 and is 0"),
         ({"multiple_of": 0}, "multiple_of must be at least 1 and is 0"),
         ({"max_seqlen": "biggest"}, "max_seqlen must be at least 1 and is 'biggest'"),
-        ({"to": 10, "segment_multiple_of": 4}, "rows of 10 tokens cannot consist of multiples of 4: set to=12"),
+        (
+            {"to": 10, "segment_multiple_of": 4},
+            "rows of 10 tokens cannot consist of multiples of 4: set to=12, or 8 if the model takes no more$",
+        ),
+        ({"to": 3, "multiple_of": 8}, "rows of 3 tokens cannot consist of multiples of 8: set to=8$"),
     ],
 )
 def test_impossible_policies(padding, message):

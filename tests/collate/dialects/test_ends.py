@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from brimful import PackCollator
 from brimful.collate import Padding
 from brimful.collate.dialects import DIALECTS
+from brimful.errors import SettingsError
 from brimful.testing.contracts import DialectContract
 from brimful.testing.toys import toy_pack
 
@@ -57,6 +59,21 @@ def test_tokens_and_targets_at_the_ends(reader, packs, padding):
     ]
     assert reader.targets(batch) == pairs
     assert reader.loss_tokens(batch) == len(pairs)
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_positions_begin_elsewhere_only_where_they_are_no_boundaries(reader):
+    """Models such as RoBERTa count from 2: right where the trainer has other boundaries, and else refused."""
+    packs = [toy_pack([3, 2]), toy_pack([4], first_sample=2, seed=1)]
+    samples = [pack.segment(place).tolist() for pack in packs for place in range(pack.num_segments)]
+
+    if DIALECTS[reader.dialect].any_start:
+        batch = PackCollator(dialect=reader.dialect, position_start=2)(packs)
+        assert [segment for segment in reader.segments(batch) if any(segment)] == samples
+        return
+    assert not DIALECTS[reader.dialect].takes_trees, "positions of trees are depths, and no boundaries"
+    with pytest.raises(SettingsError, match="whose trainer takes position 0 for the beginning of a segment"):
+        PackCollator(dialect=reader.dialect, position_start=2)
 
 
 def test_each_dialect_has_a_reader():

@@ -38,6 +38,22 @@ class TestTrlTree(DialectContract):
 
 
 @given(SAMPLES)
+def test_terms_of_a_target_share_its_weight(samples):
+    """A target that several samples train has the weights of all: its terms add up to what the row has at its place."""
+    pack = toy_tree(*zip(*samples, strict=True))
+    if not pack.num_loss_tokens:
+        return
+    row = PackCollator(dialect="dense_mask", loss_weights="sample")([pack])
+    (expected,) = row["loss_weights"].tolist()
+    batch = PackCollator(dialect="trl_tree", loss_weights="sample")([pack])
+    weights = batch.get("loss_weights", torch.ones(len(batch["token_index"]))).tolist()
+    found = [0.0] * len(expected)
+    for place, weight in zip(batch["token_index"].tolist(), weights, strict=True):
+        found[place + 1] += weight
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@given(SAMPLES)
 def test_each_term_reads_its_sample(samples):
     """A query reads the keys of its segment up to itself; a label is what the terms of its place train."""
     batch, ordered = batch_of("trl_tree", samples, pad_to=90)
