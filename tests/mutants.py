@@ -45,7 +45,13 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         [f"plan/{room}" for room in ("counts", "optimal", "order", "phased", "policies", "saved", "schedule", "stream")]
         + [f"plan/{module}.py" for module in ("algorithms", "items", "ledger", "mixed", "plan", "planner", "stages")]
         + ["plan/vector"],
-        ["plan", "properties/test_plan_properties.py"],
+        [
+            "plan",
+            *(
+                f"properties/test_{name}.py"
+                for name in ("plan_properties", "bounds", "pairs_of_plan_settings", "thresholds")
+            ),
+        ],
     ),
     "trees": (
         ["plan/trees", "collate/trees", "collate/dialects/trees.py", "integrations/trainers/tree_attention.py"],

@@ -289,6 +289,21 @@ def test_settings_that_meet_are_refused_or_keep_every_law(names, tmp_path):
     assert (list(opened), opened.ledger, opened.record) == (list(plan), plan.ledger, plan.record)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "first", [name for name in CHOICES if name != "num_packs"], ids=lambda name: name.replace(" ", "_")
+)
+def test_three_settings_too(first, tmp_path):
+    """Every three; how many packs there may be depends on all of them."""
+    pytest.importorskip("highspy")
+    later = list(CHOICES)[list(CHOICES).index(first) + 1 :]
+    for one, other in combinations(later, 2):
+        names = (first, one, other)
+        keys = [key for name in names for key in CHOICES[name]]
+        if "num_packs" not in names and len(set(keys)) == len(keys):
+            test_settings_that_meet_are_refused_or_keep_every_law(names, tmp_path)
+
+
 def test_every_setting_has_a_choice():
     """A setting that is in no pair is tested with no other."""
     fields = {field.name for field in dataclasses.fields(PlanSettings) if field.init}

@@ -316,7 +316,9 @@ def test_changes_of_ranks_at_one_step_leave_no_trace(worlds, stop, parts, tail, 
             loader.load_state_dict(state)
         state = states_of(ranks)
     sizes = {world * micro for world, micro in worlds}
+    counted = {len(loader) for loader in ranks}
     found = steps_of(ranks, worlds[-1][1])
+    assert counted == {(stop + len(found)) * worlds[-1][1]}, "counted with the steps that others served"
     if stop or len(sizes) == 1:
         assert found == steps_of(direct, worlds[-1][1])
     if len(sizes) == 1:
