@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful import LengthTable
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import (
     CollateError,
@@ -776,3 +777,16 @@ def test_steps_of_another_size_are_told(logged):
     assert [message.split(":")[0] for message in logged] == [
         "continues with steps of 2 × 2 micro-batches, previously 2 × 3"
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "batching"), [(TokenBudgetBatches, TokenBudget(8, min_buffered=3)), (WindowBatches, Window(8, size=3))]
+)
+def test_a_length_table_is_lengths_unless_its_rows_are_two_samples(kind, batching):
+    """Rows of preferences would be taken apart, and their loss compares both."""
+    table = LengthTable.from_lengths(LENGTHS)
+    served = [content(batch) for batch in kind(Samples(LENGTHS), batching, lengths=table, seed=1)]
+    assert served == [content(batch) for batch in kind(Samples(LENGTHS), batching, lengths=LENGTHS, seed=1)]
+    pairs = LengthTable({"tokens": LENGTHS[:10]}, provenance={"group_size": 2})
+    with pytest.raises(SettingsError, match="both samples of a row of preferences or KTO must stay together"):
+        kind(Samples(LENGTHS[:10]), batching, lengths=pairs)
