@@ -86,8 +86,14 @@ def cache_dir(directory: str | os.PathLike[str] | None = None) -> Path:
 def exclusive(path: Path) -> Iterator[None]:
     """Hold the lock file of ``path`` while the block runs, so that only one process makes the
     file.
+
+    It is unlocked explicitly, as in ``locked``: workers that were forked while a thread ran the
+    block may stay.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(path.name + ".lock"), "ab") as file:
         lock(file)
-        yield
+        try:
+            yield
+        finally:
+            _flock(file, "LOCK_UN")
