@@ -52,6 +52,23 @@ def test_a_stream_goes_into_one_worker():
         loaded(WindowBatches(stream, Window(10, size=4)), 2)
 
 
+class Shared(torch.utils.data.IterableDataset):  # type: ignore[name-defined]
+    """An iterable data set that takes its share in each worker."""
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return iter(samples()[number::count])
+
+
+def test_a_stream_has_workers_of_its_own():
+    """The way out that the refusal names: the samples come once, and each worker has encoded its share."""
+    stream = torch.utils.data.DataLoader(Shared(), batch_size=None, num_workers=2, collate_fn=dict)
+    packs = [pack for batch in WindowBatches(stream, Window(10, size=4)) for pack in batch]
+    tokens = [int(token) for pack in packs for token in pack.input_ids[pack.cu_seqlens[:-1]]]
+    assert sorted(tokens) == list(range(1, 13))
+
+
 def test_copies_are_of_the_same_class():
     batches = WindowBatches(samples(), Window(10, size=6), lengths=LENGTHS)
     again = pickle.loads(pickle.dumps(batches))

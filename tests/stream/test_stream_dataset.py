@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 import time
+from copy import copy
 
 import pytest
 from hypothesis import given, settings
@@ -39,7 +40,10 @@ def in_turn(dataset, num_workers):
         with pytest.MonkeyPatch.context() as patched:
             info = type("Info", (), {"id": number, "num_workers": num_workers})
             patched.setattr("torch.utils.data.get_worker_info", lambda info=info: info)
-            iterator = iter(dataset)
+            # Each process has a copy of its own.
+            own = copy(dataset)
+            own._loader = dataset._loader.fork()
+            iterator = iter(own)
             workers.append(itertools.chain([next(iterator, None)], iterator))
     for item in itertools.chain.from_iterable(itertools.zip_longest(*workers)):
         if item is not None:

@@ -5,7 +5,7 @@ stream.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from brimful.base.arguments import as_settings, understands
@@ -22,6 +22,7 @@ from brimful.serve.order import (
 )
 from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed
 from brimful.serve.token_budget import Count, SampleCount, TokenBudget
+from brimful.serve.worker_news import WorkerNews
 from brimful.store.shards import Pack
 
 
@@ -67,6 +68,8 @@ class ComposedBatches(RankLoader[ComposedOrder]):
         else:
             feed = StreamSampleFeed(source, by_targets=by_targets)
         super().__init__(feed, ComposedOrder(feed, batching, settings, agree), collate_fn)
+        self._news = WorkerNews()
+        self._in_worker: Any = None
         if "torch" in sys.modules:
             # Loaders of PyTorch recognize an iterable data set by its type.
             from torch.utils.data import IterableDataset
@@ -76,11 +79,47 @@ class ComposedBatches(RankLoader[ComposedOrder]):
     def __iter__(self) -> Iterator[Any]:
         torch_data = sys.modules.get("torch.utils.data")
         worker = None if torch_data is None else torch_data.get_worker_info()
-        if worker is None or worker.num_workers == 1:
+        if worker is None:
             return super().__iter__()
-        from brimful.serve.worker_loader import LoaderDataset
+        if worker.num_workers == 1 and isinstance(self.dataset, StreamSampleFeed):
+            return self._follow()
+        if self._in_worker is None:
+            from brimful.serve.worker_loader import LoaderDataset
 
-        return iter(LoaderDataset(self))
+            self._in_worker = LoaderDataset(self, self._news)
+        return iter(self._in_worker)
+
+    def _follow(self) -> Iterator[Any]:
+        """Serve an epoch in the only worker, which goes on where its stream is."""
+        if (told := self._news.hear()) is not None:
+            super().set_epoch(told[0])
+        yield from super().__iter__()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, unless it is the current epoch; in workers that stay too."""
+        if self._news.is_served and epoch != self.epoch:
+            self.order.finish_epoch()
+        super().set_epoch(epoch)
+        self._news.tell(self.epoch, self.step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a state; workers that stay refuse another iteration.
+
+        Raises:
+            StateError: see ``RankLoader``.
+        """
+        super().load_state_dict(state)
+        self._news = self._news.end()
+
+    def fork(self) -> Any:
+        """Return a loader of the same samples and settings with its own position, at the same place.
+
+        Raises:
+            SettingsError: the source cannot have two positions.
+        """
+        loader = super().fork()
+        loader._news = WorkerNews()
+        return loader
 
     @property
     def step(self) -> int:
@@ -124,13 +163,16 @@ class TokenBudgetBatches(ComposedBatches):
       ``EncodedSamples`` encodes them together.
     * A stream that all ranks read: an iterable of ``EncodedSample`` or ``Pack``. Every rank reads
       all of it. To save a state, the stream needs ``state_dict`` and ``load_state_dict``; the state
-      holds the tokens of waiting samples.
+      holds the tokens of waiting samples. An iterable data set that takes its share in each worker
+      (``get_worker_info``) is read by several as ``DataLoader(stream, batch_size=None,
+      num_workers=n)``, and this loader is then iterated without workers: whether a stream shares
+      its samples cannot be seen.
     * A separate stream on every rank: leave ``dp_world_size`` at 1 and give ``agree``.
 
     Iterating serves one epoch, after ``load_state_dict`` its remainder, and moves on to the next.
 
     Args:
-        source: one of the three kinds. Its ``set_epoch`` method is called if it exists.
+        source: one of the three kinds. The ``set_epoch`` method of a stream is called if it exists.
         batching: ``TokenBudget`` (``dyn_bsz`` on) or ``SampleCount`` (off).
         collate_fn: turns a list of packs into a batch; the packs themselves if None.
         lengths: ``int[num_samples]``, tokens of each sample of a source by index; samples with a
@@ -177,7 +219,9 @@ class WindowBatches(ComposedBatches):
     ``Trainer(train_dataset=batches, data_collator=PackCollator())``. With several workers, each
     makes every n-th micro-batch of samples by index, in the order of the loader; a stream needs a
     single worker, because it has one position. Workers have copies: get states from
-    ``WorkerLoader``, and select an epoch with ``set_epoch`` before iterating.
+    ``WorkerLoader``, and select an epoch with ``set_epoch`` before iterating. Workers that stay
+    (``persistent_workers=True``) follow ``set_epoch``; if it is never called, they serve one epoch
+    after another. After ``load_state_dict`` they refuse to go on.
 
     Args:
         source: samples by index, or a stream.

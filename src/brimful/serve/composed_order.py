@@ -95,6 +95,11 @@ class ComposedOrder(Order):
         self._composer = composer_of(self._batching)
         self._begin(int(epoch))
 
+    def finish_epoch(self) -> None:
+        """Count the steps of this epoch as served, on which the warm-up of the next one depends."""
+        if getattr(self._batching, "warmup", None) and isinstance(self.feed, IndexedSampleFeed):
+            self.step = self._first_step + self.count_steps()
+
     def _begin(self, epoch: int) -> None:
         self.epoch, self._first_step, self._num_delivered = epoch, self.step, 0
         self._rank_batches = self._step_mark = None

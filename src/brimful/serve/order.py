@@ -81,6 +81,9 @@ class Order(abc.ABC):
     knows_all = True
     """True if a request never waits for its packs to exist, so that requests may be made ahead."""
 
+    step = 0
+    """Completely served steps over all epochs, in orders that depend on them."""
+
     def __init__(self, dp_rank: int, dp_world_size: int, tail: Tail | str) -> None:
         self.dp_rank, self.dp_world_size = check_rank(dp_rank, dp_world_size)
         self.tail = Tail.named(tail)
@@ -94,6 +97,9 @@ class Order(abc.ABC):
         """Make what the epoch needs if it does not exist; call it before a fork, or each process
         makes it.
         """
+
+    def finish_epoch(self) -> None:  # noqa: B027  # most orders depend on the epoch alone
+        """Count the steps of this epoch as served, before another epoch is begun."""
 
     @abc.abstractmethod
     def next_request(self) -> Request | None:

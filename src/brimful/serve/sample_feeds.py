@@ -242,7 +242,8 @@ class StreamSampleFeed:
         """Refuse, because an iterator has one position."""
         raise SettingsError(
             f"the stream {type(self._source).__name__} has one position, and workers need one "
-            "each: iterate the loader itself, or give samples by index and their lengths"
+            "each: iterate the loader itself, over DataLoader(stream, batch_size=None, "
+            "num_workers=n) if its samples take long, or give samples by index and their lengths"
         )
 
     def drop_except(self, segments: Sequence[SampleSegment]) -> None:

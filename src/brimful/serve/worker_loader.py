@@ -14,6 +14,7 @@ from brimful.base.checks import check_type, whole_number
 from brimful.errors import SettingsError
 from brimful.serve.loader import RankLoader
 from brimful.serve.order import Order
+from brimful.serve.worker_news import WorkerNews
 
 
 class FollowedLoader:
@@ -67,16 +68,19 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
     reads or encodes its packs.
 
     Each iteration begins at the position that the loader had when the data set was made, or at the
-    loaded state. After its end the next iteration begins the next epoch, if a persistent worker saw
-    the end; otherwise call ``set_epoch``.
+    loaded state: call ``set_epoch`` before each epoch. Workers that stay
+    (``persistent_workers=True``) follow it; if it is never called, each iteration serves the next
+    epoch. After ``load_state_dict`` they refuse to go on: make a new ``DataLoader``.
 
     Args:
         loader: a ``PackLoader``, a ``StreamLoader``, or a loader of composed micro-batches from
             samples by index.
+        news: what workers that stay are told; only a loader that makes this data set in a worker
+            gives it.
 
     Raises:
         SettingsError: a loader of composed micro-batches from a stream, or a loader that asks the
-            other ranks in each step.
+            other ranks in each step; at an iteration, workers that stay after a state was loaded.
 
     >>> from brimful import PackLoader
     >>> from brimful.testing.toys import toy_packs
@@ -90,15 +94,51 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
     _num_passed = 0
     """Delivered micro-batches that the loader has passed, up to the last ``state_after``."""
 
-    def __iter__(self) -> Iterator[Any]:
-        order = self._loader.order.fork()
-        order.load_state_dict(self._begin)
-        return self._batches(order, torch.utils.data.get_worker_info())
+    _stays = False
+    """True in a worker that has begun an iteration."""
 
-    def _batches(self, order: Order, worker: Any) -> Iterator[Any]:
+    def __init__(self, loader: RankLoader[Any], news: WorkerNews | None = None) -> None:
+        super().__init__(loader)
+        self._news = news or WorkerNews()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches(self._begin, torch.utils.data.get_worker_info())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration serve an epoch from its beginning, unless it already begins within
+        that epoch; in workers that stay too.
+        """
+        self._leave_for(epoch)
+        self._begin_packs()
+        self._news.tell(self._begin["epoch"], self._loader.order.step)
+
+    def _leave_for(self, epoch: int, step: int | None = None) -> None:
+        if epoch != self._begin["epoch"]:
+            # From where the last iteration began: what ``state_after`` has passed does not matter.
+            self._begin_at(self._begin)
+            order = self._loader.order
+            if step is not None:
+                order.step = step
+            elif self._news.is_served:
+                order.finish_epoch()
+            super().set_epoch(epoch)
+
+    def _begin_packs(self) -> None:
+        # Packs that are planned again for each epoch go there in the training process.
+        if hasattr(self._loader.dataset, "set_epoch"):
+            self._loader.dataset.set_epoch(self._begin["epoch"])
+
+    def _batches(self, begin: Mapping[str, Any], worker: Any) -> Iterator[Any]:
         """Serve the micro-batches of one worker; all, if there is none."""
+        if worker is not None:
+            # Not in ``__iter__``, where an error ends a worker that stays without a word.
+            told = self._news.hear() or (begin["epoch"] + 1, None)
+            if self._stays:
+                self._leave_for(*told)
+            self._stays, begin = True, self._begin
+        order = self._loader.order.fork()
+        order.load_state_dict(begin)
         number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        epoch = order.epoch
         for turn in itertools.cycle(range(num_workers)):
             request = order.next_request()
             if request is None:
@@ -109,9 +149,6 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
                 yield batch
             if is_last:
                 break
-        # A persistent worker is iterated again for the next epoch, without being told the epoch.
-        if worker is not None and order.epoch != epoch:
-            self._begin_at(order.state_dict())
 
     def prepare(self) -> None:
         """Make what all workers need before they are forked."""
@@ -163,6 +200,8 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
             StateError: see the loader.
         """
         self._begin_at(state)
+        self._begin_packs()
+        self._news = self._news.end()
 
     def _begin_at(self, state: Mapping[str, Any]) -> None:
         super()._begin_at(state)
@@ -208,9 +247,7 @@ class WorkerLoader:
         self._iteration = 0
 
     def __iter__(self) -> Iterator[Any]:
-        self._dataset.load_state_dict(self.state_dict())
-        self._num_delivered = 0
-        self._iteration += 1
+        self.load_state_dict(self.state_dict())
         iteration = self._iteration
         # Forked workers share what was made before the fork.
         self._dataset.prepare()
@@ -239,8 +276,9 @@ class WorkerLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, unless it is the current epoch."""
-        if epoch != self.state_dict()["epoch"]:
-            self._restart()
+        state = self.state_dict()
+        if epoch != state["epoch"]:
+            self.load_state_dict(state)
             self._dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -254,9 +292,6 @@ class WorkerLoader:
             StateError: see the loader.
         """
         self._dataset.load_state_dict(state)
-        self._restart()
-
-    def _restart(self) -> None:
         self._num_delivered = 0
         self._iteration += 1
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.context
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,8 +36,8 @@ from brimful.shared.source_plans import PackMetadata, SourcePlans
 from brimful.sources.augmented import Transform
 from brimful.store.shards import Pack
 
-_MAX_PATH = 4096
-"""Maximum bytes of the path of a plan, as in file systems."""
+_MAX_PATH = 4096 + 20
+"""Maximum bytes of the path of a plan, as in file systems, and of its epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +322,8 @@ class SharedPackedDataset(IndexedPacks):
         self._served = ""
         # Read by workers, which hold a copy of this object from before later epochs.
         self._current: Any = multiprocessing.RawArray("c", _MAX_PATH)
-        self._follow(shared.plan)
+        self._pid = os.getpid()
+        self._follow(shared)
         self.alignment, self.media_settings = self._packs.alignment, self._packs.media_settings
 
     @property
@@ -338,9 +340,11 @@ class SharedPackedDataset(IndexedPacks):
         """Go to the packs of an epoch, on all ranks; call it between two epochs, before its batches
         are requested.
         """
-        shared = self._of_main_process()
-        shared.set_epoch(epoch)
-        self._follow(shared.plan)
+        # A worker asks for the epoch that its training process serves.
+        if str(epoch) != self._epoch_and_path()[0]:
+            shared = self._of_main_process()
+            shared.set_epoch(epoch)
+            self._follow(shared)
 
     def __len__(self) -> int:
         return len(self._packs_now())
@@ -351,28 +355,30 @@ class SharedPackedDataset(IndexedPacks):
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
         return self._packs_now().__getitems__(indices)
 
-    def _follow(self, plan: Plan) -> None:
-        """Serve a plan, here and in workers."""
-        assert plan.path is not None, "shared plans are files"
-        path = plan.path.encode()
-        if len(path) >= _MAX_PATH:
-            raise SettingsError(f"the path of the plan is too long: {plan.path}")
-        self._current.value = path
+    def _follow(self, shared: SharedPlan) -> None:
+        """Serve the plan of an epoch, here and in workers."""
+        self._current.value = f"{shared.epoch} {shared.plan.path}".encode()
         self._packs_now()
+
+    def _epoch_and_path(self) -> list[str]:
+        """Return the epoch that the training process serves, and the path of its plan."""
+        value: bytes = self._current.value
+        return value.decode().split(" ", 1)
 
     def _packs_now(self) -> PackedDataset:
         """Return the packs of the current plan, which a worker may not have opened yet."""
-        path = self._current.value.decode()
+        path = self._epoch_and_path()[1]
         if path != self._served:
             plan = Plan.open(path)
             self._packs, self._served = self._packs_of(plan), path
         return self._packs
 
     def _of_main_process(self) -> SharedPlan:
-        if self._shared is None:
+        # A forked copy has no threads that plan.
+        if self._shared is None or os.getpid() != self._pid:
             raise SettingsError(
-                "this copy of the data set is in a worker: set_epoch belongs to the process that "
-                "made it"
+                "this copy of the data set is in a worker, and serves epoch "
+                f"{self._epoch_and_path()[0]}: set_epoch belongs to the process that made it"
             )
         return self._shared
 
