@@ -10,9 +10,10 @@ from brimful import PackCollator  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.integrations.trainers import evaluate_samples, one_by_one, pack_metrics  # noqa: E402
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
-from brimful.serve import Pack  # noqa: E402
+from brimful.serve import Pack, Window, WindowBatches  # noqa: E402
 from brimful.testing.toys import toy_pack, toy_tree  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
+from tests.marks import long_but  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -270,3 +271,35 @@ def test_fill_where_samples_are_rows(tmp_path):
     trainer.train()
     (fill,) = [entry["fill"] for entry in trainer.state.log_history if "loss" in entry]
     assert fill in {tokens / 72 for tokens in (18, 19)}
+
+
+class SeesTokens(torch.nn.Module):  # type: ignore[name-defined]
+    """A model without a model: what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.seen = torch.nn.Parameter(torch.zeros(1)), []
+
+    def forward(self, input_ids, **others):
+        self.seen.append(tuple(dict.fromkeys(input_ids.flatten().tolist())))
+        return {"loss": self.weight.sum()}
+
+
+@pytest.mark.parametrize("method", long_but({"fork"}, ["fork", "spawn"]))
+def test_workers_that_stay_serve_each_epoch_of_a_window(tmp_path, method):
+    """Trainer sets the epoch of its data set; its workers hold a copy from before."""
+    lengths = [7, 6, 4, 2, 5, 3, 9, 1, 8, 4, 6, 2]
+    rows = [{"input_ids": [number + 1] * length} for number, length in enumerate(lengths)]
+    loader = WindowBatches(rows, Window(10, size=6), lengths=lengths)
+    expected = [tuple((pack.sample_ids + 1).tolist()) for _ in range(3) for (pack,) in loader]
+    workers = {"dataloader_num_workers": 2, "dataloader_persistent_workers": True}
+    trainer = make_trainer(
+        tmp_path,
+        steps=len(expected),
+        model=SeesTokens(),
+        dataloader_multiprocessing_context=method,
+        **workers,
+    )
+    trainer.train_dataset = WindowBatches(rows, Window(10, size=6), lengths=lengths)
+    trainer.train()
+    assert trainer.model.seen == expected
