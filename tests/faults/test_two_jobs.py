@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
-from brimful import open_source, pack_dataset
+import pytest
+
+from brimful import measure_lengths, open_source, pack_dataset
+from brimful.errors import BrimfulError, CacheMismatchError, StoreMismatchError
+from brimful.measure import job as measure_module
 from brimful.plan import Plan
 from brimful.store import check_store
 from brimful.store import packing_job as job_module
@@ -73,3 +78,81 @@ def test_of_two_jobs_one_plans(tmp_path, monkeypatch):
     assert (failed, len(plans)) == ([], 1)
     check_store(tmp_path / "packs", plan=Plan.open(tmp_path / "packs" / "plan.arrow"))
     assert not (tmp_path / "packs" / "tmp").exists()
+
+
+_CHANGES = {
+    "capacity": {"capacity": 64},
+    "overflow": {"overflow": "truncate"},
+    "seed": {"seed": 1},
+    "algorithm": {"algorithm": "next_fit"},
+    "budgets": {"budgets": {"loss_tokens": 24}},
+    "no_target": {"no_target": "drop"},
+    "epoch": {"epoch": 1},
+    "share": {"share": "prefixes"},
+    "shard_bytes": {"shard_bytes": 2048},
+    "rows": {"rows": ROWS[:-1]},
+    "encoder": {"encoder": toy_chat_encoder(1)},
+    "nothing": {},
+}
+
+
+def _outcome(directory, changes):
+    """What a job says of a directory: the name of its error, and its text without the directory."""
+    options = {"capacity": 32, "shard_bytes": 512, **changes}
+    rows, encoder = options.pop("rows", ROWS), options.pop("encoder", None) or toy_chat_encoder()
+    try:
+        summary = pack_dataset(open_source(rows), encoder, directory, **options)
+    except BrimfulError as error:
+        return type(error), str(error).replace(str(directory), "")
+    return summary.plan.fingerprint, summary.capacity
+
+
+@pytest.mark.parametrize("second", _CHANGES)
+@pytest.mark.parametrize("first", ["nothing", "capacity", "share"])
+def test_a_job_that_began_before_another_claimed_its_directory_ends_as_one_that_comes_after(
+    tmp_path, monkeypatch, first, second
+):
+    """Without it its settings are ignored: it exits with 0, and its summary says what is not there."""
+    told = _outcome(tmp_path / "after", _CHANGES[first])
+    whole = tree(tmp_path / "after")
+    due = _outcome(tmp_path / "after", _CHANGES[second])
+    assert (first == second) == (due == told)
+    real, others = job_module.exclusive, []  # type: ignore[attr-defined]
+
+    def exclusive(*args):
+        if not others:
+            # The other job runs as a whole, after this one has found the directory free.
+            others.append(None)
+            others[0] = _outcome(tmp_path / "race", _CHANGES[first])
+        return real(*args)
+
+    monkeypatch.setattr(job_module, "exclusive", exclusive)
+    assert _outcome(tmp_path / "race", _CHANGES[second]) == due
+    assert others == [told]
+    assert tree(tmp_path / "race") == (whole if due[0] is StoreMismatchError else tree(tmp_path / "after"))
+
+
+def test_of_two_jobs_that_measure_into_one_file_the_later_is_told(tmp_path, monkeypatch):
+    """Without it the lengths of one are gone without a word, and the other's are planned for both."""
+    path, encoders = tmp_path / "lengths.arrow", [toy_chat_encoder(), toy_chat_encoder(1)]
+    real, others = measure_module.assembled_table, []  # type: ignore[attr-defined]
+
+    def assembled_table(*args):
+        if not others:
+            others.append(None)
+            measure_lengths(ROWS, encoders[0], path=path)
+            others[0] = path.read_bytes()
+        return real(*args)
+
+    monkeypatch.setattr(measure_module, "assembled_table", assembled_table)
+    with pytest.raises(CacheMismatchError, match="was measured with other settings or data"):
+        measure_lengths(ROWS, encoders[1], path=path)
+    assert path.read_bytes() == others[0]
+    assert sorted(os.listdir(tmp_path)) == ["lengths.arrow"]
+    others.clear()
+    path.unlink()
+    measure_lengths(ROWS, encoders[0], path=path)
+    assert path.read_bytes() == others[0], "an equal one is not refused"
+    others.clear()
+    measure_lengths(ROWS, encoders[1], path=path, on_mismatch="rebuild")
+    assert path.read_bytes() != others[0]

@@ -36,7 +36,7 @@ def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
         with full_device_explained(target):
             make_directory(target.parent)
             _clear_abandoned(target)
-            tmp, file = _locked_sibling(target)
+            tmp, file = locked_sibling(target)
             with file:
                 yield file
                 file.flush()
@@ -53,7 +53,7 @@ def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
                 os.unlink(tmp)
 
 
-def _locked_sibling(target: Path) -> tuple[Path, IO[bytes]]:
+def locked_sibling(target: Path) -> tuple[Path, IO[bytes]]:
     """Create a file next to the target, locked before another process could consider it
     abandoned.
     """
@@ -69,7 +69,7 @@ def _locked_sibling(target: Path) -> tuple[Path, IO[bytes]]:
 
 def _clear_abandoned(target: Path) -> None:
     """Remove temporary files of the same target whose writers were killed."""
-    # The part that ``_locked_sibling`` generates has no dot: files of targets with longer names do
+    # The part that ``locked_sibling`` generates has no dot: files of targets with longer names do
     # not match.
     abandoned_name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-z-]+\.tmp")
     for name in os.listdir(target.parent):

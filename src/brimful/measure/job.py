@@ -8,6 +8,7 @@ from typing import Any
 from brimful.base.arguments import as_settings, understands
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir as default_cache_dir
+from brimful.base.locks import locked
 from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
@@ -125,10 +126,15 @@ def measure_and_keep(
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
     # A table in the cache is named by the fingerprint of its source: it differs only if it is
     # damaged, and is remade.
-    earlier_table, misfit = open_earlier(target, provenance, source, encoder)
     is_kept = path is not None and settings.on_mismatch == "error"
-    if misfit and is_kept:
-        raise CacheMismatchError(f"{target} {misfit}. {_REMEDY}")
+
+    def earlier() -> LengthTable | None:
+        table, misfit = open_earlier(target, provenance, source, encoder)
+        if misfit and is_kept:
+            raise CacheMismatchError(f"{target} {misfit}. {_REMEDY}")
+        return table
+
+    earlier_table = earlier()
     # It is useless to a job that keeps the tokens of all rows, or needs targets or errors that it
     # does not have.
     if earlier_table is not None and (
@@ -201,7 +207,10 @@ def measure_and_keep(
                 context, tasks, samples, groups, folder / "prefixes", resources
             )
         table = assembled_table(earlier_table, tasks, context, provenance, prefixes)
-        table.save(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target.parent):
+            earlier()  # another job may have measured other data into the file in the meantime
+            table.save(target)
         forget_shares(target)
     if rejects_path is not None and (len(table.rejected_ids) or os.path.exists(rejects_path)):
         write_rejects(source, rejects_path, rejects_of(earlier_table, tasks))

@@ -208,7 +208,8 @@ class PackStore(IndexedPacks):
             num_packs = sum(record.packs for record in self._records)
             raise UnfinishedStoreError(
                 f"{self.directory} is not finished: {counted(len(self._records), 'shard')} with "
-                f"{counted(num_packs, 'pack')} so far; run the command that writes it again"
+                f"{counted(num_packs, 'pack')} so far, and waits for {log.awaited(self._records)}; "
+                "run the command that writes it again"
             )
         self.fingerprint: Fingerprint = self.identity["plan"]
         self.alignment = Alignment(**self.identity.get("alignment", {}))

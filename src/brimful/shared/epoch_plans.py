@@ -24,12 +24,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from brimful.base.atomic_file import locked_sibling
 from brimful.base.fingerprint import fingerprint_of, short
-from brimful.base.locks import is_held, try_lock
+from brimful.base.locks import is_held, locked, try_lock
+from brimful.base.plain_files import is_named, open_plain
 from brimful.base.progress import Progress, clock
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import setting
-from brimful.errors import BrimfulError, BuildFailedError, SettingsError, TaskFailedError
+from brimful.errors import (
+    BrimfulError,
+    BuildFailedError,
+    CorruptFileError,
+    SettingsError,
+    TaskFailedError,
+)
 from brimful.plan import Plan
 from brimful.shared.ranks import Arguments, Ranks, Waiting
 
@@ -71,7 +79,8 @@ class DocumentWriter:
         path: of the document.
 
     Raises:
-        SettingsError: another process is writing it, or the file system has no locks.
+        SettingsError: another process is writing it, this user may not, or the file system has no
+            locks.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "train.json")
@@ -88,13 +97,23 @@ class DocumentWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
-        found = read_document(path)
-        if found is not None and found.is_live:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Of two jobs of one name that begin at once, the second finds the document of the first.
+            with locked(path.parent):
+                found = read_document(path)
+                if found is not None and found.is_live:
+                    raise SettingsError(
+                        f"{path.parent.parent} is in use by another job of that name "
+                        f"({found.writer}): give each its own {setting('job')}; they still share "
+                        "plans"
+                    )
+                self.write({"epochs": {}})
+        except PermissionError as error:
             raise SettingsError(
-                f"{path.parent.parent} is in use by another job of that name ({found.writer}): "
-                f"give each its own {setting('job')}; they still share plans"
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
+                f"{path.parent.parent} cannot be written by this user: give another "
+                f"{setting('directory')} that all ranks see"
+            ) from error
         _open.add(self)
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -103,20 +122,19 @@ class DocumentWriter:
         Raises:
             SettingsError: the file system has no locks.
         """
-        part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        # A descriptor, not a file object: nothing closes it by accident.
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        if not try_lock(descriptor):
-            os.close(descriptor)
-            part.unlink()
-            raise SettingsError(
-                f"{self._path.parent} is on a file system without locks, by which ranks see that "
-                f"rank 0 is alive: give another {setting('directory')}"
-            )
-        with open(descriptor, "wb", closefd=False) as file:
+        part, file = locked_sibling(self._path)
+        with file:
+            if not try_lock(file):
+                part.unlink()
+                raise SettingsError(
+                    f"{self._path.parent} is on a file system without locks, by which ranks see "
+                    f"that rank 0 is alive: give another {setting('directory')}"
+                )
             file.write(
                 json.dumps({"host": socket.gethostname(), "pid": os.getpid(), **values}).encode()
             )
+            # A descriptor, not a file object: nothing closes it by accident.
+            descriptor = os.dup(file.fileno())
         os.replace(part, self._path)
         # Only now: a reader that finds an unlocked document checks whether the document still has
         # its name.
@@ -131,18 +149,25 @@ class DocumentWriter:
 
 
 def read_document(path: Path) -> Document | None:
-    """Return the current document; None without one."""
+    """Return the current document; None without one.
+
+    Raises:
+        CorruptFileError: a pipe or a directory has its name.
+    """
     while True:
         # NFS looks for a new file with that name only after the directory was read again.
         with contextlib.suppress(OSError):
             os.listdir(path.parent)
         try:
-            with open(path, "rb") as file:
+            with open(open_plain(path), "rb") as file:
                 is_live = is_held(file)
-                if is_live or os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                    values = json.loads(file.read())
+                if is_live or is_named(file.fileno(), path):
+                    values = json.load(file)
                     return Document(values, is_live, "{host}, process {pid}".format(**values))
-        except (OSError, ValueError):  # absent, or replaced while it was read (ESTALE)
+        except CorruptFileError:
+            raise
+        # Absent, replaced while it was read (ESTALE), or not a document.
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, MemoryError):
             return None
 
 
@@ -202,7 +227,6 @@ class Builder:
         self._building = threading.Lock()
         self._results: dict[int, BuiltPlan | BaseException] = {}
         self._writer = None if document is None else DocumentWriter(document)
-        self._tell({})
 
     def get(self, epoch: int) -> BuiltPlan:
         """Return the plan of an epoch; build it if it is not built yet.
@@ -335,7 +359,7 @@ class Follower:
             # If the builder was seen alive, its last document stays valid after its end.
             if document is not None and document.writer == self._builder:
                 place = document.writer
-                told: dict[str, Any] | None = document.values["epochs"].get(str(epoch))
+                told: dict[str, Any] | None = document.values.get("epochs", {}).get(str(epoch))
                 if told is not None:
                     return told
                 if not document.is_live:

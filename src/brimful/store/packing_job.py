@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -99,45 +98,50 @@ def pack_dataset(
     # The header holds the requested options; results of a search enter it through the plan's
     # fingerprint.
     is_finished = _check_claim(pack_job, settings, groups)
-    if log.is_begun():
+    is_begun = log.is_begun()
+    if is_begun:
         home.fetch("lengths.arrow")
     if transforms:
         check_augmentation(source, encoder, transforms)
     encoded_dir = home.path("tmp/encoded")
     with store.used(), home.local.used(encoded_dir.name):
-        table, encoded = measure_and_keep(
-            source,
-            encoder,
-            settings_from(
-                MeasureSettings,
-                {**vars(job), "progress": progress},
-                share=settings.share,
-                budgets=budgets,
-                path=home.path("lengths.arrow"),
-                rejects_path=home.path("rejects.jsonl"),
-                # lengths of another job in a directory that is not claimed by packs yet
-                on_mismatch="rebuild",
-            ),
-            None if is_finished else encoded_dir,
-            looks_at_media=not is_finished,
-        )
-        if not np.any(table.tokens > 0):
-            raise SourceError(
-                f"no row of {source.title} can be packed; the first is "
-                f"{_first_rejected(source, encoder, table)}"
+        # Of two concurrent jobs one measures and plans, and the other takes its plan: a search may
+        # not find the same plan again.
+        with exclusive(
+            home.path("tmp/plan"), lambda: progress.say(f"waiting for another job in {directory}")
+        ):
+            if not is_begun:
+                # Another job may have claimed the directory in the meantime.
+                is_finished = _check_claim(pack_job, settings, groups)
+            table, encoded = measure_and_keep(
+                source,
+                encoder,
+                settings_from(
+                    MeasureSettings,
+                    {**vars(job), "progress": progress},
+                    share=settings.share,
+                    budgets=budgets,
+                    path=home.path("lengths.arrow"),
+                    rejects_path=home.path("rejects.jsonl"),
+                    # lengths of another job in a directory that is not claimed by packs yet
+                    on_mismatch="rebuild",
+                ),
+                None if is_finished else encoded_dir,
+                looks_at_media=not is_finished,
             )
-        attached = pack_job.attached
-        if attached is not None:
-            attached.check_fit(table, settings)
-            if not is_finished:
-                with attached.explained(is_measured_now=True):
-                    attached.survey(table.tokens > 0)
-        plan_path = home.path("plan.arrow")
-        # Of two concurrent jobs one plans, and the other takes its plan: a search may not find the
-        # same plan again.
-        with ExitStack() as lock:
+            if not np.any(table.tokens > 0):
+                raise SourceError(
+                    f"no row of {source.title} can be packed; the first is "
+                    f"{_first_rejected(source, encoder, table)}"
+                )
+            attached = pack_job.attached
+            if attached is not None:
+                attached.check_fit(table, settings)
+                if not is_finished:
+                    with attached.explained(is_measured_now=True):
+                        attached.survey(table.tokens > 0)
+            plan_path = home.path("plan.arrow")
             with progress.stage("plan", total=len(source), unit="samples"):
-                lock.enter_context(exclusive(home.path("tmp/plan")))
                 is_claimed = log.is_begun()
                 home.fetch(plan_path.name)
                 saved_plan = _saved_plan(plan_path, log, table)

@@ -368,8 +368,10 @@ def _is_complete(store: BlobStore, log: StreamLog) -> bool:
     return end is not None and all(_is_whole(store, record) for record in records)
 
 
-def _is_whole(store: BlobStore, record: ShardRecord) -> bool:
-    """Return true if the files of a shard have their committed sizes."""
+def _is_whole(store: BlobStore, record: ShardRecord | None) -> bool:
+    """Return true if a shard is committed and its files have their committed sizes."""
+    if record is None:
+        return False
     media = record.media or {}
     return store.size(record.file) == record.bytes and (
         media.get("file") is None or store.size(media["file"]) == media["bytes"]

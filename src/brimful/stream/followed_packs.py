@@ -107,8 +107,8 @@ class FollowedLog:
     def _waiting(self, action: str) -> str:
         seen_items = counted(len(self.shards), "shard")
         return (
-            f"{self._log.store.url}: waiting for {action}, so for "
-            f"log/{len(self.shards):012d}.json ({seen_items} so far)"
+            f"{self._log.store.url}: waiting for {action}, so for {self._log.awaited(self.shards)} "
+            f"({seen_items} so far)"
         )
 
 

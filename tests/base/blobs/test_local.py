@@ -11,7 +11,7 @@ import pytest
 
 from brimful.base.blobs import LocalBlobStore, local, open_blob_store
 from brimful.base.blobs.local import _exclusive_claim
-from brimful.base.locks import exclusive
+from brimful.base.locks import exclusive, lock
 from brimful.errors import StoreFullError
 from brimful.testing.contracts import BlobStoreContract
 from tests.base.blobs.tools import files, full_disk
@@ -36,6 +36,48 @@ def test_put_if_absent_without_hard_links_has_one_winner_too(tmp_path, monkeypat
     late.write_bytes(b"3")
     assert _exclusive_claim(late, tmp_path / "a") is False
     assert store.get("a") == b"1"
+
+
+@pytest.mark.parametrize("code", ["EPERM", "ENOTSUP", "EMLINK", "ENOSYS", "EACCES", "EXDEV"])
+def test_every_way_to_have_no_hard_links_is_known(tmp_path, monkeypatch, code):
+    """Without it a file system in user space (ENOSYS), or one that links within a folder alone (EXDEV), takes no packs."""
+
+    def link(*_args, **_kwargs):
+        raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)))
+
+    monkeypatch.setattr(os, "link", link)
+    store = LocalBlobStore(tmp_path)
+    assert (store.put_if_absent("a", b"1"), store.put_if_absent("a", b"2"), store.get("a")) == (True, False, b"1")
+    assert files(tmp_path) == ["a"]
+
+
+def test_a_claim_that_stays_empty_is_taken_over_and_a_held_one_is_not(tmp_path, monkeypatch):
+    """Its writer was killed before the bytes came: without it the name could never be written."""
+    monkeypatch.setattr(local, "_CLAIM_PAUSES", (0.0, 0.001))
+    store = LocalBlobStore(tmp_path)
+    (tmp_path / "killed").touch()
+    assert (store.put_if_absent("killed", b"1"), store.put_if_absent("killed", b"2")) == (True, False)
+    assert store.get("killed") == b"1"
+    claim, outcome = os.open(tmp_path / "held", os.O_WRONLY | os.O_CREAT), []
+    lock(claim)  # of a writer that lives, and is slow
+    thread = threading.Thread(target=lambda: outcome.append(store.put_if_absent("held", b"2")))
+    thread.start()
+    thread.join(0.1)
+    (tmp_path / "bytes").write_bytes(b"1")
+    os.replace(tmp_path / "bytes", tmp_path / "held")
+    os.close(claim)
+    thread.join()
+    assert (outcome, store.get("held")) == ([False], b"1")
+    assert store.put_if_absent("empty", b"")
+    assert not store.put_if_absent("empty", b"")
+
+
+def test_a_claim_that_its_writer_gives_up_is_free_for_the_one_that_waits(tmp_path, monkeypatch):
+    """Without it that one would take the name for the other's, which wrote nothing."""
+    (tmp_path / "a").touch()
+    monkeypatch.setattr("time.sleep", lambda _: (tmp_path / "a").unlink(missing_ok=True))
+    assert LocalBlobStore(tmp_path).put_if_absent("a", b"1") is True
+    assert (tmp_path / "a").read_bytes() == b"1"
 
 
 def test_a_name_without_hard_links_is_seen_empty_or_whole(tmp_path, monkeypatch):
@@ -84,7 +126,7 @@ def test_an_absence_that_a_mount_keeps_is_looked_at_again(tmp_path, monkeypatch)
     store = LocalBlobStore(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", keeping(os.stat))
-        patched.setattr(Path, "read_bytes", keeping(Path.read_bytes))
+        patched.setattr(local, "read_plain", keeping(local.read_plain))
         patched.setattr(os, "open", open_of_mount)
         for key in ("log/0", "log/1"):
             assert store.size(key) is None
@@ -242,8 +284,6 @@ def test_a_blob_beside_a_job_that_finishes_keeps_its_file(tmp_path):
 
 def test_a_job_that_waited_for_a_folder_that_went_uses_the_new_one(tmp_path):
     """Without it a job that begins while another clears would hold a lock on a deleted file, and protect nothing."""
-    from brimful.base.locks import lock
-
     (tmp_path / "tmp").mkdir()
     path = tmp_path / "tmp" / ".in-use"
     entered, leave = threading.Event(), threading.Event()

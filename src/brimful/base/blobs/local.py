@@ -24,7 +24,8 @@ from typing import IO, TypeVar
 from brimful.base.atomic_file import full_device_explained, make_directory, sync_directory
 from brimful.base.blobs import crash_points
 from brimful.base.blobs.interface import Blob, BlobStore, at_once
-from brimful.base.locks import lock, try_lock
+from brimful.base.locks import lock, open_lock, try_lock
+from brimful.base.plain_files import NO_LINK, is_named, open_plain, read_plain
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, StoreError
 
@@ -39,6 +40,12 @@ _CLAIM_PAUSES = (0.001, 0.01, 0.1, 0.4)
 """Seconds between checks of an empty file: its name may be claimed, and its bytes about to
 arrive.
 """
+
+_NO_LINKS = {
+    *(errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK),
+    *(errno.ENOSYS, errno.EACCES, errno.EXDEV),
+}
+"""Errors of file systems that make no hard links, or none there."""
 
 Seen = TypeVar("Seen")
 
@@ -61,7 +68,7 @@ def use_folder(folder: Path) -> Iterator[IO[bytes] | None]:
                 raise
             continue
         try:
-            file = open(folder / IN_USE, "ab")  # noqa: SIM115 - closed below
+            file = open(open_lock(folder / IN_USE), "rb")  # noqa: SIM115 - closed below
         except FileNotFoundError:  # another job removed the folder meanwhile
             continue
         with file:
@@ -128,8 +135,9 @@ class LocalBlobStore(BlobStore):
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         target = self.directory / key
-        # Only saves the write: the link below decides between two writers.
-        if target.exists():
+        # Only saves the write: the link below decides between two writers. An empty file may be a
+        # claim of a killed one.
+        if target.exists() and (target.stat().st_size or not data):
             return False
         with self.blob(key) as blob:
             blob.write(data)
@@ -154,10 +162,10 @@ class LocalBlobStore(BlobStore):
 
     def get(self, key: str) -> bytes:
         for seconds in _CLAIM_PAUSES:
-            if data := self._seen(key, Path.read_bytes):
+            if data := self._seen(key, read_plain):
                 return data
             time.sleep(seconds)
-        return self._seen(key, Path.read_bytes)
+        return self._seen(key, read_plain)
 
     def _seen(self, key: str, look: Callable[[Path], Seen]) -> Seen:
         """Return the result of a look at a file; if it is absent, look again.
@@ -300,9 +308,9 @@ def _exclusive_link(tmp: Path, target: Path) -> bool:
         os.link(tmp, target)
     except FileExistsError:
         # NFS may report EEXIST for our own link if the answer to the first try was lost.
-        return os.stat(tmp).st_nlink == 2
+        return os.stat(tmp).st_nlink == 2 or _exclusive_claim(tmp, target)
     except OSError as error:
-        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}:
+        if error.errno not in _NO_LINKS:
             raise
         return _exclusive_claim(tmp, target)
     return True
@@ -313,17 +321,40 @@ def _exclusive_claim(tmp: Path, target: Path) -> bool:
     exists.
 
     For file systems without hard links. Readers see no file, an empty one, or all: ``get`` waits
-    for claimed names.
+    for claimed names. A writer holds the lock of its claim; a claim that stays empty and has no
+    holder is of a killed writer, and the next one takes it over.
     """
     try:
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        claim = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
-        return False
+        try:
+            if not _stays_empty(target):
+                return False
+            claim = open_plain(target, NO_LINK)
+        except FileNotFoundError:  # given up by its writer
+            return _exclusive_claim(tmp, target)
     try:
-        os.replace(tmp, target)
-    except BaseException:
-        # Free the name again, or no writer could ever take it.
-        with contextlib.suppress(OSError):
-            os.unlink(target)
-        raise
+        lock(claim)
+        if not is_named(claim, target):
+            return False
+        try:
+            os.replace(tmp, target)
+        except BaseException:
+            # Free the name again, or readers would wait for it.
+            with contextlib.suppress(OSError):
+                os.unlink(target)
+            raise
+    finally:
+        os.close(claim)
+    return True
+
+
+def _stays_empty(path: Path) -> bool:
+    """Return true if a file is empty for longer than a writer takes from its claim to its bytes,
+    also on another machine, whose locks may not be seen here.
+    """
+    for seconds in _CLAIM_PAUSES:
+        if path.stat().st_size:
+            return False
+        time.sleep(10 * seconds)
     return True

@@ -28,7 +28,8 @@ from brimful.base.atomic_file import full_device_explained
 from brimful.base.blobs.interface import BlobStore, PromisedBlobs
 from brimful.base.checks import setting_number
 from brimful.base.locks import cache_dir as default_cache_dir
-from brimful.base.locks import lock, try_lock
+from brimful.base.locks import cached, lock, open_lock, try_lock
+from brimful.base.plain_files import NO_LINK, is_named, open_plain
 from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, SettingsError
 
@@ -101,13 +102,16 @@ class LocalCopies:
         self._promised = PromisedBlobs(store)
         self._is_warned = False
         with full_device_explained(self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            with open(self.directory / ".lock", "ab") as file:
+            self._path(".lock").parent.mkdir(parents=True, exist_ok=True)
+            with open(open_lock(self._path(".lock")), "rb") as file:
                 if not lock(file, shared=True):
                     raise SettingsError(
                         f"{setting('cache_dir', str(self.directory))}: this file system has no "
                         "locks, by which processes share copies: name a directory on a local disk"
                     )
+
+    def _path(self, name: str) -> Path:
+        return cached(self.directory / name)
 
     def open(self, key: str, *, size: int, xxh3_128: str) -> LocalCopy:
         """Return the copy of a blob, downloaded at the first use on this machine.
@@ -122,7 +126,7 @@ class LocalCopies:
             StoreError: it cannot be read.
             StoreFullError: no space for the copy.
         """
-        path = self.directory / f"{xxh3_128}.arrow"
+        path = self._path(f"{xxh3_128}.arrow")
         while True:
             copy = self._whole(path, size)
             if copy is not None:
@@ -137,7 +141,7 @@ class LocalCopies:
         they have mapped.
         """
         try:
-            os.unlink(self.directory / f"{xxh3_128}.arrow")
+            os.unlink(self._path(f"{xxh3_128}.arrow"))
         except FileNotFoundError:
             return False
         return True
@@ -145,7 +149,7 @@ class LocalCopies:
     def _whole(self, path: Path, size: int) -> LocalCopy | None:
         """Return the existing copy, locked against removal; None without one."""
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = open_plain(path)
         except FileNotFoundError:
             return None
         copy = LocalCopy(path, descriptor)
@@ -166,17 +170,24 @@ class LocalCopies:
         again.
         """
         part = path.with_suffix(".part")
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            if not _remove_unused(part):
+                # Its writer holds an exclusive lock. A shared lock succeeds once the writer has
+                # finished or died.
+                with (
+                    contextlib.suppress(FileNotFoundError),
+                    open(open_plain(part), "rb") as file,
+                ):
+                    lock(file, shared=True)
+                    time.sleep(0 if path.exists() else _WAIT_SECONDS)
+            return None
         copy = LocalCopy(path, descriptor)
         with contextlib.ExitStack() as stack:
             stack.callback(copy.close)
-            if not try_lock(descriptor):
-                # Its writer holds an exclusive lock. A shared lock succeeds once the writer has
-                # finished or died.
-                lock(descriptor, shared=True)
-                time.sleep(0 if path.exists() else _WAIT_SECONDS)
-                return None
-            if not _is_named(descriptor, part):
+            if not (try_lock(descriptor) and is_named(descriptor, part)):
+                # Another process took it for abandoned.
                 return None
             if path.exists():
                 # Its writer finished between our check for the copy and our lock: this file is new
@@ -201,7 +212,7 @@ class LocalCopies:
             self.num_downloads += 1
             # It may be free in between, so its name is checked again.
             lock(descriptor, shared=True)
-            if not _is_named(descriptor, path):
+            if not is_named(descriptor, path):
                 return None
             stack.pop_all()
             return copy
@@ -240,11 +251,12 @@ class LocalCopies:
 
     def _make_room(self, part: int, path: Path, size: int) -> None:
         """Remove unused copies until this one fits, and reserve its bytes by extending its file."""
-        with open(self.directory / ".lock", "ab") as file:
+        with open(open_lock(self._path(".lock")), "rb") as file:
             lock(file)
             files = []
-            for entry in os.scandir(self.directory):
-                if entry.name != path.name and entry.name.endswith((".arrow", ".part")):
+            for entry in os.scandir(path.parent):
+                is_ours = entry.name.endswith((".arrow", ".part"))
+                if is_ours and entry.name != path.name and entry.is_file(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):
                         status = entry.stat()
                         files.append((status.st_mtime_ns, entry.path, status.st_size))
@@ -268,20 +280,12 @@ class LocalCopies:
         return f"LocalCopies({self.store.url!r}, {str(self.directory)!r}, {self.max_bytes:,} bytes)"
 
 
-def _is_named(descriptor: int, path: Path) -> bool:
-    """Return true if an open file is the one at that path."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _remove_unused(path: str) -> bool:
+def _remove_unused(path: str | Path) -> bool:
     """Remove a file unless a process holds its lock; return true if it is gone."""
     try:
-        with open(path, "r+b") as file:
+        with open(open_plain(path, NO_LINK), "rb") as file:
             # If the name belongs to another file now, that is a newer copy, which is in use.
-            if not (try_lock(file) and _is_named(file.fileno(), Path(path))):
+            if not (try_lock(file) and is_named(file.fileno(), path)):
                 return False
             os.unlink(path)
     except FileNotFoundError:

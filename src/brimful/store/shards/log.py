@@ -58,7 +58,7 @@ class StreamLog:
         """
         name = f"{self.store.url}/{_HEADER}"
         try:
-            data = self.store.get(_HEADER)
+            data = self._written(_HEADER)[0]
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotAPackStoreError(
                 f"{self.store.url} is not a pack store: it has no {_HEADER} (`brimful pack` and "
@@ -76,7 +76,7 @@ class StreamLog:
 
     def is_begun(self) -> bool:
         """Return true once a header claims the directory for packs."""
-        return self.store.size(_HEADER) is not None
+        return bool(self.store.size(_HEADER))
 
     def begin(self, identity: dict[str, Any], notes: dict[str, Any]) -> None:
         """Claim the directory for packs of this identity, or check that it already has this
@@ -148,7 +148,7 @@ class StreamLog:
         for first in range(0, num_known, _READ_AT_ONCE):
             seqs = range(first, min(first + _READ_AT_ONCE, num_known))
             try:
-                data = self.store.get_many([_key(seq) for seq in seqs])
+                data = self._written(*map(_key, seqs))
             except FileNotFoundError:
                 # A listing may be ahead of what can be read: only readable records count.
                 return shards, self.next_records(shards)
@@ -171,23 +171,41 @@ class StreamLog:
         """
         while True:
             try:
-                data = self.store.get(_key(len(shards)))
+                data = self._written(_key(len(shards)))[0]
             except FileNotFoundError:
                 return None
             end = append_records(shards, [self._parsed(len(shards), data)])
             if end is not None:
                 return end
 
-    def record_of(self, seq: int) -> ShardRecord:
-        """Return one shard record.
+    def awaited(self, shards: list[ShardRecord]) -> str:
+        """Name the record that follows ``shards``, and a writer that was killed when it began it,
+        for messages.
+        """
+        key = _key(len(shards))
+        killed = " (empty: its writer was killed)" if self.store.size(key) == 0 else ""
+        return f"{key}{killed}"
+
+    def record_of(self, seq: int) -> ShardRecord | None:
+        """Return one shard record; None without one.
 
         Raises:
             CorruptFileError: it is damaged, or the end record.
         """
-        record, name = self._parsed(seq, self.store.get(_key(seq)))
+        try:
+            record, name = self._parsed(seq, self._written(_key(seq))[0])
+        except FileNotFoundError:
+            return None
         if isinstance(record, EndRecord):
             raise CorruptFileError(f"{name} is not a record of a shard")
         return record
+
+    def _written(self, *keys: str) -> list[bytes]:
+        """Return the bytes of files; one that a writer claimed before it was killed is absent."""
+        data = self.store.get_many(keys)
+        if not all(data):
+            raise FileNotFoundError
+        return data
 
     def _parsed(self, seq: int, data: bytes) -> tuple[ShardRecord | EndRecord, str]:
         name = f"{self.store.url}/{_key(seq)}"

@@ -132,6 +132,8 @@ class Producers:
             data = self._store.get(key)
         except FileNotFoundError:
             return None
+        if not data:  # claimed by a producer that was killed
+            return None
         try:
             values = json.loads(data)
             return Registration(number, values["producer"], values["settings"])
