@@ -154,7 +154,7 @@ def cached(path: Path) -> Path:
         logging.getLogger("brimful").warning(
             "%s cannot be written by this user: what can be read of the cache is used, and nothing "
             "is kept",
-            folder,
+            path.parent,
         )
     own = Path(_own_folders[0], *path.absolute().parts[1:])
     own.parent.mkdir(parents=True, exist_ok=True)

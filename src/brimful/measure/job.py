@@ -8,7 +8,7 @@ from typing import Any
 from brimful.base.arguments import as_settings, understands
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir as default_cache_dir
-from brimful.base.locks import locked
+from brimful.base.locks import cached, locked
 from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
@@ -123,7 +123,7 @@ def measure_and_keep(
         ]
     )
     folder = default_cache_dir(settings.cache_dir) / "lengths" / key[:16]
-    target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
+    target = Path(path) if path is not None else cached(folder / f"{source.fingerprint}.arrow")
     # A table in the cache is named by the fingerprint of its source: it differs only if it is
     # damaged, and is remade.
     is_kept = path is not None and settings.on_mismatch == "error"

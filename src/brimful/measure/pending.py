@@ -18,6 +18,7 @@ from brimful.base.atomic_file import atomic_file
 from brimful.base.blobs import LocalBlobStore
 from brimful.base.execute import LOCAL, Execution, Resources, run_tasks
 from brimful.base.execute.workers import start_server
+from brimful.base.locks import cached
 from brimful.base.tables import open_table
 from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
@@ -153,9 +154,11 @@ def task_for(
     encoded_path = (
         None if encoded_dir is None else str(Path(encoded_dir) / f"{encoded_key}-{name}.arrow")
     )
-    return BlockTask(
-        start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded_path, block.num_bytes
+    # Records of comparisons are next to the lengths.
+    part_path, *_ = (
+        cached(parts / name[:2] / f"{name}{kind}") for kind in (".arrow", ".compared", ".processor")
     )
+    return BlockTask(start, block.stop, str(part_path), encoded_path, block.num_bytes)
 
 
 def measure_share(
@@ -175,11 +178,14 @@ def measure_share(
     Raises:
         UnfinishedSharesError: others are not done.
     """
-    execution = resources.execution
-    run_pending(
-        context, execution.share(tasks), replace(resources, execution=LOCAL), stage="measure share"
-    )
-    shares = LocalBlobStore(folder)
+    execution, shares = resources.execution, LocalBlobStore(folder)
+    with shares.used():
+        run_pending(
+            context,
+            execution.share(tasks),
+            replace(resources, execution=LOCAL),
+            stage="measure share",
+        )
     shares.put_if_absent(f"{execution.num_tasks}/{execution.task_index}", b"")
     assert execution.num_tasks is not None
     missing = missing_shares(folder, execution.num_tasks)

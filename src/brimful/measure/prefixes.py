@@ -28,6 +28,7 @@ from brimful.base.fingerprint import (
     fingerprint_bytes,
     fingerprint_of,
 )
+from brimful.base.locks import cached
 from brimful.base.ragged import offsets_of, starts_of
 from brimful.base.tables import Ragged, open_table, write_table
 from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, Lengths, Offsets, TokenIds
@@ -222,7 +223,7 @@ def shared_prefixes(
         name = fingerprint_of(
             [*origin, *(None if array is None else fingerprint_array(array) for array in arrays)]
         )
-        path = str(folder / name[:2] / f"{name}.arrow")
+        path = str(cached(folder / name[:2] / f"{name}.arrow"))
         windows.append(_Window(sample_ids, group_ids, of_media, path))
     _run(
         _WindowContext(source, encoder, stored, context.least_shared),

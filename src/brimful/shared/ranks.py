@@ -17,7 +17,7 @@ import numpy as np
 from brimful.base.atomic_file import atomic_file
 from brimful.base.checks import check_type, is_number, setting_number
 from brimful.base.fingerprint import canonical_json, differing_keys, fingerprint_of, short
-from brimful.base.locks import cache_dir, exclusive
+from brimful.base.locks import cache_dir, cached, exclusive
 from brimful.base.optional import optional
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.base.wording import setting
@@ -164,7 +164,7 @@ def kept_fingerprint(source: Source, cache: AnyPath | None = None) -> Fingerprin
         ]
         # Taken before the bytes are read; the reader refuses a file that changes in the meantime.
         stamps += [[os.path.abspath(path), repr(Stamp.of(path))] for path in files or [title]]
-    path = (
+    path = cached(
         cache_dir(cache)
         / "fingerprints"
         / fingerprint_of([members, source.unit, source.row_settings, stamps])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of
-from brimful.base.locks import exclusive
+from brimful.base.locks import cached, exclusive
 from brimful.base.progress import Progress
 from brimful.base.tables import Ragged, write_table
 from brimful.base.typing import Fingerprint, Int32Array, Int64Array, IntArrayLike
@@ -184,8 +184,11 @@ class SourcePlans:
         )
         settings = replace(self.settings, epoch=epoch)
         name = fingerprint_of([identity, epoch])
-        files = (f"plans/{name}.arrow", f"plans/{name}.domains.arrow")
-        path, groups_path = (self.directory / file for file in files)
+        path, groups_path = (
+            cached(self.directory / "plans" / f"{name}{end}")
+            for end in (".arrow", ".domains.arrow")
+        )
+        files = [str(file).removeprefix(f"{self.directory}/") for file in (path, groups_path)]
         with exclusive(path), progress.stage("plan", total=1, unit="plan"):
             plan = _kept(path, settings)
             if plan is None:

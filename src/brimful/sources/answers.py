@@ -25,7 +25,7 @@ import numpy as np
 
 from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import fingerprint_of
-from brimful.base.locks import cache_dir, exclusive
+from brimful.base.locks import cache_dir, cached, exclusive
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import Fingerprint, Int32Array, Offsets
@@ -201,14 +201,14 @@ def _kept_counts(rows: Rows, row_format: RowFormat, cache: Path | None) -> Int32
         if len(block) <= _FEW_ROWS and (block.num_bytes or 0) <= _FEW_BYTES:
             counts[block.start : block.stop] = _counted(rows, block, row_format)
             continue
-        path = folder / f"{block.fingerprint}.arrow"
+        path = cached(folder / f"{block.fingerprint}.arrow")
         kept = _load(path, len(block))
         if kept is None:
             missing.append((block, path))
         else:
             counts[block.start : block.stop] = kept
     if missing:
-        with exclusive(folder / rows.fingerprint):
+        with exclusive(cached(folder / rows.fingerprint)):
             for block, path in missing:
                 # Another process may have counted it while this one waited for the lock.
                 kept = _load(path, len(block))

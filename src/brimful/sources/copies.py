@@ -10,7 +10,6 @@ continues. One process of many makes a copy.
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,10 +17,10 @@ from typing import IO, Any
 
 import xxhash
 
-from brimful.base.atomic_file import atomic_file
+from brimful.base.atomic_file import atomic_file, full_device_explained, locked_sibling
 from brimful.base.blobs.remote import filesystem_of, is_remote, telling
 from brimful.base.fingerprint import fingerprint_of
-from brimful.base.locks import cache_dir, exclusive
+from brimful.base.locks import cache_dir, cached, exclusive
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.json_rows import array_elements
 from brimful.sources.lines import JsonArray, JsonLines
@@ -95,23 +94,30 @@ def kept_copy(
         cache: directory of the cache; None for the default.
         write: function that writes the copy into an open file.
     """
-    folder = (cache or cache_dir()) / folder_name
     prefix = f"{fingerprint_of(origin)[:16]}-"
-    target = folder / f"{prefix}{fingerprint_of(version)[:16]}.jsonl"
+    name = f"{prefix}{fingerprint_of(version)[:16]}.jsonl"
+    target = cached((cache or cache_dir()) / folder_name / name)
+    folder = target.parent
     if target.exists():
         return target
     with exclusive(folder / f"{prefix}lock"):
         # Under the lock no other process writes here: temporary files are left over from killed
         # processes.
         for temporary in folder.glob(f".{prefix}*.tmp"):
-            temporary.unlink(missing_ok=True)
+            _remove(temporary)
         if not target.exists():
             with atomic_file(target) as file:
                 write(file)
             for path in folder.glob(f"{prefix}*.jsonl"):
                 if path != target:
-                    path.unlink(missing_ok=True)
+                    _remove(path)
     return target
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, unless it belongs to another user."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _identity(path: str) -> tuple[str, Any]:
@@ -180,23 +186,21 @@ def _json_lines(rows: Iterable[Any], title: str) -> Iterator[bytes]:
 def _spool(pieces: Iterable[bytes], cache: Path | None) -> str:
     """Write the pieces to a file named by its content; return its path."""
     folder = (cache or cache_dir()) / "spooled"
-    folder.mkdir(parents=True, exist_ok=True)
+    spool = cached(folder / "spool")
+    spool.parent.mkdir(parents=True, exist_ok=True)
     hasher = xxhash.xxh3_128()
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+    temporary, file = locked_sibling(spool)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with full_device_explained(spool), file:
             for piece in pieces:
                 hasher.update(piece)
                 file.write(piece)
-        target = folder / f"{hasher.hexdigest()}.jsonl"
+        target = cached(folder / f"{hasher.hexdigest()}.jsonl")
         # An earlier copy keeps its times: its index was built with them.
-        if target.exists():
-            os.unlink(temporary)
-        else:
+        if not target.exists():
             os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
     return str(target)
 
 

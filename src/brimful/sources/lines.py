@@ -14,7 +14,7 @@ from typing import Any
 import xxhash
 
 from brimful.base.fingerprint import fingerprint_of
-from brimful.base.locks import cache_dir
+from brimful.base.locks import cache_dir, cached
 from brimful.base.typing import Fingerprint
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.json_rows import row_of_line, rows_of_lines
@@ -61,7 +61,7 @@ class Lines(Rows):
             folder = (cache or cache_dir()) / "indexes"
             is_copy = original not in (None, self._path)
             self._index = open_line_index(
-                self._path, folder / f"{name}.lines.arrow", is_copy=is_copy
+                self._path, cached(folder / f"{name}.lines.arrow"), is_copy=is_copy
             )
         if self._index.stamp != self._stamp:
             raise changed(self.title)

@@ -18,6 +18,7 @@ from brimful.base.blobs import BlobStore, LocalBlobStore, open_blob_store
 from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir as default_cache_dir
+from brimful.base.locks import cached
 from brimful.base.typing import AnyPath
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
@@ -82,10 +83,8 @@ class JobHome:
         if isinstance(store, LocalBlobStore):
             self.directory, self._is_remote = store.directory, False
         else:
-            self.directory, self._is_remote = (
-                default_cache_dir(cache_dir) / "jobs" / fingerprint_of(store.url),
-                True,
-            )
+            folder = default_cache_dir(cache_dir) / "jobs" / fingerprint_of(store.url)
+            self.directory, self._is_remote = cached(folder / "plan.arrow").parent, True
         self.local = LocalBlobStore(self.directory)
 
     def path(self, name: str) -> Path:

@@ -102,8 +102,9 @@ class LocalCopies:
         self._promised = PromisedBlobs(store)
         self._is_warned = False
         with full_device_explained(self.directory):
-            self._path(".lock").parent.mkdir(parents=True, exist_ok=True)
-            with open(open_lock(self._path(".lock")), "rb") as file:
+            self._lock = self._path("new").with_name(".lock")
+            self._lock.parent.mkdir(parents=True, exist_ok=True)
+            with open(open_lock(self._lock), "rb") as file:
                 if not lock(file, shared=True):
                     raise SettingsError(
                         f"{setting('cache_dir', str(self.directory))}: this file system has no "
@@ -251,7 +252,7 @@ class LocalCopies:
 
     def _make_room(self, part: int, path: Path, size: int) -> None:
         """Remove unused copies until this one fits, and reserve its bytes by extending its file."""
-        with open(open_lock(self._path(".lock")), "rb") as file:
+        with open(open_lock(self._lock), "rb") as file:
             lock(file)
             files = []
             for entry in os.scandir(path.parent):
