@@ -22,6 +22,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from brimful.base.blobs import interface
+from brimful.base.blobs import interface, remote
 from brimful.base.locks import lock, try_lock
 from tests.contract import CONTRACT
 
@@ -423,3 +424,21 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("kills")
         for number, test in [*kills, (sum(number for number, _ in kills), "in all")]:
             terminalreporter.write_line(f"{number:7,} {test}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _memory_is_an_object_store() -> Iterator[None]:
+    """``memory://`` of fsspec, which is refused because it ends with its process, creates names as object stores do."""
+    import fsspec
+
+    memory, one_at_a_time = type(fsspec.filesystem("memory")), threading.Lock()
+    pipe_file = memory.pipe_file
+
+    def locked_pipe_file(self: Any, *args: Any, **options: Any) -> Any:
+        with one_at_a_time:
+            return pipe_file(self, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "pipe_file", locked_pipe_file)
+        patch.setitem(remote.CONDITIONAL, "memory", "a lock of this process")
+        yield

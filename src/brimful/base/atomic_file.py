@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from brimful.base.checks import local_path
 from brimful.base.locks import lock, try_lock
 from brimful.base.wording import counted
-from brimful.errors import StoreFullError
+from brimful.errors import CorruptFileError, StoreFullError
 
 _FULL_DEVICE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -28,9 +29,11 @@ def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
     it again is cheaper than flushing it.
 
     Raises:
+        SettingsError: the path is a URL.
+        CorruptFileError: a directory has this name.
         StoreFullError: no space left.
     """
-    target = Path(path)
+    target = Path(local_path(path))
     tmp = None
     try:
         with full_device_explained(target):
@@ -110,7 +113,8 @@ def sync_directory(folder: Path) -> None:
 def full_device_explained(
     target: Path, num_bytes: Callable[[], int | None] = lambda: None
 ) -> Iterator[None]:
-    """Turn the errors of a full disk or quota into ``StoreFullError``; all others stay as they are.
+    """Turn the errors of a full disk or quota into ``StoreFullError``, and the error of a directory
+    that has the name of a file into ``CorruptFileError``; all others stay as they are.
 
     Args:
         target: name of the content, for the message.
@@ -118,6 +122,10 @@ def full_device_explained(
     """
     try:
         yield
+    except IsADirectoryError as error:
+        raise CorruptFileError(
+            f"{error.filename2 or error.filename} is a directory where a file should be: remove it"
+        ) from error
     except OSError as error:
         # An explained error names the file itself.
         if isinstance(error, StoreFullError) or error.errno not in _FULL_DEVICE_ERRORS:

@@ -214,6 +214,23 @@ def path_of(argument: str, value: Any, expected_type: str = "a path") -> str:
     return str(path)
 
 
+def local_path(value: Any) -> str:
+    """Return the path of a file to write as text.
+
+    Raises:
+        SettingsError: it is a URL: only packs, streams and exports are written there.
+
+    >>> local_path("s3://bucket/plan.arrow")
+    Traceback (most recent call last):
+        ...
+    brimful.errors.SettingsError: path="s3://bucket/plan.arrow" is a URL: name a local file
+    """
+    path = path_of("path", value)
+    if "://" in path:
+        raise SettingsError(f"{setting('path', path)} is a URL: name a local file")
+    return path
+
+
 def index_of(noun: str, value: Any) -> int:
     """Return an index as Python's integer; NumPy's and torch's are taken too.
 

@@ -25,6 +25,7 @@ installed.
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -32,8 +33,9 @@ from typing import Any, TypeVar
 import numpy as np
 import xxhash
 
-from brimful.base.checks import path_of
+from brimful.base.checks import local_path
 from brimful.base.fingerprint import fingerprint_bytes
+from brimful.base.plain_files import open_plain
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import AnyArray, AnyPath, Fingerprint, Offsets
 from brimful.errors import CorruptFileError, SourceNotFoundError
@@ -266,13 +268,15 @@ def open_table(path: AnyPath) -> Table:
     """Map a table into memory and check its description.
 
     Raises:
+        SettingsError: the path is a URL.
         SourceNotFoundError: no such file.
         CorruptFileError: the file is truncated or damaged, or brimful did not write it.
     """
     import pyarrow as pa
 
-    name = path_of("path", path)
+    name = local_path(path)
     try:
+        os.close(open_plain(name))  # a pipe would be waited for
         reader = pa.ipc.open_file(pa.memory_map(name))
         metadata = reader.schema.metadata or {}
         if _DESCRIPTION_KEY not in metadata:

@@ -6,6 +6,7 @@ from typing import Any, get_args
 import click
 
 from brimful.base.blobs import open_blob_store
+from brimful.base.checks import local_path
 from brimful.base.wording import counted
 from brimful.cli.artefacts import PLAN, kind_of, lengths_as_dict, mismatch, numbers_from_npy
 from brimful.cli.option_values import open_job, output_directory, plan_settings
@@ -96,6 +97,8 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
     Only new rows are measured: results are cached by content and by everything that changes a
     length.
     """
+    if output is not None:
+        local_path(output)
     job = open_job(source, options)
     table = job.measure(
         budgets=("tokens", *options["budgets"]),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from brimful.base.arguments import settings_from
+from brimful.base.blobs.remote import is_remote, protocol_to_write
 from brimful.base.execute import Execution
 from brimful.base.progress import Progress, make_progress
 from brimful.base.wording import counted, first_few
@@ -57,6 +58,8 @@ def output_directory(path: str | None, why: str) -> str:
         SettingsError: it is missing, or holds other files, with which packs would be mixed.
     """
     directory = required(path, "-o", why)
+    if is_remote(directory):
+        protocol_to_write(directory)
     names = set(os.listdir(directory)) if os.path.isdir(directory) else set()
     other_names = sorted(name for name in names - _BEFORE_PACKS if not name.startswith("."))
     if other_names and names.isdisjoint(("stream.json", ".brimful")):

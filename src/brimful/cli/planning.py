@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from brimful.base.checks import local_path
 from brimful.cli.artefacts import (
     LENGTHS,
     PLAN,
@@ -80,7 +81,7 @@ def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **opt
     """
     # Refuse everything that can be refused before measuring data, which may take hours.
     run = _what_if_run(options, output)
-    if output is not None and os.path.exists(output) and kind_of(output) != PLAN:
+    if output is not None and os.path.exists(local_path(output)) and kind_of(output) != PLAN:
         raise SettingsError(f"-o {output} exists and is not a plan: name another file")
     settings = plan_settings(options)
     table, sources = _table(lengths, options, settings)

@@ -11,6 +11,7 @@ import click
 
 from brimful.base.atomic_file import atomic_file
 from brimful.base.blobs import open_blob_store
+from brimful.base.checks import local_path
 from brimful.base.fingerprint import short
 from brimful.base.typing import AnyIntArray
 from brimful.cli.artefacts import (
@@ -80,7 +81,7 @@ def report(
     """
     run = make_run(options)
     if output is not None:
-        if not output.lower().endswith((".html", ".htm")):
+        if not local_path(output).lower().endswith((".html", ".htm")):
             raise SettingsError(f"-o {output} must end in .html: a report is one HTML page")
         # Only a page is replaced by a page; it is recognized by its id.
         if os.path.isfile(output) and f'id="{DATA_ID}"'.encode() not in Path(output).read_bytes():

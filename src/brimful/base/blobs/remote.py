@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -93,7 +92,6 @@ CONDITIONAL = {
     "abfs": "If-None-Match of Azure (adlfs)",
     "abfss": "If-None-Match of Azure (adlfs)",
     "az": "If-None-Match of Azure (adlfs)",
-    "memory": "a lock of this process",
 }
 """Protocols whose file system creates a name for one of two writers, and how. fsspec's default
 checks first and then writes, so two concurrent writers both succeed.
@@ -105,7 +103,26 @@ _PART_BYTES = 8 << 20
 _THREADS = 16
 """Small blobs that are read at once."""
 
-_memory_lock = threading.Lock()
+
+def protocol_to_write(url: str) -> str:
+    """Return the protocol of a URL that packs can be written to.
+
+    Raises:
+        StoreError: its file system lets two writers create the same name, or ends with the process.
+
+    >>> protocol_to_write("ftp://host/packs")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    brimful.errors.StoreError: ftp://host/packs: ftp:// is read only here: two writers could create the same name ...
+    """
+    protocol = url.partition("://")[0]
+    if protocol not in CONDITIONAL:
+        raise StoreError(
+            f"{url}: {protocol}:// is read only here: two writers could create the same name on it, "
+            "and packs could be lost. Write to a local directory or to one of "
+            f"{', '.join(CONDITIONAL)}"
+        )
+    return protocol
 
 
 class FsspecBlobStore(BlobStore):
@@ -162,6 +179,7 @@ class FsspecBlobStore(BlobStore):
 
     @contextlib.contextmanager
     def used(self, *job_folders: str) -> Iterator[None]:
+        self._check()  # before the work, not when its first name is created
         try:
             yield
         finally:
@@ -173,9 +191,7 @@ class FsspecBlobStore(BlobStore):
         self.retries.call(f"write {key}", lambda: self._fs.pipe_file(self._path(key), body))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        # Not when the store is opened: reading must not require write permission.
-        if not self._probed:
-            self._probe()
+        self._check()
         return self._create(key, bytes(data))
 
     def _create(self, key: str, data: bytes) -> bool:
@@ -188,8 +204,7 @@ class FsspecBlobStore(BlobStore):
 
         def create() -> bool:
             try:
-                with _memory_lock if self.url.startswith("memory://") else contextlib.nullcontext():
-                    self._fs.pipe_file(self._path(key), data, mode="create")
+                self._fs.pipe_file(self._path(key), data, mode="create")
             except Exception as error:
                 # Servers may also report an existing name by errors of other classes.
                 content = (
@@ -211,15 +226,12 @@ class FsspecBlobStore(BlobStore):
         except FileNotFoundError:
             return None
 
-    def _probe(self) -> None:
+    def _check(self) -> None:
         """Refuse a file system on which a second creation of the same name succeeds too."""
-        protocol = self.url.partition("://")[0]
-        if protocol not in CONDITIONAL:
-            raise StoreError(
-                f"{self.url}: {protocol}:// is read only here: two writers could create the same "
-                "name on it, and packs could be lost. Write to a local directory or to one of "
-                f"{', '.join(CONDITIONAL)}"
-            )
+        # Not when the store is opened: reading must not require write permission.
+        if self._probed:
+            return
+        protocol = protocol_to_write(self.url)
         key = f"tmp/probe-{uuid.uuid4().hex}"
         is_first_created, is_second_created = self._create(key, b"1"), self._create(key, b"2")
         self.delete(key)
