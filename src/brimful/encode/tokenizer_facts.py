@@ -20,6 +20,7 @@ from brimful.base.atomic_file import atomic_file
 from brimful.base.fingerprint import canonical_json, fingerprint_bytes, fingerprint_of
 from brimful.base.locks import cache_dir
 from brimful.base.optional import fast_json_library, version_of
+from brimful.base.plain_files import read_plain
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import Fingerprint
 from brimful.encode.token_places import TokenBytes
@@ -125,7 +126,7 @@ class TokenizerFacts:
         try:
             table = open_table(folder / "facts.arrow")
             facts = dict(table.description["facts"])
-            state = (folder / "tokenizer.json").read_bytes() if facts["state"] else None
+            state = read_plain(folder / "tokenizer.json") if facts["state"] else None
             if state is not None and fingerprint_bytes(state) != facts["state"]:
                 return None
             form = facts.pop("form")

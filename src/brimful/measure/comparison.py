@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from brimful.base.atomic_file import atomic_file
+from brimful.base.plain_files import read_plain
 from brimful.base.progress import Progress
 from brimful.base.tables import Table, open_table
 from brimful.base.typing import Fingerprint, Int64Array, LossMask
@@ -134,7 +135,7 @@ def _few_of(context: BlockContext, task: BlockTask, first: int) -> Iterator[Samp
 def _is_recorded(task: BlockTask, kind: str, names: Iterable[str | None]) -> bool:
     """Return true if the record of a comparison next to a block's lengths has all names."""
     try:
-        recorded = Path(task.part_path).with_suffix(kind).read_text(encoding="utf-8").split()
+        recorded = read_plain(Path(task.part_path).with_suffix(kind)).decode().split()
     except (OSError, ValueError):
         return False
     return all(name in recorded for name in names)

@@ -19,6 +19,7 @@ from brimful.base.blobs import LocalBlobStore
 from brimful.base.execute import LOCAL, Execution, Resources, run_tasks
 from brimful.base.execute.workers import start_server
 from brimful.base.locks import cached
+from brimful.base.plain_files import read_plain
 from brimful.base.tables import open_table
 from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
@@ -78,7 +79,7 @@ def unfinished_shares(target: AnyPath) -> str | None:
     a note.
     """
     try:
-        note = json.loads(_note_of(target).read_bytes())
+        note = json.loads(read_plain(_note_of(target)))
         num_tasks, source = int(note["num_tasks"]), str(note["source"])
         missing = missing_shares(Path(note["folder"]), num_tasks)
     except (OSError, ValueError, KeyError, TypeError):

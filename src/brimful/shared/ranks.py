@@ -19,6 +19,7 @@ from brimful.base.checks import check_type, is_number, setting_number
 from brimful.base.fingerprint import canonical_json, differing_keys, fingerprint_of, short
 from brimful.base.locks import cache_dir, cached, exclusive
 from brimful.base.optional import optional
+from brimful.base.plain_files import read_plain
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
@@ -173,7 +174,7 @@ def kept_fingerprint(source: Source, cache: AnyPath | None = None) -> Fingerprin
         if not path.exists():
             with atomic_file(path) as file:
                 file.write(source.fingerprint.encode())
-        return path.read_text()
+        return read_plain(path).decode()
 
 
 def check_arguments(theirs: Arguments, own: Arguments, rank: int, their_rank: int = 0) -> None:

@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful.base.blobs import BlobStore, open_blob_store
 from brimful.base.checks import check_type, setting_number
 from brimful.base.typing import AnyPath
-from brimful.base.wording import differences, setting
+from brimful.base.wording import counted, differences, setting
 from brimful.errors import CorruptFileError, SettingsError, StateError
 from brimful.store.shards import ShardRecord, StreamLog
 
 _EXPIRED = "expired.json"
 _COMPLETED = ".completed"
+_RANK = re.compile(r"/rank-\d{6}\.json$")
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -98,19 +99,32 @@ class Acks:
             CorruptFileError: the acknowledgment is damaged.
         """
         key = self._key(position)
-        try:
-            values = json.loads(self._store.get(key))
-            return dict(values["ack"]), dict(values["notes"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFileError(f"{self._store.url}/{key} is damaged: {error!r}") from error
+        ack, notes = _values(self._store.get(key), f"{self._store.url}/{key}", "ack", "notes")
+        return ack, notes
 
     def positions(self) -> list[int]:
-        """Return the acknowledged positions, in order."""
-        names = (
-            key.rpartition("/")[2].removesuffix(".json")
-            for key in self._store.list(f"acks/{self.group}")
-        )
-        return sorted(int(name) for name in names if name.isdecimal())
+        """Return the acknowledged positions, in order; files with other names are none."""
+        keys = self._store.list(f"acks/{self.group}")
+        names = (key.rpartition("/")[2].removesuffix(".json") for key in keys)
+        positions = sorted(int(name) for name in names if name.isdecimal())
+        return [position for position in positions if self._key(position) in keys]
+
+    def check_in_log(self, position: int, shards: Sequence[ShardRecord]) -> None:
+        """Refuse an acknowledged position that the log does not reach.
+
+        Raises:
+            StateError: names it.
+        """
+        ack, num_packs = self.read(position)[0], shards[-1].cum_packs if shards else 0
+        lanes = ack.get("lanes", 1)
+        # By lanes, places of a step stay empty; otherwise only in the last one.
+        most = num_packs * (lanes if ack.get("assign") == "lane" else 1) + lanes - 1
+        if position > most or ack["frontier"] > len(shards):
+            raise StateError(
+                f"{self._store.url}/{self._key(position)} is ahead of the log, which has "
+                f"{counted(num_packs, 'pack')} in {counted(len(shards), 'shard')}: nothing is "
+                "removed. Restore the log, or delete this acknowledgment"
+            )
 
     def write_rank(self, dp_rank: int, position: Mapping[str, Any]) -> None:
         """Write the position of one rank for inspection; replaces its earlier position."""
@@ -119,10 +133,17 @@ class Acks:
         )
 
     def ranks(self) -> dict[int, dict[str, Any]]:
-        """Return the position that each rank acknowledged last, for ranks that acknowledge."""
-        keys = [key for key in self._store.list(f"acks/{self.group}") if "/rank-" in key]
+        """Return the position that each rank acknowledged last, for ranks that acknowledge.
+
+        Raises:
+            CorruptFileError: a position is damaged.
+        """
+        keys = [key for key in self._store.list(f"acks/{self.group}") if _RANK.search(key)]
+        names = ("packs_delivered", "skipped")
         return {
-            int(key[-11:-5]): json.loads(text)
+            int(key[-11:-5]): dict(
+                zip(names, _values(text, f"{self._store.url}/{key}", *names), strict=True)
+            )
             for key, text in zip(keys, self._store.get_many(keys), strict=True)
         }
 
@@ -133,9 +154,22 @@ class Acks:
 def expired_below(store: BlobStore) -> int:
     """Return the number of the first shard that was not removed."""
     try:
-        return int(json.loads(store.get(_EXPIRED))["below"])
+        return int(_values(store.get(_EXPIRED), f"{store.url}/{_EXPIRED}", "below")[0])
     except FileNotFoundError:
         return 0
+
+
+def _values(text: bytes, place: str, *names: str) -> list[Any]:
+    """Return values of a small document.
+
+    Raises:
+        CorruptFileError: it is damaged, or is another document.
+    """
+    try:
+        values = json.loads(text)
+        return [values[name] for name in names]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFileError(f"{place} is damaged: {error!r}") from error
 
 
 def remove_acknowledged(directory: AnyPath, groups: list[str], *, keep: int = 2) -> int:
@@ -155,6 +189,7 @@ def remove_acknowledged(directory: AnyPath, groups: list[str], *, keep: int = 2)
 
     Raises:
         SettingsError: no group is named, so it is unknown which shards are needed.
+        StateError: a group has acknowledged more than the log has.
     """
     store, shards, first_needed = _first_needed(
         directory, groups, setting_number("keep", keep, minimum=1)
@@ -213,6 +248,8 @@ def _first_needed(
     for group in groups:
         acks = Acks(store, group)
         positions = acks.positions()[-keep:]
+        if positions:
+            acks.check_in_log(positions[-1], shards)
         first_needed = min(
             first_needed, acks.read(positions[0])[0]["frontier"] if len(positions) == keep else 0
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from brimful.base.attachment import attachment_store
-from brimful.base.blobs import BlobStore, open_blob_store
+from brimful.base.blobs import BlobStore, PromisedBlobs, open_blob_store
 from brimful.base.checks import path_of
 from brimful.base.typing import AnyPath
 from brimful.base.wording import counted, setting
@@ -197,6 +197,29 @@ class FollowedPacks:
 
         self.log.wait_until(is_known, awaited or f"step {step:,}")
         return is_known() or self._order.num_steps(is_full=is_full) > step
+
+    def check_reached(self, step: int, lanes: int) -> None:
+        """Refuse a position that the log does not reach; records that a mount shows late are
+        awaited.
+
+        Args:
+            step: number of steps before the position.
+            lanes: packs of one step there.
+
+        Raises:
+            StateError: the log ends before it.
+        """
+        order = StreamOrder(Assignment(self.settings.assign), self.log.shards, lanes)
+        promised = PromisedBlobs(self._store)
+        while (known := order.num_steps(is_full=False)) < step:
+            is_ended = self.log.end is not None
+            if is_ended or not promised.size(f"log/{len(self.log.shards):012d}.json"):
+                raise StateError(
+                    f"{self.directory}: the state is after step {step:,}, and the log ends with "
+                    f"step {known:,}: it is shorter than when the state was saved. Restore its "
+                    "later records, or start without the state"
+                )
+            self.log.look()
 
     def places(self, position: int) -> range:
         """Return the positions of this rank's packs in the micro-batch that begins at a position of

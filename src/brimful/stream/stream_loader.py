@@ -71,7 +71,7 @@ class FollowedOrder(Order):
 
         Raises:
             StateError: the state belongs to another stream or order, or to a part of a step where
-                these ranks cannot continue.
+                these ranks cannot continue; or the log has become shorter.
         """
         packs = self._packs
         by_packs = packs.settings.assign is Assignment.PACK
@@ -95,6 +95,7 @@ class FollowedOrder(Order):
                 f"micro-batches of {packs.settings.packs_per_micro_batch} × {self.dp_world_size} "
                 "ranks do not meet it: save at the end of a step"
             )
+        packs.check_reached(step + bool(places), lanes)
         self.epoch, self._position = epoch, position
 
     def __repr__(self) -> str:

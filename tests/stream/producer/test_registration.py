@@ -88,7 +88,7 @@ def test_closing(store):
     assert store.get("producers/000000-closed.json") == b'{"packs": 3}'
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"producer": "a"}'])
+@pytest.mark.parametrize("data", [b" ", b"{}", b"[]", b'{"producer": "a"}'])
 def test_a_damaged_registration_is_named(store, data):
     store.put_atomic("producers/000000.json", data)
     with pytest.raises(CorruptFileError, match=r"producers/000000.json is damaged"):

@@ -26,6 +26,13 @@ _LATE_PAUSES: tuple[float, ...] = (0.1, 0.4, 1.5, 4.0, 8.0, 16.0)
 """Seconds between checks for a blob that is promised and absent: half a minute in all."""
 
 
+WRITE_AGAIN = (
+    "write it again (delete it, and run the same pack or write command; a producer writes no shard "
+    "twice, so restore a shard of a stream from a copy)"
+)
+"""The way out for a damaged shard, in messages."""
+
+
 def at_once(function: Callable[[T], object], values: Iterable[T]) -> None:
     """Call a function with each value, in a thread of its own; raise the first error once all have
     returned.

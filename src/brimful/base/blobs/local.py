@@ -325,15 +325,15 @@ def _exclusive_claim(tmp: Path, target: Path) -> bool:
     holder is of a killed writer, and the next one takes it over.
     """
     try:
-        claim = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        claim, is_new = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), True
     except FileExistsError:
         try:
-            if not _stays_empty(target):
-                return False
-            claim = open_plain(target, NO_LINK)
+            claim, is_new = open_plain(target, NO_LINK), False
         except FileNotFoundError:  # given up by its writer
             return _exclusive_claim(tmp, target)
     try:
+        if not (is_new or _stays_empty(claim, target)):
+            return not os.path.lexists(target) and _exclusive_claim(tmp, target)
         lock(claim)
         if not is_named(claim, target):
             return False
@@ -349,12 +349,12 @@ def _exclusive_claim(tmp: Path, target: Path) -> bool:
     return True
 
 
-def _stays_empty(path: Path) -> bool:
-    """Return true if a file is empty for longer than a writer takes from its claim to its bytes,
-    also on another machine, whose locks may not be seen here.
+def _stays_empty(claim: int, target: Path) -> bool:
+    """Return true if a claimed name stays empty for longer than a writer takes from its claim to its
+    bytes, also one on another machine, whose lock may not be seen here.
     """
     for seconds in _CLAIM_PAUSES:
-        if path.stat().st_size:
+        if os.fstat(claim).st_size or not is_named(claim, target):
             return False
         time.sleep(10 * seconds)
     return True

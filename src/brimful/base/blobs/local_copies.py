@@ -25,7 +25,7 @@ from pathlib import Path
 import xxhash
 
 from brimful.base.atomic_file import full_device_explained
-from brimful.base.blobs.interface import BlobStore, PromisedBlobs
+from brimful.base.blobs.interface import WRITE_AGAIN, BlobStore, PromisedBlobs
 from brimful.base.checks import setting_number
 from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.locks import cached, lock, open_lock, try_lock
@@ -231,7 +231,7 @@ class LocalCopies:
         if hasher.hexdigest() != xxh3_128:
             raise CorruptFileError(
                 f"{self.store.url}/{key} has other bytes than were committed: their hash is "
-                f"{hasher.hexdigest()} and was {xxh3_128}: write it again"
+                f"{hasher.hexdigest()} and was {xxh3_128}: {WRITE_AGAIN}"
             )
 
     def _pieces(self, key: str, size: int) -> Iterator[bytes]:
@@ -240,8 +240,8 @@ class LocalCopies:
         if present_size != size:
             state = "is missing" if present_size is None else f"has {present_size:,} bytes"
             raise CorruptFileError(
-                f"{self.store.url}/{key} {state} and was committed with {size:,} bytes: write it "
-                "again"
+                f"{self.store.url}/{key} {state} and was committed with {size:,} bytes: "
+                f"{WRITE_AGAIN}"
             )
 
         def part(start: int) -> bytes:

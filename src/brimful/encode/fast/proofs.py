@@ -14,6 +14,7 @@ from typing import Any
 from brimful.base.atomic_file import atomic_file
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.locks import cache_dir
+from brimful.base.plain_files import read_plain
 
 _FILES = (
     *(
@@ -80,7 +81,7 @@ def recall(subject: Any) -> Any:
         subject: what was compared, with versions: anything that JSON can hold.
     """
     try:
-        return json.loads(_path(subject).read_text(encoding="utf-8"))
+        return json.loads(read_plain(_path(subject)))
     except (OSError, ValueError):
         return {"reason": ""} if fingerprint_of(subject) in RELEASED_PROOFS else None
 

@@ -14,6 +14,7 @@ import numpy as np
 import xxhash
 
 from brimful.base.blobs import Blob, BlobStore, PromisedBlobs
+from brimful.base.blobs.interface import WRITE_AGAIN
 from brimful.base.fingerprint import short_digest
 from brimful.base.typing import Fingerprint, Int64Array
 from brimful.errors import CorruptFileError
@@ -242,7 +243,7 @@ class MediaCheck:
         except FileNotFoundError as error:
             raise CorruptFileError(
                 f"{store.url}/{key} is missing: its media were committed, so it was deleted since; "
-                "write it again"
+                f"{WRITE_AGAIN}"
             ) from error
         if size != record.media["bytes"] or hasher.hexdigest() != record.media["xxh3_128"]:
             raise CorruptFileError(f"{store.url}/{key} has other bytes than were committed")

@@ -104,9 +104,10 @@ def _training(training: TrainingStatus) -> list[str]:
 
 
 def _speed(training: TrainingStatus) -> str:
-    text = ""
+    is_ahead = training.step > training.steps_there_are
+    text = ", ahead of the log, so no shard is removed" if is_ahead else ""
     if training.steps_per_second is not None:
-        text = f", {_rate(training.steps_per_second)} steps/s"
+        text += f", {_rate(training.steps_per_second)} steps/s"
     if training.eta_seconds is not None:
         text += f", ETA {clock(training.eta_seconds)}"
     if training.dry_seconds is not None:

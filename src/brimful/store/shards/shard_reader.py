@@ -12,6 +12,7 @@ import numpy as np
 
 from brimful.base.attachment import attachment_store
 from brimful.base.blobs import BlobStore
+from brimful.base.blobs.interface import WRITE_AGAIN
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import to_numpy
@@ -124,7 +125,7 @@ class ShardReader:
             ) from error
         if file_size != size:
             raise CorruptFileError(
-                f"{path} has {file_size:,} bytes and was committed with {size:,}: write it again"
+                f"{path} has {file_size:,} bytes and was committed with {size:,}: {WRITE_AGAIN}"
             )
         try:
             self._reader = pa.ipc.open_file(pa.memory_map(path))
@@ -142,7 +143,7 @@ class ShardReader:
         for field in schema_of(versions[version]):
             if field not in list(self._reader.schema):
                 raise CorruptFileError(
-                    f"{path} has no column {field.name!r} of type {field.type}: write it again"
+                    f"{path} has no column {field.name!r} of type {field.type}: {WRITE_AGAIN}"
                 )
         self.has_media = versions[version] in (MEDIA_VERSION, MEDIA_TREE_VERSION)
         self._attached = attachment_store() if self.has_media else None
@@ -159,14 +160,14 @@ class ShardReader:
             )
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise CorruptFileError(
-                f"{self.path}: batch {batch_index} is damaged ({error}): write it again"
+                f"{self.path}: batch {batch_index} is damaged ({error}): {WRITE_AGAIN}"
             ) from error
         if self._digests is not None:
             committed = self._digests[8 * batch_index : 8 * (batch_index + 1)]
             if batch.digest != committed:
                 raise CorruptFileError(
-                    f"{self.path}: batch {batch_index} has other bytes than were committed: write "
-                    "the shard again"
+                    f"{self.path}: batch {batch_index} has other bytes than were committed: "
+                    f"{WRITE_AGAIN}"
                 )
         self._batches[batch_index] = batch
         return batch
@@ -182,7 +183,7 @@ class ShardReader:
         if batch is None and batch_index < self._reader.num_record_batches:
             batch = self._open_batch(batch_index)
         if batch is None or i >= len(batch.checksums):
-            raise CorruptFileError(f"{self.path} has no row {row}: write it again")
+            raise CorruptFileError(f"{self.path} has no row {row}: {WRITE_AGAIN}")
         ids = batch.ids[batch.id_offsets[i] : batch.id_offsets[i + 1]]
         bits = batch.bits[batch.mask_offsets[i] : batch.mask_offsets[i + 1]]
         begin, end = batch.segment_offsets[i], batch.segment_offsets[i + 1]
@@ -197,7 +198,7 @@ class ShardReader:
         columns = (ids, bits, lengths, sample_ids, starts, *branches, *attached)
         if row_checksum(*columns) != batch.checksums[i]:
             raise CorruptFileError(
-                f"{self.path}: row {row} has other bytes than were written: write the shard again"
+                f"{self.path}: row {row} has other bytes than were written: {WRITE_AGAIN}"
             )
         cu_seqlens = batch.cu_seqlens[begin : end + 1]
         # Positional options: keyword arguments take as long as unpacking the bits.

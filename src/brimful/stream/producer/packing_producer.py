@@ -5,6 +5,8 @@ once.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,6 +15,7 @@ from brimful.base.arguments import CAPACITY_NAMES, as_settings, settings_from, u
 from brimful.base.attachment import attachment_jobs
 from brimful.base.blobs import BlobGroup, crash_points, open_blob_store
 from brimful.base.checks import path_of
+from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import AnyPath
 from brimful.base.wording import counted, first_few, setting
 from brimful.encode.choose import EncoderSettings, encoder_for
@@ -135,6 +138,10 @@ class PackingProducer:
             source, rows, media=takes_media, cache_dir=self._settings.cache_dir
         )
         check_apart(source, self.directory)
+        # Two machines may have other files under one name, and two producers may read other columns.
+        is_local = isinstance(source, (str, os.PathLike)) and os.path.exists(source)
+        place = [socket.gethostname(), os.path.realpath(source), repr(rows)] if is_local else None
+        self._source = place and fingerprint_of(place)
         self.name = self._settings.producer
         self._notes = dict(notes or {})
         self._writer_id = new_producer_id()
@@ -329,7 +336,7 @@ class PackingProducer:
         self._intake = Intake(self._encoder, self._settings, self._feed.title)
         self._num_lanes = claim_stream(self._log, self._encoder, self._settings, self._notes)
         self._registration = self._producers.register(
-            self.name, {"mode": mode, **self._settings.registered}
+            self.name, {"mode": mode, **self._settings.registered}, self._source
         )
         return True
 

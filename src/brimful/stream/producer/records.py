@@ -151,7 +151,8 @@ class SeenRecords:
             return window, states, end
         raise CorruptFileError(
             f"{store.url}: {carried_file} is missing: what producer {self._name} has taken and not "
-            "packed is lost; begin the stream again"
+            "packed is lost; begin the stream again, or restore the later records if the log is "
+            "shorter than it was"
         )
 
 

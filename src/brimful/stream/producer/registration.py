@@ -4,7 +4,7 @@ The producers of one stream have a name each, a number for their sample ids, and
 
 ::
 
-    producers/000000.json           name and settings of producer 0; its sample ids begin at 0
+    producers/000000.json           name, settings and source of producer 0; its sample ids begin at 0
     producers/000000-closed.json    it is closed: once all are, the stream ends
 """
 
@@ -22,6 +22,7 @@ from typing import Any
 from brimful.base.blobs import BlobStore
 from brimful.base.blobs.remote import is_remote
 from brimful.base.checks import choice_of
+from brimful.base.typing import Fingerprint
 from brimful.base.wording import differences, setting
 from brimful.encode.choose import EncoderSettings, Mode
 from brimful.encode.encoder import Encoder
@@ -55,11 +56,13 @@ class Registration:
         number: from 0, in the order of registration.
         name: of the producer.
         settings: of its packing.
+        source: fingerprint of its machine, its files and how it reads them; None for other rows.
     """
 
     number: int
     name: str
     settings: dict[str, Any]
+    source: Fingerprint | None = None
 
     @property
     def first_sample_id(self) -> int:
@@ -86,12 +89,15 @@ class Producers:
         """Return the producer of that name, if it is registered."""
         return next((producer for producer in self.all() if producer.name == name), None)
 
-    def register(self, name: str, settings: dict[str, Any]) -> Registration:
+    def register(
+        self, name: str, settings: dict[str, Any], source: Fingerprint | None = None
+    ) -> Registration:
         """Return the registration of a producer; register it if it is new.
 
         Raises:
             SettingsError: not a name that a file can have.
-            StoreMismatchError: it is registered with other settings; names the differences.
+            StoreMismatchError: it is registered with other settings, named by the differences; or
+                another producer with these settings reads its source.
         """
         if not _NAME.fullmatch(name):
             raise SettingsError(
@@ -110,10 +116,22 @@ class Producers:
                         f"or choose another {setting('producer')} for another source"
                     )
                 return same
+            for other in registrations:
+                if not source or other.source != source:
+                    continue
+                twice = (
+                    f"{self._store.url}: producer {other.name} reads this source too, and each sample "
+                    "that both take comes twice"
+                )
+                if other.settings == settings and not self.is_closed(other):
+                    raise StoreMismatchError(
+                        f"{twice}. Go on as {setting('producer', other.name)}, or name another source"
+                    )
+                logging.getLogger("brimful").warning(twice)
             # Of two concurrent producers one gets this number, and the other looks again.
             self._store.put_if_absent(
                 f"producers/{len(registrations):06d}.json",
-                json.dumps({"producer": name, "settings": settings}).encode(),
+                json.dumps({"producer": name, "settings": settings, "source": source}).encode(),
             )
 
     def close(self, producer: Registration, counts: dict[str, Any]) -> None:
@@ -136,7 +154,9 @@ class Producers:
             return None
         try:
             values = json.loads(data)
-            return Registration(number, values["producer"], values["settings"])
+            return Registration(
+                number, values["producer"], values["settings"], values.get("source")
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(f"{self._store.url}/{key} is damaged: {error!r}") from error
 
