@@ -1,12 +1,13 @@
 """Producers of one stream: a number and settings by name."""
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from brimful import open_packs
-from brimful.base.blobs import LocalBlobStore, open_blob_store
+from brimful.base.blobs import LocalBlobStore, local, open_blob_store
 from brimful.encode.choose import EncoderSettings, Mode
 from brimful.errors import (
     BadSampleError,
@@ -27,6 +28,7 @@ from brimful.stream.producer.registration import (
     mode_of_arrivals,
 )
 from brimful.stream.producer.settings import ProducerSettings
+from brimful.testing.toys import toy_chat_encoder
 from tests.stream.producer.streams import producer
 
 
@@ -86,6 +88,67 @@ def test_closing(store):
     producers.close(one, {"packs": 3})
     assert [producers.is_closed(one), producers.is_closed(other)] == [True, False]
     assert store.get("producers/000000-closed.json") == b'{"packs": 3}'
+
+
+def test_a_claim_of_a_killed_producer_is_no_registration(store, monkeypatch):
+    """On a file system without hard links: without it the stream could never have another producer."""
+    monkeypatch.setattr(local, "_CLAIM_PAUSES", (0.0,))
+    store.put_atomic("producers/000000.json", b"")
+    assert Producers(store).all() == []
+    assert Producers(store).register("a", {}).number == 0
+
+
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("same_source", [False, True])
+@pytest.mark.parametrize("same_settings", [False, True])
+@pytest.mark.parametrize("same_name", [False, True])
+def test_two_names_are_for_two_sources(store, monkeypatch, same_name, same_settings, same_source, closes):
+    """Without it both take everything, and each sample is trained twice with nothing said."""
+    said: list[str] = []
+    monkeypatch.setattr(logging.getLogger("brimful"), "warning", said.append)
+    producers = Producers(store)
+    one = producers.register("a", {"capacity": 8}, "rows")
+    if closes:
+        producers.close(one, {})
+    name, settings = "a" if same_name else "b", {"capacity": 8 if same_settings else 9}
+
+    def register():
+        return producers.register(name, settings, "rows" if same_source else None)
+
+    if same_name:
+        if same_settings:
+            assert register() == one
+        else:
+            with pytest.raises(StoreMismatchError, match="was begun differently"):
+                register()
+    elif same_source and same_settings and not closes:
+        with pytest.raises(
+            StoreMismatchError, match=r'producer a reads this source too.* Go on as producer="a", or name'
+        ):
+            register()
+        assert producers.all() == [one]
+    else:
+        # It may be meant: after a refused row with other policies, or a folder that was filled again.
+        assert register().number == 1
+        assert [text.startswith(f"{store.url}: producer a reads this source too") for text in said] == [
+            True
+        ] * same_source
+
+
+def test_producers_of_one_file_know_it_by_any_path(tmp_path):
+    """Without it a link, or a relative path, would be another source."""
+    (tmp_path / "rows.jsonl").write_text('{"text": "abc"}\n' * 3)
+    (tmp_path / "link").symlink_to(tmp_path)
+    options = {"capacity": 8, "packs_per_shard": 1}
+    PackingProducer(tmp_path / "rows.jsonl", toy_chat_encoder(), tmp_path / "out", **options).step()
+    with pytest.raises(StoreMismatchError, match="producer producer reads this source too"):
+        PackingProducer(
+            tmp_path / "link" / "rows.jsonl", toy_chat_encoder(), tmp_path / "out", producer="b", **options
+        ).step()
+    for rows in ([{"text": "abc"}], iter([{"text": "abc"}])):  # nothing says that rows in memory are the same
+        PackingProducer(
+            rows, toy_chat_encoder(), tmp_path / "out", producer=f"c{type(rows).__name__}", **options
+        ).step()
 
 
 @pytest.mark.parametrize("data", [b" ", b"{}", b"[]", b'{"producer": "a"}'])
