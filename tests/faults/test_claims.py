@@ -44,7 +44,9 @@ def _die_at_claim(occurrence, work, directory):
                 os.kill(os.getpid(), signal.SIGKILL)
         real(source, target)
 
-    os.link, os.replace = _without_links, replace
+    patch = pytest.MonkeyPatch()  # never undone: the process ends
+    patch.setattr(os, "link", _without_links)
+    patch.setattr(os, "replace", replace)
     work(directory)
 
 

@@ -12,6 +12,7 @@ import pytest
 from brimful.base.blobs import LocalBlobStore, local, open_blob_store
 from brimful.base.blobs.local import _exclusive_claim
 from brimful.base.locks import exclusive, lock
+from brimful.base.plain_files import read_plain
 from brimful.errors import StoreFullError
 from brimful.testing.contracts import BlobStoreContract
 from tests.base.blobs.tools import files, full_disk
@@ -126,7 +127,7 @@ def test_an_absence_that_a_mount_keeps_is_looked_at_again(tmp_path, monkeypatch)
     store = LocalBlobStore(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", keeping(os.stat))
-        patched.setattr(local, "read_plain", keeping(local.read_plain))
+        patched.setattr(local, "read_plain", keeping(read_plain))
         patched.setattr(os, "open", open_of_mount)
         for key in ("log/0", "log/1"):
             assert store.size(key) is None

@@ -139,7 +139,7 @@ def test_producers_of_one_file_know_it_by_any_path(tmp_path):
     """Without it a link, or a relative path, would be another source."""
     (tmp_path / "rows.jsonl").write_text('{"text": "abc"}\n' * 3)
     (tmp_path / "link").symlink_to(tmp_path)
-    options = {"capacity": 8, "packs_per_shard": 1}
+    options: Any = {"capacity": 8, "packs_per_shard": 1}
     PackingProducer(tmp_path / "rows.jsonl", toy_chat_encoder(), tmp_path / "out", **options).step()
     with pytest.raises(StoreMismatchError, match="producer producer reads this source too"):
         PackingProducer(

@@ -141,7 +141,7 @@ class PackingProducer:
         # Two machines may have other files under one name, and two producers may read other columns.
         is_local = isinstance(source, (str, os.PathLike)) and os.path.exists(source)
         place = [socket.gethostname(), os.path.realpath(source), repr(rows)] if is_local else None
-        self._source = place and fingerprint_of(place)
+        self._source = fingerprint_of(place) if place else None
         self.name = self._settings.producer
         self._notes = dict(notes or {})
         self._writer_id = new_producer_id()
