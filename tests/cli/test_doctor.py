@@ -92,7 +92,15 @@ def named(name):
     return "--batch", f"{__name__}:{name}"
 
 
-@pytest.mark.parametrize("name", ["batch", "batches", "loader", "endless", "collate", "pair", "with_divisor"])
+def test_what_nothing_shows_has_a_code_of_its_own():
+    """A row that may be one sample or several."""
+    code, out, _ = outcome("doctor", *named("pair"))
+    assert code == 3
+    assert out.splitlines()[-1].startswith("NOT SHOWN: how samples are kept apart is unknown: compare them with --batch")
+    assert "--samples" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["batch", "batches", "loader", "endless", "collate", "with_divisor"])
 def test_batches_of_any_kind_are_read(name):
     lines = shown("doctor", *named(name), "--batches", 2)
     assert lines[-1].startswith("NOTHING FOUND"), lines

@@ -27,7 +27,7 @@ def test_what_is_wrong_comes_first():
 @pytest.mark.parametrize(
     ("evidence", "words"),
     [
-        (Evidence.UNKNOWN, "unknown"),
+        (Evidence.UNKNOWN, "NOT SHOWN: how samples are kept apart is unknown"),
         (Evidence.KNOWN, "configuration alone"),
         (Evidence.SEEN, "not shown"),
         (Evidence.SHOWN, "shown to be apart"),
@@ -36,6 +36,8 @@ def test_what_is_wrong_comes_first():
 def test_nothing_found_says_how_far_it_looked(evidence, words):
     report = DoctorReport("run", (Line("isolation", "by positions", evidence),))
     assert words in report.verdict
+    assert ("NOTHING FOUND" in report.verdict) is (evidence is not Evidence.UNKNOWN)
+    assert report.verdict.endswith("; unknown: positions (probe), targets (--batch), divisor of the loss (tell_loss of the probe)")
     assert "right" not in str(report)
 
 

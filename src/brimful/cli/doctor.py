@@ -16,7 +16,7 @@ from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.program import show
 from brimful.doctor.config.examine import judge, read_run
 from brimful.doctor.config.run_settings import RunSettings
-from brimful.doctor.report import DoctorReport
+from brimful.doctor.report import DoctorReport, Evidence
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
 
 _KEYWORDS = {"samples", "tokenizer", "num_items", "config"}
@@ -65,7 +65,7 @@ def doctor(
     CONFIG is a file (YAML, JSON, TOML, shell, Python, notebook) or, after --, a command line. Each
     line is known (by configuration and version), seen (in a batch), shown (by a probe in the job)
     or unknown; nothing is ever called right. Exit code 0 if nothing was found, 1 if something is
-    wrong or suspect, 2 if it could not be read.
+    wrong or suspect, 2 if it could not be read, 3 if it is unknown how samples are kept apart.
 
       brimful doctor train.yaml
 
@@ -95,7 +95,9 @@ def doctor(
         with atomic_file(Path(output)) as file:
             file.write(render_page(report).encode())
     show(report.as_dict(), str(report).splitlines, as_json)
-    return 0 if report.ok else 1
+    if not report.ok:
+        return 1
+    return 3 if report.isolation is Evidence.UNKNOWN else 0
 
 
 def _run(config: tuple[str, ...], options: Mapping[str, Any]) -> tuple[RunSettings, str]:

@@ -27,6 +27,9 @@ TOPICS = {
 }
 """Topics in the order of the report, with their titles."""
 
+_NEXT = {"positions": "probe", "targets": "--batch", "divisor": "tell_loss of the probe"}
+"""Topics that a headline names if they are unknown, with what looks at them."""
+
 _WIDTH = 110
 """Characters of the longest line of the table."""
 
@@ -150,7 +153,7 @@ class DoctorReport:
 
     @property
     def ok(self) -> bool:
-        """True if nothing was found. What no depth has remarks at may still be wrong."""
+        """True if nothing was found. What no depth has looked at may still be wrong."""
         return not self.findings
 
     @property
@@ -164,18 +167,25 @@ class DoctorReport:
 
     @property
     def verdict(self) -> str:
-        """One line: what is wrong, or what was remarks at."""
+        """One line: what is wrong; else how far was looked, and what is unknown."""
         if self.findings:
             worst = self.findings[0].judgment
             titles = [TOPICS[item.topic] for item in self.findings if item.judgment is worst]
             return f"{worst.value.upper()}: {', '.join(dict.fromkeys(titles))}"
+        topics = {line.topic for line in self.lines if line.evidence is not Evidence.UNKNOWN}
+        unknown = [f"{TOPICS[topic]} ({way})" for topic, way in _NEXT.items() if topic not in topics]
         remarks = {
-            Evidence.UNKNOWN: "how samples are kept apart is unknown",
+            Evidence.UNKNOWN: (
+                "how samples are kept apart is unknown: compare them with --batch MODULE:LOADER "
+                "--samples MODULE:SAMPLES"
+            ),
             Evidence.KNOWN: "known from the configuration alone, seen in no batch",
             Evidence.SEEN: "seen in the batch; that the model obeys it was not shown",
             Evidence.SHOWN: "samples were shown to be apart",
         }
-        return f"NOTHING FOUND: {remarks[self.isolation]}"
+        head = "NOT SHOWN" if self.isolation is Evidence.UNKNOWN else "NOTHING FOUND"
+        text = f"{head}: {remarks[self.isolation]}"
+        return f"{text}; unknown: {', '.join(unknown)}" if unknown else text
 
     def with_others(self, *others: "DoctorReport") -> "DoctorReport":
         """Return one report of several depths: the strongest evidence of each topic, all
@@ -269,10 +279,10 @@ class DoctorReport:
         """Return the table: a line for each topic, then each finding with its change.
 
         >>> line = Line("packing", "on, rows of 4,096", Evidence.KNOWN)
-        >>> print(DoctorReport("TRL 1.16", (line,)))
+        >>> print(str(DoctorReport("TRL 1.16", (line,))).partition(" is unknown")[0])
         TRL 1.16
         packing             known    on, rows of 4,096
-        NOTHING FOUND: how samples are kept apart is unknown
+        NOT SHOWN: how samples are kept apart
         """
         return "\n".join([self.subject, *self._table(), *self.notes, self.verdict])
 

@@ -19,7 +19,11 @@ def report(*counts):
         StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=0.5, divisor=40),
         StepCount([10], [2], total=20.0, extra=0.5, loss=2.4),
         StepCount([10], [2], total=20.0, loss=0.693, due_loss=0.6931, is_told=True),
-        StepCount([10, 30], [2, 3], total=20.0, loss=2.0, divisor=10, is_told=True),
+        StepCount([10, 30], [2, 3], total=20.0, loss=0.8, divisor=25, is_told=True),
+        StepCount([10, 10], [2, 3], total=20.0, loss=1.0, is_told=True),
+        StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=2.0, divisor=10, is_told=True),
+        StepCount([10], [2], total=20.0, loss=2.31),
+        StepCount([10], [2], total=20.0, loss=2.31, is_told=True),
         StepCount([10], [2]),
         StepCount(),
     ],
@@ -36,6 +40,26 @@ def test_right_steps(count):
         (StepCount([10], [2], num_items=8), "divisor", Judgment.WRONG, "num_items_in_batch is 8, and the step has 10"),
         (StepCount([1000], [2], num_items=998), "divisor", Judgment.SUSPECT, "is 998, and the step has 1,000"),
         (StepCount([10, 30], [2, 3], total=20.0, loss=2.0), "divisor", Judgment.SUSPECT, "10 to 30 targets"),
+        (
+            StepCount([10, 30], [2, 3], total=20.0, loss=2.0, is_told=True),
+            "divisor",
+            Judgment.SUSPECT,
+            "10 to 30 targets",
+        ),
+        (
+            StepCount([10, 30], [2, 3], total=20.0, loss=1.0, is_told=True),
+            "divisor",
+            Judgment.SUSPECT,
+            "10 to 30 targets",
+        ),
+        (StepCount([10], [2], sizes=[16], total=20.0, loss=1.25), "divisor", Judgment.WRONG, "it is divided by 16"),
+        (StepCount([10], [2], sizes=[16, 12, 4], total=20.0, loss=5.0), "divisor", Judgment.SUSPECT, "divided by 4"),
+        (
+            StepCount([10], [2], total=20.0, moved=(19.9, 10), loss=1.99),
+            "wrong_targets",
+            Judgment.WRONG,
+            "labels that stand one place off",
+        ),
         (StepCount([10], [2], loss=4.2, due_loss=0.69, is_told=True), "padding_as_samples", Judgment.WRONG, "is 4.2"),
         (StepCount([10], [2], repeats=1), "computed_twice", Judgment.SUSPECT, "1 forward of a step"),
     ],
@@ -53,6 +77,31 @@ def test_divisors_of_ranks(num_items, is_right):
     """Own targets; of all ranks; or of all, where pairs of ranks have the same rows."""
     counts = [StepCount([10], [2], num_items=num_items) for _ in range(4)]
     assert report(*counts).ok is is_right
+
+
+def test_a_loss_that_more_is_added_to_is_not_compared():
+    """Label smoothing and a z-loss make it larger by no number that a batch has."""
+    (line,) = [line for line in report(StepCount([10], [2], total=20.0, loss=2.31)).lines if line.topic == "divisor"]
+    assert (line.evidence.value, "what else is in it was not looked at" in line.text) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_right"),
+    [
+        ([StepCount([96], [2], loss=2.0), StepCount([11], [2], loss=2.0)], False),
+        ([StepCount([96], [2], num_items=96), StepCount([11], [2], num_items=11)], False),
+        ([StepCount([96], [2], num_items=107), StepCount([11], [2], num_items=107)], True),
+        ([StepCount([96], [2], loss=2.0), StepCount([96], [3], loss=1.0)], True),
+        ([StepCount([96], [2], loss=2.0), StepCount()], True),
+        ([StepCount([96], [2], loss=2.0, is_part=True), StepCount([11], [2], loss=2.0, is_part=True)], True),
+    ],
+)
+def test_means_of_ranks(counts, is_right):
+    """DDP averages over ranks, whatever each has divided by."""
+    found = report(*counts)
+    assert found.ok is is_right, str(found)
+    if not is_right:
+        assert "ranks have 11 to 96 of them" in found.findings[0].detail
 
 
 def test_ranks_that_differ_are_told_apart():

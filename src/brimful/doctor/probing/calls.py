@@ -52,6 +52,7 @@ class ModuleCall:
 
     Attributes:
         arguments: by name; the tokens as ``input_ids`` if their name is an unusual one.
+        kept: columns of tokens that get logits: all, unless the trainer keeps some only.
     """
 
     def __init__(
@@ -68,6 +69,10 @@ class ModuleCall:
             self._keys[name]: value for name, value in arguments.items()
         }
         self.layers: Mapping[str, torch.nn.Module] = layers_of(self.module)
+        keep = self.arguments.get(_LOGITS_TO_KEEP)
+        self.kept: Any = slice(-keep, None) if isinstance(keep, int) else slice(None)
+        if isinstance(keep, torch.Tensor):
+            self.kept = keep.cpu()
         self.stage = self.stages = self.part = 0
         self.parts = 1
 
@@ -81,7 +86,7 @@ class ModuleCall:
             for name, value in (loader_batch or {}).items()
             if role_of(name) not in {None, Role.IDS, *roles}
         }
-        return _with_whole_labels({**self.arguments, **words})
+        return _with_whole_labels({**self.arguments, **words}, self.kept)
 
     def accepts(self, name: str) -> bool:
         return name in self._names and name not in self.arguments
@@ -109,7 +114,7 @@ def _argument_names(module: Any) -> list[str]:
     return names if names or inner is None else _argument_names(inner)
 
 
-def _with_whole_labels(batch: dict[str, Any]) -> dict[str, Any]:
+def _with_whole_labels(batch: dict[str, Any], kept: Any) -> dict[str, Any]:
     """Return a batch with a label for each token, where a trainer keeps some of the logits only.
 
     ::
@@ -118,13 +123,12 @@ def _with_whole_labels(batch: dict[str, Any]) -> dict[str, Any]:
         logits_to_keep  0 1 0 0 1 1       kept     - c f: each but the first is predicted by one of
                                                    the kept logits, the last of which predicts nothing
     """
-    keep, ids, labels = (batch.get(name) for name in (_LOGITS_TO_KEEP, "input_ids", "labels"))
-    if keep is None or not isinstance(ids, torch.Tensor) or not isinstance(labels, torch.Tensor):
+    ids, labels = batch.get("input_ids"), batch.get("labels")
+    if not isinstance(ids, torch.Tensor) or not isinstance(labels, torch.Tensor):
         return batch
     if ids.ndim != 2 or labels.shape == ids.shape or labels.shape[:1] != ids.shape[:1]:
         return batch
-    columns = torch.arange(ids.shape[-1], device=ids.device)
-    places = columns[slice(-keep, None) if isinstance(keep, int) else keep]
+    places = torch.arange(ids.shape[-1])[kept]
     if labels.shape[-1] != len(places):
         return batch
     whole = torch.full_like(ids, IGNORE_INDEX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -344,6 +345,24 @@ def merged(reports: Mapping[int, DoctorReport]) -> DoctorReport:
     return replace(report.with_others(), subject=report.subject)
 
 
+def combined(report: DoctorReport, *others: DoctorReport) -> DoctorReport:
+    """Return one report of a probe, of the batch that it ran and of the step.
+
+    A fault that was shown is not told as seen as well. A mask that may hide samples hides none
+    where these were shown to be apart.
+    """
+    subject, report = report.subject, report.with_others(*others)
+    shown = {(item.topic, item.problem) for item in report.findings if item.evidence is Known.SHOWN}
+    if report.isolation is Known.SHOWN and "isolation" not in dict(shown):
+        shown.add(("isolation", "mask_hides_packs"))
+    findings = (
+        item
+        for item in report.findings
+        if item.evidence is Known.SHOWN or (item.topic, item.problem) not in shown
+    )
+    return replace(report, subject=subject, findings=tuple(findings))
+
+
 def report_of_all(talk: RankTalk, report: DoctorReport) -> DoctorReport:
     """Ask all ranks for their reports and merge them."""
     answers = talk.ask("report", report.as_dict())
@@ -356,15 +375,16 @@ def report_of_all(talk: RankTalk, report: DoctorReport) -> DoctorReport:
 
 
 def tell(report: DoctorReport, *, is_first: bool, raises: bool) -> None:
-    """Log a report on the first rank; raise it on all ranks if it has findings and the caller wants
-    that.
+    """Log findings on the first rank, and print a report without any; raise it on all ranks if it
+    has findings and the caller wants that.
 
     Raises:
         BrimfulError: the report.
     """
-    if is_first:
-        level = logging.INFO if report.ok else logging.WARNING
-        logging.getLogger("brimful").log(level, "%s", report)
+    if is_first and report.ok:
+        print(report, file=sys.stderr, flush=True)
+    elif is_first:
+        logging.getLogger("brimful").warning("%s", report)
     if raises and not report.ok:
         raise BrimfulError(str(report))
 

@@ -17,7 +17,7 @@ __all__ = ["LightningProbe"]
 class LightningProbe(pl.Callback):  # type: ignore[misc]  # lightning is not typed here
     """Callback that probes the first batch of training, with what the loader knows about it.
 
-    The report is logged on rank 0, and stays in ``report``. A loss that ``training_step`` computes
+    Rank 0 logs findings, or prints that there are none. The report stays in ``report``. A loss that ``training_step`` computes
     itself is not compared: its divisor is the module's own.
 
     Args:
@@ -46,6 +46,10 @@ class LightningProbe(pl.Callback):  # type: ignore[misc]  # lightning is not typ
     ) -> None:
         if self._probe is not None:
             self._probe.tell_batch(batch)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self._probe is not None:
+            self._probe.__exit__(type(exception), exception, None)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if self._probe is not None:

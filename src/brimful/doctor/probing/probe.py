@@ -10,33 +10,52 @@ segment.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from brimful.base.checks import check_type, is_number
 from brimful.base.wording import setting
+from brimful.doctor.batch.checks.boundaries import check_agreement
+from brimful.doctor.batch.checks.case import BatchCase
 from brimful.doctor.batch.diagnose import diagnose
 from brimful.doctor.batch.view import BatchView, read_batch
+from brimful.doctor.batch.words import Role, role_of
 from brimful.doctor.probing.calls import ModuleCall
 from brimful.doctor.probing.exchange import choose_trial
-from brimful.doctor.probing.findings import RankReport, not_shown, report_of_all, tell
+from brimful.doctor.probing.findings import (
+    RankReport,
+    combined,
+    merged,
+    not_shown,
+    report_of_all,
+    tell,
+)
 from brimful.doctor.probing.forwards import Forwards, ProbeStopped, setup_of
 from brimful.doctor.probing.ranks import RankTalk, rank_names
 from brimful.doctor.probing.recorder import STACKS
 from brimful.doctor.probing.step import StepCount, step_report
-from brimful.doctor.report import DoctorReport, Evidence, Line
-from brimful.errors import RankFailedError, SettingsError
+from brimful.doctor.report import DoctorReport, Line
+from brimful.errors import BrimfulError, RankFailedError, SettingsError
 from brimful.verify.modes import first_sentence
 
 __all__ = ["Probe", "probe"]
 
 _MAX_FORWARDS = 1024
 """Forwards of one step that are counted: a loop without an optimizer of torch ends there."""
+
+_TOPICS_OF_BATCH = ("targets", "tokens")
+"""Topics of which a batch alone tells a line."""
+
+_PLACES = (Role.BOUNDARIES, Role.NUMBERS, Role.LENGTHS, Role.POSITIONS)
+"""Words of a loader that must tell the same samples as the ones that a model gets."""
 
 
 def probe(
@@ -68,7 +87,8 @@ def probe(
     Args:
         model: the outermost module, with its wrappers (DDP, FSDP, PEFT, compiled); the module that
             is called with tokens may lie in it.
-        on_fault: ``warn`` logs the report, ``raise`` ends the run with it on all ranks.
+        on_fault: ``warn`` logs findings, ``raise`` ends the run with them on all ranks. A report
+            without any is printed to standard error, on the first rank.
         group: ranks that take part; all ranks of the job if None.
         tokens: name of the argument that holds the tokens, if it is none of ``input_ids``,
             ``tokens``, ``input``, ….
@@ -108,6 +128,9 @@ class Probe:
         complete: true once the first step was counted.
     """
 
+    _is_busy = False
+    """A probe runs forwards: they are the first ones of no other probe either."""
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -129,7 +152,10 @@ class Probe:
         self._count = StepCount()
         self._module: torch.nn.Module | None = None
         self._handles: list[Any] = []
-        self._is_busy = False
+        self._step: Any = None
+        self._seen = DoctorReport("", ())
+        self._first: tuple[Any, ...] = ()
+        self._told = 0
         self._reason = "no module of the model was called in training mode"
 
     def __repr__(self) -> str:
@@ -149,21 +175,32 @@ class Probe:
             return self
         self._talk = RankTalk.of_group(self._group, self._timeout)
         hook: Any = self._before
+        late_hook: Any = self._after
         # Once compiled into a model, a hook would never be called.
         if "torch._dynamo" in sys.modules:
-            hook = torch.compiler.disable(hook)
+            hook, late_hook = torch.compiler.disable(hook), torch.compiler.disable(late_hook)
         # First of all hooks: FSDP gathers weights in its own, and must do so for each forward.
-        self._handles = [
-            module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
-            for module in _outer_modules(self._model)
-        ]
-        self._handles.append(register_optimizer_step_post_hook(self._on_step))
+        for module in _outer_modules(self._model):
+            self._handles += [
+                module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True),
+                module.register_forward_hook(late_hook),
+            ]
+        # A run that failed may leave this hook: it keeps no model in memory.
+        method = weakref.WeakMethod(self._on_step)
+
+        def on_step(optimizer: Any, *_: Any) -> None:
+            if (call := method()) is not None:
+                call(optimizer)
+
+        self._step = register_optimizer_step_post_hook(on_step)
         return self
 
     def detach(self) -> None:
         """Remove the hooks, and complete the report without a step of the optimizer."""
         if self._handles and not self.complete:
             self._finish()
+        if self._step is not None:
+            self._step.remove()
 
     def watch(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a loader, and remember the one in use.
@@ -203,7 +240,7 @@ class Probe:
 
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Act at the first forward in training mode whose arguments can be read."""
-        if self._is_busy or self.complete or not self._is_training(module):
+        if Probe._is_busy or self.complete or not self._is_training(module):
             return
         if self._module not in (None, module):
             return
@@ -212,15 +249,25 @@ class Probe:
             batch = call.batch(self._loaded)
             view = read_batch(batch)
         except Exception as error:  # arguments may be of any form
-            self._reason = first_sentence(error)
+            self._reason = f"{first_sentence(error)}: tokens= names the argument that has them"
             return
         if self._module is None:
             self._module = module
+            config = setup_of(call.module, view).config
+            self._first = view, call.kept, config, batch.get("num_items_in_batch")
             self._act(call, batch, view)
         if torch.is_grad_enabled():
             self._count.add(view, batch.get("num_items_in_batch"))
         if len(self._count.targets) >= _MAX_FORWARDS:
             self._finish()
+
+    def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """Take the losses of the first forward: the loss of the run has its dropout and noise."""
+        if module is not self._module or not self._first or Probe._is_busy:
+            return
+        first, self._first = self._first, ()
+        with torch.no_grad(), contextlib.suppress(Exception):  # an output of unusual form
+            self._count.add_outcome(output, *first)
 
     def _is_training(self, module: torch.nn.Module) -> bool:
         """Return true if the loop trains: ``from_pretrained`` returns a model in evaluation mode, and
@@ -231,8 +278,9 @@ class Probe:
     def _act(self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView) -> None:
         assert self._talk is not None
         is_first = self._talk.is_first
-        self._is_busy = True
+        Probe._is_busy = True
         try:
+            self._seen = _seen_in(batch, self._loaded, self._tokenizer)
             self._examine(call, batch, view)
         except RankFailedError:
             raise
@@ -241,8 +289,15 @@ class Probe:
         except Exception as error:  # the report may not end a run, whatever is wrong with it
             self._stop(f"{type(error).__name__}: {first_sentence(error)}")
         finally:
-            self._is_busy = False
-        tell(self.report, is_first=is_first, raises=self._raises)
+            Probe._is_busy = False
+        self._tell(is_first)
+
+    def _tell(self, is_first: bool) -> None:
+        """Tell new findings at once, and that there are none at the end."""
+        number = len(self.report.findings)
+        if number > self._told or (self.complete and not number):
+            self._told = number
+            tell(self.report, is_first=is_first, raises=self._raises)
 
     def _examine(self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView) -> None:
         """Run the forwards on all ranks, and merge their reports.
@@ -259,21 +314,15 @@ class Probe:
             forwards = Forwards(call, self._talk, trial, batch, view, ids)
         except Exception as error:  # a batch of unusual form
             reason = f"{type(error).__name__}: {first_sentence(error)}"
-        shares_rows = self._agree(reason, has_parts)
+        self._count.is_part = shares_rows = self._agree(reason, has_parts)
         assert setup is not None
         assert forwards is not None
         evidence = forwards.run(shares_rows=shares_rows)
-        num_items = batch.get("num_items_in_batch")
-        self._count.add_outcome(evidence.outcome, setup.config, num_items)
         report = RankReport(evidence, call, setup.config).report()
-        if report.isolation is not Evidence.SHOWN:
-            # Without neighbors to move: a batch that lost its boundaries looks like one sample.
-            findings = diagnose(batch, tokenizer=self._tokenizer).findings
-            report = replace(report, findings=(*report.findings, *findings))
-        self.report = report_of_all(self._talk, report)
+        self.report = combined(report_of_all(self._talk, report), self._seen)
 
     def _agree(self, reason: str, has_parts: bool = False) -> bool:
-        """Ask all ranks whether each can take part.
+        """Ask all ranks whether each can take part, and what each has seen.
 
         Args:
             reason: why this rank cannot; empty if it can.
@@ -286,25 +335,37 @@ class Probe:
             ProbeStopped: one cannot; names it.
         """
         assert self._talk is not None
-        answers = self._talk.ask("ready", [reason, has_parts])
+        answers = self._talk.ask("ready", [reason, has_parts, self._seen.as_dict()])
+        self._seen = merged(
+            {rank: DoctorReport.from_dict(seen) for rank, (*_, seen) in answers.values.items()}
+        )
         if answers.missing:
             names = rank_names(answers.missing)
             raise ProbeStopped(f"no answer from {names} in {self._timeout:g} seconds")
-        for rank, (text, _) in answers.values.items():
+        for rank, (text, *_) in answers.values.items():
             if text:
                 prefix = "" if self._talk.is_alone else f"{rank_names([rank])}: "
                 raise ProbeStopped(f"{prefix}{text}")
-        return any(part for _, part in answers.values.values())
+        return any(part for _, part, _ in answers.values.values())
 
     def _stop(self, reason: str) -> None:
-        self.report = not_shown(reason)
+        self.report = combined(not_shown(reason), self._seen)
         self._talk = None  # ranks may have different reports now, so they ask each other no more
         if not self.complete:
             self._finish()
 
-    def _on_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Complete the report after the first step of an optimizer, which may run the forward."""
-        if not self.complete and not self._is_busy:
+    def _on_step(self, optimizer: Any) -> None:
+        """Complete the report after the first step of the model's optimizer, which may run the
+        forward.
+        """
+        if self.complete or Probe._is_busy:
+            return
+        own = set(self._model.parameters())
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        # Copies of weights in a higher precision are parameters of no model.
+        if not own or any(
+            weight in own or not isinstance(weight, torch.nn.Parameter) for weight in weights
+        ):
             self._finish()
 
     def _finish(self) -> None:
@@ -313,26 +374,52 @@ class Probe:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        # Torch may be on its way through these hooks: only the last one can go now.
+        if next(reversed(self._step.hooks_dict_ref()), None) == self._step.id:
+            self._step.remove()
+        is_first = self._talk is None or self._talk.is_first
         if self._module is None and self._talk is not None:
             # Other ranks may wait to begin.
             try:
                 self._agree(self._reason)
             except ProbeStopped as stop:
                 self._stop(str(stop))
+                self._tell(is_first)
         talk, self._talk = self._talk, None
         if talk is None:
             return
         answers = talk.ask("step", self._count.as_dict())
-        number = len(self.report.findings)
         try:
             step = step_report(answers.values)
         except Exception as error:  # the report may not end a run, whatever is wrong with it
             problem = f"the step could not be counted: {first_sentence(error)}"
             self.report = replace(self.report, notes=(*self.report.notes, problem))
-            return
-        self.report = replace(self.report.with_others(step), subject=self.report.subject)
-        if len(self.report.findings) > number:
-            tell(self.report, is_first=talk.is_first, raises=self._raises)
+        else:
+            self.report = combined(self.report, step)
+        self._tell(is_first)
+
+
+def _seen_in(batch: Mapping[str, Any], loaded: Mapping[str, Any], tokenizer: Any) -> DoctorReport:
+    """Return what is seen in the batch of a call, and in the loader's.
+
+    Where both have the same tokens, they must tell the same samples.
+    """
+    report = diagnose(batch, tokenizer=tokenizer)
+    findings = list(report.findings)
+    try:
+        if np.array_equal(read_batch(loaded).ids, read_batch(batch).ids):
+            words = {
+                name: value
+                for name, value in loaded.items()
+                if role_of(name) in _PLACES and value is not batch.get(name)
+            }
+            findings += check_agreement(BatchCase(read_batch({**batch, "loader": words})))
+        else:
+            findings += diagnose(loaded, tokenizer=tokenizer).findings
+    except BrimfulError:  # nothing was told of the loader, or its batch has a form of its own
+        pass
+    lines = tuple(line for line in report.lines if line.topic in _TOPICS_OF_BATCH)
+    return replace(report, lines=lines, findings=tuple(findings), notes=())
 
 
 def _outer_modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:

@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from brimful.base.wording import counted
 from brimful.doctor.batch.view import BatchView, Labeling
 from brimful.doctor.batch.words import Role
 from brimful.doctor.probing.findings import ROUTER_LOSSES, merged, shown
-from brimful.doctor.probing.recorder import Outcome
+from brimful.doctor.probing.forwards import size_of
+from brimful.doctor.probing.recorder import TokenGrid, outcome_of
 from brimful.doctor.report import DoctorReport, Evidence, Finding, Judgment, Line
 
 _TOLERANCE = 1e-2
@@ -33,8 +34,14 @@ _DUE_TOLERANCE = 0.1
 ways.
 """
 
+_EXACT = 2e-3
+"""The same where a number is to be recognized: a low precision rounds no farther."""
+
+_ROUNDING = 2e-5
+"""The same of a loss and the very numbers that it is the mean of."""
+
 _MAX_UNEVEN = 1.05
-"""Largest ratio of targets of two micro-batches whose means are averaged."""
+"""Largest ratio of targets of two micro-batches, or ranks, whose means are averaged."""
 
 
 @dataclass
@@ -46,24 +53,30 @@ class StepCount:
         samples: of each micro-batch.
         num_items: targets of the step as the trainer counts them; None if it does not.
         repeats: forwards over tokens that the step has computed already.
+        sizes: positions, tokens and rows of the first micro-batch, which a loss may be divided by.
         total: sum of the losses of the first micro-batch; None if unknown.
+        moved: sum and number of its losses with labels that are shifted once more, or not at all.
         extra: largest balance of experts that may be added to its loss.
         loss: of the first micro-batch: told by the loop, else returned by the model.
         divisor: of that loss; the targets of the micro-batch if None.
         due_loss: loss that the loop expects, such as ln 2 of DPO before its first step.
         is_told: the loop told the loss.
+        is_part: ranks share rows, so a mean is over a part of each.
     """
 
     targets: list[int] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
     num_items: float | None = None
     repeats: int = 0
+    sizes: list[int] = field(default_factory=list)
     total: float | None = None
+    moved: tuple[float, int] = 0.0, 0
     extra: float = 0.0
     loss: float | None = None
     divisor: float | None = None
     due_loss: float | None = None
     is_told: bool = False
+    is_part: bool = False
     _tokens: list[bytes] = field(default_factory=list, repr=False)
 
     def add(self, view: BatchView, num_items: Any = None) -> None:
@@ -74,17 +87,42 @@ class StepCount:
         if tokens in self._tokens:
             self.repeats += 1
             return
+        if not self._tokens:
+            self.sizes = [view.ids.size, int((~view.padding).sum()), len(view.ids)]
         self._tokens.append(tokens)
         self.targets.append(int((view.targets != IGNORE_INDEX).sum()))
         self.samples.append(len(view.segments))
         if self.num_items is None and num_items is not None:
             self.num_items = float(num_items)
 
-    def add_outcome(self, outcome: Outcome, config: Any, num_items: Any = None) -> None:
-        """Take the losses of the first micro-batch from its forward."""
+    def add_outcome(
+        self, output: Any, view: BatchView, kept: Any, config: Any, num_items: Any
+    ) -> None:
+        """Take the losses of the first micro-batch from the output of the job's own forward.
+
+        Args:
+            output: of the model.
+            view: of the batch.
+            kept: columns of it that get logits.
+            config: of the model.
+            num_items: divisor that the model gets; None if it gets none.
+        """
+        # Labels in another place: shifted once more, or not at all.
+        other = np.full(view.shape, IGNORE_INDEX)
+        if view.labeling is Labeling.SHIFTED:
+            other[:, :-1] = view.targets[:, 1:]
+        elif view.labeling is Labeling.AS_TOKENS and view.labels is not None:
+            other = view.labels
+        vocab, shape = size_of(config, "vocab_size"), view.ids[:, kept].shape
+        outcome, moved = (
+            outcome_of(output, targets[:, kept], TokenGrid(shape), vocab)
+            for targets in (view.targets, other)
+        )
         if outcome.losses is None or np.isnan(outcome.losses).all():
             return
         self.total = float(np.nansum(outcome.losses))
+        assert moved.losses is not None
+        self.moved = float(np.nansum(moved.losses)), int((~np.isnan(moved.losses)).sum())
         extra_losses = {name: value for name, value in outcome.extra_losses.items() if value}
         weight = float(getattr(config, "router_aux_loss_coef", 0.0) or 0.0)
         self.extra = weight * sum(abs(value) for value in extra_losses.values())
@@ -122,15 +160,51 @@ def step_report(counts: Mapping[int, Mapping[str, Any]]) -> DoctorReport:
         rank: DoctorReport("step", tuple(_lines(count)), tuple(_findings(count, total, len(ranks))))
         for rank, count in ranks.items()
     }
-    return merged(reports)
+    report = merged(reports)
+    means = [sum(count.targets) for count in ranks.values() if _is_mean_of_rank(count)]
+    if len(means) == len(ranks) and _are_uneven(means):
+        detail = (
+            f"each rank's loss is the mean over its own targets, and ranks have {min(means):,} to "
+            f"{max(means):,} of them: a target's weight depends on its rank"
+        )
+        change = "divide the sum over targets by the targets of all ranks, times the ranks"
+        finding = shown("divisor", detail, "divisor", change, Judgment.SUSPECT)
+        report = replace(report, findings=(*report.findings, finding))
+    return report
+
+
+def _are_uneven(targets: Sequence[int]) -> bool:
+    return max(targets) > _MAX_UNEVEN * min(targets)
+
+
+def _is_mean_of_rank(count: StepCount) -> bool:
+    """Return whether the loss of a rank's step is divided by its own targets."""
+    if count.is_part or count.num_items is None:
+        return _is_mean(count) and not count.is_part
+    return abs(count.num_items - sum(count.targets)) < 0.5
+
+
+def _is_mean(count: StepCount) -> bool:
+    """Return whether the loss is the mean over the targets of its micro-batch."""
+    if count.loss is None or count.due_loss is not None or not count.targets:
+        return False
+    return not count.is_told if count.total is None else _is_due(replace(count, divisor=None))
+
+
+def _is_near(loss: float, due: float, limit: float = _TOLERANCE) -> bool:
+    return abs(loss - due) <= limit * max(abs(due), 1e-6)
 
 
 def _lines(count: StepCount) -> Iterator[Line]:
     if not count.targets:
         return
-    is_mean = count.loss is not None and count.total is not None and count.due_loss is None
-    if is_mean and not any(_loss_findings(count)):
+    if count.loss is None or count.total is None or count.due_loss is not None:
+        text = "nothing told the loss, or the losses of its targets, so they were not compared"
+        yield Line("divisor", text)
+    elif _is_due(count):
         yield Line("divisor", f"sum of losses ÷ {_divisor(count)[1]}", Evidence.SHOWN)
+    elif not any(_loss_findings(count)):
+        yield Line("divisor", f"{_comparison(count)}: what else is in it was not looked at")
     number = len(count.targets)
     place = "a micro-batch" if number == 1 else f"{number} micro-batches"
     text = f"{counted(sum(count.samples), 'sample')} and {counted(sum(count.targets), 'target')}"
@@ -150,11 +224,7 @@ def _findings(count: StepCount, total: int, num_ranks: int) -> Iterator[Finding]
         return
     if count.num_items is not None:
         yield from _counted_items(count, total, num_ranks)
-    elif (
-        count.loss is not None
-        and not count.is_told
-        and max(count.targets) > _MAX_UNEVEN * min(count.targets)
-    ):
+    elif _is_mean(count) and _are_uneven(count.targets):
         detail = (
             f"the loss is the mean of each micro-batch, and these have {min(count.targets):,} to "
             f"{max(count.targets):,} targets: a target's weight depends on its micro-batch"
@@ -188,21 +258,55 @@ def _loss_findings(count: StepCount) -> Iterator[Finding]:
             change = "give both forwards (model and reference) the same samples in the same layout"
             yield shown("divisor", detail, "padding_as_samples", change)
         return
-    if count.total is None or not count.targets:
+    if count.total is None or not count.targets or _is_due(count):
         return
-    divisor, name = _divisor(count)
-    due = count.total / max(1.0, divisor)
-    tolerance = _TOLERANCE * max(abs(due), 1e-6)
-    if due - tolerance <= loss <= due + count.extra + tolerance:
+    if _is_moved(count):
+        detail = (
+            f"the loss is {loss:.6g}, the loss of labels that stand one place off: they are shifted "
+            "twice (by collator and model), or never"
+        )
+        change = "shift labels once: in the collator, or in the model"
+        yield shown("targets", detail, "wrong_targets", change)
         return
-    actual = f": it is divided by {count.total / loss:,.4g}" if loss else ""
-    detail = (
-        f"the loss is {loss:.4g}, and the sum of losses {count.total:.4g} ÷ {name} is {due:.4g}"
-    )
-    # A larger loss may have something added to it.
-    judgment = Judgment.WRONG if loss < due else Judgment.SUSPECT
+    divisor = count.total / loss if loss else 0.0
+    sizes = [*count.sizes, count.targets[0], count.targets[0] - count.samples[0]]
+    is_larger = divisor < _divisor(count)[0]
+    # Something may be added to a larger loss, as label smoothing is.
+    if is_larger and not any(_is_near(divisor, size, _EXACT) for size in sizes):
+        return
+    detail = _comparison(count) + (f": it is divided by {divisor:,.4g}" if loss else "")
+    judgment = Judgment.SUSPECT if is_larger else Judgment.WRONG
     change = "divide the sum over targets by the targets of the whole step"
-    yield shown("divisor", detail + actual, "divisor", change, judgment)
+    yield shown("divisor", detail, "divisor", change, judgment)
+
+
+def _comparison(count: StepCount) -> str:
+    divisor, name = _divisor(count)
+    assert count.total is not None
+    return (
+        f"the loss is {count.loss:.4g}, and the sum of losses {count.total:.4g} ÷ {name} is "
+        f"{count.total / max(1.0, divisor):.4g}"
+    )
+
+
+def _is_due(count: StepCount) -> bool:
+    """Return whether a loss is its sum of losses ÷ its divisor, perhaps with a balance of experts."""
+    assert count.loss is not None and count.total is not None
+    due = count.total / max(1.0, _divisor(count)[0])
+    is_part = count.is_told and _is_near(count.loss * len(count.targets), due)
+    is_near = due * (1 - _TOLERANCE) <= count.loss <= due * (1 + _TOLERANCE) + count.extra
+    return (is_near or is_part) and not _is_moved(count)
+
+
+def _is_moved(count: StepCount) -> bool:
+    """Return whether a loss is, to the last digits, the one of labels in another place."""
+    assert count.loss is not None and count.total is not None
+    (total, number), due = count.moved, count.total / max(1.0, _divisor(count)[0])
+    return (
+        number > 0
+        and _is_near(count.loss, total / (count.divisor or number), _ROUNDING)
+        and not _is_near(count.loss, due, 8 * _ROUNDING)
+    )
 
 
 def _counted_items(count: StepCount, total: int, num_ranks: int) -> Iterator[Finding]:

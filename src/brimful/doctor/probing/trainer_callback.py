@@ -22,7 +22,7 @@ _MEAN_LOSSES = ("nll", "chunked_nll")
 class ProbeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
     """Callback that probes a model at its first forward, and removes itself after the first step.
 
-    The report is logged on rank 0, and stays in ``report``.
+    Rank 0 logs findings, or prints that there are none. The report stays in ``report``.
 
     Args:
         trainer: the trainer. With it the loss that the trainer differentiates is compared too;
@@ -56,8 +56,18 @@ class ProbeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tran
 
 
 def _watch_loss(trainer: Any, probe: Probe) -> None:
-    """Give the probe the first loss that a trainer computes, and its divisor."""
-    compute_loss = trainer.compute_loss
+    """Give the probe the first loss that a trainer computes, and its divisor.
+
+    A step that fails takes the probe's hooks with it: the next training has another probe.
+    """
+    compute_loss, training_step = trainer.compute_loss, trainer.training_step
+
+    def watched_step(*arguments: Any, **options: Any) -> Any:
+        try:
+            return training_step(*arguments, **options)
+        except BaseException as error:
+            probe.__exit__(type(error), error, None)
+            raise
 
     @wraps(compute_loss)
     def watched(model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
@@ -72,7 +82,7 @@ def _watch_loss(trainer: Any, probe: Probe) -> None:
             _tell_loss(trainer, probe, loss, has_labels, options.get("num_items_in_batch"))
         return result
 
-    trainer.compute_loss = watched
+    trainer.compute_loss, trainer.training_step = watched, watched_step
 
 
 def _tell_loss(trainer: Any, probe: Probe, loss: Any, has_labels: bool, num_items: Any) -> None:
