@@ -37,7 +37,7 @@ from brimful.doctor.batch.words import (
 )
 from brimful.errors import CollateError
 
-__all__ = ["alone", "exchanged"]
+__all__ = ["alone", "cut", "exchanged"]
 
 
 def exchanged(batch: Any, view: BatchView, segment: Segment, new_ids: npt.ArrayLike) -> Any:
@@ -143,6 +143,42 @@ def alone(batch: Any, view: BatchView, segments: Sequence[Segment]) -> Any:
         if values is not None:
             changes.append((word, values))
     return _with_values(batch, changes, view, view.row_lengths[layout.source])
+
+
+def cut(batch: Any, view: BatchView, length: int) -> Any:
+    """Return a copy of a batch with the first tokens of its first row, as the only sample.
+
+    Args:
+        batch: a batch of ``alone``.
+        view: of the same batch, from ``read_batch``.
+        length: tokens of the sample.
+
+    Raises:
+        CollateError: rows have lengths of their own, or the batch has a block mask.
+
+    >>> from brimful.doctor.batch.view import read_batch
+    >>> batch = {"input_ids": [[4, 5, 5, 5]], "cu_seqlens": [0, 2, 4], "max_seqlen": 2}
+    >>> cut(batch, read_batch(batch), 2)
+    {'input_ids': [[4, 5]], 'cu_seqlens': [0, 2], 'max_seqlen': 2}
+    """
+    changes = []
+    for word in (*view.words, *_other_words(list(leaves_of(batch)), view)):
+        array, values = word.array, None
+        if array is None or array.dtype == object:
+            raise CollateError(f"{word} cannot be cut")
+        if word.role in (Role.BOUNDARIES, Role.LENGTHS):
+            numbers = [0, length][word.role is Role.LENGTHS :]
+            values = np.array(numbers, ndmin=array.ndim)
+        elif word.role is Role.LONGEST:
+            values = np.full(array.shape, length) if array.ndim else length
+        elif array.shape[-2:] == (view.shape[1],) * 2:
+            values = array[:1, ..., :length, :length]
+        elif (values := per_token(array, view.shape)) is not None:
+            values = in_own_axes(values[..., :1, :length], array, view.shape)
+            values = values.reshape(-1) if array.ndim == 1 else values
+        if values is not None:
+            changes.append((word, values))
+    return _with_values(batch, changes, view, view.row_lengths)
 
 
 def _other_words(leaves: Sequence[tuple[Path, Any]], view: BatchView) -> Iterator[Word]:

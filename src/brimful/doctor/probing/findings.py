@@ -96,8 +96,13 @@ class RankReport:
         if evidence.alone_gap is not None and is_apart and self._has_neighbors:
             limit = parity_limit_of(evidence.dtype)
             if evidence.alone_gap <= limit:
-                text = f"{evidence.alone_by} of samples alone differ by {evidence.alone_gap:.1e}"
+                place = "" if evidence.is_cut else ", in rows of the same length,"
+                # Rounding differs from machine to machine.
+                gap = f"{round(evidence.alone_gap, 6):.1e}"
+                text = f"{evidence.alone_by} of samples alone{place} differ by {gap}"
                 yield Line("positions", text, Known.SHOWN)
+        elif self._has_neighbors:
+            yield Line("positions", "compared with no sample alone")
 
     def _isolation(self) -> Line:
         evidence, trial = self._evidence, self._evidence.trial
@@ -252,15 +257,16 @@ class RankReport:
                 Judgment.SUSPECT,
             )
         elif evidence.alone_gap is not None and evidence.alone_gap > limit:
+            place = ", in a row of their own length" if evidence.is_cut else ""
             detail = (
                 f"{evidence.alone_by} of samples differ by {evidence.alone_gap:.1e} from the same "
-                "samples alone, although no sample sees another"
+                f"samples alone{place}, although no sample sees another"
             )
             yield shown(
                 "positions",
                 detail,
                 "positions_run_on" if evidence.trial.positions_run_on else "",
-                "number every sample from the same position",
+                "number every sample from the same position, and scale positions alike in all rows",
                 Judgment.WRONG if evidence.trial.positions_run_on else Judgment.SUSPECT,
             )
 

@@ -1,5 +1,6 @@
-"""Forwards of a probe: the batch as it is, with one segment exchanged, and one sample alone in each
-row; two more if samples alone differ, to tell evaluation from packing.
+"""Forwards of a probe: the batch as it is, with one segment exchanged, and one sample alone, or one
+in each row where rows must keep their length; two more if samples alone differ, to tell evaluation
+from packing.
 
 All run in the job's own modules, with its parallelism and kernels, before the job's forward goes
 on. Every rank runs the same number of them, since layers may hold collectives.
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from brimful.base.typing import IGNORE_INDEX, Float32Array, Int64Array
-from brimful.doctor.batch.rewrite import alone, exchanged
+from brimful.doctor.batch.rewrite import alone, cut, exchanged
 from brimful.doctor.batch.view import BatchView, Labeling, read_batch
 from brimful.doctor.batch.words import Role
 from brimful.doctor.probing.calls import Call
@@ -60,6 +61,7 @@ class Evidence:
         alone_gap: mean difference between rows of several samples and samples alone, relative to
             the mean (at least 1); None if it could not be measured.
         alone_by: what was compared: losses, sums of losses, or hidden states.
+        is_cut: the sample ran in a row of its own length.
         mode_gap: the same between training and evaluation.
     """
 
@@ -71,6 +73,7 @@ class Evidence:
     outcome: Outcome
     alone_gap: float | None
     alone_by: str
+    is_cut: bool
     mode_gap: float | None
 
     def largest(self, tokens: Any) -> float:
@@ -123,6 +126,12 @@ class Forwards:
         classes = {type(module).__name__.lower() for module in call.module.modules()}
         self._is_coupled = any(word in name for word in _COUPLED_WORDS for name in classes)
         self._segments = None if view is None else trial.alone
+        self._alone_grid, self._alone_rows = self._grid, trial.rows
+        self._in_rows: tuple[Any, ...] = ()
+        # Ranks, schedules and compiled parts may count on the length of the row.
+        may_cut = modes and talk.is_alone and not any(
+            "_orig_mod" in module._modules for module in call.module.modules()
+        )
         # All batches are made before the first forward, so that a rank can refuse in time.
         if batch is not None and view is not None:
             _check_boundaries(view)
@@ -131,6 +140,8 @@ class Forwards:
             if trial.alone is not None:
                 try:
                     self._alone = alone(batch, view, trial.alone)
+                    if may_cut:
+                        self._cut(batch, view)
                 except CollateError:  # media cannot be moved
                     self._segments = None
 
@@ -148,12 +159,15 @@ class Forwards:
         if shares_rows:
             self._alone, self._segments = self._batch, None
         base = self._forward("as it is", self._batch)
-        batch = self._exchanged
-        if base.outcome.losses is None and self._segments is not None:
-            batch = self._with_targets_alone(batch)
-        variant = self._forward("exchanged", batch)
-        # In evaluation: a right run has the losses of samples alone there too.
-        single = self._forward("alone", self._alone, evaluates=self._modes)
+        try:
+            variant, single = self._variants(base)
+        except ProbeStopped:
+            if not self._in_rows:
+                raise
+            # A model of rows of one length.
+            self._alone, self._segments, self._alone_grid, self._alone_rows = self._in_rows
+            self._in_rows = ()
+            variant, single = self._variants(base)
         gap, measure = self._alone_gap(base, variant, single)
         dtypes = [*base.recording.dtypes, self._dtype]
         dtype = max(dtypes, key=lambda dtype: float(torch.finfo(dtype).eps))
@@ -172,8 +186,29 @@ class Forwards:
             outcome=base.outcome,
             alone_gap=gap,
             alone_by=measure,
+            is_cut=bool(self._in_rows),
             mode_gap=None if late is None else self._mode_gap(base, late),
         )
+
+    def _cut(self, batch: Mapping[str, Any], view: BatchView) -> None:
+        """Make the batch of one sample alone: the last one in a row whose hidden states are kept."""
+        assert self._segments is not None
+        segment = max((self._segments[row] for row in self._trial.rows), key=lambda item: item.start)
+        rows = alone(batch, view, [segment] * len(view.ids))
+        with contextlib.suppress(CollateError):
+            single = cut(rows, read_batch(rows), segment.length)
+            self._in_rows = self._alone, self._segments, self._alone_grid, self._alone_rows
+            self._alone, self._segments = single, (segment,)
+            self._alone_grid, self._alone_rows = TokenGrid((1, segment.length)), (0,)
+
+    def _variants(self, base: _Result) -> tuple[_Result, _Result]:
+        """Run the batch with one segment exchanged, and samples alone."""
+        batch = self._exchanged
+        if base.outcome.losses is None and self._segments is not None:
+            batch = self._with_targets_alone(batch)
+        variant = self._forward("exchanged", batch)
+        # In evaluation: a right run has the losses of samples alone there too.
+        return variant, self._forward("alone", self._alone, evaluates=self._modes)
 
     def _differs(self, gap: float | None, dtype: torch.dtype) -> bool:
         """Return true if samples alone differ from their rows on any rank: packing may be the
@@ -193,6 +228,10 @@ class Forwards:
             evaluates: run in evaluation, and without a cache.
         """
         module, problem = self._call.module, ""
+        is_alone = batch is self._alone and self._segments is not None
+        grid, rows = self._grid, self._trial.rows
+        if is_alone:
+            grid, rows = self._alone_grid, self._alone_rows
         options = {"use_cache": False} if evaluates and self._call.accepts("use_cache") else {}
         result = None
         try:
@@ -203,15 +242,14 @@ class Forwards:
                 evaluating(module) if evaluates else contextlib.nullcontext(),
                 _without_compiled_calls(module),
                 seeded(self._device),
-                recording(self._call.layers, self._grid, self._trial.rows) as states,
+                recording(self._call.layers, grid, rows) as states,
             ):
                 warnings.simplefilter("ignore")
                 output = self._call.again(batch, **options)
                 targets = np.full(self._trial.shape, IGNORE_INDEX)
                 if self._view is not None:
-                    is_other = batch is self._alone and self._segments is not None
-                    targets = read_batch(batch).targets if is_other else self._view.targets
-                result = _Result(states, outcome_of(output, targets, self._grid, self._vocab))
+                    targets = read_batch(batch).targets if is_alone else self._view.targets
+                result = _Result(states, outcome_of(output, targets, grid, self._vocab))
         except Exception as error:  # a model may refuse a batch in any way it likes
             problem = f"{type(error).__name__}: {first_sentence(error)}"
         self._check_all_ran(name, problem)
@@ -261,7 +299,7 @@ class Forwards:
         if segments is None:
             return None, ""
         if losses is not None:
-            row_losses = np.full(self._trial.shape, np.nan, dtype=np.float32)
+            row_losses = np.full(self._alone_grid.shape, np.nan, dtype=np.float32)
             for row, (source, start, stop) in enumerate(segments):
                 # The target of the last token is not a part of the sample.
                 row_losses[row, : stop - start - 1] = losses[source, start : stop - 1]
@@ -274,11 +312,11 @@ class Forwards:
         if not all(states) or self._grid.is_medium is not None or self._grid.parts > 1:
             return None, ""
         gaps = []
-        for index, row in enumerate(self._trial.rows):
-            _, start, stop = segments[row]
-            place = slice(index, index + 1)
-            state = states[0][-1].at(place, slice(start, stop))
-            single_state = states[1][-1].at(place, slice(0, stop - start))
+        for index, row in enumerate(self._alone_rows):
+            source, start, stop = segments[row]
+            place = self._trial.rows.index(source)
+            state = states[0][-1].at(slice(place, place + 1), slice(start, stop))
+            single_state = states[1][-1].at(slice(index, index + 1), slice(0, stop - start))
             grid = TokenGrid((1, stop - start))
             gaps.append(float(movement(state, single_state, grid).mean()))
         return max(gaps), "hidden states"

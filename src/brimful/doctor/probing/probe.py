@@ -102,17 +102,21 @@ def probe(
 
     >>> from brimful.verify.models import tiny_model
     >>> model, ids = tiny_model("qwen2").train(), torch.arange(3, 15)[None]
-    >>> batch = {"input_ids": ids, "position_ids": torch.arange(12)[None] % 6, "use_cache": False}
+    >>> place = torch.arange(12)[None] % 6
+    >>> batch = {"input_ids": ids, "labels": ids.masked_fill(place == 0, -100)}
     >>> with probe(model) as check:
-    ...     output = model(**batch, labels=ids)
+    ...     output = model(**batch, position_ids=place, use_cache=False)
     >>> print(check.report)
     probe
     packing             seen     2 samples in 1 row of 12 tokens
     samples apart       shown    other tokens in one sample: the others do not move (2 layers and losses)
     attention           shown    sdpa in Qwen2Attention
     positions           shown    losses of samples alone differ by 0.0e+00
-    divisor of the loss shown    sum of losses ÷ 11 targets of each micro-batch
-    samples a step      seen     2 samples and 11 targets in a micro-batch
+    targets             seen     83.3 % of tokens are targets; the label of a token is the token itself: the model
+                                 must shift
+    divisor of the loss shown    sum of losses ÷ 10 targets of each micro-batch
+    BOS and EOS         unknown  BOS and EOS are unknown without a tokenizer
+    samples a step      seen     2 samples and 10 targets in a micro-batch
     NOTHING FOUND: samples were shown to be apart
     """
     return Probe(
