@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from brimful.base.typing import BoolArray, Int64Array
-from brimful.doctor.batch.claims import is_mask_of_pairs, visible_pairs
+from brimful.doctor.batch.claims import claims_of, is_mask_of_pairs, visible_pairs
 from brimful.doctor.batch.view import BatchView, Segment
-from brimful.doctor.batch.words import Role
+from brimful.doctor.batch.words import Role, Word, as_array
 from brimful.doctor.probing.leaks import Reach
 from brimful.verify.reference_samples import ReferenceSamples
 from brimful.verify.setup import media_tokens, tokens_of_config
@@ -52,6 +52,7 @@ class Trial:
         mask: ``pairs`` if the batch has a mask of all pairs of tokens, ``tokens`` if it has another
             one that does not tell the samples.
         positions_run_on: positions do not begin again with each sample.
+        early: positions by which samples begin before the first one of the model.
         has_parts: a row begins within a sample, whose beginning another rank has.
     """
 
@@ -64,6 +65,7 @@ class Trial:
     excused: tuple[int, ...] = ()
     mask: str = ""
     positions_run_on: bool = False
+    early: int = 0
     has_parts: bool = False
 
     @property
@@ -96,6 +98,18 @@ class Trial:
         neighbors = sample & ~own_tokens & ~rows_apart
         neighbors[0, list(self.excused)] = False
         return Reach(own_tokens, neighbors, rows_apart, segments, rows)
+
+    def is_told_by(self, value: Any) -> bool:
+        """Return whether an array tells where samples begin, as boundaries, a mask, numbers of
+        samples or positions.
+        """
+        width = self.shape[1]
+        starts = [row * width + start for row, start, _ in self.segments]
+        tokens = {row * width + at for row, *span in self.segments for at in range(*span)}
+        roles = (Role.BOUNDARIES, Role.MASK, Role.NUMBERS, Role.POSITIONS)
+        words = [Word((), role, value, as_array(value)) for role in roles]
+        claims = claims_of(words, self.shape)
+        return any(sorted(tokens.intersection(claim.starts.tolist())) == starts for claim in claims)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers, for other ranks."""
@@ -140,6 +154,7 @@ def choose_trial(
     """
     masks = view.words_with(Role.MASK)
     firsts = _first_positions(view)
+    early = 0 if firsts is None else max(0, position_start - int(firsts.min(initial=position_start)))
     trial = Trial(
         view.shape,
         tuple(view.segments),
@@ -152,7 +167,8 @@ def choose_trial(
             else ""
         ),
         positions_run_on=firsts is None or bool((firsts != firsts.min(initial=0)).any()),
-        has_parts=firsts is not None and _has_parts(view, firsts, position_start),
+        early=early,
+        has_parts=firsts is not None and _has_parts(view, firsts, position_start - early),
     )
     place, ids, is_padding = _choose_place(view, config)
     if place is None:

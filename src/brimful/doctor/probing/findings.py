@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch.utils._pytree import tree_leaves
+
 from brimful.base.wording import counted
 from brimful.doctor.batch.view import Segment
+from brimful.doctor.batch.words import Role, role_of
 from brimful.doctor.probing.calls import Call
 from brimful.doctor.probing.forwards import Evidence, size_of
 from brimful.doctor.probing.leaks import Leak, find_leak, moves_everywhere, rounding_of
@@ -102,7 +105,8 @@ class RankReport:
                 text = f"{evidence.alone_by} of samples alone{place} differ by {gap}"
                 yield Line("positions", text, Known.SHOWN)
         elif self._has_neighbors:
-            yield Line("positions", "compared with no sample alone")
+            text = ", nor with its parts on other ranks" if trial.has_parts else ""
+            yield Line("positions", f"not compared with a sample alone{text}")
 
     def _isolation(self) -> Line:
         evidence, trial = self._evidence, self._evidence.trial
@@ -156,6 +160,9 @@ class RankReport:
             yield shown("isolation", detail, judgment=Judgment.SUSPECT)
         elif not self._is_apart_unknown:
             yield from self._gaps()
+        if early := evidence.trial.early:
+            detail = f"positions begin {early} before the first one of this model (pad_token_id + 1)"
+            yield shown("positions", detail, change="number samples from pad_token_id + 1")
         yield from self._wrong_output()
         yield from self._auxiliary_loss()
 
@@ -216,29 +223,30 @@ class RankReport:
                 "neighbors_seen",
                 "use_cache=False: with a cache packed samples are not looked for",
             )
-        if leak.layer > 0 or self._call.stage > 1:
+        arguments = self._call.arguments
+        if any(
+            role_of(name) is Role.POSITIONS and 3 in getattr(value, "shape", ())[:2]
+            for name, value in arguments.items()
+        ):
+            return "boundaries_missing", "position_ids of 4 rows, the positions of the text first"
+        is_given = any(map(trial.is_told_by, evidence.given.get(leak.name, ())))
+        if not is_given and (leak.layer > 0 or self._call.stage > 1):
             return "boundaries_lost", f"give the boundaries to {leak.name} as well"
-        if not self._tells_boundaries:
+        if not is_given and not any(map(trial.is_told_by, tree_leaves(arguments))):
             return (
                 "boundaries_missing",
                 "give the model positions that begin again, cu_seq_lens or a mask of all pairs",
             )
         return (
             "boundaries_ignored",
-            "an attention implementation that obeys the boundaries: flash_attention_2, or a mask "
-            "of all pairs",
+            "an attention that obeys the boundaries (flash_attention_2, or a mask of all pairs), or "
+            "a state that begins again with each sample",
         )
 
     @property
     def _cache_is_on(self) -> bool:
         is_default = bool(getattr(self._config, "use_cache", False))
         return bool(self._call.arguments.get("use_cache", is_default))
-
-    @property
-    def _tells_boundaries(self) -> bool:
-        """True if the word that tells the segments reaches the model."""
-        word = self._evidence.trial.evidence
-        return bool(word) and self._call.arguments.get(word.split(".")[0]) is not None
 
     def _gaps(self) -> Iterator[Finding]:
         """Yield differences between packed and alone, and between training and evaluation."""

@@ -58,6 +58,7 @@ class Evidence:
         dtype: lowest precision of the layers.
         is_coupled: numbers of tokens may depend on the whole batch.
         outcome: of the batch as it is.
+        given: what each layer got there but hidden states.
         alone_gap: mean difference between rows of several samples and samples alone, relative to
             the mean (at least 1); None if it could not be measured.
         alone_by: what was compared: losses, sums of losses, or hidden states.
@@ -71,6 +72,7 @@ class Evidence:
     dtype: torch.dtype
     is_coupled: bool
     outcome: Outcome
+    given: Mapping[str, list[torch.Tensor]]
     alone_gap: float | None
     alone_by: str
     is_cut: bool
@@ -184,6 +186,7 @@ class Forwards:
             dtype=dtype,
             is_coupled=self._is_coupled,
             outcome=base.outcome,
+            given=base.recording.given,
             alone_gap=gap,
             alone_by=measure,
             is_cut=bool(self._in_rows),

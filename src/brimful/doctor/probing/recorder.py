@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Float32Array, Int64Array
 from brimful.verify.setup import at_least_float32
@@ -132,10 +133,12 @@ class Recording:
     Attributes:
         states: of each layer whose output has tokens.
         dtypes: precisions that the layers computed in.
+        given: what each layer got but hidden states: integers, and masks of pairs.
     """
 
     states: list[LayerState]
     dtypes: set[torch.dtype]
+    given: dict[str, list[torch.Tensor]]
 
 
 @contextlib.contextmanager
@@ -149,13 +152,19 @@ def recording(
         grid: of the batch.
         rows: rows that are kept.
     """
-    result = Recording([], set())
+    result = Recording([], set(), {})
     tokens = len(layers) * len(rows) * grid.shape[1]
     num_channels = min(_MAX_CHANNELS, max(1, _MAX_BYTES // (4 * max(1, tokens))))
     index = list(rows)
 
     def hook_of(name: str) -> Any:
-        def keep(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        def keep(module: torch.nn.Module, inputs: Any, words: Any, output: Any) -> None:
+            result.given[name] = [
+                value
+                for value in tree_leaves((inputs, words))
+                if isinstance(value, torch.Tensor)
+                and (not value.is_floating_point() or value.shape[-2:] == (grid.shape[1],) * 2)
+            ]
             tensor = first_tensor(output)
             if tensor is None or (states := grid.rows_of(tensor)) is None:
                 return
@@ -172,7 +181,10 @@ def recording(
 
         return keep
 
-    handles = [layer.register_forward_hook(hook_of(name)) for name, layer in layers.items()]
+    handles = [
+        layer.register_forward_hook(hook_of(name), with_kwargs=True)
+        for name, layer in layers.items()
+    ]
     try:
         yield result
     finally:
