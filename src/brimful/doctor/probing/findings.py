@@ -124,7 +124,8 @@ class RankReport:
         parts += ["losses"] if number < len(evidence.layers) else []
         largest = evidence.largest(evidence.reach.exposed)
         verb = f"move by {largest:.1e}, as rounding does" if largest else "do not move"
-        scope = f"{verb} ({' and '.join(parts)})"
+        rest = "" if evidence.backward else "; gradients not looked at"
+        scope = f"{verb} ({' and '.join(parts)}{rest})"
         if trial.is_padding:
             # Rows may hold samples that no word tells apart, and these may see each other.
             text = (
@@ -159,12 +160,27 @@ class RankReport:
             )
             yield shown("isolation", detail, judgment=Judgment.SUSPECT)
         elif not self._is_apart_unknown:
+            yield from self._leak_of_gradients()
             yield from self._gaps()
         if early := evidence.trial.early:
             detail = f"positions begin {early} before the first one of this model (pad_token_id + 1)"
             yield shown("positions", detail, change="number samples from pad_token_id + 1")
         yield from self._wrong_output()
         yield from self._auxiliary_loss()
+
+    def _leak_of_gradients(self) -> Iterator[Finding]:
+        """Yield a neighbor at whose tokens a sample has gradients, which moves nothing forward."""
+        evidence = self._evidence
+        layers = [evidence.backward] if evidence.backward else []
+        leak = find_leak(layers, evidence.reach, evidence.dtype, is_coupled=evidence.is_coupled)
+        if leak is not None:
+            neighbor = leak.segment._replace(row=evidence.reach.rows[leak.segment.row])
+            detail = (
+                f"only the backward: a sample has gradients at {leak.moved} of {neighbor.length} "
+                f"tokens of the sample at {_place(neighbor)}"
+            )
+            change = "a kernel that gets the boundaries in its backward too"
+            yield shown("isolation", detail, "neighbors_seen", change)
 
     def _leak_finding(self, leak: Leak) -> Finding:
         evidence, trial = self._evidence, self._evidence.trial

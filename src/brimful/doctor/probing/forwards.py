@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map
 
 from brimful.base.typing import IGNORE_INDEX, Float32Array, Int64Array
 from brimful.doctor.batch.rewrite import alone, cut, exchanged
@@ -29,11 +30,12 @@ from brimful.doctor.probing.recorder import (
     Outcome,
     Recording,
     TokenGrid,
+    first_tensor,
     movement,
     outcome_of,
     recording,
 )
-from brimful.doctor.probing.unchanged import unchanged
+from brimful.doctor.probing.unchanged import WRAPPERS, unchanged
 from brimful.errors import CollateError, RankFailedError
 from brimful.verify.modes import evaluating, first_sentence, seeded
 from brimful.verify.reference_samples import ReferenceSamples
@@ -47,6 +49,10 @@ class ProbeStopped(Exception):
     """A probe that cannot go on: the reason. Training does."""
 
 
+class _LastLayer(Exception):
+    """The last layer has run: the head and the loss are not needed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """Measurements of one rank.
@@ -56,6 +62,8 @@ class Evidence:
         reach: which tokens may have moved.
         layers: movements of layers, and of the losses at the end.
         dtype: lowest precision of the layers.
+        backward: gradients at the first layer's input, of the exchanged place at the end of the last
+            layer, relative to the largest; None if they could not be taken.
         is_coupled: numbers of tokens may depend on the whole batch.
         outcome: of the batch as it is.
         given: what each layer got there but hidden states.
@@ -70,6 +78,7 @@ class Evidence:
     reach: Reach
     layers: list[LayerMovement]
     dtype: torch.dtype
+    backward: LayerMovement | None
     is_coupled: bool
     outcome: Outcome
     given: Mapping[str, list[torch.Tensor]]
@@ -184,6 +193,7 @@ class Forwards:
             reach=self._trial.reach(is_coupled=self._is_coupled),
             layers=self._movements(base, variant),
             dtype=dtype,
+            backward=self._backward(base.recording),
             is_coupled=self._is_coupled,
             outcome=base.outcome,
             given=base.recording.given,
@@ -278,6 +288,56 @@ class Forwards:
             place = f" on {rank_names(failures)}" if len(answers.values) > 1 else ""
             text = next(iter(failures.values()))
             raise ProbeStopped(f"a forward ({name}) failed{place}: {text}")
+
+    def _backward(self, base: Recording) -> LayerMovement | None:
+        """Take gradients of the exchanged place at the tokens of all others; weights get none.
+
+        Ranks and wrappers act at gradients, and a mask of pairs may let the place see others.
+        """
+        place, module, rows = self._trial.exchanged, self._call.module, list(self._trial.rows)
+        is_free = self._modes and self._talk.is_alone and self._trial.mask != "pairs"
+        if not is_free or place is None or self._trial.is_padding or not base.states:
+            return None
+        if any(type(part).__module__.startswith(WRAPPERS) for part in module.modules()):
+            return None
+        leaves: list[torch.Tensor] = []
+        outputs: list[Any] = []
+        last = base.states[-1].name
+
+        def begin(layer: Any, *words: Any) -> Any:
+            tensor = first_tensor(words)
+            if leaves or tensor is None:
+                return None
+            leaves.append(tensor.detach().requires_grad_())
+            return tree_map(lambda item: leaves[0] if item is tensor else item, words)
+
+        def end(layer: Any, inputs: Any, output: Any) -> None:
+            outputs.append(first_tensor(output))
+            if len(outputs) == sum(state.name == last for state in base.states):
+                raise _LastLayer
+
+        layers = self._call.layers
+        handles = [
+            layers[base.states[0].name].register_forward_pre_hook(begin, with_kwargs=True),
+            layers[last].register_forward_hook(end),
+        ]
+        try:
+            with unchanged(module), torch.enable_grad(), seeded(self._device):
+                with contextlib.suppress(_LastLayer), _without_compiled_calls(module):
+                    self._call.again(self._batch)
+                states = self._grid.rows_of(outputs[-1])
+                assert states is not None and states.shape[1] == self._trial.shape[1]
+                # A norm at the end makes sums and squares constant.
+                value = states[place.row, place.start : place.stop].float().cumsum(-1).sum()
+                gradients = self._grid.rows_of(torch.autograd.grad(value, leaves)[0])
+            assert gradients is not None
+            sizes = torch.linalg.vector_norm(gradients.float(), dim=-1)
+            return LayerMovement("the backward", self._grid.by_token(sizes[rows] / sizes.max()))
+        except Exception:  # no room, or a model without gradients
+            return None
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _movements(self, base: _Result, variant: _Result) -> list[LayerMovement]:
         """Return movements of layers in the order in which they ran, and of losses at the end."""

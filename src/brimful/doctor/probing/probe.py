@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from brimful.base.checks import check_type, is_number
+from brimful.base.checks import check_type, is_number, whole_number
 from brimful.base.wording import setting
 from brimful.doctor.batch.checks.boundaries import check_agreement
 from brimful.doctor.batch.checks.case import BatchCase
@@ -66,6 +66,7 @@ def probe(
     tokens: str | None = None,
     tokenizer: Any = None,
     timeout: float = 60.0,
+    later: int = 0,
 ) -> Probe:
     """Probe a model in its own training loop: do samples of one row see each other?
 
@@ -96,9 +97,11 @@ def probe(
             ``diagnose`` does; ``ProbeCallback`` takes the trainer's.
         timeout: seconds that ranks wait for each other. A rank that gives no answer is named, and
             training goes on.
+        later: steps after the first one whose first batches are probed as well, as a mask may be
+            kept from the first batch on.
 
     Raises:
-        SettingsError: another ``on_fault``, or a time that is not positive.
+        SettingsError: another ``on_fault``, or a time or number that is not allowed.
 
     >>> from brimful.verify.models import tiny_model
     >>> model, ids = tiny_model("qwen2").train(), torch.arange(3, 15)[None]
@@ -120,7 +123,13 @@ def probe(
     NOTHING FOUND: samples were shown to be apart
     """
     return Probe(
-        model, on_fault=on_fault, group=group, tokens=tokens, tokenizer=tokenizer, timeout=timeout
+        model,
+        on_fault=on_fault,
+        group=group,
+        tokens=tokens,
+        tokenizer=tokenizer,
+        timeout=timeout,
+        later=later,
     )
 
 
@@ -144,6 +153,7 @@ class Probe:
         tokens: str | None = None,
         tokenizer: Any = None,
         timeout: float = 60.0,
+        later: int = 0,
     ) -> None:
         check_type("model", model, (torch.nn.Module,), "a module of torch")
         check_options(on_fault, timeout)
@@ -159,7 +169,8 @@ class Probe:
         self._step: Any = None
         self._seen = DoctorReport("", ())
         self._first: tuple[Any, ...] = ()
-        self._told = 0
+        self._told, self._later = 0, whole_number("later", later, minimum=0)
+        self._earlier: DoctorReport | None = None
         self._reason = "no module of the model was called in training mode"
 
     def __repr__(self) -> str:
@@ -323,7 +334,7 @@ class Probe:
         assert forwards is not None
         evidence = forwards.run(shares_rows=shares_rows)
         report = RankReport(evidence, call, setup.config).report()
-        self.report = combined(report_of_all(self._talk, report), self._seen)
+        self._add(combined(report_of_all(self._talk, report), self._seen))
 
     def _agree(self, reason: str, has_parts: bool = False) -> bool:
         """Ask all ranks whether each can take part, and what each has seen.
@@ -352,8 +363,20 @@ class Probe:
                 raise ProbeStopped(f"{prefix}{text}")
         return any(part for _, part, _ in answers.values.values())
 
+    def _add(self, report: DoctorReport) -> None:
+        """Take the report of a batch; of a later one what is new in it."""
+        if self._earlier is not None:
+            known = {(item.topic, item.problem) for item in self.report.findings}
+            new = (
+                replace(item, detail=f"a later batch: {item.detail}")
+                for item in report.findings
+                if (item.topic, item.problem) not in known
+            )
+            report = replace(self.report, findings=(*self.report.findings, *new))
+        self.report = report
+
     def _stop(self, reason: str) -> None:
-        self.report = combined(not_shown(reason), self._seen)
+        self._add(combined(not_shown(reason), self._seen))
         self._talk = None  # ranks may have different reports now, so they ask each other no more
         if not self.complete:
             self._finish()
@@ -370,17 +393,21 @@ class Probe:
         if not own or any(
             weight in own or not isinstance(weight, torch.nn.Parameter) for weight in weights
         ):
-            self._finish()
+            self._finish(self._later)
 
-    def _finish(self) -> None:
-        """Remove the hooks and add the report of the step."""
-        self.complete = True
+    def _remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
         # Torch may be on its way through these hooks: only the last one can go now.
         if next(reversed(self._step.hooks_dict_ref()), None) == self._step.id:
             self._step.remove()
+
+    def _finish(self, later: int = 0) -> None:
+        """Add the report of the step, and remove the hooks unless later steps are probed."""
+        self.complete = not later
+        if not later:
+            self._remove()
         is_first = self._talk is None or self._talk.is_first
         if self._module is None and self._talk is not None:
             # Other ranks may wait to begin.
@@ -399,8 +426,12 @@ class Probe:
             problem = f"the step could not be counted: {first_sentence(error)}"
             self.report = replace(self.report, notes=(*self.report.notes, problem))
         else:
-            self.report = combined(self.report, step)
+            self._add(step if self._earlier else combined(self.report, step))
         self._tell(is_first)
+        if later:
+            self._later, self._earlier = later - 1, self.report
+            self._module, self._count = None, StepCount()
+            self._talk = RankTalk.of_group(self._group, self._timeout)
 
 
 def _seen_in(batch: Mapping[str, Any], loaded: Mapping[str, Any], tokenizer: Any) -> DoctorReport:

@@ -16,10 +16,12 @@ import torch
 
 from brimful.verify.modes import training
 
-_OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
-"""Attributes that torch itself keeps in a module: parameters, hooks, buffers, mode."""
+_OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
+"""Attributes that torch itself keeps in a module: parameters, buffers, mode. Hooks may be new: models
+of Transformers register some at their first forward.
+"""
 
-_WRAPPERS = ("torch.distributed.", "torch.nn.parallel.", "torch._dynamo.", "deepspeed.")
+WRAPPERS = ("torch.distributed.", "torch.nn.parallel.", "torch._dynamo.", "deepspeed.")
 """Packages of modules that keep the state of a parallelism: a forward begins it once and for
 all.
 """
@@ -63,7 +65,7 @@ def _holders(model: torch.nn.Module) -> list[Any]:
     """Return the modules that are not wrappers, and their configurations, each once."""
     holders: dict[int, Any] = {}
     for module in model.modules():
-        if type(module).__module__.startswith(_WRAPPERS):
+        if type(module).__module__.startswith(WRAPPERS):
             continue
         config = getattr(module, "config", None)
         for holder in (module, config):
