@@ -76,6 +76,8 @@ def main(kind, rank, address):
     if kind == "unequal" and rank == 1:
         one = batch(((32,), (32,)))
         one["labels"][:, 20:23] = -100  # as many targets as on the other rank, or means would be uneven
+    if kind == "ddp-uneven" and rank == 1:
+        one["labels"][:, 8:] = -100
     if kind == "dead" and rank == 1:
         sys.exit(0)
     if kind == "refusing" and rank == 1:

@@ -1,5 +1,7 @@
 """Callbacks of Transformers, TRL and Lightning: right runs, a planted fault each, and the divisor of a whole step."""
 
+import sys
+
 import pytest
 
 pytest.importorskip("torch")
@@ -133,6 +135,56 @@ def test_a_trainer_of_transformers(options, tmp_path):
     assert lines(report)["step"] == "12 samples and 60 targets in 2 micro-batches"
     assert losses == own_losses
     assert all(torch.equal(weights[name], own_weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize(
+    "options", [{"neftune_noise_alpha": 5}, {"label_smoothing_factor": 0.1}, {"is_dropping": True}], ids=str
+)
+def test_noise_accuses_no_trainer(options, tmp_path):
+    is_dropping = options.get("is_dropping")
+    trainer = trainer_of(tmp_path, **({} if is_dropping else options))
+    if is_dropping:
+        for layer in trainer.model.model.layers:
+            layer.self_attn.attention_dropout = 0.3
+    report, *_ = train(trainer)
+    assert report.ok, str(report)
+    assert ("divisor of the loss" in report.verdict) is ("label_smoothing_factor" in options), report.verdict
+
+
+class Failing(transformers.Trainer):
+    """Runs out of memory at its first step."""
+
+    def compute_loss(self, *arguments, **options):
+        super().compute_loss(*arguments, **options)
+        raise RuntimeError("CUDA out of memory")
+
+
+def test_a_training_that_failed_leaves_nothing(tmp_path):
+    hooks = sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks
+    trainer = trainer_of(tmp_path, kind=Failing)
+    with pytest.raises(RuntimeError, match="CUDA out of memory"):
+        train(trainer)
+    assert not hooks
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in trainer.model.modules())
+    report, *_ = train(trainer_of(tmp_path))
+    assert report.isolation.value == "shown"
+    assert not hooks
+
+
+def test_checkpointing_has_a_hook_of_its_own(tmp_path):
+    """Transformers lets embeddings have gradients; the probe leaves none."""
+
+    def names(is_probed):
+        trainer = trainer_of(tmp_path, gradient_checkpointing=True)
+        train(trainer, is_probed=is_probed)
+        return [
+            hook.__qualname__
+            for module in trainer.model.modules()
+            for own in (module._forward_hooks, module._forward_pre_hooks)
+            for hook in own.values()
+        ]
+
+    assert names(True) == names(False)
 
 
 def test_a_mask_of_ones(tmp_path):

@@ -1,7 +1,9 @@
 """Probe of a loop of one's own: when it acts, what it says, and that it never stands in the way."""
 
+import gc
 import subprocess
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from brimful.doctor import probe
 from brimful.doctor.probing.probe import Probe
@@ -42,6 +45,97 @@ def test_hooks_go_with_the_step():
         model.layers[0].register_forward_hook(lambda *_: seen.append(1))
         model(**batch())
         assert len(seen) == 1
+
+
+def step_hooks():
+    return len(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks)
+
+
+def trained(model, optimizer=None):
+    model(**batch()).loss.backward()
+    (optimizer or torch.optim.SGD(model.parameters(), lr=0.1)).step()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_two_probes_and_a_foreign_hook(is_first):
+    """Torch goes through the hooks of steps while they leave."""
+    models, seen = [Decoder().train(), Decoder(leaky=[1]).train()], []
+    handle = register_optimizer_step_post_hook(lambda *_: seen.append(1)) if is_first else None
+    with probe(models[0]) as first, probe(models[1]) as second:
+        handle = handle or register_optimizer_step_post_hook(lambda *_: seen.append(1))
+        for model in models:
+            trained(model)
+        assert first.complete
+        assert second.complete
+        assert not sum(map(hooks, models))
+    handle.remove()
+    assert len(seen) == 2
+    assert first.report.isolation is Evidence.SHOWN
+    assert (first.report.ok, second.report.ok) == (True, False)
+    assert step_hooks() == 0
+
+
+def test_the_step_of_another_model_completes_no_probe():
+    policy, critic = Decoder().train(), Decoder().train()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (policy, critic)]
+    with probe(policy) as check:
+        trained(critic, optimizers[1])
+        assert not check.complete
+        policy(**batch()).loss.backward()
+        trained(critic, optimizers[1])
+        assert not check.complete
+        optimizers[0].step()
+        assert check.complete
+    copies = [weight.detach().clone() for weight in policy.parameters()]
+    with probe(policy) as check:
+        policy(**batch()).loss.backward()
+        for copied in copies:
+            copied.grad = torch.zeros_like(copied)
+        torch.optim.SGD(copies, lr=0.1).step()
+        assert check.complete, "weights in another precision are the model's"
+
+
+def test_models_that_share_layers_are_probed_apart():
+    """The forwards of one probe are not the first forward of another one."""
+    policy = Decoder().train()
+    critic = nn.Sequential(policy).train()
+    with probe(critic) as check, probe(policy):
+        trained(policy)
+    assert texts(check.report, "step") == ["7 samples and 57 targets in a micro-batch"]
+    assert check.report.isolation is Evidence.SHOWN
+
+
+def test_a_failed_run_keeps_no_model_in_memory():
+    model = Decoder().train()
+    check = probe(model).attach()
+    gone = weakref.ref(model)
+    number = step_hooks()
+    del model, check
+    gc.collect()
+    assert gone() is None
+    other = Decoder().train()
+    with probe(other) as check:
+        trained(other)
+    assert check.report.isolation is Evidence.SHOWN
+    trained(other)
+    assert step_hooks() == number - 1
+
+
+def test_a_report_without_findings_is_printed(logged, capsys):
+    """On standard error, once, at the end of the step; what was not shown too."""
+    made = job(Decoder())
+    made.run(probe(made.model))
+    out, err = capsys.readouterr()
+    assert (out, logged) == ("", [])
+    assert err.count("NOTHING FOUND: samples were shown to be apart\n") == 1
+    made = job(Shy())
+    made.run(probe(made.model))
+    err = capsys.readouterr().err
+    assert err.count("NOT SHOWN") == 1
+    assert "targets             seen" in err, "the batch was read all the same"
+    with probe(Decoder().eval()):
+        pass
+    assert "no module of the model was called in training mode" in capsys.readouterr().err
 
 
 def test_only_training_is_probed():

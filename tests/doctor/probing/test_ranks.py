@@ -98,12 +98,25 @@ def test_one_verdict_about_a_leak(kind, rank, layer, tmp_path):
 
 
 @pytest.mark.long
+def test_means_of_ranks(tmp_path):
+    """DDP averages gradients of ranks, and each has divided by its own targets."""
+    report = verdicts(two_ranks(MODULE, "ddp-uneven", tmp_path))
+    (finding,) = report.findings
+    assert (finding.topic, finding.judgment.value) == ("divisor", "suspect")
+    assert "ranks have 13 to 57 of them" in finding.detail
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "context", "unequal"])
 def test_right_ranks_are_not_accused(kind, tmp_path):
     """Also with parts of one row on two ranks, and with a rank that has nothing to exchange."""
     report = verdicts(two_ranks(MODULE, kind, tmp_path))
     assert report.ok, str(report)
     assert report.isolation.value == "shown"
+    if kind == "context":
+        assert report.verdict.endswith("; unknown: positions (probe)")
+        assert "nor with its parts on other ranks" in str(report)
+    assert "gradients not looked at" in str(report)
 
 
 @pytest.mark.long

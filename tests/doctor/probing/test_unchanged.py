@@ -106,6 +106,22 @@ def test_what_is_not_put_back_would_be_seen():
     assert (model.calls, model.balance) == (1, [1])
 
 
+def test_hooks_of_a_first_forward_come_once():
+    """Models of Transformers register hooks when they run first, and remember that they did."""
+
+    class Hooking(Decoder):
+        def embedded(self, ids, place):
+            if not hasattr(self, "is_hooked"):
+                self.is_hooked = True
+                self.head.register_forward_hook(lambda *_: None)
+            return super().embedded(ids, place)
+
+    model = Hooking().train()
+    with Probe(model):
+        model(**batch()).loss.backward()
+    assert len(model.head._forward_hooks) == 1
+
+
 def test_an_exception_leaves_everything_as_it_was():
     model = Restless().train()
     before = [tensor.clone() for tensor in model.buffers()]

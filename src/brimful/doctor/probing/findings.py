@@ -366,7 +366,7 @@ def merged(reports: Mapping[int, DoctorReport]) -> DoctorReport:
         "probe",
         tuple(itertools.chain.from_iterable(all_lines.values())),
         tuple(
-            replace(pairs[0][1], detail=prefix([rank for rank, _ in pairs]) + pairs[0][1].detail)
+            replace(pairs[0][1], detail=prefix(sorted(dict(pairs))) + pairs[0][1].detail)
             for pairs in findings.values()
         ),
         tuple(dict.fromkeys(note for report in reports.values() for note in report.notes)),

@@ -206,8 +206,10 @@ class Probe:
         def on_step(optimizer: Any, *_: Any) -> None:
             if (call := method()) is not None:
                 call(optimizer)
+            else:
+                _leave(handle)
 
-        self._step = register_optimizer_step_post_hook(on_step)
+        self._step = handle = register_optimizer_step_post_hook(on_step)
         return self
 
     def detach(self) -> None:
@@ -396,12 +398,11 @@ class Probe:
             self._finish(self._later)
 
     def _remove(self) -> None:
+        """Remove the hooks, also from within one of them."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        # Torch may be on its way through these hooks: only the last one can go now.
-        if next(reversed(self._step.hooks_dict_ref()), None) == self._step.id:
-            self._step.remove()
+        _leave(self._step)
 
     def _finish(self, later: int = 0) -> None:
         """Add the report of the step, and remove the hooks unless later steps are probed."""
@@ -432,6 +433,12 @@ class Probe:
             self._later, self._earlier = later - 1, self.report
             self._module, self._count = None, StepCount()
             self._talk = RankTalk.of_group(self._group, self._timeout)
+
+
+def _leave(handle: Any) -> None:
+    """Remove the last hook of steps: torch may be on its way through them, so no other can go."""
+    if next(reversed(handle.hooks_dict_ref()), None) == handle.id:
+        handle.remove()
 
 
 def _seen_in(batch: Mapping[str, Any], loaded: Mapping[str, Any], tokenizer: Any) -> DoctorReport:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from brimful.base.wording import counted
 from brimful.doctor.batch.checks.case import BatchCase, wrong
-from brimful.doctor.batch.claims import per_token
+from brimful.doctor.batch.claims import begins_by_positions, per_token
 from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Finding
 
@@ -55,7 +57,9 @@ def check_shape(case: BatchCase) -> Iterator[Finding]:
 
 
 def check_rope_rows(case: BatchCase) -> Iterator[Finding]:
-    """Check that time, height and width of mRoPE begin again with each sample, as text does."""
+    """Check that time, height and width of mRoPE begin again with each sample, and text where they
+    do.
+    """
     view = case.view
     starts, _ = view.bounds
     for word in view.words_with(Role.POSITIONS):
@@ -64,6 +68,15 @@ def check_rope_rows(case: BatchCase) -> Iterator[Finding]:
             continue
         first = positions.reshape(len(positions), -1)[-3:, starts]
         late = starts[(first != first.min()).any(axis=0)]
+        text, axes = (begins_by_positions(rows, view.shape) for rows in (positions, positions[-3:]))
+        if len(positions) == 4 and (lost := np.flatnonzero(axes & ~text & ~view.padding)).size:
+            yield wrong(
+                _TOPIC,
+                "positions_run_on",
+                f"the row for text of {word} does not begin again at {case.places(lost)}, and its "
+                "rows for time, height and width do",
+                f"compute {word} for each sample alone, and join them",
+            )
         if len(late) and (len(positions) == 4 or view.believed.word != str(word)):
             yield wrong(
                 _TOPIC,
