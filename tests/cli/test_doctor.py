@@ -96,7 +96,9 @@ def test_what_nothing_shows_has_a_code_of_its_own():
     """A row that may be one sample or several."""
     code, out, _ = outcome("doctor", *named("pair"))
     assert code == 3
-    assert out.splitlines()[-1].startswith("NOT SHOWN: how samples are kept apart is unknown: compare them with --batch")
+    assert out.splitlines()[-1].startswith(
+        "NOT SHOWN: how samples are kept apart is unknown: compare them with --batch"
+    )
     assert "--samples" in out.splitlines()[-1]
 
 

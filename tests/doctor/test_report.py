@@ -37,7 +37,9 @@ def test_nothing_found_says_how_far_it_looked(evidence, words):
     report = DoctorReport("run", (Line("isolation", "by positions", evidence),))
     assert words in report.verdict
     assert ("NOTHING FOUND" in report.verdict) is (evidence is not Evidence.UNKNOWN)
-    assert report.verdict.endswith("; unknown: positions (probe), targets (--batch), divisor of the loss (tell_loss of the probe)")
+    assert report.verdict.endswith(
+        "; unknown: positions (probe), targets (--batch), divisor of the loss (tell_loss of the probe)"
+    )
     assert "right" not in str(report)
 
 

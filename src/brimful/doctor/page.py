@@ -26,7 +26,7 @@ def render_page(report: DoctorReport) -> str:
 
     >>> from brimful.doctor.report import Evidence, Line
     >>> page = render_page(DoctorReport("<run>", (Line("packing", "on", Evidence.SEEN),)))
-    >>> "<h1>&lt;run&gt;</h1>" in page, "NOTHING FOUND" in page
+    >>> "<h1>&lt;run&gt;</h1>" in page, "NOT SHOWN" in page
     (True, True)
     """
     style = files("brimful.report.html").joinpath("page.css").read_text(encoding="utf-8")

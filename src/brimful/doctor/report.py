@@ -3,7 +3,7 @@
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -173,7 +173,9 @@ class DoctorReport:
             titles = [TOPICS[item.topic] for item in self.findings if item.judgment is worst]
             return f"{worst.value.upper()}: {', '.join(dict.fromkeys(titles))}"
         topics = {line.topic for line in self.lines if line.evidence is not Evidence.UNKNOWN}
-        unknown = [f"{TOPICS[topic]} ({way})" for topic, way in _NEXT.items() if topic not in topics]
+        unknown = [
+            f"{TOPICS[topic]} ({way})" for topic, way in _NEXT.items() if topic not in topics
+        ]
         remarks = {
             Evidence.UNKNOWN: (
                 "how samples are kept apart is unknown: compare them with --batch MODULE:LOADER "
@@ -234,18 +236,13 @@ class DoctorReport:
         findings = []
         for item in self.findings:
             problem = item.known_problem
-            entry = asdict(item) | {
-                "judgment": item.judgment.value,
-                "evidence": item.evidence.value,
-            }
-            entry["meaning"] = problem.sentence if problem else ""
-            entry["threads"] = list(item.threads)
-            findings.append(entry)
+            meaning = problem.sentence if problem else ""
+            findings.append({**_plain(item), "meaning": meaning, "threads": list(item.threads)})
         return {
             "ok": self.ok,
             "verdict": self.verdict,
             "subject": self.subject,
-            "lines": [asdict(line) | {"evidence": line.evidence.value} for line in self.lines],
+            "lines": [_plain(line) for line in self.lines],
             "findings": findings,
             "notes": list(self.notes),
         }
@@ -253,22 +250,10 @@ class DoctorReport:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "DoctorReport":
         """Return the report of ``as_dict``."""
-        names = ("topic", "judgment", "detail", "evidence", "problem", "change", "thread")
         return cls(
             values["subject"],
-            tuple(
-                Line(**line | {"evidence": Evidence(line["evidence"])}) for line in values["lines"]
-            ),
-            tuple(
-                Finding(
-                    **{name: item[name] for name in names}
-                    | {
-                        "judgment": Judgment(item["judgment"]),
-                        "evidence": Evidence(item["evidence"]),
-                    }
-                )
-                for item in values["findings"]
-            ),
+            tuple(_like(Line, line) for line in values["lines"]),
+            tuple(_like(Finding, item) for item in values["findings"]),
             tuple(values["notes"]),
         )
 
@@ -294,6 +279,18 @@ class DoctorReport:
             yield f"{item.judgment.value.upper()}: {TOPICS[item.topic]} ({item.evidence.value})"
             for title, text in item.paragraphs():
                 yield from _wrapped(text, f"    {title}: " if title else "    ", " " * 6)
+
+
+def _plain(item: Line | Finding) -> dict[str, str]:
+    return {name: getattr(value, "value", value) for name, value in asdict(item).items()}
+
+
+def _like(kind: Any, values: dict[str, Any]) -> Any:
+    """Return a line or a finding from plain values, which may be more."""
+    enums = {"evidence": Evidence, "judgment": Judgment}
+    return kind(
+        **{item.name: enums.get(item.name, str)(values[item.name]) for item in fields(kind)}
+    )
 
 
 def _wrapped(text: str, first: str, other: str) -> Iterable[str]:

@@ -12,13 +12,15 @@ from torch import nn
 
 from brimful.doctor import probe
 from brimful.doctor.report import Evidence
-from tests.doctor.faults.jobs import IGNORE, LENGTHS, Attention, Body, Decoder, batch, boundaries, documents, loss_of
+from tests.doctor.faults.jobs import IGNORE, LENGTHS, Attention, Body, Decoder, batch, boundaries, loss_of
 
 ROW = LENGTHS[:1]
 """Samples of one row."""
 
 
-def report_of(model, batches, step=lambda model, one: model(**one).loss, *, loaded=None, accumulation=1, tell=None, **options):
+def report_of(
+    model, batches, step=lambda model, one: model(**one).loss, *, loaded=None, accumulation=1, tell=None, **options
+):
     """Train a model on some batches, and return the probe's report."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -145,7 +147,9 @@ class Unshifted(Decoder):
         return SimpleNamespace(logits=logits, loss=F.cross_entropy(logits.flatten(0, 1), labels.flatten()))
 
 
-@pytest.mark.parametrize(("model", "collator_shifts"), [(Decoder, False), (Decoder, True), (Unshifted, True), (Unshifted, False)])
+@pytest.mark.parametrize(
+    ("model", "collator_shifts"), [(Decoder, False), (Decoder, True), (Unshifted, True), (Unshifted, False)]
+)
 def test_labels_are_shifted_once(model, collator_shifts):
     one = batch(ROW)
     if collator_shifts:
@@ -304,7 +308,11 @@ class Own(Body):
 
 @pytest.mark.parametrize(
     ("passes", "place", "problem"),
-    [(True, "samples", "boundaries_ignored"), (False, "samples", "boundaries_ignored"), (True, "row", "boundaries_missing")],
+    [
+        (True, "samples", "boundaries_ignored"),
+        (False, "samples", "boundaries_ignored"),
+        (True, "row", "boundaries_missing"),
+    ],
 )
 def test_the_cause_is_what_a_layer_was_given(passes, place, problem):
     """No name of a class says that it has a state, and the loader's word is another one than the model's."""
@@ -330,7 +338,9 @@ def test_arguments_without_names_are_told_how():
     assert "not shown: no token ids in the batch" in str(report)
     assert "tokens= names the argument" in " ".join(str(report).split())
     assert report.verdict.startswith("NOT SHOWN")
-    assert report_of(Star(), [one], lambda model, one: model(*order).loss, tokens="argument 0").isolation is Evidence.SHOWN
+    assert (
+        report_of(Star(), [one], lambda model, one: model(*order).loss, tokens="argument 0").isolation is Evidence.SHOWN
+    )
 
 
 class Noisy(Decoder):
@@ -376,7 +386,9 @@ def test_noise_and_additions_accuse_no_divisor(options, tell):
     report = report_of(fitted(**options), [batch()], tell=tell)
     assert report.ok, str(report)
     is_compared = not options.keys() & {"smoothing", "z"}
-    assert [line.evidence.value for line in report.lines if line.topic == "divisor"] == ["shown" if is_compared else "unknown"]
+    assert [line.evidence.value for line in report.lines if line.topic == "divisor"] == [
+        "shown" if is_compared else "unknown"
+    ]
     assert ("unknown: divisor" in report.verdict) is not is_compared
 
 

@@ -163,7 +163,8 @@ def cut(batch: Any, view: BatchView, length: int) -> Any:
     """
     changes = []
     for word in (*view.words, *_other_words(list(leaves_of(batch)), view)):
-        array, values = word.array, None
+        array: Any = word.array
+        values: Any = None
         if array is None or array.dtype == object:
             raise CollateError(f"{word} cannot be cut")
         if word.role in (Role.BOUNDARIES, Role.LENGTHS):

@@ -154,7 +154,9 @@ def choose_trial(
     """
     masks = view.words_with(Role.MASK)
     firsts = _first_positions(view)
-    early = 0 if firsts is None else max(0, position_start - int(firsts.min(initial=position_start)))
+    early = (
+        0 if firsts is None else max(0, position_start - int(firsts.min(initial=position_start)))
+    )
     trial = Trial(
         view.shape,
         tuple(view.segments),

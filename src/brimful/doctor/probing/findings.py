@@ -57,6 +57,7 @@ class RankReport:
         self._leak = find_leak(
             evidence.layers, evidence.reach, evidence.dtype, is_coupled=evidence.is_coupled
         )
+        self._everywhere = moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)
 
     @property
     def has_leak(self) -> bool:
@@ -117,8 +118,8 @@ class RankReport:
             return Line("isolation", text)
         if self._leak is not None:
             return Line("isolation", f"neighbors move from {self._leak.name} on", Known.SHOWN)
-        if (layer := moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)) is not None:
-            return Line("isolation", f"tokens of all rows move in {layer.name}")
+        if self._everywhere is not None:
+            return Line("isolation", f"tokens of all rows move in {self._everywhere.name}")
         number = sum(layer.name != "loss" for layer in evidence.layers)
         parts = [counted(number, "layer")] if number else []
         parts += ["losses"] if number < len(evidence.layers) else []
@@ -151,11 +152,10 @@ class RankReport:
         evidence = self._evidence
         if self._leak is not None:
             yield self._leak_finding(self._leak)
-        elif (
-            layer := moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)
-        ) is not None:
+        elif self._everywhere is not None:
+            name = self._name(self._everywhere.name)
             detail = (
-                f"other tokens in one row move tokens of other rows, first in {self._name(layer.name)}: "
+                f"other tokens in one row move tokens of other rows, first in {name}: "
                 "statistics or scales of the whole batch, so isolation could not be shown"
             )
             yield shown("isolation", detail, judgment=Judgment.SUSPECT)
@@ -163,7 +163,9 @@ class RankReport:
             yield from self._leak_of_gradients()
             yield from self._gaps()
         if early := evidence.trial.early:
-            detail = f"positions begin {early} before the first one of this model (pad_token_id + 1)"
+            detail = (
+                f"positions begin {early} before the first one of this model (pad_token_id + 1)"
+            )
             yield shown("positions", detail, change="number samples from pad_token_id + 1")
         yield from self._wrong_output()
         yield from self._auxiliary_loss()
@@ -393,9 +395,9 @@ def combined(report: DoctorReport, *others: DoctorReport) -> DoctorReport:
     return replace(report, subject=subject, findings=tuple(findings))
 
 
-def report_of_all(talk: RankTalk, report: DoctorReport) -> DoctorReport:
+def report_of_all(talk: RankTalk, report: DoctorReport, question: str = "report") -> DoctorReport:
     """Ask all ranks for their reports and merge them."""
-    answers = talk.ask("report", report.as_dict())
+    answers = talk.ask(question, report.as_dict())
     reports = {rank: DoctorReport.from_dict(value) for rank, value in answers.values.items()}
     report = merged(reports)
     if answers.missing:

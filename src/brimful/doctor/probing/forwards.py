@@ -25,7 +25,7 @@ from brimful.doctor.batch.words import Role
 from brimful.doctor.probing.calls import Call
 from brimful.doctor.probing.exchange import Trial
 from brimful.doctor.probing.leaks import LayerMovement, Reach
-from brimful.doctor.probing.ranks import RankTalk, rank_names
+from brimful.doctor.probing.ranks import ProbeStopped, RankTalk, rank_names
 from brimful.doctor.probing.recorder import (
     Outcome,
     Recording,
@@ -43,10 +43,6 @@ from brimful.verify.setup import PackingSetup, media_tokens, parity_limit_of
 
 _COUPLED_WORDS = ("moe", "expert", "router", "fp8", "float8")
 """Words in names of classes whose numbers depend on the whole batch."""
-
-
-class ProbeStopped(Exception):
-    """A probe that cannot go on: the reason. Training does."""
 
 
 class _LastLayer(Exception):
@@ -140,8 +136,10 @@ class Forwards:
         self._alone_grid, self._alone_rows = self._grid, trial.rows
         self._in_rows: tuple[Any, ...] = ()
         # Ranks, schedules and compiled parts may count on the length of the row.
-        may_cut = modes and talk.is_alone and not any(
-            "_orig_mod" in module._modules for module in call.module.modules()
+        may_cut = (
+            modes
+            and talk.is_alone
+            and not any("_orig_mod" in module._modules for module in call.module.modules())
         )
         # All batches are made before the first forward, so that a rank can refuse in time.
         if batch is not None and view is not None:
@@ -206,7 +204,9 @@ class Forwards:
     def _cut(self, batch: Mapping[str, Any], view: BatchView) -> None:
         """Make the batch of one sample alone: the last one in a row whose hidden states are kept."""
         assert self._segments is not None
-        segment = max((self._segments[row] for row in self._trial.rows), key=lambda item: item.start)
+        segment = max(
+            (self._segments[row] for row in self._trial.rows), key=lambda item: item.start
+        )
         rows = alone(batch, view, [segment] * len(view.ids))
         with contextlib.suppress(CollateError):
             single = cut(rows, read_batch(rows), segment.length)
@@ -326,7 +326,8 @@ class Forwards:
                 with contextlib.suppress(_LastLayer), _without_compiled_calls(module):
                     self._call.again(self._batch)
                 states = self._grid.rows_of(outputs[-1])
-                assert states is not None and states.shape[1] == self._trial.shape[1]
+                assert states is not None
+                assert states.shape[1] == self._trial.shape[1]
                 # A norm at the end makes sums and squares constant.
                 value = states[place.row, place.start : place.stop].float().cumsum(-1).sum()
                 gradients = self._grid.rows_of(torch.autograd.grad(value, leaves)[0])

@@ -25,9 +25,9 @@ from brimful.doctor.batch.view import read_batch
 from brimful.doctor.probing.calls import copied
 from brimful.doctor.probing.exchange import Trial, choose_trial
 from brimful.doctor.probing.findings import RankReport, not_shown, report_of_all, tell
-from brimful.doctor.probing.forwards import Forwards, ProbeStopped, setup_of
+from brimful.doctor.probing.forwards import Forwards, setup_of
 from brimful.doctor.probing.probe import check_options
-from brimful.doctor.probing.ranks import RankTalk, rank_names
+from brimful.doctor.probing.ranks import ProbeStopped, RankTalk
 from brimful.doctor.probing.recorder import layers_of
 from brimful.doctor.report import DoctorReport, Line
 from brimful.errors import RankFailedError
@@ -134,21 +134,13 @@ class ProbedSchedule:
                 trial, ids = choose_trial(view, config)
             except Exception as error:  # a batch of unusual form
                 reason = f"{type(error).__name__}: {first_sentence(error)}"
-        answers = talk.ask("ready", [reason, None if trial is None else trial.as_dict()])
-        if answers.missing:
-            names = rank_names(answers.missing)
-            raise ProbeStopped(f"no answer from {names} in {self._timeout:g} seconds")
-        for rank, (text, _) in answers.values.items():
-            if text:
-                raise ProbeStopped(f"{rank_names([rank])}: {text}")
+        trials = talk.agree("ready", reason, None if trial is None else trial.as_dict())
         replica = _replica(self._group, talk.ranks)
-        theirs = [answers.values[rank][1] for rank in replica]
+        theirs = [trials[rank][0] for rank in replica]
         first = next((trial for trial in theirs if trial is not None), None)
         # Other replicas would wait in vain for a rank that stops alone.
         reason = "" if first is not None else "no rank of its replica has a batch"
-        reasons = talk.ask("trial", reason).values
-        if wrong := [rank for rank, text in reasons.items() if text]:
-            raise ProbeStopped(f"{rank_names(wrong)}: {reasons[wrong[0]]}")
+        talk.agree("trial", reason)
         assert first is not None
         trial = Trial.from_dict(first)
         with _unchanged_tracker():

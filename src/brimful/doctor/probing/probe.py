@@ -33,13 +33,12 @@ from brimful.doctor.probing.exchange import choose_trial
 from brimful.doctor.probing.findings import (
     RankReport,
     combined,
-    merged,
     not_shown,
     report_of_all,
     tell,
 )
-from brimful.doctor.probing.forwards import Forwards, ProbeStopped, setup_of
-from brimful.doctor.probing.ranks import RankTalk, rank_names
+from brimful.doctor.probing.forwards import Forwards, setup_of
+from brimful.doctor.probing.ranks import ProbeStopped, RankTalk
 from brimful.doctor.probing.recorder import STACKS
 from brimful.doctor.probing.step import StepCount, step_report
 from brimful.doctor.report import DoctorReport, Line
@@ -58,22 +57,13 @@ _PLACES = (Role.BOUNDARIES, Role.NUMBERS, Role.LENGTHS, Role.POSITIONS)
 """Words of a loader that must tell the same samples as the ones that a model gets."""
 
 
-def probe(
-    model: torch.nn.Module,
-    *,
-    on_fault: str = "warn",
-    group: Any = None,
-    tokens: str | None = None,
-    tokenizer: Any = None,
-    timeout: float = 60.0,
-    later: int = 0,
-) -> Probe:
+class Probe:
     """Probe a model in its own training loop: do samples of one row see each other?
 
     At the first forward in training mode the model runs three more times, without gradients: on the
     batch as it is, with the tokens of one segment exchanged, and in evaluation with one sample
-    alone in each row; twice more if those differ. Tokens of other segments must stand, in every
-    layer. Then everything is as it was:
+    alone; twice more if those differ. Tokens of other segments must stand, in every layer. On one
+    rank gradients at them are taken as well, without the weights. Then everything is as it was:
     weights, buffers, random numbers, attributes, gradients; losses of the run do not change by a
     bit. The report is complete when the optimizer makes its first step.
 
@@ -100,6 +90,10 @@ def probe(
         later: steps after the first one whose first batches are probed as well, as a mask may be
             kept from the first batch on.
 
+    Attributes:
+        report: the report so far; it says nothing before the first forward.
+        complete: true once the first step was counted.
+
     Raises:
         SettingsError: another ``on_fault``, or a time or number that is not allowed.
 
@@ -121,24 +115,6 @@ def probe(
     BOS and EOS         unknown  BOS and EOS are unknown without a tokenizer
     samples a step      seen     2 samples and 10 targets in a micro-batch
     NOTHING FOUND: samples were shown to be apart
-    """
-    return Probe(
-        model,
-        on_fault=on_fault,
-        group=group,
-        tokens=tokens,
-        tokenizer=tokenizer,
-        timeout=timeout,
-        later=later,
-    )
-
-
-class Probe:
-    """Probe of one model; see ``probe``.
-
-    Attributes:
-        report: the report so far; it says nothing before the first forward.
-        complete: true once the first step was counted.
     """
 
     _is_busy = False
@@ -352,18 +328,8 @@ class Probe:
             ProbeStopped: one cannot; names it.
         """
         assert self._talk is not None
-        answers = self._talk.ask("ready", [reason, has_parts, self._seen.as_dict()])
-        self._seen = merged(
-            {rank: DoctorReport.from_dict(seen) for rank, (*_, seen) in answers.values.items()}
-        )
-        if answers.missing:
-            names = rank_names(answers.missing)
-            raise ProbeStopped(f"no answer from {names} in {self._timeout:g} seconds")
-        for rank, (text, *_) in answers.values.items():
-            if text:
-                prefix = "" if self._talk.is_alone else f"{rank_names([rank])}: "
-                raise ProbeStopped(f"{prefix}{text}")
-        return any(part for _, part, _ in answers.values.values())
+        self._seen = report_of_all(self._talk, self._seen, "seen")
+        return any(part for (part,) in self._talk.agree("ready", reason, has_parts).values())
 
     def _add(self, report: DoctorReport) -> None:
         """Take the report of a batch; of a later one what is new in it."""
@@ -433,6 +399,10 @@ class Probe:
             self._later, self._earlier = later - 1, self.report
             self._module, self._count = None, StepCount()
             self._talk = RankTalk.of_group(self._group, self._timeout)
+
+
+probe = Probe
+"""A probe, by the name that a loop calls it by."""
 
 
 def _leave(handle: Any) -> None:

@@ -25,6 +25,10 @@ _NUMBERS = itertools.count()
 """Number of each talk of this process: all ranks open theirs in the same order."""
 
 
+class ProbeStopped(Exception):
+    """A probe that cannot go on: the reason. Training does."""
+
+
 @dataclass(frozen=True)
 class Answers:
     """Answers of all ranks to one question, the same on every rank.
@@ -109,6 +113,22 @@ class RankTalk:
             absentees = tuple(rank for rank in self.ranks if rank != self.rank)
             return Answers({self.rank: value}, absentees)
         return Answers(values, absentees)
+
+    def agree(self, question: str, reason: str, *values: Any) -> dict[int, list[Any]]:
+        """Ask all ranks whether each can go on, and return the other values of each.
+
+        Raises:
+            ProbeStopped: a rank cannot, for a reason that is not empty, or gave no answer; names it.
+        """
+        answers = self.ask(question, [reason, *values])
+        if answers.missing:
+            names = rank_names(answers.missing)
+            raise ProbeStopped(f"no answer from {names} in {self.timeout:g} seconds")
+        for rank, (text, *_) in answers.values.items():
+            if text:
+                prefix = "" if self.is_alone else f"{rank_names([rank])}: "
+                raise ProbeStopped(f"{prefix}{text}")
+        return {rank: others for rank, (_, *others) in answers.values.items()}
 
     def _absent(self, keys: dict[int, str]) -> list[int]:
         """Wait for all keys; return the ranks without one when the time is over."""

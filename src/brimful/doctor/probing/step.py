@@ -291,7 +291,8 @@ def _comparison(count: StepCount) -> str:
 
 def _is_due(count: StepCount) -> bool:
     """Return whether a loss is its sum of losses ÷ its divisor, perhaps with a balance of experts."""
-    assert count.loss is not None and count.total is not None
+    assert count.loss is not None
+    assert count.total is not None
     due = count.total / max(1.0, _divisor(count)[0])
     is_part = count.is_told and _is_near(count.loss * len(count.targets), due)
     is_near = due * (1 - _TOLERANCE) <= count.loss <= due * (1 + _TOLERANCE) + count.extra
@@ -300,7 +301,8 @@ def _is_due(count: StepCount) -> bool:
 
 def _is_moved(count: StepCount) -> bool:
     """Return whether a loss is, to the last digits, the one of labels in another place."""
-    assert count.loss is not None and count.total is not None
+    assert count.loss is not None
+    assert count.total is not None
     (total, number), due = count.moved, count.total / max(1.0, _divisor(count)[0])
     return (
         number > 0
