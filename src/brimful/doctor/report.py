@@ -173,9 +173,7 @@ class DoctorReport:
             titles = [TOPICS[item.topic] for item in self.findings if item.judgment is worst]
             return f"{worst.value.upper()}: {', '.join(dict.fromkeys(titles))}"
         topics = {line.topic for line in self.lines if line.evidence is not Evidence.UNKNOWN}
-        unknown = [
-            f"{TOPICS[topic]} ({way})" for topic, way in _NEXT.items() if topic not in topics
-        ]
+        gaps = [f"{TOPICS[topic]} ({way})" for topic, way in _NEXT.items() if topic not in topics]
         remarks = {
             Evidence.UNKNOWN: (
                 "how samples are kept apart is unknown: compare them with --batch MODULE:LOADER "
@@ -187,7 +185,7 @@ class DoctorReport:
         }
         head = "NOT SHOWN" if self.isolation is Evidence.UNKNOWN else "NOTHING FOUND"
         text = f"{head}: {remarks[self.isolation]}"
-        return f"{text}; unknown: {', '.join(unknown)}" if unknown else text
+        return f"{text}; unknown: {', '.join(gaps)}" if gaps else text
 
     def with_others(self, *others: "DoctorReport") -> "DoctorReport":
         """Return one report of several depths: the strongest evidence of each topic, all

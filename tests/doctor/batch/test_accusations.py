@@ -300,6 +300,11 @@ CASES = {
         rope(start=1),
         rope(start=0),
     ),
+    "row for text that runs on in mRoPE": Case(
+        "the row for text of position_ids does not begin again at token 4, and its rows for time, height and width do",
+        flat(position_ids=torch.tensor([list(range(9)), RAMPS, RAMPS, RAMPS])[:, None]),
+        flat(position_ids=torch.tensor([RAMPS] * 4)[:, None]),
+    ),
     "rows of mRoPE that run on, without one for text": Case(
         "the rows for time, height and width of position_ids do not begin again at token 4, and cu_seq_lens_q begins a "
         "sample there",

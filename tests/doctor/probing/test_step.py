@@ -22,6 +22,7 @@ def report(*counts):
         StepCount([10, 30], [2, 3], total=20.0, loss=0.8, divisor=25, is_told=True),
         StepCount([10, 10], [2, 3], total=20.0, loss=1.0, is_told=True),
         StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=2.0, divisor=10, is_told=True),
+        StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=0.5, divisor=40, is_told=True),
         StepCount([10], [2], total=20.0, loss=2.31),
         StepCount([10], [2], total=20.0, loss=2.31, is_told=True),
         StepCount([10], [2]),
@@ -54,6 +55,12 @@ def test_right_steps(count):
         ),
         (StepCount([10], [2], sizes=[16], total=20.0, loss=1.25), "divisor", Judgment.WRONG, "it is divided by 16"),
         (StepCount([10], [2], sizes=[16, 12, 4], total=20.0, loss=5.0), "divisor", Judgment.SUSPECT, "divided by 4"),
+        (
+            StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=0.25, divisor=40, is_told=True),
+            "divisor",
+            Judgment.WRONG,
+            "it is divided by 80",
+        ),
         (
             StepCount([10], [2], total=20.0, moved=(19.9, 10), loss=1.99),
             "wrong_targets",

@@ -20,7 +20,7 @@ from brimful.doctor.batch.words import (
     name_and_prefix_of,
     role_of,
 )
-from brimful.doctor.report import DoctorReport, Finding, Line
+from brimful.doctor.report import DoctorReport, Evidence, Finding, Line
 
 __all__ = ["diagnose"]
 
@@ -86,10 +86,14 @@ def diagnose(
     findings, lines = list(_findings_of(cases)), list(lines_of(cases))
     if samples is not None and not any(case.view.why_unread for case in cases):
         if isinstance(samples, int):
-            found = check_number(cases, whole_number("samples", samples, minimum=0))
+            results = list(check_number(cases, whole_number("samples", samples, minimum=0)))
         else:
-            found = check_samples(cases, samples_alone(samples))
-        for finding in found:
+            results = list(check_samples(cases, samples_alone(samples)))
+            if all(finding.problem == "samples_lost" for finding in results):
+                text = "samples that were given are segments of their own"
+                matches = DoctorReport("", (Line("isolation", text, Evidence.SEEN),))
+                lines = list(DoctorReport("", tuple(lines)).with_others(matches).lines)
+        for finding in results:
             # Samples that were not seen may come in batches that were not read.
             if finding.problem == "samples_lost" and not is_whole:
                 lines.append(Line(finding.topic, f"{finding.detail}; {_UNREAD}"))

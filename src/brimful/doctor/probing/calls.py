@@ -114,7 +114,7 @@ def _argument_names(module: Any) -> list[str]:
     return names if names or inner is None else _argument_names(inner)
 
 
-def _with_whole_labels(batch: dict[str, Any], kept: Any) -> dict[str, Any]:
+def _with_whole_labels(batch: dict[str, Any], columns: Any) -> dict[str, Any]:
     """Return a batch with a label for each token, where a trainer keeps some of the logits only.
 
     ::
@@ -128,12 +128,12 @@ def _with_whole_labels(batch: dict[str, Any], kept: Any) -> dict[str, Any]:
         return batch
     if ids.ndim != 2 or labels.shape == ids.shape or labels.shape[:1] != ids.shape[:1]:
         return batch
-    places = torch.arange(ids.shape[-1])[kept]
+    places = torch.arange(ids.shape[-1])[columns]
     if labels.shape[-1] != len(places):
         return batch
-    whole = torch.full_like(ids, IGNORE_INDEX)
-    whole[:, places[:-1] + 1] = labels[:, 1:]
-    return {**batch, "labels": whole}
+    labels_of_all = torch.full_like(ids, IGNORE_INDEX)
+    labels_of_all[:, places[:-1] + 1] = labels[:, 1:]
+    return {**batch, "labels": labels_of_all}
 
 
 def copied(value: Any) -> Any:

@@ -105,7 +105,7 @@ class Trial:
         """
         width = self.shape[1]
         starts = [row * width + start for row, start, _ in self.segments]
-        tokens = {row * width + at for row, *span in self.segments for at in range(*span)}
+        tokens = {row * width + column for row, *span in self.segments for column in range(*span)}
         roles = (Role.BOUNDARIES, Role.MASK, Role.NUMBERS, Role.POSITIONS)
         words = [Word((), role, value, as_array(value)) for role in roles]
         claims = claims_of(words, self.shape)

@@ -125,8 +125,8 @@ class RankReport:
         parts += ["losses"] if number < len(evidence.layers) else []
         largest = evidence.largest(evidence.reach.exposed)
         verb = f"move by {largest:.1e}, as rounding does" if largest else "do not move"
-        rest = "" if evidence.backward else "; gradients not looked at"
-        scope = f"{verb} ({' and '.join(parts)}{rest})"
+        suffix = "" if evidence.backward else "; gradients not looked at"
+        scope = f"{verb} ({' and '.join(parts)}{suffix})"
         if trial.is_padding:
             # Rows may hold samples that no word tells apart, and these may see each other.
             text = (
@@ -377,20 +377,22 @@ def merged(reports: Mapping[int, DoctorReport]) -> DoctorReport:
     return replace(report.with_others(), subject=report.subject)
 
 
-def combined(report: DoctorReport, *others: DoctorReport) -> DoctorReport:
+def combined(report: DoctorReport, *reports: DoctorReport) -> DoctorReport:
     """Return one report of a probe, of the batch that it ran and of the step.
 
     A fault that was shown is not told as seen as well. A mask that may hide samples hides none
     where these were shown to be apart.
     """
-    subject, report = report.subject, report.with_others(*others)
-    shown = {(item.topic, item.problem) for item in report.findings if item.evidence is Known.SHOWN}
-    if report.isolation is Known.SHOWN and "isolation" not in dict(shown):
-        shown.add(("isolation", "mask_hides_packs"))
+    subject, report = report.subject, report.with_others(*reports)
+    faults = {
+        (item.topic, item.problem) for item in report.findings if item.evidence is Known.SHOWN
+    }
+    if report.isolation is Known.SHOWN and "isolation" not in dict(faults):
+        faults.add(("isolation", "mask_hides_packs"))
     findings = (
         item
         for item in report.findings
-        if item.evidence is Known.SHOWN or (item.topic, item.problem) not in shown
+        if item.evidence is Known.SHOWN or (item.topic, item.problem) not in faults
     )
     return replace(report, subject=subject, findings=tuple(findings))
 

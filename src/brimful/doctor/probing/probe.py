@@ -334,13 +334,13 @@ class Probe:
     def _add(self, report: DoctorReport) -> None:
         """Take the report of a batch; of a later one what is new in it."""
         if self._earlier is not None:
-            known = {(item.topic, item.problem) for item in self.report.findings}
-            new = (
+            faults = {(item.topic, item.problem) for item in self.report.findings}
+            additions = (
                 replace(item, detail=f"a later batch: {item.detail}")
                 for item in report.findings
-                if (item.topic, item.problem) not in known
+                if (item.topic, item.problem) not in faults
             )
-            report = replace(self.report, findings=(*self.report.findings, *new))
+            report = replace(self.report, findings=(*self.report.findings, *additions))
         self.report = report
 
     def _stop(self, reason: str) -> None:
@@ -355,11 +355,11 @@ class Probe:
         """
         if self.complete or Probe._is_busy:
             return
-        own = set(self._model.parameters())
+        parameters = set(self._model.parameters())
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         # Copies of weights in a higher precision are parameters of no model.
-        if not own or any(
-            weight in own or not isinstance(weight, torch.nn.Parameter) for weight in weights
+        if not parameters or any(
+            weight in parameters or not isinstance(weight, torch.nn.Parameter) for weight in weights
         ):
             self._finish(self._later)
 
@@ -411,7 +411,9 @@ def _leave(handle: Any) -> None:
         handle.remove()
 
 
-def _seen_in(batch: Mapping[str, Any], loaded: Mapping[str, Any], tokenizer: Any) -> DoctorReport:
+def _seen_in(
+    batch: Mapping[str, Any], loader_batch: Mapping[str, Any], tokenizer: Any
+) -> DoctorReport:
     """Return what is seen in the batch of a call, and in the loader's.
 
     Where both have the same tokens, they must tell the same samples.
@@ -419,15 +421,15 @@ def _seen_in(batch: Mapping[str, Any], loaded: Mapping[str, Any], tokenizer: Any
     report = diagnose(batch, tokenizer=tokenizer)
     findings = list(report.findings)
     try:
-        if np.array_equal(read_batch(loaded).ids, read_batch(batch).ids):
+        if np.array_equal(read_batch(loader_batch).ids, read_batch(batch).ids):
             words = {
                 name: value
-                for name, value in loaded.items()
+                for name, value in loader_batch.items()
                 if role_of(name) in _PLACES and value is not batch.get(name)
             }
             findings += check_agreement(BatchCase(read_batch({**batch, "loader": words})))
         else:
-            findings += diagnose(loaded, tokenizer=tokenizer).findings
+            findings += diagnose(loader_batch, tokenizer=tokenizer).findings
     except BrimfulError:  # nothing was told of the loader, or its batch has a form of its own
         pass
     lines = tuple(line for line in report.lines if line.topic in _TOPICS_OF_BATCH)

@@ -128,7 +128,7 @@ class RankTalk:
             if text:
                 prefix = "" if self.is_alone else f"{rank_names([rank])}: "
                 raise ProbeStopped(f"{prefix}{text}")
-        return {rank: others for rank, (_, *others) in answers.values.items()}
+        return {rank: pair[1:] for rank, pair in answers.values.items()}
 
     def _absent(self, keys: dict[int, str]) -> list[int]:
         """Wait for all keys; return the ranks without one when the time is over."""

@@ -96,33 +96,36 @@ class StepCount:
             self.num_items = float(num_items)
 
     def add_outcome(
-        self, output: Any, view: BatchView, kept: Any, config: Any, num_items: Any
+        self, output: Any, view: BatchView, columns: Any, config: Any, num_items: Any
     ) -> None:
         """Take the losses of the first micro-batch from the output of the job's own forward.
 
         Args:
             output: of the model.
             view: of the batch.
-            kept: columns of it that get logits.
+            columns: the ones of it that get logits.
             config: of the model.
             num_items: divisor that the model gets; None if it gets none.
         """
         # Labels in another place: shifted once more, or not at all.
-        other = np.full(view.shape, IGNORE_INDEX)
+        neighbors = np.full(view.shape, IGNORE_INDEX)
         if view.labeling is Labeling.SHIFTED:
-            other[:, :-1] = view.targets[:, 1:]
+            neighbors[:, :-1] = view.targets[:, 1:]
         elif view.labeling is Labeling.AS_TOKENS and view.labels is not None:
-            other = view.labels
-        vocab, shape = size_of(config, "vocab_size"), view.ids[:, kept].shape
-        outcome, moved = (
-            outcome_of(output, targets[:, kept], TokenGrid(shape), vocab)
-            for targets in (view.targets, other)
+            neighbors = view.labels
+        vocab, shape = size_of(config, "vocab_size"), view.ids[:, columns].shape
+        outcome, alternative = (
+            outcome_of(output, targets[:, columns], TokenGrid(shape), vocab)
+            for targets in (view.targets, neighbors)
         )
         if outcome.losses is None or np.isnan(outcome.losses).all():
             return
         self.total = float(np.nansum(outcome.losses))
-        assert moved.losses is not None
-        self.moved = float(np.nansum(moved.losses)), int((~np.isnan(moved.losses)).sum())
+        assert alternative.losses is not None
+        self.moved = (
+            float(np.nansum(alternative.losses)),
+            int((~np.isnan(alternative.losses)).sum()),
+        )
         extra_losses = {name: value for name, value in outcome.extra_losses.items() if value}
         weight = float(getattr(config, "router_aux_loss_coef", 0.0) or 0.0)
         self.extra = weight * sum(abs(value) for value in extra_losses.values())
@@ -294,7 +297,9 @@ def _is_due(count: StepCount) -> bool:
     assert count.loss is not None
     assert count.total is not None
     due = count.total / max(1.0, _divisor(count)[0])
-    is_part = count.is_told and _is_near(count.loss * len(count.targets), due)
+    # A loop may tell its mean ÷ micro-batches; a divisor of the step has them already.
+    is_mean = count.is_told and count.divisor is None
+    is_part = is_mean and _is_near(count.loss * len(count.targets), due)
     is_near = due * (1 - _TOLERANCE) <= count.loss <= due * (1 + _TOLERANCE) + count.extra
     return (is_near or is_part) and not _is_moved(count)
 

@@ -69,11 +69,11 @@ def check_rope_rows(case: BatchCase) -> Iterator[Finding]:
         first = positions.reshape(len(positions), -1)[-3:, starts]
         late = starts[(first != first.min()).any(axis=0)]
         text, axes = (begins_by_positions(rows, view.shape) for rows in (positions, positions[-3:]))
-        if len(positions) == 4 and (lost := np.flatnonzero(axes & ~text & ~view.padding)).size:
+        if len(positions) == 4 and (gaps := np.flatnonzero(axes & ~text & ~view.padding)).size:
             yield wrong(
                 _TOPIC,
                 "positions_run_on",
-                f"the row for text of {word} does not begin again at {case.places(lost)}, and its "
+                f"the row for text of {word} does not begin again at {case.places(gaps)}, and its "
                 "rows for time, height and width do",
                 f"compute {word} for each sample alone, and join them",
             )
