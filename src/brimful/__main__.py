@@ -50,9 +50,9 @@ def _escape(stream: TextIO) -> None:
     """
     # A moving bar returns to the beginning of its line before and after what it writes.
     moves = "(?!\\A\r|\r\\Z)" if stream.isatty() else ""
-    hidden, write = re.compile(moves + _CONTROLS), stream.write
+    pattern, write = re.compile(moves + _CONTROLS), stream.write
     stream.write = lambda text: write(  # type: ignore[method-assign]
-        hidden.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+        pattern.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     )
     # Tracebacks of Python 3.13 have colors, which are control characters.
     os.environ.setdefault("PYTHON_COLORS", "0")

@@ -97,7 +97,7 @@ def test_what_nothing_shows_has_a_code_of_its_own():
     code, out, _ = outcome("doctor", *named("pair"))
     assert code == 3
     assert out.splitlines()[-1].startswith(
-        "NOT SHOWN: how samples are kept apart is unknown: compare them with --batch"
+        "NOT SHOWN: how samples are kept apart is unknown: compare them by brimful doctor --batch"
     )
     assert "--samples" in out.splitlines()[-1]
 

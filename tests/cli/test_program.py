@@ -22,6 +22,8 @@ SPEAKS_FLAGS = (
     "measure/length_cache.py",
     "measure/pending.py",
     "doctor/config/",  # the command lines of trainers
+    "doctor/report.py",  # the next command
+    "doctor/batch/diagnose.py",
     "integrations/trainers/ms_swift",
     "integrations/export/packed_messages.py",  # of Megatron-LM
 )

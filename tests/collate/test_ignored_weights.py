@@ -112,7 +112,7 @@ def test_weights_of_1_are_not_refused(options, tmp_path):
 def test_a_loop_and_a_trainer_with_a_loss_of_its_own_are_not_refused(tmp_path):
     """They may use the weights."""
 
-    class OwnLoss(transformers.Trainer):
+    class OwnLoss(transformers.Trainer):  # type: ignore[name-defined]
         def compute_loss(self, model, inputs, **options):
             weights = inputs.pop("loss_weights")
             losses = model(**inputs).logits.logsumexp(-1)

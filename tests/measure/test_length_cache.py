@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -263,7 +264,7 @@ def test_a_tokenizer_that_the_caller_loaded(kind, place, small_qwen, media_home,
     elif place == "gone":
         shutil.rmtree(tmp_path / "own")
     if kind == "pictures":
-        encoder = MediaChatEncoder(own, open_family("qwen2-vl", media_home / "processor"))
+        encoder: Any = MediaChatEncoder(own, open_family("qwen2-vl", media_home / "processor"))
         source = open_source(str(media_home / "chats.jsonl"), media=True, media_outside=True)
     else:
         rows = [{"prompt": "a", "completion": "b"}, {"prompt": "a"}]

@@ -5,6 +5,7 @@ import io
 import os
 import tempfile
 from fractions import Fraction
+from typing import Any
 
 import av
 import numpy as np
@@ -102,7 +103,7 @@ def grouped(kind, num_frames=40):
     file = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 255, (48, 64 + num_frames, 3), dtype=np.uint8)
     with av.open(file, "w", format="matroska") as output:
-        stream = output.add_stream(codec, rate=25, options=options)
+        stream: Any = output.add_stream(codec, rate=25, options=options)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         for number in range(num_frames):
             pixels = np.ascontiguousarray(noise[:, number : number + 64])

@@ -40,11 +40,11 @@ def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").split(".")[0] == package:
             raise missing_extra(package, extra, purpose) from error
-        asked = _ASKED.search(str(error))
+        match = _ASKED.search(str(error))
         # Any other missing module is a broken installation, which no extra of brimful repairs.
-        if error.name or asked is None:
+        if error.name or match is None:
             raise
-        library, distribution = asked.groups()
+        library, distribution = match.groups()
         distribution = distribution or library.lower().replace("pytorch", "torch")
         raise MissingExtraError(
             f"{purpose} needs {library}, which is not installed: pip install {distribution}"

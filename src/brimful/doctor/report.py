@@ -176,8 +176,8 @@ class DoctorReport:
         gaps = [f"{TOPICS[topic]} ({way})" for topic, way in _NEXT.items() if topic not in topics]
         remarks = {
             Evidence.UNKNOWN: (
-                "how samples are kept apart is unknown: compare them with --batch MODULE:LOADER "
-                "--samples MODULE:SAMPLES"
+                "how samples are kept apart is unknown: compare them by brimful doctor --batch "
+                "MODULE:LOADER --samples MODULE:SAMPLES"
             ),
             Evidence.KNOWN: "known from the configuration alone, seen in no batch",
             Evidence.SEEN: "seen in the batch; that the model obeys it was not shown",

@@ -101,11 +101,11 @@ class DocumentWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Of two jobs of one name that begin at once, the second finds the document of the first.
             with locked(path.parent):
-                found = read_document(path)
-                if found is not None and found.is_live:
+                document = read_document(path)
+                if document is not None and document.is_live:
                     raise SettingsError(
                         f"{path.parent.parent} is in use by another job of that name "
-                        f"({found.writer}): give each its own {setting('job')}; they still share "
+                        f"({document.writer}): give each its own {setting('job')}; they still share "
                         "plans"
                     )
                 self.write({"epochs": {}})

@@ -190,10 +190,13 @@ class PackSummary:
         assert ledger.targets_in is not None  # a job measures them
         share = 100 * ledger.targets_in / max(1, ledger.tokens_in)
         # Losses count targets, not samples: a cut may take some of a sample's targets.
-        cut = (
+        cut_reason = (
             "with what was cut" if ledger.samples_truncated else "as first tokens of later segments"
         )
-        losses = ((ledger.targets_dropped, "with what was dropped"), (ledger.targets_cut, cut))
+        losses = (
+            (ledger.targets_dropped, "with what was dropped"),
+            (ledger.targets_cut, cut_reason),
+        )
         loss = "".join(f"; {number:,} lost {reason}" for number, reason in losses if number)
         reasons = "; ".join(
             f"{counted(count, 'sample')}: {reason}"

@@ -205,7 +205,7 @@ def check_equal(ours: dict[str, Any], theirs: dict[str, Any], case: str) -> None
 def main(folder: Path, tokenizer: Path, family: str) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["HF_HOME"] = os.environ["MODELSCOPE_CACHE"] = str(folder)
-    sys.meta_path.insert(0, EmptyEngine())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, EmptyEngine())
     try:
         from swift.megatron.trainers import utils
         from swift.megatron.utils import get_padding_to, megatron_lm_utils
@@ -259,25 +259,25 @@ def main(folder: Path, tokenizer: Path, family: str) -> None:
                 assert one["input_ids"] == pack.input_ids[due].tolist(), (case, "the samples are the same")
                 one["labels"] = pack.labels[due].tolist()  # ms-swift trains the line break after an answer too
                 encoded.append(one)
-            batches = [
+            batches: Any = [
                 collate([some_rows], padding_to=padding_to)
                 for collate, some_rows in ((template.data_collator, mine[index]), (own_collate, encoded))
             ]
             batches[1].pop("loss_scale", None)  # of the labels that were replaced
             num_segments += pack.num_segments
-            check_equal(*batches, case)
+            check_equal(batches[0], batches[1], case)
             if not megatron:
                 continue
             padded = -(-np.diff(edges) // (2 * cp)) * (2 * cp) if cp > 1 else np.diff(edges)
             num_targets = 0
             for rank in range(cp):
-                ranks = {
+                ranks: Any = {
                     "get_context_parallel_world_size": lambda cp=cp: cp,
                     "get_context_parallel_rank": lambda rank=rank: rank,
                 }
                 with patch.multiple(megatron_lm_utils.mpu, **ranks):
                     prepared = [utils.prepare_batch(args, dict(batch)) for batch in batches]
-                check_equal(*prepared, f"{case}, rank {rank}")
+                check_equal(prepared[0], prepared[1], f"{case}, rank {rank}")
                 params = prepared[0]["packed_seq_params"]
                 assert params.seq_lens.tolist() == np.diff(edges).tolist(), case
                 begins = params.cu_seqlens_q[: len(padded) + 1].tolist()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ QWEN_TEXT = {"image": "<|vision_start|><|image_pad|><|vision_end|>"}
 AUDIO_TEXT = {"audio": "<|audio_bos|><|AUDIO|><|audio_eos|>"}
 OMNI_TEXT = {**AUDIO_TEXT, "image": "<|vision_bos|><|IMAGE|><|vision_eos|>"}
 
-KINDS = {
+KINDS: dict[str, Any] = {
     "qwen2-vl": ({}, QWEN_IMAGE, [], QWEN_TEXT),
     "qwen2.5-vl": ({}, QWEN_IMAGE, [], QWEN_TEXT),
     "qwen3-vl": ({}, QWEN3_IMAGE, [], QWEN_TEXT),
@@ -117,7 +118,7 @@ def test_every_layout_of_every_processor_is_compared(name, small_qwen, tmp_path,
     row = {"messages": turns("".join(f"<{kind}>" for kind in texts) + "What?")}
     row |= {"images": [png(84, 56, 1)]} if "image" in texts else {}
     row |= {"audios": [sound(1.5, 0)]} if "audio" in texts else {}
-    (sample,) = open_source([row], media=True)
+    sample = open_source([row], media=True)[0]
     for folder in (files, saved, nested):
         encoder, reference = reference_of(name, folder, tokenizer)
         assert reference.obstacle == "", folder

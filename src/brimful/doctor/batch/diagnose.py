@@ -25,8 +25,8 @@ from brimful.doctor.report import DoctorReport, Evidence, Finding, Line
 __all__ = ["diagnose"]
 
 _UNREAD = (
-    "not judged, as the loader may have more batches: --batches reads more (in Python: all batches, "
-    "and is_whole=True)"
+    "not judged, as the loader may have more batches: brimful doctor --batches reads more (in "
+    "Python: all batches, and is_whole=True)"
 )
 """Words on samples that are in none of the batches that were read."""
 

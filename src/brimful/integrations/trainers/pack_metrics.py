@@ -215,11 +215,11 @@ class _Counting:
         # differs.
         samples_are_rows = self._collator.dialect.row_per_sample
         # Packs that fill the empty places of a step have no samples.
-        served = [batch.sample_ids >= 0 for batch in rows]
+        masks = [batch.sample_ids >= 0 for batch in rows]
         counts = (
             sum(
                 int(batch.real_lengths[: len(is_sample)][is_sample].sum())
-                for batch, is_sample in zip(rows, served, strict=True)
+                for batch, is_sample in zip(rows, masks, strict=True)
             ),
             inputs["input_ids"].numel()
             if samples_are_rows
@@ -227,7 +227,7 @@ class _Counting:
             sum(batch.num_loss_tokens for batch in rows),
             sum(
                 int((is_sample if batch.tree is None else is_sample[batch.tree.ends]).sum())
-                for batch, is_sample in zip(rows, served, strict=True)
+                for batch, is_sample in zip(rows, masks, strict=True)
             ),
             sum(len(batch.no_loss) for batch in rows),
         )
