@@ -3,8 +3,9 @@
     make mutants                          a sample of every room
     python -m tests.mutants serve --sample 200 --seed 7
 
-A copy of the checkout is changed by cosmic-ray, one operator or number at a time, and the tests of the room run on it. What
-survives is printed as a diff: either a test is missing, or the change changes nothing that anybody can see.
+A copy of the checkout is changed by cosmic-ray, one operator or number at a time, and the tests of the room run on it, with
+the examples of the module. What survives is printed as a diff: either a test is missing, or the change changes nothing that
+anybody can see.
 """
 
 from __future__ import annotations
@@ -140,8 +141,8 @@ def run(room: str, sample: int, seed: int) -> tuple[list[str], int]:
             operator = get_operator(mutation.operator_name)(**mutation.operator_args)
             name = mutation.module_path.relative_to(copy / "src/brimful")
             own = f"tests/{name.with_name(f'test_{name.name}')}"
-            # Those of the module first: most mutants end at the first failure there.
-            ordered = [own, *paths] if (copy / own).exists() else paths
+            # Those of the module first, and its examples: most mutants end at the first failure there.
+            ordered = [*([own] if (copy / own).exists() else []), f"src/brimful/{name}", *paths]
             with use_mutation(mutation.module_path, operator, mutation.occurrence) as (code, mutant):
                 if _passes(copy, ordered):
                     lines = code.splitlines(), mutant.splitlines()
@@ -187,7 +188,8 @@ def _test(copy: Path, paths: list[str]) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
         del sys.modules[name]
     ignored = "ignore::pytest.PytestAssertRewriteWarning"  # some plugin came along with a library
-    sys.exit(pytest.main(["-x", "-q", "-W", ignored, *paths]))
+    examples = ["--doctest-modules", "--doctest-ignore-import-errors", "-o", "doctest_optionflags=NORMALIZE_WHITESPACE"]
+    sys.exit(pytest.main(["-x", "-q", "-W", ignored, *examples, *paths]))
 
 
 def _is_code(mutation: Any) -> bool:

@@ -15,6 +15,7 @@ from brimful.base.ragged import offsets_of
 from brimful.base.tables import open_table
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.lengths import LengthTable, Prefixes, find_prefixes
+from brimful.lengths.prefix_order import _find_by_bytes, _find_by_merging
 from brimful.lengths.prefixes import Sharing, sharing_of
 
 _SAMPLES = st.lists(
@@ -72,6 +73,16 @@ def test_compiled_and_numpy_find_the_same(samples, least, dtype):
     one, other = (_find(samples, dtype, compiled=compiled, least=least) for compiled in (False, True))
     assert (one.order.tolist(), one.shared.tolist()) == (other.order.tolist(), other.shared.tolist())
     assert (other.order.dtype, other.shared.dtype) == (one.order.dtype, one.shared.dtype) == (np.int64, np.int32)
+
+
+@given(samples=_SAMPLES, least=st.integers(1, 40))
+def test_the_compiled_form_stays_within_its_arrays(samples, least):
+    """Compiled code writes to any index in silence; plain Python refuses it."""
+    keys = np.array([token for sample in samples for token in sample], np.int64)
+    arguments = keys, offsets_of([*map(len, samples)]), np.zeros(len(samples), np.int64), least
+    with np.errstate(over="ignore"):
+        found = _find_by_merging(*arguments)
+    assert [array.tolist() for array in found] == [array.tolist() for array in _find_by_bytes(*arguments)]
 
 
 @given(samples=_SAMPLES, data=st.data())

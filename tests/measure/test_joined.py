@@ -44,6 +44,10 @@ def test_joined_is_the_table_of_one_call(parts, tmp_path):
     assert joined.account == together.account
     changed = {"source_fingerprint", "source"}
     assert {name for name in together.provenance if joined.provenance[name] != together.provenance[name]} == changed
+    assert joined.provenance["source"] == f"{parts[0]} … {parts[2]}"
+    alone = join_tables([joined])
+    assert alone.provenance["source"] == joined.provenance["source"]
+    assert (alone.fingerprint, alone.rejects) == (joined.fingerprint, joined.rejects)
     plans = [plan_packs(table, capacity=8) for table in (joined, together)]
     assert plans[0].fingerprint == plans[1].fingerprint
     joined.save(tmp_path / "joined.arrow")

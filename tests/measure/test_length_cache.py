@@ -229,8 +229,9 @@ def test_several_files_and_transforms(small_qwen, tmp_path, monkeypatch):
     assert len(table) == 2
     # A file that is there and of something else is replaced by the same command.
     other = LengthCache(cache.path, augmentation={"version": 2})
-    pasted(command_of(other, source, encoder))
-    other.lengths(source, encoder)
+    sharing = {"share": "prefixes", "least_shared": 3, "share_within": "row"}
+    pasted(command_of(other, source, encoder, **sharing))
+    assert other.lengths(source, encoder, **sharing).provenance["sharing"] == sharing
 
 
 def test_pictures(media_home, tmp_path):

@@ -4,14 +4,18 @@ import dataclasses
 import io
 import json
 import wave
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from brimful import measure_lengths
 from brimful.base.progress import Progress
+from brimful.base.tables import open_table, write_table
 from brimful.errors import EncodersDifferError, ProcessorDiffersError
 from brimful.measure import comparison
+from brimful.measure.block_task import BlockTask
+from brimful.measure.comparison import MediaComparison
 from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.encode.processor import ProcessorReference
 from brimful.media.families import open_family
@@ -112,6 +116,22 @@ def test_no_time_no_share(tokenizer, directory, tmp_path, compared, monkeypatch)
     monkeypatch.setattr(comparison, "TIME_SHARE", 0.0)
     measure(ROWS, MediaChatEncoder(tokenizer, open_family("qwen2-vl", directory)), tmp_path)
     assert sorted(compared) == [1, 3]
+
+
+@pytest.mark.parametrize("count", [4096, 300])
+def test_one_of_each_256_is_compared_wherever_its_block_begins(tmp_path, count):
+    """By no period of the data: a family that is wrong for one size in sixteen is found."""
+    write_table(tmp_path / "part.arrow", {"tokens": np.ones(count, np.int32), "images": np.ones(count, np.int32)}, {})
+    rows = MediaComparison(SimpleNamespace(encoder=SimpleNamespace(media_reference=None)), Progress())
+    chosen = [
+        start + row
+        for start in range(0, 1 << 17, count)
+        for row in rows._rows(open_table(tmp_path / "part.arrow"), BlockTask(start, start + count, "", None))
+    ]
+    assert len(chosen) == len(set(chosen))
+    assert abs(len(chosen) - (1 << 17) / comparison.SHARE) < 16
+    for period in (2, 3, 5, 7, 8, 16):
+        assert {sample_id % period for sample_id in chosen} == {*range(period)}
 
 
 def test_one_row_of_patches_too_many(tokenizer, directory, tmp_path):

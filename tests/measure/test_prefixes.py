@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,37 @@ def test_windows_find_what_is_found_at_once(texts, least, groups, window, tmp_pa
         assert texts[before][:length] == texts[after][:length]
         assert len(texts[after][:length]) == length
         assert not length or groups is None or groups[before] == groups[after] >= 0
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 2), st.integers(1, 9)), max_size=25),
+    window=st.integers(1, 40),
+    data=st.data(),
+)
+def test_windows_hold_whole_trees_and_are_bounded(rows, window, data):
+    """Without it a window of all samples would take all memory, or samples that share would never meet."""
+    *heads, tokens = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    heads[1:] = (heads[0] * heads[1], heads[0] * heads[1] * heads[2])  # a longer head is of fewer samples
+    sample_ids = np.array(sorted(data.draw(st.sets(st.sampled_from(range(len(rows)))))) if rows else [], dtype=np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefixes, "_WINDOW_TOKENS", window)
+        windows = list(prefixes._windows(sample_ids, heads, tokens))
+    assert sorted(sample_id for ids in windows for sample_id in ids) == sample_ids.tolist()
+    assert all((np.diff(ids) > 0).all() for ids in windows)
+    # A tree that does not fit and has no branches ends with the sample that reaches the bound.
+    sizes = [int(tokens[ids].sum()) for ids in windows]
+    assert all(size - tokens[ids].max() <= window for size, ids in zip(sizes, windows, strict=True))
+    place = {sample_id: number for number, ids in enumerate(windows) for sample_id in ids.tolist()}
+    fits = []
+    for column in heads:
+        for head in set(column[sample_ids].tolist()) - {0}:
+            tree = sample_ids[column[sample_ids] == head]
+            fits.append(tokens[tree].sum() <= window)
+            assert len({place[sample_id] for sample_id in tree.tolist()}) == 1 or not fits[-1]
+    if all(fits) and tokens.max(initial=0) <= window:
+        # As many trees as fit, near each other in the data.
+        assert all(sum(pair) > window for pair in pairwise(sizes))
+        assert [int(ids[0]) for ids in windows] == sorted(int(ids[0]) for ids in windows)
 
 
 def test_a_tree_larger_than_a_window_is_cut_between_its_branches(put, monkeypatch):
