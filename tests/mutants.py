@@ -112,20 +112,18 @@ def main() -> None:
     killed = num_all = 0
     for room in arguments.rooms:
         survivors, count = run(room, arguments.sample, arguments.seed)
-        killed, num_all = killed + count - len(survivors), num_all + count
-        for diff in survivors:
-            print(f"\n── {room}: survived\n{diff}")
-        print(f"{room}: {count - len(survivors)} of {count} killed", flush=True)
+        killed, num_all = killed + count - survivors, num_all + count
+        print(f"{room}: {count - survivors} of {count} killed", flush=True)
     print(f"all: {killed} of {num_all} killed, {100 * killed / max(1, num_all):.1f} %")
 
 
-def run(room: str, sample: int, seed: int) -> tuple[list[str], int]:
-    """Run the tests of a room on a sample of its mutants; return the diffs of the survivors and the number of all."""
+def run(room: str, sample: int, seed: int) -> tuple[int, int]:
+    """Run the tests of a room on a sample of its mutants, and show each survivor; return their number, and that of all."""
     from cosmic_ray.mutating import use_mutation
     from cosmic_ray.plugins import get_operator
 
     modules, tests = ROOMS[room]
-    survivors: list[str] = []
+    survivors = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "main")
         # With what Python and numba have compiled: they know it by the times of the files, which are copied too.
@@ -145,8 +143,10 @@ def run(room: str, sample: int, seed: int) -> tuple[list[str], int]:
             ordered = [*([own] if (copy / own).exists() else []), f"src/brimful/{name}", *paths]
             with use_mutation(mutation.module_path, operator, mutation.occurrence) as (code, mutant):
                 if _passes(copy, ordered):
+                    survivors += 1
                     lines = code.splitlines(), mutant.splitlines()
-                    survivors.append("\n".join(difflib.unified_diff(*lines, str(name), str(name), lineterm="")))
+                    diff = "\n".join(difflib.unified_diff(*lines, str(name), str(name), lineterm=""))
+                    print(f"\n── {room}: survived\n{diff}", flush=True)
     return survivors, len(chosen)
 
 

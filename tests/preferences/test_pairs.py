@@ -1,5 +1,7 @@
 """Both sides of a preference are found in a micro-batch, or the batch is refused."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,3 +41,20 @@ def test_every_pair_once(pairs, random):
     assert [(ids[chosen], ids[rejected]) for chosen, rejected in rows.tolist()] == [
         (sample, sample + 1) for sample in ids if sample % 2 == 0
     ]
+
+
+@given(st.lists(st.integers(0, 5), max_size=6), st.integers(0, 2))
+def test_a_batch_is_paired_or_refused_by_its_first_wrong_row(sample_ids, num_empty):
+    """Without it the loss would compare answers of two rows, or the message name a row that is whole."""
+    ids = [-1, -1] * num_empty + sample_ids
+    rows = {sample_id // 2: sorted(other for other in sample_ids if other // 2 == sample_id // 2) for sample_id in ids}
+    wrong = [row for row, samples in rows.items() if row >= 0 and samples != [2 * row, 2 * row + 1]]
+    if wrong:
+        message = f"row {wrong[0]} of preferences or KTO is in this micro-batch with samples {rows[wrong[0]]},"
+        with pytest.raises(CollateError, match=re.escape(message)):
+            pair_segments(ids)
+        return
+    pairs = pair_segments(ids)
+    assert sorted(pairs.reshape(-1).tolist()) == list(range(len(ids)))
+    assert pairs[:num_empty].tolist() == [[2 * place, 2 * place + 1] for place in range(num_empty)]
+    assert all((ids[even], ids[odd]) in ((-1, -1), (ids[even], ids[even] + 1)) for even, odd in pairs.tolist())
