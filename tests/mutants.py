@@ -68,7 +68,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "sources": (["sources"], ["sources", "cli/bad_input"]),
-    "encode": (["encode"], ["encode", "flow/test_entrance_law.py"]),
+    "encode": (["encode"], ["encode", "flow/test_entrance_law.py", "flow/test_per_turn.py"]),
     "measure": (["measure", "lengths"], ["measure", "lengths", "properties/test_measure_properties.py"]),
     "store": (
         ["store"],

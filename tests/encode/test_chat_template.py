@@ -63,6 +63,29 @@ def test_loading_compiles_a_template_and_refuses_none(fresh_cache, source):
     template.load()
 
 
+def test_a_comparison_with_transformers_is_remembered_for_its_variables(fresh_cache, monkeypatch):
+    """Without it a template that is equal with one variable would be taken for equal with another."""
+    renders = []
+
+    def text_or_none(*arguments):
+        renders.append(arguments)
+        return _text_or_none(*arguments)
+
+    monkeypatch.setattr("brimful.encode.chat_template._text_or_none", text_or_none)
+    style = STYLES["chatml"]
+
+    def is_compared(**variables):
+        renders.clear()
+        encoder = ChatEncoder(tokenizer_of(style), chat_template=style.template, template_kwargs=variables)
+        assert encoder._chat_template._jinja_is_equal
+        return bool(renders)
+
+    assert [is_compared(a=[1]), is_compared(a=[1]), is_compared(a=[2])] == [True, False, True]
+    assert [is_compared(z=[1]), is_compared(z=[1]), is_compared(z=[2])] == [True, False, True]
+    # Each sample may have other documents: they are compared once.
+    assert not is_compared(z=[1], documents=[{"text": "a"}])
+
+
 def test_the_engine_is_named():
     """A slow job says why it is slow."""
     tokenizer = tokenizer_of(STYLES["chatml"])

@@ -48,6 +48,15 @@ def test_a_completion_behind_its_prompt(options: dict[str, Any], text: str, targ
     )
 
 
+@pytest.mark.parametrize("eos", [True, False])
+def test_an_answer_that_ends_with_eos_has_one(eos: bool) -> None:
+    """Without it a model would learn to end twice, or data that brings its own ends would lose them."""
+    made = completion(eos=eos)
+    for sample in open_source(ROWS["preferences"]).read(0, 2):
+        assert isinstance(sample, Sample)
+        assert made.decode(made.encode(sample).input_ids) == ("qa</s>", "qb</s>" if eos else "qb")[sample.sample_id]
+
+
 def test_a_token_that_holds_both_is_a_target(small_tokenizer: Any) -> None:
     """Without it the first letters of an answer are never learnt where they share a token with the prompt."""
     made = CompletionEncoder(small_tokenizer)
@@ -94,6 +103,7 @@ ROWS = {
     "pairs": [{"prompt": "q", "completion": "a"}],
     "texts": [{"text": "a"}],
     "tokens": [{"input_ids": [5, 6]}],
+    "preferences": [{"prompt": "q", "chosen": "a</s>", "rejected": "b"}],
 }
 
 
@@ -133,6 +143,11 @@ def test_sources_side_by_side_get_one_encoder_for_all(put: Any) -> None:
             "texts",
             {"train_on": "last"},
             'train_on has no effect in mode="text": it is for mode="chat" or mode="completion"',
+        ),
+        (
+            "preferences",
+            {"train_on": "all"},
+            "train_on has no effect on preferences, whose targets are their completions",
         ),
         ("chats", {"separator": "x"}, 'separator has no effect in mode="chat": it is for mode="completion"'),
         (

@@ -53,6 +53,15 @@ def test_a_text_that_stands_elsewhere_too_is_missed_all_the_same() -> None:
     assert "messages[1] of role 'bot'" in why(turns(("user", "q"), ("bot", "a")))
 
 
+def test_an_answer_that_is_left_out_for_its_question_is_not_found_in_it() -> None:
+    """Without it a short answer passes wherever its letters stand before it."""
+    template = KNOWN_ROLES.replace(
+        "{% if m.role", "{% if (m.role == 'user' or 'hush' not in messages[0].content) and m.role"
+    )
+    assert encoder(template).lengths([turns(("user", "say yes"), ("assistant", "yes"))])[1] == []
+    assert "messages[1] of role 'assistant'" in why(turns(("user", "hush, say yes"), ("assistant", "yes")), template)
+
+
 def test_a_message_that_is_left_out_for_what_it_says_is_refused() -> None:
     """Without it a template that passes over some texts takes them out in silence."""
     template = KNOWN_ROLES.replace("{{ m.content }}", "{% if 'secret' not in m.content %}{{ m.content }}{% endif %}")
@@ -168,6 +177,7 @@ def test_a_template_that_writes_a_date_only_if_none_is_given_needs_none() -> Non
         ([("user", "q", 1)], "assistant", "it has no turn of the assistant"),
         ([("user", "q", 1), ("assistant", "a", 0)], "assistant", "its answers have weight 0"),
         ([("assistant", "b", 1), ("user", "q", 1), ("assistant", "a", 0)], "last", "its answers have weight 0"),
+        ([("assistant", "b", 0), ("assistant", "b", 1), ("assistant", "a", 0)], "last", "its answers have weight 0"),
     ],
 )
 def test_why_a_chat_has_no_target(messages: list[tuple[str, str, int]], train_on: str, reason: str) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,15 @@ def test_hard_texts_have_equal_ids(qwen, stride):
     ours, theirs = qwen.tokenize(texts), qwen.reference.tokenize(texts)
     np.testing.assert_array_equal(ours.offsets, theirs.offsets)
     np.testing.assert_array_equal(ours.values, theirs.values)
+
+
+def test_hard_texts_hold_every_kind_of_character():
+    """Without it a fast library that splits one script in another way would not be found out."""
+    characters = set().union(*hard_texts())
+    assert characters >= {chr(code) for code in range(0x3000)}
+    assert {*map(unicodedata.category, characters)} == {unicodedata.category(chr(code)) for code in range(0x110000)} - {
+        "Cs"
+    }
 
 
 @settings(max_examples=300)

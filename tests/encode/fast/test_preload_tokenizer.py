@@ -1,8 +1,10 @@
 """The server of worker processes loads a tokenizer before it forks, and never waits for itself."""
 
 import os
+import runpy
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,3 +39,21 @@ def test_a_fork_waits_for_the_tokenizer_and_for_no_lock(qwen, qwen_tokenizer, fr
     assert shown.split() == ["0", "1", "False"], (
         "no thread holds a lock of the library at a fork, and what it loaded is there"
     )
+
+
+@pytest.mark.parametrize(("named", "loaded"), [("a place", ["a place", "loaded"]), (None, [])])
+def test_the_tokenizer_of_the_job_is_loaded_and_no_other(monkeypatch, named, loaded):
+    """Without it each worker process would load it again, or a job without one would look for it."""
+    seen = []
+
+    def encoder(place):
+        seen.append(place)
+        return SimpleNamespace(engine=SimpleNamespace(load=lambda: seen.append("loaded")))
+
+    monkeypatch.setattr("brimful.encode.chat.ChatEncoder", encoder)
+    monkeypatch.delenv(TOKENIZER, raising=False)
+    if named is not None:
+        monkeypatch.setenv(TOKENIZER, named)
+    monkeypatch.delitem(sys.modules, "brimful.encode.fast.preload_tokenizer", raising=False)
+    runpy.run_module("brimful.encode.fast.preload_tokenizer")
+    assert seen == loaded
