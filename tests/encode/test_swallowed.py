@@ -59,7 +59,9 @@ def test_an_answer_that_is_left_out_for_its_question_is_not_found_in_it() -> Non
         "{% if m.role", "{% if (m.role == 'user' or 'hush' not in messages[0].content) and m.role"
     )
     assert encoder(template).lengths([turns(("user", "say yes"), ("assistant", "yes"))])[1] == []
-    assert "messages[1] of role 'assistant'" in why(turns(("user", "hush, say yes"), ("assistant", "yes")), template)
+    assert "leaves out messages[1] of role 'assistant'" in why(
+        turns(("user", "hush, say yes"), ("assistant", "yes")), template
+    )
 
 
 def test_a_message_that_is_left_out_for_what_it_says_is_refused() -> None:
