@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -234,8 +235,30 @@ def test_a_document_that_is_replaced_again_and_again_is_always_live(tmp_path):
 
 
 def test_a_rank_0_that_never_comes_is_named(tmp_path):
+    """Without a line for each look of every rank, which would fill the log of a job."""
+    waiting, stream = Waiting(poll_seconds=0.02, arrive_seconds=0.2), io.StringIO()
     with pytest.raises(TaskFailedError, match="has not begun to plan"):
-        make(1, None, tmp_path, world_size=2, waiting=Waiting(poll_seconds=0.02, arrive_seconds=0.2))
+        make(1, None, tmp_path, world_size=2, waiting=waiting, progress=make_progress("lines", stream))
+    assert stream.getvalue() == ""
+
+
+def test_a_plan_that_a_node_sees_later_is_waited_for(tmp_path):
+    """A network file system shows a new file to other nodes after seconds."""
+    late = tmp_path / "late"
+
+    def show():
+        while not (document := read_document(tmp_path / "jobs" / "a.json")) or not document.values["epochs"]:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        shutil.copytree(tmp_path / "plans", late / "plans")
+
+    first, second, _ = in_threads(
+        lambda: make(0, Build(tmp_path), tmp_path, world_size=2, ahead=False),
+        lambda: make(1, None, tmp_path, world_size=2, directory=late, waiting=Waiting(poll_seconds=0.02)),
+        show,
+    )
+    with closed([first, second]):
+        assert [plan.plan.fingerprint for plan in (first, second)] == [expected(0)] * 2
 
 
 def test_a_directory_that_is_not_shared_is_named(tmp_path):
