@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brimful.base.blobs import LocalBlobStore
 from brimful.base.tokenized import read_tokenized
@@ -14,6 +16,7 @@ from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.collate import MediaFeatures
 from brimful.media.families import open_family
 from brimful.media.medium import MediaContainer
+from brimful.media.rope_positions import QWEN2_VL, RopeMedium, rope_positions
 from brimful.testing.toys import toy_pack, toy_tree
 
 
@@ -151,6 +154,30 @@ def test_pictures_and_videos_go_by_the_order_of_their_tokens():
     sample = sample_of([2, 2, 0, 1, 0], **video_of(1), **picture)
     made = MediaFeatures(None, "qwen2-vl").of_sample(sample, "sample 0")
     assert made.positions.tolist() == [[0, 0, 2, 3, 4], [0, 1, 2, 3, 4], [0, 0, 2, 3, 4]]
+
+
+@given(parts=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(1, 2)), min_size=1, max_size=6))
+def test_each_of_several_media_lies_at_its_own_tokens(parts):
+    """Without it the second picture of a sample would be read as lying where the first one does."""
+    types: list[int] = []
+    media: list[RopeMedium] = []
+    grids: dict[int, list[tuple[int, int, int]]] = {1: [], 2: []}
+    for kind, size, height in parts:
+        grid = (1 if kind == 1 else size, 2 * height, 2 * size)
+        if kind:
+            grids[kind].append(grid)
+            media.append(RopeMedium((MediaKind.IMAGE, MediaKind.VIDEO)[kind - 1], [len(types)], grid))
+        types += [kind] * (grid[0] * height * size if kind else size)
+    names = {1: ("image_grid_thw", "pixel_values"), 2: ("video_grid_thw", "pixel_values_videos")}
+    arrays: dict[str, Any] = {}
+    for kind, (name, features) in names.items():
+        if grids[kind]:
+            num_patches = int(np.prod(grids[kind], axis=1).sum())
+            arrays |= {name: np.array(grids[kind]), features: np.zeros((num_patches, 3), np.float32)}
+    made = MediaFeatures(None, "qwen2-vl").of_sample(sample_of(types, **arrays), "sample 0")
+    assert (made.positions is None) == (not media)
+    if media:
+        assert made.positions.tolist() == rope_positions(len(types), media, QWEN2_VL).tolist()
 
 
 def test_a_grid_that_tokens_do_not_fill():
