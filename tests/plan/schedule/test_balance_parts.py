@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from brimful import LengthTable, plan_packs
 from brimful.plan.schedule import Barrier, CostModel, Tail, imbalance, quantize
+from brimful.plan.schedule.balance_parts import _Barriers, _time
 from tests.plan.schedule.instances import cases, schedule
 
 DRAWN = np.array([[9.0, 2.0], [1.0, 8.0], [9.0, 8.0], [1.0, 2.0]])
@@ -60,6 +61,27 @@ def test_an_epoch_never_takes_longer_than_unbalanced(case):
     weights = quantize(case["costs"], case["num_packs"])
     balanced = epoch_time(schedule(**case), weights)
     assert balanced <= epoch_time(schedule(**{**case, "costs": None}), weights)
+
+
+@given(
+    ranks=st.integers(1, 3),
+    rows=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12),
+    data=st.data(),
+)
+def test_an_exchange_is_the_one_that_saves_most(ranks, rows, data):
+    """Without it balancing would stop before its time, or exchange bundles that wait for each other anyway."""
+    loads = np.array(rows * ranks, dtype=np.int64)
+    barriers = _Barriers(loads, np.arange(len(loads)).reshape(-1, ranks))
+    for _ in range(3):
+        barrier = data.draw(st.integers(0, len(rows) - 1))
+        part = data.draw(st.integers(0, 1))
+        slowest, times = int(barriers.slowest[barrier, part]), []
+        for place in range(len(loads)):
+            places = barriers.places.copy()
+            places[[slowest, place]] = places[[place, slowest]]
+            times.append(_time(loads, places.reshape(-1, ranks)))
+        barriers.exchange_slowest(barrier, part)
+        assert barriers.time == _time(loads, barriers.places.reshape(-1, ranks)) == min(times)
 
 
 @given(case=cases(), column=st.integers(0, 2))
