@@ -74,7 +74,10 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         ["store"],
         ["store", "cli/test_pack.py", "flow/test_shares.py", "flow/test_media_features_kinds.py"],
     ),
-    "media": (["media"], ["media", "flow/test_media.py", "flow/test_media_families.py"]),
+    "media": (
+        ["media"],
+        ["media", "measure/test_media_comparison.py", "flow/test_media.py", "flow/test_media_families.py"],
+    ),
     "preferences": (["preferences"], ["preferences"]),
     "integrations": (["integrations"], ["integrations"]),
     "verify": (["verify"], ["verify", "cli/test_verify.py"]),

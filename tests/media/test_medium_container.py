@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from brimful.base.blobs import open_blob_store
-from brimful.media import BadMediumError, MediaKind, Medium
+from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.media.medium import MediaContainer
 
 
@@ -90,6 +90,9 @@ def test_the_state_of_a_file_changes_when_it_is_written_to(tmp_path):
     os.replace(tmp_path / "b", path)
     states.append(medium.stamp())
     assert len(set(states)) == 3
+    for change in (-1, 0, 1):
+        placed = PlacedMedium(medium, 0, 4, num_tokens=4, stamp=medium.stamp() + change)
+        assert placed.is_unchanged == (change == 0)
     assert Medium(MediaKind.IMAGE, "a", data=b"abc").stamp() == 0
     path.unlink()
     with pytest.raises(BadMediumError, match="does not exist"):

@@ -52,6 +52,22 @@ def test_the_prompt_is_documented_and_the_users() -> None:
     assert open_source([row()], media=True, prompt="Boxes?")[0].messages[0]["content"][1]["text"] == "\nBoxes?"
 
 
+@pytest.mark.parametrize("side", range(4))
+def test_a_corner_a_pixel_outside_is_moved_to_the_edge_and_one_farther_out_is_refused(side: int) -> None:
+    """Rounding moves each of four corners by a pixel; boxes of another picture would be trained on this one."""
+    box = [20, 10, 120, 60]
+    edges, out = (0, 0, 200, 100), (-1, -1, 1, 1)[side]
+    for outside in (0, 1, 2):
+        box[side] = edges[side] + out * outside
+        found = result(row({"label": "cat", "bbox_2d": box}))
+        if outside < 2:
+            expected = [100, 100, 600, 600]
+            expected[side] = (0, 0, 1000, 1000)[side]
+            assert json.loads(found) == [{"bbox_2d": expected, "label": "cat"}]
+        else:
+            assert "is outside 200 × 100 pixels" in found
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
