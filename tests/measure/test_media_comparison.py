@@ -5,6 +5,7 @@ import io
 import json
 import wave
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,8 @@ def test_no_time_no_share(tokenizer, directory, tmp_path, compared, monkeypatch)
 def test_one_of_each_256_is_compared_wherever_its_block_begins(tmp_path, count):
     """By no period of the data: a family that is wrong for one size in sixteen is found."""
     write_table(tmp_path / "part.arrow", {"tokens": np.ones(count, np.int32), "images": np.ones(count, np.int32)}, {})
-    rows = MediaComparison(SimpleNamespace(encoder=SimpleNamespace(media_reference=None)), Progress())
+    context: Any = SimpleNamespace(encoder=SimpleNamespace(media_reference=None))
+    rows = MediaComparison(context, Progress())
     chosen = [
         start + row
         for start in range(0, 1 << 17, count)

@@ -117,7 +117,7 @@ def test_windows_hold_whole_trees_and_are_bounded(most, window, seed):
     digits = draw.integers(seed % 2, most + 1, (3, count))
     is_long = np.logical_and.accumulate(digits > 0)
     heads = [np.where(is_long[n], digits[: n + 1].T @ 4 ** np.arange(n + 1), 0) for n in range(3)]
-    tokens = draw.integers(1, 9, count)
+    tokens = draw.integers(1, 9, count).astype(np.int32)
     sample_ids = np.flatnonzero(draw.integers(0, 4, count))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefixes, "_WINDOW_TOKENS", window)
