@@ -76,7 +76,10 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "media": (
         ["media"],
-        ["media", "measure/test_media_comparison.py", "flow/test_media.py", "flow/test_media_families.py"],
+        [
+            *("media", "measure/test_media_comparison.py"),
+            *(f"flow/test_media{name}.py" for name in ("", "_families", "_features")),
+        ],
     ),
     "preferences": (["preferences"], ["preferences"]),
     "integrations": (["integrations"], ["integrations"]),

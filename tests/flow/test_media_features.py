@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from brimful import PackCollator, open_packs, pack_dataset
+from brimful import PackCollator, Plan, open_packs, pack_dataset, write_packs
 from brimful.base.progress import Progress
 from brimful.errors import CollateError, CorruptFileError, SettingsError, StoreMismatchError
 from brimful.media import BadMediumError
@@ -32,7 +32,7 @@ def home(tmp_path_factory):
     return folder
 
 
-def pack(home, processor, storage, directory, share="none", **options):
+def inputs(home, processor):
     rows = [
         {"question": "<image>?", "answer": f"It is {number}.", "image": f"{number % 3}.png"}
         for number in range(NUM_ROWS)
@@ -42,7 +42,11 @@ def pack(home, processor, storage, directory, share="none", **options):
         open_family("qwen2-vl", processor, max_pixels=30_000),
         chat_template=processor / "chat_template_vl.jinja",
     )
-    source = open_source(rows, media_dir=home)
+    return open_source(rows, media_dir=home), encoder
+
+
+def pack(home, processor, storage, directory, share="none", **options):
+    source, encoder = inputs(home, processor)
     settings = PlanSettings(capacity=100, share=share)
     options = {"num_proc": 1, "cache_dir": home / "cache", **options}
     pack_dataset(source, encoder, directory, settings, media_storage=storage, **options)
@@ -73,6 +77,25 @@ def test_features_are_those_that_are_made_when_read(stores, small_qwen):
     assert "as features" in stored.media.places()[0]
     assert check_store(stored.directory).media == NUM_ROWS
     assert PackCollator(media=read)([stored[0]])["pixel_values"].shape[0] > 0
+
+
+def test_features_of_a_plan_without_kept_tokens_are_the_same(stores, home, small_qwen, tmp_path):
+    """Without them each sample is encoded again for the size of its features."""
+    options = {"num_proc": 1, "cache_dir": home / "cache"}
+    write_packs(
+        Plan.open(home / "features" / "plan.arrow"),
+        *inputs(home, small_qwen),
+        tmp_path / "again",
+        media_storage="features",
+        **options,
+    )
+    again = open_packs(tmp_path / "again")
+    assert (again.fingerprint, again.media.num_stored) == (stores[1].fingerprint, 3)
+    read = MediaFeatures.of_packs(again)
+    for ours, theirs in zip(map(read, again), map(read, stores[1]), strict=True):
+        assert [item.arrays["pixel_values"].tobytes() for item in ours.media] == [
+            item.arrays["pixel_values"].tobytes() for item in theirs.media
+        ]
 
 
 def test_captions_of_a_picture_share_it(home, small_qwen):
