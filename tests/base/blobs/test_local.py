@@ -13,7 +13,7 @@ from brimful.base.blobs import LocalBlobStore, local, open_blob_store
 from brimful.base.blobs.local import _exclusive_claim
 from brimful.base.locks import exclusive, lock
 from brimful.base.plain_files import read_plain
-from brimful.errors import StoreFullError
+from brimful.errors import StoreError, StoreFullError
 from brimful.testing.contracts import BlobStoreContract
 from tests.base.blobs.tools import files, full_disk
 
@@ -22,6 +22,15 @@ class TestLocalBlobStore(BlobStoreContract):
     @pytest.fixture
     def store(self, tmp_path):
         return open_blob_store(tmp_path / "store")
+
+
+def test_a_range_beyond_the_end_names_its_blob(tmp_path):
+    """Without it a shard that was cut short would be read as shorter samples."""
+    store = LocalBlobStore(tmp_path)
+    store.put_if_absent("a", b"abc")
+    assert store.get_range("a", 1, 3) == b"bc"
+    with pytest.raises(StoreError, match=r"a ends before byte 5$"):
+        store.get_range("a", 1, 5)
 
 
 def no_links(*_args, **_kwargs):
