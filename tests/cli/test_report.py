@@ -171,7 +171,7 @@ def test_files_of_others_are_not_overwritten(array, tmp_path):
     assert "exists and is not a report" in refused("report", array, "-o", page)
     assert page.read_text() == "mine"
     (tmp_path / "d.html").mkdir()
-    assert "Is a directory" in refused("report", array, "-o", tmp_path / "d.html")
+    assert "is a directory where a file should be" in refused("report", array, "-o", tmp_path / "d.html")
 
 
 def test_a_plan_cannot_be_planned_anew_without_lengths(plan_file):

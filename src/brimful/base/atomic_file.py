@@ -124,7 +124,7 @@ def full_device_explained(
         yield
     except IsADirectoryError as error:
         raise CorruptFileError(
-            f"{error.filename2 or error.filename} is a directory where a file should be: remove it"
+            f"{error.filename2 or error.filename} is a directory where a file should be: move it away"
         ) from error
     except OSError as error:
         # An explained error names the file itself.
