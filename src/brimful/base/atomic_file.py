@@ -13,6 +13,7 @@ from typing import IO
 
 from brimful.base.checks import local_path
 from brimful.base.locks import lock, try_lock
+from brimful.base.typing import AnyPath
 from brimful.base.wording import counted
 from brimful.errors import CorruptFileError, StoreFullError
 
@@ -20,7 +21,7 @@ _FULL_DEVICE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextlib.contextmanager
-def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[IO[bytes]]:
+def atomic_file(path: AnyPath, *, durable: bool = True) -> Iterator[IO[bytes]]:
     """Open a file to write from start to end; it appears at ``path`` when the block ends without an
     error.
 

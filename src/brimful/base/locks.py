@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.base.plain_files import NO_LINK, open_plain
+from brimful.base.typing import AnyPath
 
 
 def lock(file: Any, *, shared: bool = False) -> bool:
@@ -28,7 +29,7 @@ def lock(file: Any, *, shared: bool = False) -> bool:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+def locked(path: AnyPath) -> Iterator[None]:
     """Hold the lock of a file or directory while a block runs."""
     with _held(os.open(path, os.O_RDONLY)):
         yield
@@ -82,7 +83,7 @@ def _flock(file: Any, *flags: str) -> bool:
     return True
 
 
-def cache_dir(directory: str | os.PathLike[str] | None = None) -> Path:
+def cache_dir(directory: AnyPath | None = None) -> Path:
     """Return the directory for derived files.
 
     The first that is set: the argument, ``BRIMFUL_CACHE``, ``XDG_CACHE_HOME/brimful``,

@@ -5,6 +5,7 @@ nothing is written through a link.
 import os
 import stat
 
+from brimful.base.typing import AnyPath
 from brimful.errors import CorruptFileError
 
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -13,7 +14,7 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
-def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+def open_plain(path: AnyPath, flags: int = os.O_RDONLY) -> int:
     """Return a descriptor of a file.
 
     Args:
@@ -37,7 +38,7 @@ def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     return os.open(path, flags | _NO_WAIT, 0o666)
 
 
-def read_plain(path: str | os.PathLike[str]) -> bytes:
+def read_plain(path: AnyPath) -> bytes:
     """Return all bytes of a file.
 
     Raises:
@@ -50,7 +51,7 @@ def read_plain(path: str | os.PathLike[str]) -> bytes:
             raise CorruptFileError(f"{os.fspath(path)} is larger than the memory") from error
 
 
-def is_named(descriptor: int, path: str | os.PathLike[str]) -> bool:
+def is_named(descriptor: int, path: AnyPath) -> bool:
     """Return true if an open file is the one at that path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))

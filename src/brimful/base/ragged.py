@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Offsets
+from brimful.base.typing import AnyArray, AnyIntArray, BoolArray, Int64Array, Offsets
 
 
 def offsets_of(sizes: npt.ArrayLike) -> Offsets:
@@ -39,14 +39,14 @@ def positions_type(count: int) -> type[np.signedinteger[Any]]:
     return np.int32 if count < 2**31 else np.int64
 
 
-def starts_of(sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def starts_of(sizes: AnyArray) -> AnyArray:
     """Return the index of each row's first element in the flat array, in the type of the running
     sum.
 
     >>> starts_of(np.array([2, 0, 3])).tolist()
     [0, 2, 2]
     """
-    starts: npt.NDArray[Any] = np.cumsum(sizes)
+    starts: AnyArray = np.cumsum(sizes)
     starts -= sizes
     return starts
 

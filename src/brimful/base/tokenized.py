@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.base.tokenized_media import Media, placeholders_of, read_media
 from brimful.base.tokenized_row import TokenizedRow
 from brimful.base.typing import (
+    AnyArray,
     CuSeqlens,
     Float32Array,
     Int32Array,
@@ -54,7 +54,7 @@ class TokenizedSample:
     source_ids: Int32Array | None = None
     media: tuple[Media, ...] = ()
     placeholders: Mapping[str, Int64Array] = field(default_factory=dict)
-    marks: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    marks: Mapping[str, AnyArray] = field(default_factory=dict)
     sample_id: int | None = None
 
     @property

@@ -5,12 +5,11 @@ them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from brimful.base.typing import CuSeqlens, Int32Array, Int64Array
+from brimful.base.typing import AnyArray, CuSeqlens, Int32Array, Int64Array
 from brimful.errors import CollateError
 
 
@@ -27,7 +26,7 @@ class Media:
 
     kind: str
     segments: Int32Array
-    arrays: Mapping[str, npt.NDArray[Any]]
+    arrays: Mapping[str, AnyArray]
 
 
 class _Keys(NamedTuple):
@@ -76,7 +75,7 @@ FEATURE_KEYS = {
 
 
 def placeholders_of(
-    input_ids: Int32Array, marks: Mapping[str, npt.NDArray[Any]], token_ids: Mapping[str, int]
+    input_ids: Int32Array, marks: Mapping[str, AnyArray], token_ids: Mapping[str, int]
 ) -> dict[str, Int64Array]:
     """Return the indices of the tokens that stand for each kind of media; kinds without such
     information are absent.
@@ -102,7 +101,7 @@ def placeholders_of(
 
 
 def read_media(
-    arrays: Mapping[str, npt.NDArray[Any]],
+    arrays: Mapping[str, AnyArray],
     placeholders: Mapping[str, Int64Array],
     cu_seqlens: CuSeqlens,
     name: str,
@@ -140,7 +139,7 @@ def read_media(
     return tuple(media)
 
 
-def tokens_of_grids(grids: npt.NDArray[Any], merge_size: int) -> Int64Array:
+def tokens_of_grids(grids: AnyArray, merge_size: int) -> Int64Array:
     """Return the number of placeholders of each item with a grid of patches:
     ``int64[num_items]``.
     """
@@ -148,7 +147,7 @@ def tokens_of_grids(grids: npt.NDArray[Any], merge_size: int) -> Int64Array:
     return tokens
 
 
-def _sizes(own: Mapping[str, npt.NDArray[Any]], keys: _Keys, name: str) -> Int64Array:
+def _sizes(own: Mapping[str, AnyArray], keys: _Keys, name: str) -> Int64Array:
     """Return the number of feature rows of each item: the patches of its grid, or one."""
     if keys.features not in own:
         raise CollateError(

@@ -7,12 +7,12 @@ from pathlib import PurePath
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.base.ragged import starts_of
 from brimful.base.tokenized_media import FEATURE_KEYS, MARK_KEYS, TOKEN_TYPES
 from brimful.base.typing import (
     IGNORE_INDEX,
+    AnyArray,
     BoolArray,
     CuSeqlens,
     Float32Array,
@@ -78,7 +78,7 @@ class TokenizedRow:
                     "PackExtras, which hold media and positions"
                 )
 
-    def input_ids(self) -> npt.NDArray[Any]:
+    def input_ids(self) -> AnyArray:
         """Return the tokens with padding, ``int[num_tokens]``; the other keys are as long."""
         if "input_ids" not in self._sample:
             raise self._error(f"has no 'input_ids' (found {sorted(map(str, self._sample))})")
@@ -168,7 +168,7 @@ class TokenizedRow:
                 )
         return np.append(starts, num_tokens).astype(np.int32)
 
-    def targets(self, ids: npt.NDArray[Any], token_indices: _Indices) -> LossMask:
+    def targets(self, ids: AnyArray, token_indices: _Indices) -> LossMask:
         """Return ``bool[T]``, true at targets; a new array."""
         masks = {key: mask for key in TARGET_MASKS if (mask := self._binary(key)) is not None}
         if self._sample.get("labels") is None:
@@ -198,7 +198,7 @@ class TokenizedRow:
                 )
         return targets
 
-    def features(self) -> dict[str, npt.NDArray[Any]]:
+    def features(self) -> dict[str, AnyArray]:
         """Return the media arrays that are not empty. ``float64``, which no tower takes, becomes
         ``float32``.
         """
@@ -212,7 +212,7 @@ class TokenizedRow:
                 arrays[key] = array.astype(np.float32)
         return {key: array for key, array in arrays.items() if array.size}
 
-    def marks(self, token_indices: _Indices) -> dict[str, npt.NDArray[Any]]:
+    def marks(self, token_indices: _Indices) -> dict[str, AnyArray]:
         """Return the sample's keys that mark placeholders, without token types that are all 0."""
         rows = {
             key: row[token_indices]
@@ -297,7 +297,7 @@ class TokenizedRow:
             )
         return row.astype(bool)
 
-    def _per_token(self, key: str) -> npt.NDArray[Any] | None:
+    def _per_token(self, key: str) -> AnyArray | None:
         """Return a row of numbers, one for each token; None if the sample lacks the key."""
         if self._sample.get(key) is None:
             return None
@@ -310,7 +310,7 @@ class TokenizedRow:
             raise self._error(f"has {key!r} of {row.dtype}, which must hold numbers")
         return row
 
-    def _array(self, key: str) -> npt.NDArray[Any]:
+    def _array(self, key: str) -> AnyArray:
         value = self._sample[key]
         # NumPy has no bfloat16; float32 holds all its numbers.
         if str(getattr(value, "dtype", None)) == "torch.bfloat16":
@@ -320,7 +320,7 @@ class TokenizedRow:
         except (ValueError, TypeError, RuntimeError) as error:
             raise self._error(f"has {key!r} that is not an array of numbers ({error})") from error
 
-    def _integers(self, key: str) -> npt.NDArray[Any]:
+    def _integers(self, key: str) -> AnyArray:
         array = self._array(key)
         if array.size and array.dtype.kind not in "iu":
             raise self._error(f"has {key!r} of {array.dtype}, which must hold whole numbers")
@@ -348,6 +348,6 @@ def _may_be_for_the_model(value: Any) -> bool:
     return getattr(getattr(value, "dtype", None), "kind", None) not in ("U", "S")
 
 
-def _few(numbers: npt.NDArray[Any]) -> str:
+def _few(numbers: AnyArray) -> str:
     text = ", ".join(map(str, numbers.reshape(-1)[:4].tolist()))
     return f"{text}…" if numbers.size > 4 else text

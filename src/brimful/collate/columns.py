@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from brimful.base.checks import choice_of, is_number
 from brimful.base.tokenized_media import FEATURE_KEYS
-from brimful.base.typing import BoolArray, CuSeqlens
+from brimful.base.typing import AnyArray, BoolArray, CuSeqlens
 from brimful.collate.padding import shift_left
 from brimful.errors import CollateError, SettingsError
 
@@ -73,7 +73,7 @@ class Column:
     """
 
     name: str
-    values: npt.NDArray[Any]
+    values: AnyArray
     fill: float = 0
     place: ColumnPlace | str = ColumnPlace.TARGET
 

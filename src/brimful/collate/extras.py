@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.base.ragged import starts_of
 from brimful.base.tokenized_media import Media
-from brimful.base.typing import IGNORE_INDEX, Float32Array, Int32Array, Int64Array
+from brimful.base.typing import IGNORE_INDEX, AnyArray, Float32Array, Int32Array, Int64Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, join_columns
 from brimful.errors import CollateError
@@ -125,7 +123,7 @@ def with_targets(batch: PackedBatch, tree: PackTree) -> PackedBatch:
 
 def _join_extras(
     packs: Sequence[Pack], extras: Sequence[PackExtras], key: str, unit: str
-) -> npt.NDArray[Any] | None:
+) -> AnyArray | None:
     """Concatenate one array of all packs, with one entry for each unit of a pack; return None if no
     pack has it.
     """
@@ -178,7 +176,7 @@ def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, .
     )
 
 
-def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, npt.NDArray[Any]]:
+def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, AnyArray]:
     """Concatenate arrays with the same name; audio clips get as many columns as the longest."""
     packs = [item.arrays for _, item in items]
     num_columns = {arrays[_MASK].shape[-1] for arrays in packs if _MASK in arrays}
@@ -210,5 +208,5 @@ def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, npt
     return {name: np.concatenate([arrays[name] for arrays in packs]) for name in names}
 
 
-def _widened(array: npt.NDArray[Any], num_columns: int) -> npt.NDArray[Any]:
+def _widened(array: AnyArray, num_columns: int) -> AnyArray:
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, num_columns - array.shape[-1])])

@@ -26,6 +26,7 @@ from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged, open_table, write_table
 from brimful.base.typing import (
     IGNORE_INDEX,
+    AnyArray,
     AnyPath,
     Int64Array,
     Labels,
@@ -100,7 +101,7 @@ sample order.
 """
 
 
-def joined_rows(rows: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> Ragged:
+def joined_rows(rows: Sequence[AnyArray], dtype: npt.DTypeLike) -> Ragged:
     """Return rows as one array with offsets."""
     return Ragged(np.concatenate([np.empty(0, dtype), *rows]), offsets_of([*map(len, rows)]))
 

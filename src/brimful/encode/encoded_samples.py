@@ -12,7 +12,6 @@ its pack has room for. So a few samples are transformed and encoded before anyth
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.checks import position, whole_number
+from brimful.base.typing import AnyPath
 from brimful.base.wording import counted, setting
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded import EncodedSample
@@ -69,7 +69,7 @@ class EncodedSamples:
     def __init__(
         self,
         source: Source | Any,
-        encoder: Encoder | str | os.PathLike[str] | Any,
+        encoder: Encoder | AnyPath | Any,
         *,
         transforms: Sequence[Transform] = (),
     ) -> None:

@@ -7,7 +7,6 @@ libraries.
 from __future__ import annotations
 
 import abc
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -17,7 +16,7 @@ import numpy as np
 from brimful.base.checks import check_type
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.preloading import STATE
-from brimful.base.typing import IGNORE_INDEX, Fingerprint
+from brimful.base.typing import IGNORE_INDEX, AnyPath, Fingerprint
 from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths
@@ -284,7 +283,7 @@ class TokenEncoder(Encoder):
     [-100, 6, 7]
     """
 
-    def __init__(self, tokenizer: str | os.PathLike[str] | Any | None = None) -> None:
+    def __init__(self, tokenizer: AnyPath | Any | None = None) -> None:
         self.tokenizer = None if tokenizer is None else Tokenizer.of(tokenizer)
 
     @property

@@ -97,7 +97,7 @@ class PackedChunk(PackedRows):
         cache: directory of line indexes.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, cache: Path | None = None) -> None:
+    def __init__(self, path: AnyPath, *, cache: Path | None = None) -> None:
         self._lines = JsonLines(path, cache=cache)
         super().__init__(os.fspath(path), [len(rows) for rows in self._packs(0, len(self._lines))])
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.base.optional import optional
+from brimful.base.typing import Float32Array
 from brimful.media.medium import BadMediumError, Medium
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def num_samples_after_resampling(header: AudioHeader, sampling_rate: int) -> int
     return math.ceil(header.num_frames * sampling_rate / header.sampling_rate)
 
 
-def load_audio(medium: Medium, sampling_rate: int) -> npt.NDArray[np.float32]:
+def load_audio(medium: Medium, sampling_rate: int) -> Float32Array:
     """Return the waveform: the mean of all channels at a rate, as float32 of ``[num_samples]``.
 
     Source: ``transformers.audio_utils.load_audio(backend="soundfile")``, bit by bit.

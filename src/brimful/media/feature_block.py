@@ -17,14 +17,13 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.base.fingerprint import canonical_json, fingerprint_stream
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import AnyArray, Fingerprint
 from brimful.errors import SettingsError
 from brimful.media.medium import BadMediumError, PlacedMedium
 
-Features: TypeAlias = dict[str, npt.NDArray[Any]]
+Features: TypeAlias = dict[str, AnyArray]
 """Arrays of one medium by the name of the model's argument, its items on the first axis."""
 
 _DTYPES: dict[str, np.dtype[Any]] = {

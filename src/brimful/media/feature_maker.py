@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.optional import optional
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import AnyArray, AnyPath, Fingerprint
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.media.audio import load_audio
@@ -153,7 +153,7 @@ class VideoFeatures(KindFeatures):
         size = 3 * settings["temporal_patch_size"] * settings["patch_size"] ** 2
         return self._named(np.zeros((item.num_patches, size), dtype=np.float32), item)
 
-    def _named(self, patches: npt.NDArray[Any], item: PlacedMedium) -> Features:
+    def _named(self, patches: AnyArray, item: PlacedMedium) -> Features:
         features: Features = {
             "pixel_values_videos": patches,
             "video_grid_thw": np.array([item.grid], dtype=np.int64),
@@ -199,7 +199,7 @@ def _resized(frame: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray
     return resized_frames
 
 
-def _joined(patches: npt.NDArray[Any], frames_of_grid: int) -> npt.NDArray[Any]:
+def _joined(patches: AnyArray, frames_of_grid: int) -> AnyArray:
     """Put the frames of each grid in time side by side; the last frame is repeated until the last
     grid is full.
 
@@ -269,7 +269,7 @@ class FeatureMaker:
         family: with the settings that the packs are encoded with.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], family: Family) -> None:
+    def __init__(self, directory: AnyPath, family: Family) -> None:
         self.directory, self.family = os.fspath(directory), family
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
@@ -339,7 +339,7 @@ class FeatureMaker:
         return FeatureMaker, (self.directory, self.family)
 
 
-def _described(array: npt.NDArray[Any]) -> str:
+def _described(array: AnyArray) -> str:
     return f"{array.dtype}{list(array.shape)} ({int(array.sum())})"
 
 

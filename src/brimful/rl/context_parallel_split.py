@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from brimful.base.checks import choice_of, setting_number, whole_number
 from brimful.base.ragged import ranges
-from brimful.base.typing import BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, Labels
+from brimful.base.typing import (
+    AnyArray,
+    BoolArray,
+    CuSeqlens,
+    Float32Array,
+    Int32Array,
+    Int64Array,
+    Labels,
+)
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column
@@ -242,7 +249,7 @@ def gather_from_context_parallel(
     cu_seqlens: CuSeqlens,
     *,
     layout: ContextParallelLayout | str = ContextParallelLayout.ZIGZAG_SEGMENTS,
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Put the values of all ranks back into the order of the row: ``[T, …]``.
 
     Args:
@@ -258,7 +265,7 @@ def gather_from_context_parallel(
     [0, 1, 2, 3]
     """
     arrays = [np.asarray(part) for part in parts]
-    values: npt.NDArray[Any] | None = None
+    values: AnyArray | None = None
     for rank, array in enumerate(arrays):
         places = context_parallel_places(
             cu_seqlens, cp_rank=rank, cp_size=len(arrays), layout=layout

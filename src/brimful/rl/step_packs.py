@@ -13,6 +13,7 @@ from brimful.base.checks import choice_of, position
 from brimful.base.ragged import offsets_of, ranges
 from brimful.base.tables import Ragged
 from brimful.base.typing import (
+    AnyArray,
     BoolArray,
     Float64Array,
     Int64Array,
@@ -44,7 +45,7 @@ class SampleColumn:
     """
 
     name: str
-    values: Sequence[npt.ArrayLike] | npt.NDArray[Any]
+    values: Sequence[npt.ArrayLike] | AnyArray
     fill: float = 0
     place: ColumnPlace | str = ColumnPlace.TARGET
 
@@ -272,16 +273,16 @@ class RestoredTokens:
 
     sample_ids: Int64Array
     offsets: Offsets
-    values: npt.NDArray[Any]
+    values: AnyArray
 
     def __len__(self) -> int:
         return len(self.sample_ids)
 
-    def __getitem__(self, index: int) -> npt.NDArray[Any]:
+    def __getitem__(self, index: int) -> AnyArray:
         index = position(index, len(self), "sample")
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
-    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+    def __iter__(self) -> Iterator[AnyArray]:
         return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:

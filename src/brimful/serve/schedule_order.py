@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from brimful.base.checks import whole_number
 from brimful.base.fingerprint import fingerprint_array
+from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
 from brimful.errors import SettingsError, StateError
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Shape, Tail, quantize, resized_schedule
@@ -75,7 +76,7 @@ class ScheduleOrder(Order):
                 )
             quantize(self._costs, len(packs))  # refuses invalid costs
         self._num_delivered = 0  # micro-batches since the last shape began
-        self._rank_batches: npt.NDArray[np.int64] | None = (
+        self._rank_batches: Int64Array | None = (
             None  # int64[micro-batches, packs] since then; -1: no pack
         )
         self._filler = 0
@@ -124,7 +125,7 @@ class ScheduleOrder(Order):
             self._rank_batches = None
         self.epoch, self._shapes, self._num_delivered = int(epoch), shapes, num_delivered
 
-    def schedule(self) -> npt.NDArray[np.int64]:
+    def schedule(self) -> Int64Array:
         """Return the steps of all ranks in this epoch since its last change of ranks, the same
         array on each rank.
 

@@ -15,7 +15,7 @@ import xxhash
 
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir, cached
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import AnyPath, Fingerprint
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.json_rows import row_of_line, rows_of_lines
 from brimful.sources.line_index import LineIndex, index_of_lines, load_line_index, open_line_index
@@ -42,7 +42,7 @@ class Lines(Rows):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: AnyPath,
         *,
         cache: Path | None = None,
         title: str | None = None,

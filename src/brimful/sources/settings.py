@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from brimful.base.arguments import option
 from brimful.base.checks import MalformedRowError, check_type
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, UnknownFormatError
 from brimful.media.media_places import MediaPlace
@@ -49,7 +50,7 @@ class RowSettings:
         "TEXT",
     )
     # Empty for the directory of the rows; None refuses rows with media.
-    media_dir: str | os.PathLike[str] | None = option(
+    media_dir: AnyPath | None = option(
         None, "Directory of the media that rows name (default: the rows' directory).", "DIR"
     )
     media_outside: bool = option(False, "Rows may name media outside that directory.")

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from brimful.base.atomic_file import atomic_file
+from brimful.base.typing import AnyPath
 from brimful.base.wording import counted, in_python
 from brimful.encode.completions import BORROWED_REASON
 from brimful.lengths.table import LengthTable
@@ -52,9 +53,7 @@ def _too_long(plan: Plan) -> str:
     return "longer than max_path" if is_path else "longer than a pack"
 
 
-def write_dropped(
-    path: str | os.PathLike[str], plan: Plan, table: LengthTable, source: Source
-) -> None:
+def write_dropped(path: AnyPath, plan: Plan, table: LengthTable, source: Source) -> None:
     """Write one JSON line for each dropped sample, in the order of their ids; no file without
     any.
     """

@@ -26,6 +26,7 @@ from brimful.base.blobs import crash_points
 from brimful.base.blobs.interface import Blob, BlobStore, at_once
 from brimful.base.locks import lock, open_lock, try_lock
 from brimful.base.plain_files import NO_LINK, is_named, open_plain, read_plain
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, StoreError
 
@@ -107,7 +108,7 @@ def remove(path: Path) -> None:
 class LocalBlobStore(BlobStore):
     """A directory on a POSIX file system, local or shared."""
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: AnyPath) -> None:
         self.directory = Path(directory)
         self.url = str(self.directory)
 

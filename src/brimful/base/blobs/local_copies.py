@@ -30,6 +30,7 @@ from brimful.base.checks import setting_number
 from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.locks import cached, lock, open_lock, try_lock
 from brimful.base.plain_files import NO_LINK, is_named, open_plain
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, SettingsError
 
@@ -88,7 +89,7 @@ class LocalCopies:
     def __init__(
         self,
         store: BlobStore,
-        directory: str | os.PathLike[str] | None = None,
+        directory: AnyPath | None = None,
         max_bytes: int | None = None,
     ) -> None:
         self.store = store

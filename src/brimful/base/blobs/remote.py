@@ -15,6 +15,7 @@ from brimful.base.blobs.interface import Blob, BlobStore
 from brimful.base.blobs.local import LocalBlobStore
 from brimful.base.blobs.retries import Retries, ShortReadError, is_passing
 from brimful.base.checks import path_of
+from brimful.base.typing import AnyPath
 from brimful.errors import (
     BrimfulError,
     MissingExtraError,
@@ -325,7 +326,7 @@ class _MemoryBlob(Blob):
         self._store.put(key, self._data)
 
 
-def open_blob_store(url: str | os.PathLike[str]) -> BlobStore:
+def open_blob_store(url: AnyPath) -> BlobStore:
     """Return the store of a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
     text = path_of("directory", url, "a path or a URL").removeprefix("file://")
     if "://" in text:

@@ -24,6 +24,7 @@ from typing import Any
 from brimful.base.blobs import LocalBlobStore
 from brimful.base.execute.serving import ONE_THREAD, attempt, collect_rarely, packed
 from brimful.base.fingerprint import fingerprint_stream, short
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 
@@ -37,7 +38,7 @@ used.
 """
 
 
-def marks_of(directories: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
+def marks_of(directories: Sequence[AnyPath]) -> dict[str, str]:
     """Return the mark of each directory by absolute path; a directory without a mark gets one."""
     marks = {}
     for directory in map(os.path.abspath, directories):

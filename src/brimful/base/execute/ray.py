@@ -9,7 +9,6 @@ that kills every worker is reported by name.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 import time
@@ -23,6 +22,7 @@ from brimful.base.execute.cluster_worker import ClusterWorker, Surroundings, mar
 from brimful.base.execute.execution import Resources
 from brimful.base.execute.serving import WorkerTraceback, order_of
 from brimful.base.optional import optional
+from brimful.base.typing import AnyPath
 from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError, TaskFailedError
 
@@ -67,7 +67,7 @@ def run_on_ray(
     tasks: Sequence[Any],
     context: Any,
     resources: Resources,
-    shared: Sequence[str | os.PathLike[str]],
+    shared: Sequence[AnyPath],
 ) -> Generator[tuple[Any, Any], None, None]:
     """Run ``function(context, task)`` for every task on the cluster; see ``run_tasks`` for
     arguments and errors.

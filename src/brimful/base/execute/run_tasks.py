@@ -8,7 +8,6 @@ cannot harm them, and end when their parent dies, even by SIGKILL.
 import contextlib
 import gc
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from brimful.base.checks import setting_number
 from brimful.base.execute.execution import Resources, available_cores
 from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS
 from brimful.base.execute.workers import Workers
+from brimful.base.typing import AnyPath
 
 Context = TypeVar("Context")
 Task = TypeVar("Task")
@@ -70,7 +70,7 @@ def run_tasks(
     resources: Resources,
     threads: int = 1,
     preload: Mapping[str, Mapping[str, str]] | None = None,
-    shared: Sequence[str | os.PathLike[str]] = (),
+    shared: Sequence[AnyPath] = (),
 ) -> Generator[tuple[Task, Result], None, None]:
     """Run ``function(context, task)`` for every task; yield each with its result as it is done, in
     any order.

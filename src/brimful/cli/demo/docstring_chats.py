@@ -6,7 +6,6 @@ lengths have the heavy tail of real data: most answers are a line, a few are who
 
 import ast
 import json
-import os
 import re
 import sysconfig
 import warnings
@@ -15,6 +14,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TypeAlias, TypeGuard
 
+from brimful.base.typing import AnyPath
 from brimful.errors import SourceNotFoundError
 
 Chat: TypeAlias = dict[str, list[dict[str, str]]]
@@ -44,9 +44,7 @@ _MIN_CHATS = 500
 """Minimum number of chats that a standard library with its sources gives."""
 
 
-def make_chats(
-    directory: str | os.PathLike[str] | None = None, *, limit: int | None = None
-) -> list[Chat]:
+def make_chats(directory: AnyPath | None = None, *, limit: int | None = None) -> list[Chat]:
     """Make questions about the standard library, answered by its docstrings.
 
     ==============================  ===========================================================================

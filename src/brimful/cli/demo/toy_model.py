@@ -1,11 +1,11 @@
 """A small tokenizer and a tiny model, so that nothing has to be downloaded."""
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from brimful.base.optional import optional
+from brimful.base.typing import AnyPath
 
 _PAD, _BEGIN, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -22,7 +22,7 @@ ChatML.
 
 def train_tokenizer(
     texts: Iterable[str],
-    directory: str | os.PathLike[str],
+    directory: AnyPath,
     *,
     vocab_size: int = 8000,
     special_tokens: Sequence[str] = (),

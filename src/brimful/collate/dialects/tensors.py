@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from brimful.base.tokenized_media import Media
-from brimful.base.typing import IGNORE_INDEX, Float32Array, Labels
+from brimful.base.typing import IGNORE_INDEX, AnyArray, Float32Array, Labels
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import ColumnPlace
 from brimful.collate.extras import join_media
@@ -19,12 +18,12 @@ from brimful.collate.trees.visibility import tree_out
 from brimful.errors import CollateError
 
 
-def row(values: npt.NDArray[Any]) -> torch.Tensor:
+def row(values: AnyArray) -> torch.Tensor:
     """Return ``(T,)`` as ``(1, T)``."""
     return torch.from_numpy(values[None])
 
 
-def stack(rows: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
+def stack(rows: Sequence[AnyArray]) -> torch.Tensor:
     """Stack rows of one length to ``(B, S)``."""
     return torch.from_numpy(np.stack(rows))
 
@@ -80,7 +79,7 @@ def tree_tensors(batch: PackedBatch) -> dict[str, torch.Tensor]:
     """
     if batch.tree is None:
         return {}
-    tensors: dict[str, npt.NDArray[Any]] = {
+    tensors: dict[str, AnyArray] = {
         "parents": batch.tree.parents,
         "tree_in": np.arange(len(batch.input_ids), dtype=np.int32),
         "tree_out": tree_out(batch),

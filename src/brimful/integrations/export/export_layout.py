@@ -1,7 +1,6 @@
 """The interface of a layout, and its inputs: one shard at a time, then all of them."""
 
 import abc
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from brimful.base.blobs import BlobStore
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import AnyPath, Fingerprint
 from brimful.errors import StoreError
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.store.shards import Pack
@@ -115,7 +114,7 @@ def write_blob(store: BlobStore, key: str, chunks: Iterable[bytes]) -> int:
     return blob.size
 
 
-def chunks_of_file(path: str | os.PathLike[str]) -> Iterator[bytes]:
+def chunks_of_file(path: AnyPath) -> Iterator[bytes]:
     """Yield the bytes of a file, a few megabytes at a time."""
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):

@@ -1,6 +1,5 @@
 """Chats with images, videos and audio: text through the chat template, media by their headers."""
 
-import os
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
-from brimful.base.typing import PAIRS_PER_BLOCK, AnyIntArray, LossMask, TokenIds
+from brimful.base.typing import PAIRS_PER_BLOCK, AnyIntArray, AnyPath, LossMask, TokenIds
 from brimful.base.wording import setting
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.encoded import EncodedBatch
@@ -59,7 +58,7 @@ class MediaChatEncoder(ChatEncoder):
 
     def __init__(
         self,
-        tokenizer: str | os.PathLike[str] | Any,
+        tokenizer: AnyPath | Any,
         family: Family,
         *,
         compare_media: bool = True,

@@ -21,7 +21,7 @@ from brimful.base.fingerprint import short_digest
 from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import open_table, write_table
-from brimful.base.typing import BoolArray, Fingerprint, Int8Array, Int64Array, Offsets
+from brimful.base.typing import AnyPath, BoolArray, Fingerprint, Int8Array, Int64Array, Offsets
 from brimful.errors import BadSampleError, BrimfulError
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.sources.source import Source
@@ -103,7 +103,7 @@ def survey_media(
     source: Source,
     is_wanted: BoolArray,
     *,
-    cache_dir: str | os.PathLike[str] | None = None,
+    cache_dir: AnyPath | None = None,
     resources: Resources | None = None,
 ) -> MediaSurvey:
     """Read the media of samples for their sizes and fingerprints.

@@ -41,12 +41,12 @@ import numpy.typing as npt
 
 from brimful.base.arguments import understands
 from brimful.base.checks import check_share, is_number, whole_number
-from brimful.base.typing import Float64Array
+from brimful.base.typing import AnyIntArray, Float64Array
 from brimful.base.wings import TOWERS_MODULE
 from brimful.errors import SettingsError
 from brimful.plan.schedule.model_config import ModelSizes, sizes_of_config
 
-AnyRealArray: TypeAlias = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
+AnyRealArray: TypeAlias = AnyIntArray | npt.NDArray[np.floating[Any]]
 
 DEFAULT_TILE = 128
 """Queries that a FlashAttention kernel processes at once; a shorter segment costs as much as one of

@@ -4,13 +4,13 @@ cost.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter, deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from brimful.base.blobs import open_blob_store
+from brimful.base.typing import AnyPath
 from brimful.stream.acks import Acks, expired_below
 from brimful.stream.assignment import Assignment, StreamOrder
 from brimful.stream.followed_packs import FollowedLog
@@ -154,7 +154,7 @@ class StreamWatch:
     (2, 3, 12, 1.0, True)
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: AnyPath) -> None:
         self._store = open_blob_store(directory)
         self._log = FollowedLog(self._store)
         self._capacity = int(self._log.header["identity"]["capacity"])

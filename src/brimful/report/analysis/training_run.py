@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from brimful.base.arguments import option
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.plan.schedule import CostModel
@@ -62,7 +63,7 @@ def cost_model_named(name: str) -> CostModel:
     return CostModel.of_model(config)
 
 
-def cost_model_from_config(path: str | os.PathLike[str]) -> CostModel:
+def cost_model_from_config(path: AnyPath) -> CostModel:
     """Return the cost model of a ``config.json``, or of the model directory it lies in.
 
     Raises:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
 from brimful.base.arguments import option
 from brimful.base.checks import choice_of, is_number, setting_number
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.measure.measure_settings import OnBadSample
@@ -90,7 +90,7 @@ class ProducerSettings(RowSettings):
         (), "Name of a training run that acknowledges.", "NAME", "--training"
     )
     min_free_bytes: int = option(0, "Bytes of the disk to keep free.", "BYTES")
-    cache_dir: str | os.PathLike[str] | None = None
+    cache_dir: AnyPath | None = None
 
     def __post_init__(self) -> None:
         capacity = setting_number("capacity", self.capacity, minimum=1, maximum=2**31 - 1)
