@@ -26,29 +26,13 @@ from brimful.base.wording import counted, setting
 from brimful.media import MediaKind, Medium
 
 MEDIA_ENDINGS: Mapping[str, MediaKind] = {
-    **dict.fromkeys(
-        (
-            "jpg",
-            "jpeg",
-            "jfif",
-            "png",
-            "webp",
-            "gif",
-            "bmp",
-            "tif",
-            "tiff",
-            "ppm",
-            "pgm",
-            "jp2",
-            "heic",
-            "avif",
-        ),
-        MediaKind.IMAGE,
-    ),
-    **dict.fromkeys(
-        ("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "flv", "wmv"), MediaKind.VIDEO
-    ),
-    **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus", "m4a", "aac", "wma"), MediaKind.AUDIO),
+    ending: kind
+    for kind, endings in (
+        (MediaKind.IMAGE, "jpg jpeg jfif png webp gif bmp tif tiff ppm pgm jp2 heic avif"),
+        (MediaKind.VIDEO, "mp4 m4v mov avi mkv webm mpg mpeg flv wmv"),
+        (MediaKind.AUDIO, "wav flac mp3 ogg opus m4a aac wma"),
+    )
+    for ending in endings.split()
 }
 """Kind of medium by the ending of a file's name, in lower case. A fixed table: that of a machine
 may differ.

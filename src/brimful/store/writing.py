@@ -168,9 +168,7 @@ def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
     return plan
 
 
-def _gather_rows(
-    context: ShardContext, plan: Plan, first: int, end: int, media: Any = None
-) -> PackRows:
+def _gather_rows(context: ShardContext, plan: Plan, first: int, end: int, media: Any) -> PackRows:
     """Return the packs ``first … end - 1`` of the plan as flat columns; new media bytes go to their
     container.
     """

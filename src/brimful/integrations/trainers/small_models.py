@@ -24,64 +24,22 @@ unknown way.
 """
 
 _SIZES_AND_NAMES = (
-    (2048, ("max_position_embeddings", "n_positions")),
-    (128, ("vocab_size", "vocab_size_per_layer_input")),
-    (96, ("intermediate_size", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim")),
-    (
-        64,
-        ("hidden_size", "d_model", "hidden_size_global", "n_embd", "embed_dim", "out_hidden_size"),
-    ),
-    (32, ("moe_intermediate_size", "shared_expert_intermediate_size")),
-    (
-        16,
-        (
-            "head_dim",
-            "kv_lora_rank",
-            "q_lora_rank",
-            "qk_rope_head_dim",
-            "qk_nope_head_dim",
-            "v_head_dim",
-        ),
-    ),
-    (
-        16,
-        (
-            "linear_key_head_dim",
-            "linear_value_head_dim",
-            "state_size",
-            "mamba_d_state",
-            "mamba_d_head",
-        ),
-    ),
-    (16, ("mamba_chunk_size", "chunk_size")),
-    (8, ("hidden_size_per_layer_input", "sliding_window", "rotary_dim", "mamba_n_heads")),
-    (
-        4,
-        (
-            "num_attention_heads",
-            "n_head",
-            "num_heads",
-            "num_experts",
-            "num_local_experts",
-            "n_routed_experts",
-        ),
-    ),
-    (4, ("linear_num_value_heads", "encoder_attention_heads", "decoder_attention_heads")),
-    (4, ("num_encoder_attention_heads", "num_decoder_attention_heads")),
-    (2, ("num_key_value_heads", "num_experts_per_tok", "linear_num_key_heads", "eos_token_id")),
-    (2, ("encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")),
-    (
-        1,
-        (
-            "n_group",
-            "topk_group",
-            "first_k_dense_replace",
-            "depth",
-            "mamba_n_groups",
-            "bos_token_id",
-        ),
-    ),
-    (0, ("pad_token_id",)),
+    (2048, "max_position_embeddings n_positions"),
+    (128, "vocab_size vocab_size_per_layer_input"),
+    (96, "intermediate_size n_inner encoder_ffn_dim decoder_ffn_dim"),
+    (64, "hidden_size d_model hidden_size_global n_embd embed_dim out_hidden_size"),
+    (32, "moe_intermediate_size shared_expert_intermediate_size"),
+    (16, "head_dim kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim"),
+    (16, "linear_key_head_dim linear_value_head_dim state_size mamba_d_state mamba_d_head"),
+    (16, "mamba_chunk_size chunk_size"),
+    (8, "hidden_size_per_layer_input sliding_window rotary_dim mamba_n_heads"),
+    (4, "num_attention_heads n_head num_heads num_experts num_local_experts n_routed_experts"),
+    (4, "linear_num_value_heads encoder_attention_heads decoder_attention_heads"),
+    (4, "num_encoder_attention_heads num_decoder_attention_heads"),
+    (2, "num_key_value_heads num_experts_per_tok linear_num_key_heads eos_token_id"),
+    (2, "encoder_layers decoder_layers num_encoder_layers num_decoder_layers"),
+    (1, "n_group topk_group first_k_dense_replace depth mamba_n_groups bos_token_id"),
+    (0, "pad_token_id"),
 )
 """Small sizes, and the names that configurations use for them; windows are shorter than the samples
 made for them.
@@ -89,7 +47,7 @@ made for them.
 The order counts if two names mean one field: the last one wins.
 """
 
-_SIZES = {name: size for size, names in _SIZES_AND_NAMES for name in names}
+_SIZES = {name: size for size, names in _SIZES_AND_NAMES for name in names.split()}
 
 _SET_EVEN_IF_NONE = ("head_dim", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok")
 """Names that are set even if the configuration has None, for models that need them."""
