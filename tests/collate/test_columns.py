@@ -19,9 +19,9 @@ from brimful.collate import (  # noqa: E402
     lay_out,
 )
 from brimful.collate.columns import WORDS_OF_DIALECTS  # noqa: E402
-from brimful.collate.dialects.one_row import trl_example  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
+from tests.collate.examples import trl_example  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's nested tensors and compiler
 

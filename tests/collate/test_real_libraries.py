@@ -10,13 +10,12 @@ torch = pytest.importorskip("torch")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
-from brimful.collate.dialects.megatron import build_packed_seq_params  # noqa: E402
-from brimful.collate.dialects.one_row import trl_example  # noqa: E402
 from brimful.collate.layout import indexed_mask  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.serve import Pack  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
+from tests.collate.examples import build_packed_seq_params, trl_example  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from brimful.base.checks import assert_all
 from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths
 from brimful.base.wording import setting
 from brimful.errors import NoTargetError
@@ -80,27 +81,29 @@ class Ledger:
     targets_not_drawn: int = 0
 
     def __post_init__(self) -> None:
-        samples = (
-            self.samples_packed
-            + self.samples_dropped
-            + self.samples_rejected
-            + self.samples_not_drawn
+        assert_all(
+            "samples",
+            self.samples_in,
+            self.samples_packed,
+            self.samples_dropped,
+            self.samples_rejected,
+            self.samples_not_drawn,
         )
-        tokens = (
-            self.tokens_packed - self.tokens_repeated + self.tokens_dropped + self.tokens_truncated
+        assert_all(
+            "tokens",
+            self.tokens_in,
+            self.tokens_packed - self.tokens_repeated,
+            self.tokens_dropped,
+            self.tokens_truncated,
+            self.tokens_not_drawn,
+            self.tokens_shared,
         )
-        tokens += self.tokens_not_drawn + self.tokens_shared
-        assert samples == self.samples_in, (
-            f"{samples} samples accounted for, {self.samples_in} came in"
-        )
-        assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
         if self.targets_in is not None:
-            targets = (
-                (self.targets_packed or 0) + (self.targets_dropped or 0) + (self.targets_cut or 0)
-            )
-            targets += self.targets_not_drawn - self.targets_repeated
-            assert targets == self.targets_in, (
-                f"{targets} targets accounted for, {self.targets_in} came in"
+            assert_all(
+                "targets",
+                self.targets_in,
+                *filter(None, (self.targets_packed, self.targets_dropped, self.targets_cut)),
+                self.targets_not_drawn - self.targets_repeated,
             )
 
     @property

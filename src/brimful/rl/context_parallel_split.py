@@ -97,14 +97,6 @@ class ContextParallelShard:
     rope_positions: Int64Array | None = None
     columns: tuple[Column, ...] = ()
 
-    @property
-    def local_cu_seqlens(self) -> CuSeqlens:
-        """Boundaries of this rank's tokens: ``int32[S + 1]``; segments without a token here are
-        empty.
-        """
-        counts = np.bincount(self.segment_index, minlength=len(self.cu_seqlens) - 1)
-        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-
     def column(self, name: str) -> Column:
         """Return a column by name.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from brimful.base.checks import assert_all
 from brimful.errors import OversizedSampleError
 from brimful.plan import Overflow
 from brimful.serve.token_budget import Fit, SampleCount, TokenBudget
@@ -52,19 +53,22 @@ class BatchLedger:
 
     def check(self) -> BatchLedger:
         """Return the ledger itself; assert that its sums are consistent."""
-        samples = (
-            self.samples_packed
-            + self.samples_dropped
-            + self.samples_carried
-            + self.samples_rejected
+        assert_all(
+            "samples",
+            self.samples_in,
+            self.samples_packed,
+            self.samples_dropped,
+            self.samples_carried,
+            self.samples_rejected,
         )
-        tokens = (
-            self.tokens_packed + self.tokens_dropped + self.tokens_carried + self.tokens_truncated
+        assert_all(
+            "tokens",
+            self.tokens_in,
+            self.tokens_packed,
+            self.tokens_dropped,
+            self.tokens_carried,
+            self.tokens_truncated,
         )
-        assert samples == self.samples_in, (
-            f"{samples} samples accounted for, {self.samples_in} came in"
-        )
-        assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
         return self
 
     def as_dict(self) -> dict[str, int]:

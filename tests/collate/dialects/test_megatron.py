@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
-from brimful.collate.dialects.megatron import build_packed_seq_params  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 from tests.collate.dialects.reading import BOOL, BOUNDARIES, F32, I32, I64, at_places, pairs  # noqa: E402
+from tests.collate.examples import build_packed_seq_params  # noqa: E402
 
 
 class TestMegatron(DialectContract):

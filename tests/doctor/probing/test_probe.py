@@ -396,7 +396,9 @@ def test_samples_that_nothing_tells_apart_are_not_shown_to_be_apart(padding):
     with probe(model) as check:
         model(ids, attention_mask=real.long(), labels=ids.masked_fill(~real, -100), use_cache=False)
     report = check.report
-    assert report.verdict.startswith("NOT SHOWN: how samples are kept apart is unknown: compare them by brimful doctor --batch")
+    assert report.verdict.startswith(
+        "NOT SHOWN: how samples are kept apart is unknown: compare them by brimful doctor --batch"
+    )
     assert texts(report, "packing") == ["2 rows of 32 tokens, and nothing tells two samples of one row apart"]
     assert not texts(report, "positions")
     assert ("other tokens in the padding: the samples do not move" in texts(report, "isolation")[0]) == bool(padding)

@@ -1,7 +1,6 @@
 """Dialects of Megatron-Core, of Megatron-Bridge, and of Megatron-Bridge up to 0.3 and NeMo."""
 
-from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +17,6 @@ from brimful.collate.dialects.tensors import (
     thd_boundaries,
 )
 from brimful.errors import CollateError
-
-_Params = TypeVar("_Params")
 
 
 def to_megatron(batch: PackedBatch) -> dict[str, Any]:
@@ -71,26 +68,6 @@ def packed_seq_params(batch: PackedBatch) -> dict[str, Any]:
     if not batch.has_gaps:
         params["cu_seqlens_q_padded"] = params["cu_seqlens_kv_padded"] = None
     return params
-
-
-def build_packed_seq_params(batch: PackedBatch, cls: type[_Params]) -> _Params:
-    """Build an instance of Megatron's class, including fields of its version beyond
-    ``packed_seq_params``.
-
-    Newer versions also take ``total_tokens``, ``seq_idx`` and ``pad_between_seqs``. The class is an
-    argument, so this module does not import Megatron.
-    """
-    field_names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    newer_fields = {
-        "total_tokens": len(batch.input_ids),
-        "seq_idx": row(batch.segment_index),
-        "pad_between_seqs": batch.has_gaps,
-    }
-    params = {
-        **packed_seq_params(batch),
-        **{key: newer_fields[key] for key in newer_fields.keys() & field_names},
-    }
-    return cls(**params)
 
 
 def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:

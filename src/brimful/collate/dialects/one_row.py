@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import (
     divisor_if_no_target,
@@ -21,7 +20,6 @@ from brimful.collate.dialects.tensors import (
     tree_tensors,
 )
 from brimful.collate.trees.visibility import attention_runs
-from brimful.errors import CollateError
 
 _KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
 
@@ -116,26 +114,6 @@ def to_trl(batch: PackedBatch) -> dict[str, Any]:
         key: value
         for key, value in to_transformers(batch).items()
         if key not in _KEYS_OF_THE_TRAINER
-    }
-
-
-def trl_example(batch: PackedBatch) -> dict[str, list[int]]:
-    """Return the row as an example of TRL's packed data set: ``input_ids``, ``labels``,
-    ``seq_lengths``; no padding.
-
-    Raises:
-        CollateError: the batch has columns, for which a data set of TRL has no key.
-    """
-    if batch.columns:
-        raise CollateError(
-            f"the column {batch.columns[0].name!r} has no key in a data set of TRL, which has only "
-            f"tokens and labels: leave it out, or collate with {setting('dialect', 'trl')}"
-        )
-    is_token = ~batch.padding_mask
-    return {
-        "input_ids": batch.input_ids[is_token].tolist(),
-        "labels": batch.labels[is_token].tolist(),
-        "seq_lengths": batch.real_lengths[: batch.num_segments].tolist(),
     }
 
 

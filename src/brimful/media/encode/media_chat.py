@@ -274,10 +274,6 @@ class MediaChatEncoder(ChatEncoder):
             num_tokens += len(parts[-1])
         return np.concatenate(parts), tuple(runs)
 
-    @cached_property
-    def _ids_by_token(self) -> dict[str, int]:
-        return {}
-
 
 def _kinds_of_parts(message: Message) -> tuple[str, ...] | None:
     content = message.get("content")
