@@ -24,8 +24,8 @@ Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any] | Tokeni
 def as_packs(
     features: Sequence[Feature],
     *,
-    position_start: int,
-    media: Callable[[Pack], PackExtras] | None,
+    position_start: int = 0,
+    media: Callable[[Pack], PackExtras] | None = None,
 ) -> tuple[list[Pack], list[PackExtras | None] | None]:
     """Turn features into packs and their extras; the extras are None if no feature has any.
 

@@ -65,7 +65,7 @@ def assembled_table(
     tasks: list[BlockTask],
     context: BlockContext,
     provenance: dict[str, Any],
-    prefixes: Prefixes | None,
+    prefixes: Prefixes | None = None,
 ) -> LengthTable:
     """Join the rows of an earlier table and the files of the later tasks into the table of the
     source.

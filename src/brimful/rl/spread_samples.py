@@ -96,7 +96,7 @@ def spread(
 
 
 def placing_order(
-    sizes: Int64Array, capacities: Int64Array, weights: Int64Array | None
+    sizes: Int64Array, capacities: Int64Array, weights: Int64Array | None = None
 ) -> Int64Array:
     """Return the items in the order in which they are placed: largest share of any capacity first.
 

@@ -20,7 +20,7 @@ def spread_within_ranks(
     *,
     num_ranks: int,
     micro_batches: int,
-    is_step_barrier: bool,
+    is_step_barrier: bool = False,
 ) -> Int64Array | None:
     """Divide the items of each rank among its micro-batches, so that costly micro-batches of all
     ranks run together.

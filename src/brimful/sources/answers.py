@@ -79,7 +79,7 @@ class AnswerRows(WrappedRows):
     (3, 1, 'memory[0], answer 2', 'memory[1]')
     """
 
-    def __init__(self, rows: Rows, row_format: RowFormat, cache: Path | None) -> None:
+    def __init__(self, rows: Rows, row_format: RowFormat, cache: Path | None = None) -> None:
         super().__init__(rows)
         self._counts = _kept_counts(rows, row_format, cache)
 
@@ -269,7 +269,7 @@ def places_of_answers(messages: Sequence[Message]) -> list[int]:
     ]
 
 
-def sample_of_answer(row: Sample, answer: int, *, are_alternatives: bool) -> Sample:
+def sample_of_answer(row: Sample, answer: int, *, are_alternatives: bool = False) -> Sample:
     """Return the sample of one answer from the sample of the whole row.
 
     Args:

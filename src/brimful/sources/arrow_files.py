@@ -190,7 +190,7 @@ class HuggingFaceRows(UniformBlockRows):
         self.title = title or "datasets.Dataset"
 
     @classmethod
-    def from_directory(cls, path: AnyPath, *, split: str | None) -> HuggingFaceRows:
+    def from_directory(cls, path: AnyPath, *, split: str | None = None) -> HuggingFaceRows:
         """Open a directory that ``save_to_disk`` wrote.
 
         Raises:
@@ -216,7 +216,7 @@ class HuggingFaceRows(UniformBlockRows):
         return rows
 
     @classmethod
-    def from_hub(cls, name: str, *, split: str, config: str | None) -> HuggingFaceRows:
+    def from_hub(cls, name: str, *, split: str, config: str | None = None) -> HuggingFaceRows:
         """Open a data set of the hub, or from the cache of ``datasets`` if the hub cannot be
         reached.
 

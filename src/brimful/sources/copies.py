@@ -40,7 +40,7 @@ def begins_like_array(path: str) -> bool:
     return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
 
 
-def unpacked(path: str, cache: Path | None, *, is_array: bool = False) -> str:
+def unpacked(path: str, cache: Path | None = None, *, is_array: bool = False) -> str:
     """Return the path of a plain copy of a compressed or remote file of lines, or of a copy of a
     JSON array with one line for each element.
     """

@@ -207,7 +207,9 @@ class TextFiles(UniformBlockRows):
     lies_in_files = True
     block_rows = 256
 
-    def __init__(self, paths: Sequence[str], title: str, *, titles: Sequence[str] | None) -> None:
+    def __init__(
+        self, paths: Sequence[str], title: str, *, titles: Sequence[str] | None = None
+    ) -> None:
         """``titles``: names of the files in messages, if ``paths`` are unpacked copies."""
         self._paths = list(paths)
         self._titles = list(titles or paths)

@@ -58,7 +58,7 @@ class LineIndex:
         return stamp == self.stamp and stamp.ctime_ns == self.stamp.ctime_ns
 
 
-def open_line_index(data_path: str, index_path: Path, *, is_copy: bool) -> LineIndex:
+def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) -> LineIndex:
     """Map the index of a file; build it first if needed. One process of many does the work.
 
     Args:

@@ -303,7 +303,9 @@ def refusal(columns: Sequence[str]) -> str | None:
     return None
 
 
-def unread_columns(row: Any, columns: frozenset[str], *, ignore: frozenset[str]) -> list[str]:
+def unread_columns(
+    row: Any, columns: frozenset[str], *, ignore: frozenset[str] = frozenset()
+) -> list[str]:
     """Return the columns of a row that its format does not read and that hold something.
 
     Args:

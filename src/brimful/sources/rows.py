@@ -60,7 +60,7 @@ class Block:
         return self.stop - self.start
 
 
-def block_ranges(start: int, stop: int, max_rows: int) -> list[tuple[int, int]]:
+def block_ranges(start: int, stop: int, max_rows: int = BLOCK_ROWS) -> list[tuple[int, int]]:
     """Cut rows ``start … stop-1`` into ranges of at most ``max_rows`` rows.
 
     >>> block_ranges(0, 10, 4)

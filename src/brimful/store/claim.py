@@ -78,7 +78,7 @@ class JobHome:
         local: the same as a store, which is marked as used while the job runs.
     """
 
-    def __init__(self, store: BlobStore, cache_dir: AnyPath | None) -> None:
+    def __init__(self, store: BlobStore, cache_dir: AnyPath | None = None) -> None:
         self._store = store
         if isinstance(store, LocalBlobStore):
             self.directory, self._is_remote = store.directory, False

@@ -168,7 +168,9 @@ def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
     return plan
 
 
-def _gather_rows(context: ShardContext, plan: Plan, first: int, end: int, media: Any) -> PackRows:
+def _gather_rows(
+    context: ShardContext, plan: Plan, first: int, end: int, media: Any = None
+) -> PackRows:
     """Return the packs ``first … end - 1`` of the plan as flat columns; new media bytes go to their
     container.
     """

@@ -61,7 +61,7 @@ class FollowedChunks(FollowedLog):
         timeout: maximum seconds of one wait; None waits forever.
     """
 
-    def __init__(self, directory: AnyPath, *, timeout: float | None) -> None:
+    def __init__(self, directory: AnyPath, *, timeout: float | None = None) -> None:
         self.directory, self._timeout = Path(directory), timeout
         self.shards, self.end = [], None
         self.header = {

@@ -160,7 +160,7 @@ def tree_block_mask(
 
 
 def tree_mask_mod(
-    tree_out: torch.Tensor, positions: torch.Tensor | None, window: int | None
+    tree_out: torch.Tensor, positions: torch.Tensor | None = None, window: int | None = None
 ) -> _MaskMod:
     """Return a ``mask_mod`` with which a token attends to its path, or to the last ``window``
     tokens of its path.

@@ -181,7 +181,7 @@ class FastTokenizer:
         UnsupportedTokenizerError: it does not know this kind of tokenizer.
     """
 
-    def __init__(self, state: str, *, split_special_tokens: bool) -> None:
+    def __init__(self, state: str, *, split_special_tokens: bool = False) -> None:
         try:
             self._tokenizer = fast_tokenizer(state)
         except ValueError as error:

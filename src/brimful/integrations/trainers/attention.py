@@ -55,7 +55,7 @@ class Machine:
     packages: frozenset[str] = frozenset()
 
     @classmethod
-    def here(cls, device: str | torch.device | None) -> Machine:
+    def here(cls, device: str | torch.device | None = None) -> Machine:
         """Return this machine.
 
         Args:

@@ -101,7 +101,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
     """Callback that counts between logs; ``log_packing`` creates it."""
 
     def __init__(
-        self, accelerator: Any, losses: SourceLosses | None, *, labels_shifted: bool
+        self, accelerator: Any, losses: SourceLosses | None = None, *, labels_shifted: bool = False
     ) -> None:
         self._accelerator = accelerator
         self._losses, self._labels_shifted = losses, labels_shifted

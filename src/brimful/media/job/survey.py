@@ -103,7 +103,7 @@ def survey_media(
     source: Source,
     is_wanted: BoolArray,
     *,
-    cache_dir: AnyPath | None,
+    cache_dir: AnyPath | None = None,
     resources: Resources | None = None,
 ) -> MediaSurvey:
     """Read the media of samples for their sizes and fingerprints.

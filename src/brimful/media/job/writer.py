@@ -46,7 +46,7 @@ class ShardMediaWriter:
         media: ShardMedia,
         samples: EncodedSamples,
         store: BlobStore,
-        features: FeatureMaker | None,
+        features: FeatureMaker | None = None,
     ) -> None:
         self._media, self._samples, self._features = media, samples, features
         self._stack = ExitStack()

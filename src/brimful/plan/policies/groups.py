@@ -184,7 +184,7 @@ def limits_of_members(
     capacity: int,
     alignment: Alignment,
     policy: Overflow,
-    shared: Int64Array | None,
+    shared: Int64Array | None = None,
 ) -> Int64Array | None:
     """Return the maximum tokens that truncation leaves of each sample; None for a policy that does
     not cut.

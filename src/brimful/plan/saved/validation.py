@@ -13,7 +13,9 @@ from brimful.plan.saved.planned_packs import PlannedPacks
 from brimful.plan.saved.tree_validation import tree_sizes, validate_trees
 
 
-def validate_plan(plan: PlannedPacks, lengths: LengthsLike, *, groups: AnyIntArray | None) -> None:
+def validate_plan(
+    plan: PlannedPacks, lengths: LengthsLike, *, groups: AnyIntArray | None = None
+) -> None:
     """Prove a plan; arguments and errors are as in ``Plan.validate``."""
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": lengths})
     if len(table) != plan.ledger.samples_in:

@@ -170,7 +170,7 @@ def pack_part_costs(
     model: CostModel,
     sizes: Mapping[str, AnyRealArray],
     *,
-    depths: AnyIntArray | None,
+    depths: AnyIntArray | None = None,
 ) -> Float64Array:
     """Return the cost of each pack in each part of the model.
 

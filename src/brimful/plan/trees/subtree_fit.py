@@ -55,7 +55,7 @@ class _Pieces(NamedTuple):
 
 
 def fragments_of(
-    forest: Forest, capacities: Int64Array, *, cheap: int
+    forest: Forest, capacities: Int64Array, *, cheap: int = 0
 ) -> tuple[Packing, Int64Array]:
     """Cut the trees that exceed a pack; the others are fragments as they are.
 

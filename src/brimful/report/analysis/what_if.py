@@ -127,7 +127,7 @@ def sweep_capacities(
 
 
 def compare_plans(
-    table: LengthTable, plan: Plan, *, packs_per_step: int, capacities: Sequence[int]
+    table: LengthTable, plan: Plan, *, packs_per_step: int, capacities: Sequence[int] = ()
 ) -> list[Alternative]:
     """Plan the same lengths at other capacities and with other algorithms, with the plan's overflow
     policy and seed.

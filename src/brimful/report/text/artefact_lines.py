@@ -207,7 +207,7 @@ _PLAN_LABELS = (
 """Labels of the lines of a plan that describe its store too."""
 
 
-def describe_store(packs: PackStore, plan: Plan | None) -> list[str]:
+def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
     """Describe a pack store, with the fate of its samples if the plan is given."""
     identity = packs.identity
     lines = [

@@ -133,7 +133,9 @@ class WaitingSamples:
             del self._samples[sample_id]
 
 
-def write_packs_to(blob: Blob, packs: Sequence[Pack], media: Sequence[Sequence[Any]] | None) -> str:
+def write_packs_to(
+    blob: Blob, packs: Sequence[Pack], media: Sequence[Sequence[Any]] | None = None
+) -> str:
     """Write packs as a shard, with their media unless ``media`` is None; return the digests of its
     batches.
     """
