@@ -22,14 +22,6 @@ class MalformedRowError(ValueError):
     """
 
 
-def assert_all(noun: str, count: int, *parts: int) -> None:
-    """Assert that the parts of an account are all that came in.
-
-    >>> assert_all("samples", 3, 1, 2)
-    """
-    assert sum(parts) == count, f"{sum(parts)} {noun} accounted for, {count} came in"
-
-
 def is_whole_number(value: object) -> bool:
     """Return true for integers of Python and NumPy, without booleans.
 

@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from brimful.base.checks import assert_all
 from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths
 from brimful.base.wording import setting
 from brimful.errors import NoTargetError
@@ -31,6 +30,14 @@ def drop_reason(name: str) -> str:
         "group_mate_rejected": "in a group with a rejected sample",
     }
     return reasons.get(name, f"for {name}")
+
+
+def assert_all(noun: str, count: int, *parts: int) -> None:
+    """Assert that the parts of an account are all that came in.
+
+    >>> assert_all("samples", 3, 1, 2)
+    """
+    assert sum(parts) == count, f"{sum(parts)} {noun} accounted for, {count} came in"
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from brimful.base.checks import assert_all
 from brimful.errors import OversizedSampleError
 from brimful.plan import Overflow
+from brimful.plan.ledger import assert_all
 from brimful.serve.token_budget import Fit, SampleCount, TokenBudget
 
 

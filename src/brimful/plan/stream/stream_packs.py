@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from brimful.base.checks import assert_all
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import Lengths, Offsets, SampleIds
 
@@ -88,16 +87,14 @@ class StreamLedger:
     tokens_shared: int = 0
 
     def __post_init__(self) -> None:
-        assert_all(
-            "tokens",
-            self.tokens_in,
-            self.tokens_emitted,
-            self.tokens_waiting,
-            self.tokens_dropped,
-            self.tokens_truncated,
-            self.tokens_shared,
+        tokens = (
+            self.tokens_emitted + self.tokens_waiting + self.tokens_dropped + self.tokens_truncated
+        ) + self.tokens_shared
+        assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
+        segments = self.segments_emitted + self.segments_waiting
+        assert segments == self.segments, (
+            f"{segments} segments accounted for, {self.segments} came in"
         )
-        assert_all("segments", self.segments, self.segments_emitted, self.segments_waiting)
         samples = self.samples_rejected + self.samples_dropped + self.segments
         assert self.samples_split or samples == self.samples_in, (
             f"{samples} samples of {self.samples_in}"
