@@ -7,8 +7,6 @@ from typing import Any
 
 from brimful.errors import SettingsError
 
-__all__ = ["read_toml", "toml_values"]
-
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -32,5 +30,5 @@ def toml_values(text: str, path: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         reason, line = re.sub(r" \(at .*\)", "", str(error)), text.count("\n") + 1
         if match := re.search(r"line (\d+)", str(error)):
-            line = int(match.group(1))
+            line = int(match[1])
         raise SettingsError(f"{path}:{line}: not TOML: {reason}") from error

@@ -37,8 +37,6 @@ from brimful.doctor.batch.words import (
 )
 from brimful.errors import CollateError
 
-__all__ = ["alone", "cut", "exchanged"]
-
 
 def exchanged(batch: Any, view: BatchView, segment: Segment, new_ids: npt.ArrayLike) -> Any:
     """Return a copy of a batch with other tokens in one segment.

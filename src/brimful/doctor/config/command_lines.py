@@ -17,8 +17,6 @@ from brimful.doctor.config.documents import SUFFIXES, file_settings, scalar
 from brimful.doctor.config.settings import Given, GivenSettings, overlaid, same_key
 from brimful.errors import SourceNotFoundError
 
-__all__ = ["CommandLine", "Word", "command_settings"]
-
 
 class Word(NamedTuple):
     """One word of a command line, and the place where it is written."""
@@ -134,7 +132,7 @@ class CommandLine:
                 break
             for word in words[:start]:
                 if match := _ASSIGNMENT.fullmatch(word.text):
-                    self.environment[match.group(1)] = word._replace(text=match.group(2))
+                    self.environment[match[1]] = word._replace(text=match[2])
             words = words[start:]
         return words
 
@@ -182,12 +180,12 @@ class CommandLine:
             match = _OPTION.fullmatch(words[0].text)
             if match is None:
                 break
-            name, place = same_key(match.group(1)), words[0].where
+            name, place = same_key(match[1]), words[0].where
             words = words[1:]
             if name == "module":
                 return [Word("-m", place), *words]
-            if match.group(2) is not None:
-                value = match.group(2)
+            if match[2] is not None:
+                value = match[2]
             elif name in _FLAGS or not words or _is_option(words[0].text):
                 value = "true"
             else:
@@ -209,14 +207,14 @@ class CommandLine:
                 match = _OPTION.fullmatch(text)
                 if match is None:
                     continue
-                values = [] if match.group(2) is None else [match.group(2)]
-                if match.group(2) is None:
+                values = [] if match[2] is None else [match[2]]
+                if match[2] is None:
                     while position < len(words) and _is_value(words[position].text, values):
                         values.append(words[position].text)
                         position += 1
-                self._set(same_key(match.group(1)), values, place)
+                self._set(same_key(match[1]), values, place)
             elif match := _OVERRIDE.fullmatch(text):
-                self._set(same_key(match.group(2)), [match.group(3)], place)
+                self._set(same_key(match[2]), [match[3]], place)
             else:
                 self.positions.append(words[position - 1])
 
@@ -370,7 +368,7 @@ def _is_value(text: str, values: Sequence[str]) -> bool:
     if _is_option(text) or text.startswith("~"):
         return False
     if match := _OVERRIDE.fullmatch(text):
-        return not (values or match.group(1) or "." in match.group(2))
+        return not (values or match[1] or "." in match[2])
     # A variable of unknown value may hold anything: it is a value only where one must stand.
     return not (values and text.startswith("$"))
 

@@ -14,8 +14,6 @@ from brimful.doctor.config.settings import Given, flat
 from brimful.doctor.fact_files import toml_values
 from brimful.errors import SettingsError, SourceNotFoundError
 
-__all__ = ["SUFFIXES", "document_settings", "file_settings", "scalar", "text_of"]
-
 MAX_BYTES = 1 << 20
 """Maximum bytes of a configuration: a larger file is data, named by mistake."""
 
@@ -261,7 +259,7 @@ def _lines_of_keys(text: str) -> Iterator[int]:
     line, start = 1, 0
     for match in re.finditer(r'"(?:[^"\\]|\\.)*"(\s*:)?', text):
         line, start = line + text.count("\n", start, match.start()), match.start()
-        if match.group(1):
+        if match[1]:
             yield line
 
 
@@ -296,10 +294,10 @@ def _toml_settings(path: str, text: str) -> dict[str, Given]:
     table = ""
     for number, content in enumerate(text.split("\n"), 1):
         if match := _TOML_TABLE.match(content):
-            table = _toml_name(match.group(1))
+            table = _toml_name(match[1])
             lines[table] = number
         elif match := _TOML_KEY.match(content):
-            lines.setdefault(".".join(filter(None, (table, _toml_name(match.group(1))))), number)
+            lines.setdefault(".".join(filter(None, (table, _toml_name(match[1])))), number)
     return {
         key: Given(_without_dates(setting.value), f"{path}:{_toml_line(lines, key)}")
         for key, setting in flat("", root, path)

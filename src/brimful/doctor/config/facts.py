@@ -257,7 +257,7 @@ def version_from(text: str) -> Version | None:
     ((1, 16, 0), None)
     """
     match = re.match(r"v?(\d+(?:\.\d+)*)", text)
-    return None if match is None else tuple(int(part) for part in match.group(1).split("."))
+    return None if match is None else tuple(int(part) for part in match[1].split("."))
 
 
 def in_range(versions: str, version: Version | None) -> bool | None:
@@ -273,16 +273,13 @@ def in_range(versions: str, version: Version | None) -> bool | None:
     for part in versions.split(","):
         match = _RANGE.fullmatch(part)
         assert match is not None, versions
-        limit = version_from(match.group(2))
+        limit = version_from(match[2])
         assert limit is not None, versions
         # 0.19 and 0.19.0 are equal.
         size = max(len(limit), len(version))
         left, right = (value + (0,) * (size - len(value)) for value in (version, limit))
         order = (left > right) - (left < right)
-        if (
-            order
-            not in {">=": (0, 1), "<=": (0, -1), "==": (0,), "<": (-1,), ">": (1,)}[match.group(1)]
-        ):
+        if order not in {">=": (0, 1), "<=": (0, -1), "==": (0,), "<": (-1,), ">": (1,)}[match[1]]:
             return False
     return True
 

@@ -5,8 +5,6 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["literal"]
-
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

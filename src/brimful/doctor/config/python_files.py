@@ -25,8 +25,6 @@ from brimful.doctor.config.settings import Given, GivenSettings
 from brimful.doctor.config.started_trainings import chosen_line
 from brimful.errors import SettingsError
 
-__all__ = ["notebook_settings", "program_settings"]
-
 _MAX_DEPTH = 12
 """Maximum blocks in blocks that are followed through names."""
 
@@ -75,10 +73,10 @@ def notebook_settings(path: str, text: str) -> GivenSettings:
     for number, source in cells:
         place = f"cell {number} of {path}"
         if match := re.match(r"%%writefile\s+(?:-a\s+)?(\S+)\n", source):
-            suffix = Path(match.group(1)).suffix.lower()
+            suffix = Path(match[1]).suffix.lower()
             if suffix in SUFFIXES:
                 try:
-                    content = document_settings(match.group(1), source[match.end() :], suffix)
+                    content = document_settings(match[1], source[match.end() :], suffix)
                 except SettingsError:
                     continue  # data
                 files.append({key: Given(setting.value, place) for key, setting in content.items()})
@@ -132,7 +130,7 @@ def _without_magic(source: str) -> tuple[str, str]:
         if is_shell:
             shell.append(text if is_next else text[1:])
         elif match := re.match(r"%env\s+(\w+)[ =](.*)", text):
-            shell.append(f"export {match.group(1)}='{match.group(2)}'")
+            shell.append(f"export {match[1]}='{match[2]}'")
         is_magic = is_shell or text.startswith(("%", "?"))
         code.append("" if is_magic else line)
     return "\n".join(code), "\n".join(shell)

@@ -13,8 +13,6 @@ from brimful.doctor.config.settings import GivenSettings
 from brimful.doctor.config.started_trainings import script_settings, words_settings
 from brimful.errors import SettingsError, SourceNotFoundError
 
-__all__ = ["read_command", "read_settings"]
-
 _MAX_NOTEBOOK_BYTES = 20 << 20
 """Maximum bytes of a notebook, which holds pictures too."""
 

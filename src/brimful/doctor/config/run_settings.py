@@ -137,7 +137,7 @@ class RunSettings:
 
     def filled(self, text: str) -> str:
         """Return a text of a fact with the values of ``{names}``."""
-        return re.sub(r"\{([\w.]+)\}", lambda match: shown(self[match.group(1)]), text)
+        return re.sub(r"\{([\w.]+)\}", lambda match: shown(self[match[1]]), text)
 
     def places(self, names: Mapping[str, Any]) -> str:
         """Return the settings that a condition looks at, and where they were given."""

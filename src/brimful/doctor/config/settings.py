@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-__all__ = ["Given", "GivenSettings", "flat", "overlaid", "same_key"]
-
 _EXACT_BLOCKS = ("accelerate.", "calls.", "environ.")
 """Blocks that are no part of the trainer's own settings: their keys are found by the full name
 only.

@@ -14,8 +14,6 @@ from typing import TypeAlias
 
 from brimful.doctor.config.command_lines import Word
 
-__all__ = ["Branches", "Truth"]
-
 Truth: TypeAlias = bool | None
 
 _KEYWORDS = {

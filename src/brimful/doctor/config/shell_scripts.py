@@ -21,8 +21,6 @@ from brimful.doctor.config.literals import literal
 from brimful.doctor.config.shell_branches import Branches, Truth
 from brimful.errors import SettingsError
 
-__all__ = ["Script"]
-
 _Value: TypeAlias = str | list[Word] | None
 """A variable: text, the words of an array, or None where branches of the script differ."""
 
@@ -162,23 +160,23 @@ class Script:
                 self.position = match.end()
             elif match := _HERE.match(self.text, self.position):
                 self.position = match.end()
-                self.heres.append((match.group(3), "\t" if match.group(1) else ""))
+                self.heres.append((match[3], "\t" if match[1] else ""))
             elif match := _REDIRECTION.match(self.text, self.position):
                 self._skip_target(match)
             elif match := _END.match(self.text, self.position):
                 self.position = match.end()
-                yield from self._ended(words, operator, match.group())
+                yield from self._ended(words, operator, match[0])
                 # A line after && goes on with the same condition.
-                operator = match.group() if words or match.group() != "\n" else operator
+                operator = match[0] if words or match[0] != "\n" else operator
                 words = []
-                if match.group() == "\n":
+                if match[0] == "\n":
                     self._skip_here_documents()
             elif match := _ARRAY.match(self.text, self.position):
                 # Keywords before it, such as `then`, come first.
                 yield from self._ended(words, operator, "")
                 words, self.position = [], match.end()
                 runs = self.branches.runs([Word(":", "")], operator)
-                self._assign(match.group(1), self._array(), match.group(2), runs)
+                self._assign(match[1], self._array(), match[2], runs)
             else:
                 words += self._word(is_split=not _is_assigned(words, self.text, self.position))
         yield from self._ended(words, operator, "\n")
@@ -186,7 +184,7 @@ class Script:
     def _skip_target(self, match: re.Match[str]) -> None:
         """Go on after a redirection and its file."""
         self.position = match.end()
-        if match.group()[-1] in "<>|&":
+        if match[0][-1] in "<>|&":
             if gap := _GAP.match(self.text, self.position):
                 self.position = gap.end()
             if self.text.startswith("(", self.position):  # <(command)
@@ -241,7 +239,7 @@ class Script:
         matches = [_ASSIGNMENT.fullmatch(word.text) for word in words]
         for match in matches if all(matches) else ():
             assert match is not None
-            self._assign(match.group(1), match.group(3), match.group(2), runs)
+            self._assign(match[1], match[3], match[2], runs)
         return all(matches)
 
     def _assign(self, name: str, value: str | list[Word], plus: str, runs: Truth) -> None:
@@ -279,7 +277,7 @@ class Script:
             letter = self.text[start]
             if match := _PLAIN.match(self.text, start):
                 self.position = match.end()
-                fields.add(match.group(), place)
+                fields.add(match[0], place)
             elif letter == "\\":
                 self.position += 2
                 if self.text[start + 1 : start + 2] != "\n":
@@ -334,7 +332,7 @@ class Script:
                 match = _PLAIN_IN_QUOTES.match(self.text, start)
                 assert match is not None
                 self.position = match.end()
-                fields.add(match.group(), place)
+                fields.add(match[0], place)
         self.position += 1
         return fields.words or ([] if has_array else [Word("", place)])
 
@@ -353,16 +351,16 @@ class Script:
             if command.startswith("expr "):
                 return self._sum(command[5:].replace("\\*", "*"))
             if match := _CAT.fullmatch(command):
-                return match.group(3)
+                return match[3]
             if match := _ECHO.fullmatch(command):
-                return " ".join(self._expanded(match.group(1).replace('"', "")).split())
+                return " ".join(self._expanded(match[1].replace('"', "")).split())
             return self._folder(command)
         if letter == "{":
             self.position = self._closing(start + 1) + 1
             return self._parameter(self.text[start + 2 : self.position - 1])
         match = re.compile(r"\$(\w+|[@*#?$!-])").match(self.text, start)
         self.position = match.end() if match else start + 1
-        return self._parameter(match.group(1)) if match else "$"
+        return self._parameter(match[1]) if match else "$"
 
     def _parameter(self, body: str) -> _Value:
         """Return the value of ``NAME``, ``NAME:-default``, ``NAME[@]`` and the like."""
@@ -429,7 +427,7 @@ class Script:
         match = _OWN_FOLDER.search(command)
         if match is None or command.count("dirname") > 1:
             return None
-        return str(Path(self.path).parent) + match.group(1)
+        return str(Path(self.path).parent) + match[1]
 
     def _closing(self, start: int) -> int:
         """Return the position of the bracket that closes the one at ``start``."""

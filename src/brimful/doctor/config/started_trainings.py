@@ -11,8 +11,6 @@ from brimful.doctor.config.settings import GivenSettings
 from brimful.doctor.config.shell_scripts import Script
 from brimful.errors import BrimfulError, SettingsError
 
-__all__ = ["chosen_line", "script_settings", "words_settings"]
-
 _PROGRAM_OF_USER = re.compile(r"\$\{?\w+\}?")
 
 _MAX_DEPTH = 5
