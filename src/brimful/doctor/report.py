@@ -113,12 +113,17 @@ class Finding:
         problem = self.known_problem
         return (self.thread,) if self.thread else problem.threads if problem else ()
 
+    @property
+    def meaning(self) -> str:
+        """What it does to a training, for a person who does not know packing; empty if unknown."""
+        problem = self.known_problem
+        return problem.sentence if problem else ""
+
     def paragraphs(self) -> list[tuple[str, str]]:
         """Return title and text of each part that is not empty."""
-        problem = self.known_problem
         parts = (
             ("", self.detail),
-            ("that means", problem.sentence if problem else ""),
+            ("that means", self.meaning),
             ("change", self.change),
             ("seen before", " ".join(self.threads)),
         )
@@ -192,17 +197,14 @@ class DoctorReport:
         findings.
         """
         reports = [report for report in (self, *others) if report.lines or report.findings]
-        strongest: dict[str, list[Line]] = {}
+        lines = [line for report in reports for line in report.lines]
         rank = list(Evidence).index
-        for line in (line for report in reports for line in report.lines):
-            own = strongest.setdefault(line.topic, [])
-            if own and rank(own[0].evidence) < rank(line.evidence):
-                own.clear()
-            if not own or rank(own[0].evidence) == rank(line.evidence):
-                own.append(line)
+        strongest: dict[str, int] = {}
+        for line in lines:
+            strongest[line.topic] = max(rank(line.evidence), strongest.get(line.topic, 0))
         return DoctorReport(
             "; ".join(report.subject for report in reports),
-            tuple(line for lines in strongest.values() for line in lines),
+            tuple(line for line in lines if rank(line.evidence) == strongest[line.topic]),
             tuple(dict.fromkeys(item for report in reports for item in report.findings)),
             tuple(note for report in reports for note in report.notes),
         )
@@ -231,11 +233,10 @@ class DoctorReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain strings and numbers, for JSON."""
-        findings = []
-        for item in self.findings:
-            problem = item.known_problem
-            meaning = problem.sentence if problem else ""
-            findings.append({**_plain(item), "meaning": meaning, "threads": list(item.threads)})
+        findings = [
+            {**_plain(item), "meaning": item.meaning, "threads": list(item.threads)}
+            for item in self.findings
+        ]
         return {
             "ok": self.ok,
             "verdict": self.verdict,

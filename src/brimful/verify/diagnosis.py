@@ -33,7 +33,6 @@ from brimful.verify.checks.parity import check_parity, check_weights
 from brimful.verify.checks.positions import check_positions, position_rows
 from brimful.verify.locate import CollatedBatch
 from brimful.verify.modes import LOW_PRECISIONS, experiment, first_sentence, in_float32
-from brimful.verify.reference_samples import Change
 from brimful.verify.setup import PackingSetup
 from brimful.verify.tree_rows import right_attention
 from brimful.verify.verify_report import Diagnosis, Finding, joined
@@ -125,17 +124,20 @@ def is_recurrent(setup: PackingSetup) -> bool:
 def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
     """Return true if the leak is gone in the repaired batch."""
 
-    def repaired(change: Change) -> CollatedBatch:
-        batch = setup.collate(change)
-        kwargs = dict(batch.kwargs)
-        for repair in repairs:
-            kwargs |= repair(batch)
-        return replace(batch, kwargs=kwargs)
-
-    (repaired_leak,) = measure_leaks(setup, repaired, [leak.change])
+    (repaired_leak,) = measure_leaks(
+        setup, lambda change: _repaired(setup.collate(change), repairs), [leak.change]
+    )
     repaired_leak = repaired_leak._replace(limit=leak.limit)
     # The changed sample must still move: a batch in which nothing does would look repaired.
     return repaired_leak.size <= leak.limit < repaired_leak.own and not repaired_leak.is_cut
+
+
+def _repaired(batch: CollatedBatch, repairs: Iterable[_Repair]) -> CollatedBatch:
+    """Return a batch with all of these repairs."""
+    kwargs = dict(batch.kwargs)
+    for repair in repairs:
+        kwargs |= repair(batch)
+    return replace(batch, kwargs=kwargs)
 
 
 def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
@@ -405,10 +407,7 @@ def _diagnosis_in_trees(setup: PackingSetup) -> Diagnosis | None:
     reference = setup.per_sample_reference()
     repairs = _tree_repairs(setup)
     for attempt in (repairs[:1], repairs[1:], repairs):
-        kwargs = dict(setup.batch.kwargs)
-        for repair, _ in attempt:
-            kwargs |= repair(setup.batch)
-        batch = replace(setup.batch, kwargs=kwargs)
+        batch = _repaired(setup.batch, [repair for repair, _ in attempt])
         parity = experiment(partial(check_parity, setup, reference, batch))
         if parity is not None and parity[0][0].passed:
             return _diagnosis_of(attempt)

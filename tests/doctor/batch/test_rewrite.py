@@ -57,7 +57,7 @@ def test_only_the_tokens_of_one_segment_are_exchanged(case, data):
     assert after.targets[row, stop - 1] == view.targets[row, stop - 1]
     # The batch itself is as it was, and the copy has its types.
     assert all(same(before[name], value) for name, value in values(case.batch).items())
-    untouched = {str(view.ids_word[-1]), "labels", "shift_labels"}
+    untouched = {str(view.ids_word.path[-1]), "labels", "shift_labels"}
     for key, value in case.batch.items():
         assert type(copied[key]) is type(value)
         if key not in untouched:

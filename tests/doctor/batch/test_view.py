@@ -72,7 +72,7 @@ POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 0]])
 )
 def test_batches_of_every_type(batch, path):
     view = read_batch(batch)
-    assert view.ids_word == path
+    assert view.ids_word.path == path
     assert view.segments == STARTS
     assert view.labeling is Labeling.SHIFTED
     assert view.targets.tolist() == TARGETS.tolist()
@@ -80,7 +80,7 @@ def test_batches_of_every_type(batch, path):
 
 def test_a_pair_without_names_is_tokens_and_labels():
     view = read_batch((TOKENS, TARGETS))
-    assert (view.ids_word, view.labels_word) == ((0,), (1,))
+    assert (view.ids_word.path, view.labels_word.path) == ((0,), (1,))
     assert view.labeling is Labeling.SHIFTED
     assert read_batch(Pair(TOKENS, TARGETS)).labeling is Labeling.SHIFTED
 

@@ -74,11 +74,6 @@ class Claim:
         mask[ranges(self.stops, self.ends - self.stops)] = True
         return mask
 
-    @property
-    def strength(self) -> int:
-        """Rank among claims: attention obeys the lowest."""
-        return _STRENGTH.index(self.role)
-
     def cut_at(self, places: Int64Array) -> "Claim":
         """Return the claim with more beginnings, such as the rows of the batch."""
         starts = np.union1d(self.starts, places)
@@ -100,18 +95,16 @@ def claims_of(words: Sequence[Word], shape: Shape) -> list[Claim]:
     A word that says nothing (a mask of ones), or nothing that can be read, has no claim.
     """
     claims = [claim for word in words if (claim := _claim_of(word, words, shape)) is not None]
-    return sorted(claims, key=lambda claim: claim.strength)
+    return sorted(claims, key=lambda claim: _STRENGTH.index(claim.role))
 
 
 def _claim_of(word: Word, words: Sequence[Word], shape: Shape) -> Claim | None:
-    if word.role is Role.BOUNDARIES or is_boundary_mask(word, shape):
+    has_lengths = word.role is Role.LENGTHS
+    if has_lengths or word.role is Role.BOUNDARIES or is_boundary_mask(word, shape):
         if counts_real_tokens(word, words):
             return None  # another word has the places
-        return _claim_of_boundaries(word, _partner(word, words), shape)
-    if word.role is Role.LENGTHS:
-        if counts_real_tokens(word, words):
-            return None
-        return _claim_of_lengths(word, _partner(word, words), shape)
+        claim_of = _claim_of_lengths if has_lengths else _claim_of_boundaries
+        return claim_of(word, _partner(word, words), shape)
     if word.role in (Role.NUMBERS, Role.MASK):
         return _claim_of_mask(word, shape)
     return _claim_of_positions(word, shape) if word.role is Role.POSITIONS else None

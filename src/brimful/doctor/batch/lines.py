@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from brimful.base.typing import Int64Array
+from brimful.base.typing import AnyArray, Int64Array
 from brimful.base.wording import counted, percent
 from brimful.doctor.batch.checks.alignment import common_multiple, place_lengths
 from brimful.doctor.batch.checks.case import BatchCase
 from brimful.doctor.batch.checks.targets import crossing_targets
 from brimful.doctor.batch.checks.tokens import LAST_TOKENS
 from brimful.doctor.batch.view import Labeling
-from brimful.doctor.batch.words import Role, text_of
+from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Evidence, Line
 
 _LABELS = {
@@ -39,21 +39,23 @@ def lines_of(cases: Sequence[BatchCase]) -> Iterator[Line]:
 
 
 def _packing(cases: Sequence[BatchCase]) -> Line:
-    rows = [np.bincount(_rows(case), minlength=case.view.shape[0]) for case in cases]
+    views = [case.view for case in cases]
+    rows = [np.bincount(view.rows_of_segments, minlength=view.shape[0]) for view in views]
     numbers = np.concatenate(rows)
-    positions = sum(case.view.ids.size for case in cases)
-    padding = sum(int(case.view.padding.sum()) for case in cases)
-    minimum, maximum = int(numbers.min()), int(numbers.max())
-    span = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
+    positions = sum(view.ids.size for view in views)
+    padding = sum(int(view.padding.sum()) for view in views)
     text = (
-        f"{counted(int(numbers.sum()), 'segment')} in {counted(len(numbers), 'row')}, {span} a row; "
+        f"{counted(int(numbers.sum()), 'segment')} in {counted(len(numbers), 'row')}, "
+        f"{_span(numbers)} a row; "
         f"{percent(1 - padding / positions)} of {positions:,} positions are tokens of samples"
     )
-    return Line("packing", text, Evidence.SEEN, text_of(cases[0].view.ids_word))
+    return Line("packing", text, Evidence.SEEN, str(views[0].ids_word))
 
 
-def _rows(case: BatchCase) -> Int64Array:
-    return case.view.bounds[0] // case.view.shape[1]
+def _span(numbers: AnyArray) -> str:
+    """Return the least and the largest of some numbers, or the only one."""
+    minimum, maximum = int(numbers.min()), int(numbers.max())
+    return f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
 
 
 def _isolation(case: BatchCase) -> Line:
@@ -82,18 +84,14 @@ def _isolation(case: BatchCase) -> Line:
 
 def _positions(case: BatchCase) -> Line:
     view = case.view
-    if view.positions is None:
+    first = view.first_positions
+    if first is None or view.positions is None:
         return Line("positions", "none in the batch: the model numbers each row", Evidence.SEEN)
     name = case.positions_name
-    first = view.positions.reshape(-1)[view.bounds[0]]
     if not len(first):
         return Line("positions", f"{name}, and no segment", Evidence.SEEN, name)
-    same = int(first.min()) == int(first.max())
-    begins = (
-        f"from {int(first.min())}" if same else f"from {int(first.min())} to {int(first.max())}"
-    )
     longest = int(view.positions[~view.padding].max())
-    text = f"{begins} at the beginning of segments, up to {longest:,}"
+    text = f"from {_span(first)} at the beginning of segments, up to {longest:,}"
     return Line("positions", text, Evidence.SEEN, name)
 
 
@@ -104,7 +102,7 @@ def _targets(cases: Sequence[BatchCase]) -> Line:
         text = f"{unread} do not fit the tokens"
     if case.has_labels:
         targets = sum(one.num_targets for one in cases)
-        tokens = sum(int((~one.view.padding).sum()) for one in cases)
+        tokens = sum(one.view.num_tokens for one in cases)
         without = sum(_without_target(one) for one in cases)
         text = f"{percent(targets / max(tokens, 1))} of tokens are targets; {text}"
         if without:

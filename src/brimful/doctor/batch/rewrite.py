@@ -72,7 +72,7 @@ def exchanged(batch: Any, view: BatchView, segment: Segment, new_ids: npt.ArrayL
         )
     changes = []
     for word in view.words:
-        if word.path == view.ids_word:
+        if word is view.ids_word:
             values: AnyArray = view.ids.copy()
             values[row, start:stop] = tokens
         elif (labels := _labels(word, view)) is not None:
@@ -135,7 +135,7 @@ def alone(batch: Any, view: BatchView, segments: Sequence[Segment]) -> Any:
     changes = []
     for word in (*view.words, *_other_words(leaves, view)):
         values = _moved_word(word, view, layout)
-        if word.path == view.ids_word:
+        if word is view.ids_word:
             last = view.ids[[item.row for item in segments], [item.stop - 1 for item in segments]]
             values = np.where(layout.is_segment, layout.moved(view.ids), last[:, None])
         if values is not None:
@@ -183,7 +183,7 @@ def cut(batch: Any, view: BatchView, length: int) -> Any:
 def _other_words(leaves: Sequence[tuple[Path, Any]], view: BatchView) -> Iterator[Word]:
     """Yield arrays with a value for each token whose names are not known, such as weights."""
     paths = {word.path for word in view.words}
-    prefix = name_and_prefix_of(view.ids_word)[1]
+    prefix = name_and_prefix_of(view.ids_word.path)[1]
     for path, value in leaves:
         if path not in paths and name_and_prefix_of(path)[1] == prefix:
             array = as_array(value)
@@ -251,7 +251,7 @@ class _Layout:
 
 def _is_shifted(word: Word, view: BatchView) -> bool:
     """Return whether labels are the next tokens."""
-    if word.path == view.labels_word:
+    if word is view.labels_word:
         return view.labeling is Labeling.SHIFTED
     labels = _labels(word, view)
     if word.role is Role.SHIFTED_LABELS or labels is None:

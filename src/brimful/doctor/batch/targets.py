@@ -37,20 +37,21 @@ class Targets:
     """Targets of a batch, and the word that gives them.
 
     Attributes:
-        targets: ``int64[B, T]``: the token that each position is trained to predict.
-        labeling: how they are given.
-        labels: as the batch has them; None without labels.
-        word: the labels, or the mask of targets; None without either.
+        targets: ``int64[B, T]``: the token that each position is trained to predict, -100 if none.
+        labeling: how the targets are given.
+        labels: ``int64[B, T]``, as the batch has them, -100 where a mask leaves them out; None
+            without labels.
+        labels_word: the labels, or the mask of targets; None without either.
     """
 
     targets: Int64Array
     labeling: Labeling
     labels: Int64Array | None = None
-    word: Word | None = None
+    labels_word: Word | None = None
 
-    @classmethod
+    @staticmethod
     def of(
-        cls, words: Sequence[Word], ids: Int64Array, row_lengths: Int64Array, starts: Int64Array
+        words: Sequence[Word], ids: Int64Array, row_lengths: Int64Array, starts: Int64Array
     ) -> "Targets":
         """Read the targets of a batch.
 
@@ -66,9 +67,9 @@ class Targets:
         if word is None or labels is None:
             has_next = np.arange(1, shape[1] + 1) < row_lengths[:, None]
             if mask is None:
-                return cls(_shifted(ids, has_next), Labeling.NONE)
+                return Targets(_shifted(ids, has_next), Labeling.NONE)
             is_target = has_next & np.append(mask[:, 1:], mask[:, :1], axis=1)
-            return cls(_shifted(ids, is_target), Labeling.BY_MASK, word=mask_word)
+            return Targets(_shifted(ids, is_target), Labeling.BY_MASK, labels_word=mask_word)
         is_target = labels >= 0 if mask is None else (labels >= 0) & mask
         labels = np.where(is_target, labels, IGNORE_INDEX)
         labeling = Labeling.SHIFTED
@@ -76,8 +77,8 @@ class Targets:
             labeling = labeling_of(labels, ids, starts)
         if labeling is Labeling.AS_TOKENS:
             has_next = np.arange(1, shape[1] + 1) < shape[1]
-            return cls(_shifted(labels, has_next), labeling, labels, word)
-        return cls(labels, labeling, labels, word)
+            return Targets(_shifted(labels, has_next), labeling, labels, word)
+        return Targets(labels, labeling, labels, word)
 
 
 def _shifted(values: Int64Array, mask: BoolArray) -> Int64Array:

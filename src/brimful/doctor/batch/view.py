@@ -19,7 +19,7 @@ from brimful.doctor.batch.claims import (
 )
 from brimful.doctor.batch.padding import marked_padding, unmarked_padding
 from brimful.doctor.batch.targets import Labeling, Targets
-from brimful.doctor.batch.words import Path, Role, Word, items_of, words_of
+from brimful.doctor.batch.words import Role, Word, items_of, words_of
 from brimful.errors import CollateError
 
 __all__ = ["BatchView", "Labeling", "Segment", "read_batch"]
@@ -38,8 +38,8 @@ class Segment(NamedTuple):
         return self.stop - self.start
 
 
-@dataclass(frozen=True, eq=False)
-class BatchView:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BatchView(Targets):
     """Contents of one batch, in host memory.
 
     B: rows, T: tokens of a row with its padding.
@@ -47,31 +47,22 @@ class BatchView:
     Attributes:
         words: all values of the batch with known names.
         ids: ``int64[B, T]``.
-        ids_word: keys that lead to them.
+        ids_word: the tokens in the batch.
         row_lengths: ``int64[B]``: tokens that the loader gave for each row; T unless rows are
             nested or lists of several lengths.
-        targets: ``int64[B, T]``: the token that each position is trained to predict, -100 if none.
-        labeling: how the targets are given.
-        labels: ``int64[B, T]``, as the batch has them, -100 where a mask leaves them out; None
-            without labels.
-        labels_word: keys that lead to the labels, or to the mask of targets; None without either.
         positions: ``int64[B, T]``, of the text with mRoPE; None if the batch has none, or some of
             another shape.
-        positions_word: keys that lead to them.
+        positions_word: the positions in the batch.
         claims: what each word says about segments, the strongest first.
         believed: the claim that the segments are taken from.
     """
 
     words: tuple[Word, ...]
     ids: Int64Array
-    ids_word: Path
+    ids_word: Word
     row_lengths: Int64Array
-    targets: Int64Array
-    labeling: Labeling
-    labels: Int64Array | None
-    labels_word: Path | None
     positions: AnyArray | None
-    positions_word: Path | None
+    positions_word: Word | None
     claims: tuple[Claim, ...]
     believed: Claim
 
@@ -120,12 +111,27 @@ class BatchView:
         return tokens[first[has_tokens]], tokens[end[has_tokens] - 1] + 1
 
     @property
+    def rows_of_segments(self) -> Int64Array:
+        """Row of each segment: ``int64[n]``."""
+        return self.bounds[0] // self.shape[1]
+
+    @property
+    def first_positions(self) -> AnyArray | None:
+        """Position of the first token of each segment: ``int64[n]``; None without positions."""
+        return None if self.positions is None else self.positions.reshape(-1)[self.bounds[0]]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens without padding."""
+        return int((~self.padding).sum())
+
+    @property
     def evidence(self) -> str:
         """Word that tells where samples begin in a row; empty if nothing does.
 
         Positions that run through each row tell nothing.
         """
-        rows = self.bounds[0] // self.shape[1]
+        rows = self.rows_of_segments
         is_packed = len(np.unique(rows)) < len(rows)
         if self.believed.role in (Role.POSITIONS, Role.IDS) and not is_packed:
             return "rows" if self.is_nested else ""
@@ -192,7 +198,6 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
     rows = claim_of_rows(shape, row_lengths)
     strongest = next((claim for claim in claims if claim.real.any()), rows)
     believed_claim = strongest.cut_at(rows.starts)
-    targets = Targets.of(words, ids, row_lengths, believed_claim.starts)
     positions_word = next(
         (
             word
@@ -202,16 +207,13 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
         None,
     )
     return BatchView(
+        **vars(Targets.of(words, ids, row_lengths, believed_claim.starts)),
         words=tuple(words),
         ids=ids,
-        ids_word=ids_word.path,
+        ids_word=ids_word,
         row_lengths=row_lengths,
-        targets=targets.targets,
-        labeling=targets.labeling,
-        labels=targets.labels,
-        labels_word=None if targets.word is None else targets.word.path,
         positions=None if positions_word is None else _text_positions(positions_word, shape),
-        positions_word=None if positions_word is None else positions_word.path,
+        positions_word=positions_word,
         claims=tuple(claims),
         believed=believed_claim,
     )

@@ -378,11 +378,11 @@ def _given(word: Word | None) -> Given | None:
 
 
 def _count(setting: Given | None) -> int | None:
-    is_number = setting is not None and type(setting.value) is int and setting.value > 0
-    return int(setting.value) if setting is not None and is_number else None
+    value = None if setting is None else setting.value
+    return value if type(value) is int and value > 0 else None
 
 
 def _product(per_node: Given | None, nodes: Given | None) -> int | None:
     """Return processes of all nodes, of which one is the default; None if one is not a number."""
-    counts = [1 if setting is None else _count(setting) for setting in (per_node, nodes)]
-    return None if None in counts else int(counts[0] or 0) * int(counts[1] or 0)
+    first, second = (1 if setting is None else _count(setting) for setting in (per_node, nodes))
+    return first and second and first * second

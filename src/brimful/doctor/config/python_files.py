@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -158,7 +158,7 @@ class _Program:
     def __init__(self, tree: ast.Module, where: Callable[[int], str]) -> None:
         self.where = where
         self.num_settings = 0
-        self.candidates: dict[str, list[_Candidate]] = {}
+        self.candidates: defaultdict[str, list[_Candidate]] = defaultdict(list)
         self.nodes = sorted(ast.walk(tree), key=lambda node: getattr(node, "lineno", 0))
         self.packages: dict[str, None] = {}
         self.imports: set[str] = set()
@@ -198,7 +198,7 @@ class _Program:
     def add_file(self, values: Mapping[str, Given]) -> None:
         """Add the settings of a file that the program writes."""
         for key, setting in values.items():
-            self.candidates.setdefault(key, []).append(_Candidate(_CONFIG, setting))
+            self.candidates[key].append(_Candidate(_CONFIG, setting))
 
     def _note_imports(self) -> None:
         """Note which packages are imported, and under which names."""
@@ -253,10 +253,10 @@ class _Program:
         """Add the settings of an expression under its key, and in its block."""
         value = node.value if isinstance(node, ast.keyword) else node
         for name, setting in self._flat(key, value, node.lineno):
-            self.candidates.setdefault(name, []).append(_Candidate(rank, setting))
+            self.candidates[name].append(_Candidate(rank, setting))
             if block:
                 full = f"{block}.{name}"
-                self.candidates.setdefault(full, []).append(_Candidate(rank, setting))
+                self.candidates[full].append(_Candidate(rank, setting))
 
     def _read_call(self, node: ast.Call) -> None:
         """Add a call, and its keywords: of a class as settings, of a function below ``calls``."""
@@ -264,7 +264,7 @@ class _Program:
         if not name or name == "dict":
             return
         call = Given(True, self.where(node.lineno))
-        self.candidates.setdefault(f"calls.{name}", []).append(_Candidate(_CONFIG, call))
+        self.candidates[f"calls.{name}"].append(_Candidate(_CONFIG, call))
         if name == "add_argument":
             self._read_argument(node)
         elif name[0].isupper():
@@ -272,7 +272,7 @@ class _Program:
         else:
             for key, setting in self._flat("", _as_dict(node), node.lineno):
                 full = f"calls.{name}.{key}"
-                self.candidates.setdefault(full, []).append(_Candidate(_CONFIG, setting))
+                self.candidates[full].append(_Candidate(_CONFIG, setting))
 
     def _read_argument(self, node: ast.Call) -> None:
         """Add the default of an argument of ``argparse``."""

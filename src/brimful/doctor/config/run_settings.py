@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from brimful.base.checks import is_number
 from brimful.doctor.config.facts import TrainerFacts, Version, in_range, product
 from brimful.doctor.config.settings import Given, GivenSettings
 
@@ -84,8 +85,8 @@ class RunSettings:
         A number does so above 0, such as the length of packs.
         """
         value = self[name]
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return value > 0
+        if is_number(value):
+            return bool(value > 0)
         as_bool = _as_bool(value)
         return bool(value) if as_bool is None else as_bool
 
@@ -115,7 +116,6 @@ class RunSettings:
                 return any(_equal(text, pattern) for text in self.model_texts)
             return _equal(self[name], pattern)
         value = self[name]
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         for operator, operand in pattern.items():
             if operator == "not":
                 holds = not self._matches(name, operand)
@@ -124,12 +124,12 @@ class RunSettings:
             elif operator == "given":
                 holds = (self.given_as(name) is not None) == operand
             elif operator == "above":
-                holds = is_number and value > operand
+                holds = is_number(value) and value > operand
             elif operator == "below":
-                holds = is_number and value < operand
+                holds = is_number(value) and value < operand
             else:  # multiple_of or not_multiple_of
                 multiple = product(operand, self)
-                holds = is_number and bool(multiple)
+                holds = is_number(value) and bool(multiple)
                 holds = holds and (value % (multiple or 1) == 0) == (operator == "multiple_of")
             if not holds:
                 return False

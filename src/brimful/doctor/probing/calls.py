@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -16,7 +16,7 @@ _LOGITS_TO_KEEP = "logits_to_keep"
 """Argument of models of Transformers: number or places of the tokens that get logits; 0 for all."""
 
 
-class Call(Protocol):
+class Call:
     """Call that a probe can make again with other tokens.
 
     Attributes:
@@ -30,19 +30,19 @@ class Call(Protocol):
     module: torch.nn.Module
     arguments: Mapping[str, Any]
     layers: Mapping[str, torch.nn.Module]
-    stage: int
-    stages: int
-    part: int
-    parts: int
+    stage = stages = part = 0
+    parts = 1
 
     def again(self, batch: Mapping[str, Any] | None, **options: Any) -> Any:
         """Run it with a batch; return its output."""
+        raise NotImplementedError
 
     def accepts(self, name: str) -> bool:
         """Return true if the module takes this argument and the call does not have it."""
+        return False
 
 
-class ModuleCall:
+class ModuleCall(Call):
     """Call of a module, with its arguments by name.
 
     Args:
@@ -65,16 +65,12 @@ class ModuleCall:
         self._positional = names[: len(args)]
         arguments = {**dict(zip(self._positional, args, strict=True)), **kwargs}
         self._keys = {name: "input_ids" if name == tokens else name for name in arguments}
-        self.arguments: Mapping[str, Any] = {
-            self._keys[name]: value for name, value in arguments.items()
-        }
-        self.layers: Mapping[str, torch.nn.Module] = layers_of(self.module)
+        self.arguments = {self._keys[name]: value for name, value in arguments.items()}
+        self.layers = layers_of(self.module)
         keep = self.arguments.get(_LOGITS_TO_KEEP)
         self.kept: Any = slice(-keep, None) if isinstance(keep, int) else slice(None)
         if isinstance(keep, torch.Tensor):
             self.kept = keep.cpu()
-        self.stage = self.stages = self.part = 0
-        self.parts = 1
 
     def batch(self, loader_batch: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the arguments as a batch, with words of the loader's batch that the module does

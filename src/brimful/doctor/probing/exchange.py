@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -83,7 +83,7 @@ class Trial:
         """
         rows = self.rows
         segments = tuple(
-            replace_row(item, rows.index(item.row)) for item in self.segments if item.row in rows
+            item._replace(row=rows.index(item.row)) for item in self.segments if item.row in rows
         )
         sample = np.zeros((len(rows), self.shape[1]), dtype=bool)
         for row, start, stop in segments:
@@ -131,11 +131,6 @@ class Trial:
         )
 
 
-def replace_row(segment: Segment, row: int) -> Segment:
-    """Return a segment with another number of its row."""
-    return segment._replace(row=row)
-
-
 def choose_trial(
     view: BatchView, config: Any, position_start: int = 0
 ) -> tuple[Trial, Int64Array | None]:
@@ -153,15 +148,20 @@ def choose_trial(
         has neither neighbors nor padding, or no two tokens to exchange.
     """
     masks = view.words_with(Role.MASK)
-    firsts = _first_positions(view)
+    firsts = view.first_positions
     early = (
         0 if firsts is None else max(0, position_start - int(firsts.min(initial=position_start)))
     )
+    place, ids, is_padding = _choose_place(view, config)
     trial = Trial(
         view.shape,
         tuple(view.segments),
         view.evidence,
-        mask=(
+        place,
+        is_padding,
+        _choose_alone(view, place),
+        () if place is None else tuple(np.flatnonzero(_sees(view, place)).tolist()),
+        (
             "pairs"
             if any(map(is_mask_of_pairs, masks))
             else "tokens"
@@ -172,20 +172,7 @@ def choose_trial(
         early=early,
         has_parts=firsts is not None and _has_parts(view, firsts, position_start - early),
     )
-    place, ids, is_padding = _choose_place(view, config)
-    if place is None:
-        return replace(trial, alone=_choose_alone(view, None)), None
-    columns = tuple(np.flatnonzero(_sees(view, place)).tolist())
-    return (
-        replace(
-            trial,
-            exchanged=place,
-            is_padding=is_padding,
-            alone=_choose_alone(view, place),
-            excused=columns,
-        ),
-        ids,
-    )
+    return trial, ids
 
 
 def _choose_place(view: BatchView, config: Any) -> tuple[Segment | None, Int64Array | None, bool]:
@@ -224,13 +211,6 @@ def _by_row(view: BatchView) -> list[list[Segment]]:
     return [list(row) for _, row in groupby(view.segments, key=attrgetter("row"))]
 
 
-def _first_positions(view: BatchView) -> Int64Array | None:
-    """Return the position of the first token of each segment: ``int64[n]``; None without
-    positions.
-    """
-    return None if view.positions is None else view.positions.reshape(-1)[view.bounds[0]]
-
-
 def _has_parts(view: BatchView, firsts: Int64Array, position_start: int) -> bool:
     begins_row = np.array([segment == row[0] for row in _by_row(view) for segment in row])
     return bool((firsts[begins_row] != position_start).any())
@@ -238,7 +218,7 @@ def _has_parts(view: BatchView, firsts: Int64Array, position_start: int) -> bool
 
 def _begins_elsewhere(view: BatchView) -> Callable[[Segment], bool]:
     """Return whether positions say that a segment begins on another rank (context parallelism)."""
-    positions, firsts = view.positions, _first_positions(view)
+    positions, firsts = view.positions, view.first_positions
     if positions is None or firsts is None:
         return lambda segment: False
 

@@ -16,7 +16,13 @@ from brimful.doctor.batch.view import Segment
 from brimful.doctor.batch.words import Role, role_of
 from brimful.doctor.probing.calls import Call
 from brimful.doctor.probing.forwards import Evidence, size_of
-from brimful.doctor.probing.leaks import Leak, find_leak, moves_everywhere, rounding_of
+from brimful.doctor.probing.leaks import (
+    LayerMovement,
+    Leak,
+    find_leak,
+    moves_everywhere,
+    rounding_of,
+)
 from brimful.doctor.probing.ranks import RankTalk, rank_names
 from brimful.doctor.report import DoctorReport, Finding, Judgment, Line
 from brimful.doctor.report import Evidence as Known
@@ -54,10 +60,12 @@ class RankReport:
 
     def __init__(self, evidence: Evidence, call: Call, config: Any) -> None:
         self._evidence, self._call, self._config = evidence, call, config
-        self._leak = find_leak(
-            evidence.layers, evidence.reach, evidence.dtype, is_coupled=evidence.is_coupled
-        )
+        self._leak = self._found_in(evidence.layers)
         self._everywhere = moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)
+
+    def _found_in(self, layers: Sequence[LayerMovement]) -> Leak | None:
+        evidence = self._evidence
+        return find_leak(layers, evidence.reach, evidence.dtype, is_coupled=evidence.is_coupled)
 
     @property
     def has_leak(self) -> bool:
@@ -172,21 +180,18 @@ class RankReport:
 
     def _leak_of_gradients(self) -> Iterator[Finding]:
         """Yield a neighbor at whose tokens a sample has gradients, which moves nothing forward."""
-        evidence = self._evidence
-        layers = [evidence.backward] if evidence.backward else []
-        leak = find_leak(layers, evidence.reach, evidence.dtype, is_coupled=evidence.is_coupled)
-        if leak is not None:
-            neighbor = leak.segment._replace(row=evidence.reach.rows[leak.segment.row])
+        backward = self._evidence.backward
+        if backward and (leak := self._found_in([backward])):
             detail = (
-                f"only the backward: a sample has gradients at {leak.moved} of {neighbor.length} "
-                f"tokens of the sample at {_place(neighbor)}"
+                f"only the backward: a sample has gradients at {leak.moved} of "
+                f"{leak.segment.length} tokens of the sample at {_place(leak.segment)}"
             )
             change = "a kernel that gets the boundaries in its backward too"
             yield shown("isolation", detail, "neighbors_seen", change)
 
     def _leak_finding(self, leak: Leak) -> Finding:
         evidence, trial = self._evidence, self._evidence.trial
-        neighbor = leak.segment._replace(row=evidence.reach.rows[leak.segment.row])
+        neighbor = leak.segment
         sizes = {layer.name: layer.sizes for layer in evidence.layers}
         layers = [layer.name for layer in evidence.layers if layer.name != "loss"]
         number = f" (layer {leak.layer + 1} of {len(layers)})" if leak.layer < len(layers) else ""
@@ -203,12 +208,10 @@ class RankReport:
             f"by {leak.size:.1e}"
         )
         if "loss" in sizes:
-            detail += f"; losses of others move by up to {self._moved_loss(sizes['loss']):.1e}"
+            largest = float((sizes["loss"] * evidence.reach.exposed).max())
+            detail += f"; losses of others move by up to {largest:.1e}"
         problem, change = self._cause(leak)
         return shown("isolation", detail, problem, change)
-
-    def _moved_loss(self, sizes: Any) -> float:
-        return float((sizes * self._evidence.reach.exposed).max())
 
     def _name(self, layer: str) -> str:
         module = self._call.layers.get(layer)
@@ -236,7 +239,9 @@ class RankReport:
             )
         if trial.mask == "tokens":
             return "mask_hides_packs", "leave attention_mask out of packed batches"
-        if self._cache_is_on and (evidence.mode_gap or 0.0) > parity_limit_of(evidence.dtype):
+        is_default = bool(getattr(self._config, "use_cache", False))
+        has_cache = self._call.arguments.get("use_cache", is_default)
+        if has_cache and (evidence.mode_gap or 0.0) > parity_limit_of(evidence.dtype):
             return (
                 "neighbors_seen",
                 "use_cache=False: with a cache packed samples are not looked for",
@@ -260,11 +265,6 @@ class RankReport:
             "an attention that obeys the boundaries (flash_attention_2, or a mask of all pairs), or "
             "a state that begins again with each sample",
         )
-
-    @property
-    def _cache_is_on(self) -> bool:
-        is_default = bool(getattr(self._config, "use_cache", False))
-        return bool(self._call.arguments.get("use_cache", is_default))
 
     def _gaps(self) -> Iterator[Finding]:
         """Yield differences between packed and alone, and between training and evaluation."""

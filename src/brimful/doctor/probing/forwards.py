@@ -401,7 +401,7 @@ class Forwards:
         view, segments = self._view, self._segments
         if batch is None or view is None or segments is None:
             return batch
-        word = next((word for word in view.words if word.path == view.labels_word), None)
+        word = view.labels_word
         if word is None or len(word.path) > 1 or not isinstance(word.value, torch.Tensor):
             return batch
         is_shifted = view.labeling is not Labeling.AS_TOKENS

@@ -72,7 +72,7 @@ class Leak(NamedTuple):
     Attributes:
         layer: number among the layers in which a neighbor moved first.
         name: of that layer.
-        segment: the neighbor that moved most there.
+        segment: the neighbor that moved most there, by its row of the batch.
         moved: tokens of it that moved.
         size: largest relative movement there.
     """
@@ -130,6 +130,7 @@ def find_leak(
         )
         if is_dense or is_far:
             segment, values = max(neighbors, key=lambda pair: float(pair[1].max()))
+            segment = segment._replace(row=reach.rows[segment.row])
             num_moved = int((values > threshold).sum())
             return Leak(number, layer.name, segment, num_moved, float(values.max()))
         is_first = False

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from brimful.base.optional import optional
-from brimful.doctor.probing.probe import Probe
-from brimful.doctor.report import DoctorReport
+from brimful.doctor.probing.probe import HasProbe, Probe
 
 with optional("lightning", "lightning", "LightningProbe"):
     import lightning.pytorch as pl
@@ -14,7 +13,7 @@ with optional("lightning", "lightning", "LightningProbe"):
 __all__ = ["LightningProbe"]
 
 
-class LightningProbe(pl.Callback):  # type: ignore[misc]  # lightning is not typed here
+class LightningProbe(HasProbe, pl.Callback):  # type: ignore[misc]  # lightning is not typed here
     """Callback that probes the first batch of training, with what the loader knows about it.
 
     Rank 0 logs findings, or prints that there are none. The report stays in ``report``. A loss that ``training_step`` computes
@@ -30,12 +29,6 @@ class LightningProbe(pl.Callback):  # type: ignore[misc]  # lightning is not typ
 
     def __init__(self, **options: Any) -> None:
         self._options = options
-        self._probe: Probe | None = None
-
-    @property
-    def report(self) -> DoctorReport | None:
-        """The report so far; None before training begins."""
-        return None if self._probe is None else self._probe.report
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if self._probe is None:
@@ -50,7 +43,3 @@ class LightningProbe(pl.Callback):  # type: ignore[misc]  # lightning is not typ
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self._probe is not None:
             self._probe.__exit__(type(exception), exception, None)
-
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._probe is not None:
-            self._probe.detach()

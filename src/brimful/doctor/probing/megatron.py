@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from brimful.doctor.batch.view import read_batch
-from brimful.doctor.probing.calls import copied
+from brimful.doctor.probing.calls import Call, copied
 from brimful.doctor.probing.exchange import Trial, choose_trial
 from brimful.doctor.probing.findings import RankReport, not_shown, report_of_all, tell
 from brimful.doctor.probing.forwards import Forwards, setup_of
@@ -156,7 +156,7 @@ class ProbedSchedule:
         return report_of_all(talk, report.report(is_consequence=is_consequence))
 
 
-class ScheduleCall:
+class ScheduleCall(Call):
     """First training call of a schedule, with its first micro-batch.
 
     Args:
@@ -176,12 +176,12 @@ class ScheduleCall:
     def __init__(self, schedule: Callable[..., Any], keywords: Mapping[str, Any]) -> None:
         self._schedule, self._keywords = schedule, keywords
         chunks = _listed(keywords["model"])
-        self.module: torch.nn.Module = torch.nn.ModuleList(chunks)
+        self.module = torch.nn.ModuleList(chunks)
         self._iterators = _listed(keywords["data_iterator"])
         self._items = [None if item is None else next(item, None) for item in self._iterators]
         self.batch: Any = next((item for item in self._items if item is not None), None)
-        self.arguments: Mapping[str, Any] = self.batch if isinstance(self.batch, Mapping) else {}
-        self.layers: Mapping[str, torch.nn.Module] = {
+        self.arguments = self.batch if isinstance(self.batch, Mapping) else {}
+        self.layers = {
             _title(name, layer, number if len(chunks) > 1 else None): layer
             for number, chunk in enumerate(chunks)
             for name, layer in layers_of(chunk).items()
@@ -190,10 +190,6 @@ class ScheduleCall:
         self.part, self.parts = _part(chunks[0])
         # Interleaved schedules take as many micro-batches as a call of theirs has.
         self._number = 1 if len(chunks) == 1 else int(keywords["num_microbatches"])
-
-    def accepts(self, name: str) -> bool:
-        """Return false: arguments of a schedule are not the model's."""
-        return False
 
     def again(self, batch: Mapping[str, Any] | None, **options: Any) -> Any:
         """Run the schedule forward only with a micro-batch; return the losses of its tokens on the

@@ -447,6 +447,21 @@ def _outer_modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
             yield from _outer_modules(child)
 
 
+class HasProbe:
+    """What the callbacks of trainers share: a probe that begins with training."""
+
+    _probe: Probe | None = None
+
+    @property
+    def report(self) -> DoctorReport | None:
+        """The report so far; None before training begins."""
+        return None if self._probe is None else self._probe.report
+
+    def on_train_end(self, *arguments: Any, **objects: Any) -> None:
+        if self._probe is not None:
+            self._probe.detach()
+
+
 def check_options(on_fault: str, timeout: float) -> None:
     """Check the options of a probe.
 

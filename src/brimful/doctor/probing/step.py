@@ -88,7 +88,7 @@ class StepCount:
             self.repeats += 1
             return
         if not self._tokens:
-            self.sizes = [view.ids.size, int((~view.padding).sum()), len(view.ids)]
+            self.sizes = [view.ids.size, view.num_tokens, len(view.ids)]
         self._tokens.append(tokens)
         self.targets.append(int((view.targets != IGNORE_INDEX).sum()))
         self.samples.append(len(view.segments))
@@ -284,19 +284,22 @@ def _loss_findings(count: StepCount) -> Iterator[Finding]:
 
 
 def _comparison(count: StepCount) -> str:
-    divisor, name = _divisor(count)
-    assert count.total is not None
     return (
-        f"the loss is {count.loss:.4g}, and the sum of losses {count.total:.4g} ÷ {name} is "
-        f"{count.total / max(1.0, divisor):.4g}"
+        f"the loss is {count.loss:.4g}, and the sum of losses {count.total:.4g} ÷ "
+        f"{_divisor(count)[1]} is {_due(count):.4g}"
     )
+
+
+def _due(count: StepCount) -> float:
+    """Return the sum of losses ÷ the divisor."""
+    assert count.total is not None
+    return count.total / max(1.0, _divisor(count)[0])
 
 
 def _is_due(count: StepCount) -> bool:
     """Return whether a loss is its sum of losses ÷ its divisor, perhaps with a balance of experts."""
     assert count.loss is not None
-    assert count.total is not None
-    due = count.total / max(1.0, _divisor(count)[0])
+    due = _due(count)
     # A loop may tell its mean ÷ micro-batches; a divisor of the step has them already.
     is_mean = count.is_told and count.divisor is None
     is_part = is_mean and _is_near(count.loss * len(count.targets), due)
@@ -307,12 +310,11 @@ def _is_due(count: StepCount) -> bool:
 def _is_moved(count: StepCount) -> bool:
     """Return whether a loss is, to the last digits, the one of labels in another place."""
     assert count.loss is not None
-    assert count.total is not None
-    (total, number), due = count.moved, count.total / max(1.0, _divisor(count)[0])
+    total, number = count.moved
     return (
         number > 0
         and _is_near(count.loss, total / (count.divisor or number), _ROUNDING)
-        and not _is_near(count.loss, due, 8 * _ROUNDING)
+        and not _is_near(count.loss, _due(count), 8 * _ROUNDING)
     )
 
 

@@ -7,8 +7,7 @@ from functools import wraps
 from typing import Any
 
 from brimful.base.optional import optional
-from brimful.doctor.probing.probe import Probe
-from brimful.doctor.report import DoctorReport
+from brimful.doctor.probing.probe import HasProbe, Probe
 
 with optional("transformers", "text", "ProbeCallback"):
     import transformers
@@ -19,7 +18,7 @@ _MEAN_LOSSES = ("nll", "chunked_nll")
 """Losses of TRL that are a mean over targets."""
 
 
-class ProbeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+class ProbeCallback(HasProbe, transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
     """Callback that probes a model at its first forward, and removes itself after the first step.
 
     Rank 0 logs findings, or prints that there are none. The report stays in ``report``.
@@ -36,12 +35,6 @@ class ProbeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tran
 
     def __init__(self, trainer: Any = None, **options: Any) -> None:
         self._trainer, self._options = trainer, options
-        self._probe: Probe | None = None
-
-    @property
-    def report(self) -> DoctorReport | None:
-        """The report so far; None before training begins."""
-        return None if self._probe is None else self._probe.report
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if self._probe is None:
@@ -49,10 +42,6 @@ class ProbeCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tran
             self._probe = Probe(objects["model"], **options).attach()
             if self._trainer is not None:
                 _watch_loss(self._trainer, self._probe)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if self._probe is not None:
-            self._probe.detach()
 
 
 def _watch_loss(trainer: Any, probe: Probe) -> None:

@@ -9,7 +9,6 @@ from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.doctor.batch.claims import Claim
 from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.view import BatchView, Labeling
-from brimful.doctor.batch.words import text_of
 from brimful.doctor.report import Evidence, Finding, Judgment
 
 
@@ -59,12 +58,12 @@ class BatchCase:
     @property
     def labels_name(self) -> str:
         """Keys that lead to the labels."""
-        return text_of(self.view.labels_word or ("labels",))
+        return str(self.view.labels_word or "labels")
 
     @property
     def positions_name(self) -> str:
         """Keys that lead to the positions."""
-        return text_of(self.view.positions_word or ("position_ids",))
+        return str(self.view.positions_word or "position_ids")
 
     @cached_property
     def padding_tokens(self) -> tuple[int, ...]:
@@ -115,7 +114,7 @@ class BatchCase:
     def _first_tokens(self) -> Int64Array:
         """First token of each row that is not padding."""
         starts, _ = self.view.bounds
-        rows = starts // self.view.shape[1]
+        rows = self.view.rows_of_segments
         return starts[np.append(True, rows[1:] != rows[:-1])] if len(starts) else starts
 
     def place(self, token: int) -> str:

@@ -50,7 +50,7 @@ def _explained(number: int, cases: Sequence[BatchCase]) -> str:
     """Return a likely reason for another number, in words; empty without one."""
     targets = sum(case.num_targets for case in cases)
     segments = sum(len(case.view.segments) for case in cases)
-    tokens = sum(int((~case.view.padding).sum()) for case in cases)
+    tokens = sum(case.view.num_tokens for case in cases)
     positions = sum(case.view.ids.size for case in cases)
     reasons = {
         targets - segments: f"the {segments} boundaries are taken off a second time",

@@ -26,7 +26,7 @@ def check_packing(cases: Sequence[BatchCase]) -> Iterator[Finding]:
     rows = sum(case.view.shape[0] for case in cases)
     segments = sum(len(case.view.segments) for case in cases)
     positions = sum(case.view.ids.size for case in cases)
-    tokens = sum(int((~case.view.padding).sum()) for case in cases)
+    tokens = sum(case.view.num_tokens for case in cases)
     if segments <= rows and rows > 1 and tokens < positions and not cases[0].view.is_nested:
         shape = list(cases[0].view.shape)
         yield wrong(

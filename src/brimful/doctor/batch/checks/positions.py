@@ -17,11 +17,11 @@ def check_run_on(case: BatchCase) -> Iterator[Finding]:
     """Check that positions begin with the same number in each segment that other words tell."""
     view = case.view
     starts, _ = view.bounds
-    if view.positions is None or len(starts) < 2:
+    positions = view.first_positions
+    if positions is None or len(starts) < 2:
         return
     if view.believed.role in (Role.POSITIONS, Role.IDS):
         return  # nothing but positions tells samples apart
-    positions = view.positions.reshape(-1)[starts]
     columns = starts % view.shape[1]
     base = positions[columns == columns.min()].min()
     late = starts[positions != base]

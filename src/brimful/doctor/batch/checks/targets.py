@@ -99,9 +99,7 @@ def check_labels(case: BatchCase) -> Iterator[Finding]:
     if view.labels is None:
         return
     shares = {shift: _share(case, shift) for shift in _SHIFTS}
-    named_shifted = any(
-        word.role is Role.SHIFTED_LABELS and word.path == view.labels_word for word in view.words
-    )
+    named_shifted = view.labels_word in view.words_with(Role.SHIFTED_LABELS)
     right = shares[1] if named_shifted else max(shares[0], shares[1])
     best = max(shares, key=lambda shift: shares[shift])
     if right < shares[best] and shares[best] >= _SAME:
