@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.doctor.config.reading import read_command, read_settings
+from brimful.doctor.config.examine import read_command, read_settings
 from brimful.doctor.config.settings import Given, GivenSettings
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brimful.doctor.config.reading import read_settings
+from brimful.doctor.config.examine import read_settings
 from brimful.errors import SettingsError
 
 

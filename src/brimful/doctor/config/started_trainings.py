@@ -33,12 +33,16 @@ def script_settings(path: str, text: str) -> GivenSettings:
     return command_settings(max(lines, key=_weight), path)
 
 
-def words_settings(words: Sequence[str]) -> GivenSettings:
+def read_command(words: Sequence[str]) -> GivenSettings:
     """Return the settings of a command line, and of the file or script that it names.
 
     Raises:
-        SettingsError: no program.
+        SettingsError: it has no program, or the file is not a configuration.
         SourceNotFoundError: the command names a file that is not there.
+
+    >>> run = read_command(["torchrun", "--nproc_per_node=8", "train.py", "--packing", "true"])
+    >>> run.get("packing"), run.command, run.ranks
+    (Given(value=True, where='command line'), 'python train.py', 8)
     """
     place = "command line"
     setting = [Word(word, place) for word in words]

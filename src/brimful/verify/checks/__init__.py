@@ -8,7 +8,7 @@ from brimful.verify.checks.boundaries import check_boundaries
 from brimful.verify.checks.labels import check_complete, check_labels, check_padding
 from brimful.verify.checks.media import check_media
 from brimful.verify.checks.positions import check_positions
-from brimful.verify.checks.restored_paths import check_restored_paths
+from brimful.verify.checks.token_values import check_restored_paths
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import Finding
 

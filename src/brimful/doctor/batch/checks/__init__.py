@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from brimful.doctor.batch.checks import (
     alignment,
     boundaries,
-    divisor,
     masks,
-    number_types,
     padding,
     positions,
     targets,
@@ -37,15 +35,15 @@ BATCH_CHECKS: tuple[Callable[[BatchCase], Iterable[Finding]], ...] = (
     tokens.check_lost_eos,
     tokens.check_several_samples,
     padding.check_padding_segments,
-    divisor.check_own_divisor,
+    targets.check_own_divisor,
     alignment.check_multiples,
-    number_types.check_types,
+    alignment.check_types,
 )
 """Questions about one batch."""
 
 RUN_CHECKS: tuple[Callable[[Sequence[BatchCase]], Iterable[Finding]], ...] = (
     padding.check_packing,
     padding.check_pairs,
-    divisor.check_step_divisor,
+    targets.check_step_divisor,
 )
 """Questions about all batches together."""

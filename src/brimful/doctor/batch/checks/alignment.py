@@ -1,4 +1,6 @@
-"""Alignment: lengths that parallelism and number formats can divide."""
+"""Alignment and types of numbers: lengths that parallelism and number formats can divide, and types
+that kernels refuse, or round.
+"""
 
 from collections.abc import Iterator
 
@@ -6,10 +8,14 @@ import numpy as np
 
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
-from brimful.doctor.batch.checks.case import BatchCase, wrong
+from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
+from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Finding
 
 _TOPIC = "alignment"
+
+_OTHER_KERNELS = "linear_attn_"
+"""Boundaries for kernels of linear attention, which take 64 bits."""
 
 
 def check_multiples(case: BatchCase) -> Iterator[Finding]:
@@ -51,3 +57,28 @@ def common_multiple(lengths: Int64Array) -> int:
     """
     divisor = int(np.gcd.reduce(lengths)) if len(lengths) else 1
     return divisor & -divisor
+
+
+def check_types(case: BatchCase) -> Iterator[Finding]:
+    """Check that boundaries have 32 bits, and that positions are exact."""
+    for word in case.view.words_with(Role.BOUNDARIES):
+        dtype = str(getattr(word.value, "dtype", ""))
+        if dtype == "torch.int64" and not word.name.startswith(_OTHER_KERNELS):
+            yield suspect(
+                "isolation",
+                "number_types",
+                f"{word} is int64, and flash attention reads boundaries of 32 bits",
+                f"{word}.to(torch.int32)",
+            )
+        elif "float" in dtype:
+            yield wrong("isolation", "number_types", f"{word} is {dtype}", f"make {word} integers")
+    for word in case.view.words_with(Role.POSITIONS):
+        dtype = str(getattr(word.value, "dtype", "")).removeprefix("torch.")
+        if dtype in ("float16", "bfloat16"):
+            yield wrong(
+                "positions",
+                "number_types",
+                f"{word} are {dtype}, which rounds positions above "
+                f"{256 if dtype == 'bfloat16' else 2048:,}",
+                f"{word}.to(torch.int64)",
+            )
