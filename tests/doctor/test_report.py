@@ -5,8 +5,7 @@ import json
 import pytest
 
 from brimful.doctor.page import DATA_ID, render_page
-from brimful.doctor.problems import problems
-from brimful.doctor.report import DoctorReport, Evidence, Finding, Judgment, Line
+from brimful.doctor.report import DoctorReport, Evidence, Finding, Judgment, Line, problems
 
 ON = Line("packing", "on", Evidence.KNOWN, "trl/sft_trainer.py, read 2026-11-26")
 APART = Line("isolation", "by positions", Evidence.KNOWN)

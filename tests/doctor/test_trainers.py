@@ -19,8 +19,7 @@ from brimful.doctor.config.examine import (
 from brimful.doctor.config.facts import facts_of_trainer, in_range, trainer_ids, version_from
 from brimful.doctor.config.run_settings import RunSettings
 from brimful.doctor.fact_files import read_toml, toml_values
-from brimful.doctor.problems import problems
-from brimful.doctor.report import TOPICS
+from brimful.doctor.report import TOPICS, problems
 from tests.doctor.faults.batches import FAULTS
 
 HERE = Path(__file__).parent

@@ -5,10 +5,11 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from brimful.base.wording import counted
-from brimful.doctor.problems import Problem, problem_of
+from brimful.doctor.fact_files import read_toml
 
 TOPICS = {
     "packing": "packing",
@@ -32,6 +33,30 @@ _NEXT = {"positions": "probe", "targets": "--batch", "divisor": "tell_loss of th
 
 _WIDTH = 110
 """Characters of the longest line of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One kind of fault.
+
+    Attributes:
+        name: such as ``neighbors_seen``.
+        sentence: what it does to a training, for a person who does not know packing.
+        threads: links to where it happened.
+    """
+
+    name: str
+    sentence: str
+    threads: tuple[str, ...]
+
+
+@cache
+def problems() -> dict[str, Problem]:
+    """Return all problems by name, from ``problems.toml``."""
+    return {
+        name: Problem(name, entry["sentence"], tuple(entry["threads"]))
+        for name, entry in read_toml("problems.toml").items()
+    }
 
 
 class Evidence(str, Enum):
@@ -105,7 +130,7 @@ class Finding:
     @property
     def known_problem(self) -> Problem | None:
         """The problem of this name; None without one."""
-        return problem_of(self.problem) if self.problem else None
+        return problems()[self.problem] if self.problem else None
 
     @property
     def threads(self) -> tuple[str, ...]:

@@ -1,7 +1,5 @@
 """Samples under test: input of the collator, and the tokens and labels that its batch must hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
@@ -260,7 +258,7 @@ class ReferenceSamples:
             for segment in self.segments
         ]
 
-    def part(self, start: int, stop: int | None = None) -> ReferenceSamples:
+    def part(self, start: int, stop: int | None = None) -> "ReferenceSamples":
         """Return some of the features."""
         return ReferenceSamples(self._features[start:stop], self._media_maker, trees=self._trees)
 

@@ -16,8 +16,7 @@ from typing import Any, get_origin
 from brimful.doctor.config.documents import text_of
 from brimful.doctor.config.settings import flat
 from brimful.doctor.fact_files import read_toml, toml_values
-from brimful.doctor.problems import problems
-from brimful.doctor.report import TOPICS
+from brimful.doctor.report import TOPICS, problems
 from brimful.errors import SettingsError
 
 Version = tuple[int, ...]

@@ -1,7 +1,5 @@
 """Calls of a job's modules, which a probe makes again with other tokens."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any

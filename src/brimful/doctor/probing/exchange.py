@@ -9,8 +9,6 @@
                e e · · · · ·
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -116,7 +114,7 @@ class Trial:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Trial:
+    def from_dict(cls, values: Mapping[str, Any]) -> "Trial":
         """Return the trial of ``as_dict``, after JSON too."""
         place, single = values["exchanged"], values["alone"]
         return cls(

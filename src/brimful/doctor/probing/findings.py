@@ -1,7 +1,5 @@
 """Report of a probe: lines and findings from the measurements of one rank, and of all ranks."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import sys

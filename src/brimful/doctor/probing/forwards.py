@@ -6,8 +6,6 @@ All run in the job's own modules, with its parallelism and kernels, before the j
 on. Every rank runs the same number of them, since layers may hold collectives.
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping

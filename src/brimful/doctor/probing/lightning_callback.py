@@ -1,7 +1,5 @@
 """Probe as a callback of Lightning."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from brimful.base.optional import optional

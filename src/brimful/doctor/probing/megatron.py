@@ -10,8 +10,6 @@ stages of a pipeline.
 Only some ranks have a batch. The others get the places of samples from a rank of their replica.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -46,7 +44,7 @@ def probed(
     group: Any = None,
     on_fault: str = "warn",
     timeout: float = 60.0,
-) -> ProbedSchedule:
+) -> "ProbedSchedule":
     """Return a schedule that probes at its first training call, and then is the schedule itself.
 
     ::
@@ -119,7 +117,7 @@ class ProbedSchedule:
         tell(report, is_first=talk.is_first, raises=self._raises)
         return {**keywords, "data_iterator": call.iterator()}
 
-    def _examine(self, call: ScheduleCall, talk: RankTalk) -> DoctorReport:
+    def _examine(self, call: "ScheduleCall", talk: RankTalk) -> DoctorReport:
         """Run the forwards on all ranks, and merge their reports.
 
         Raises:

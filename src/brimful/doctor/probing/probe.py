@@ -8,8 +8,6 @@ segment.
     step of the optimizer            the report is complete, all hooks are gone
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import weakref
@@ -152,7 +150,7 @@ class Probe:
     def __repr__(self) -> str:
         return f"Probe({type(self._model).__name__}, {self.report.verdict})"
 
-    def __enter__(self) -> Probe:
+    def __enter__(self) -> "Probe":
         return self.attach()
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -160,7 +158,7 @@ class Probe:
             self._talk = None  # a rank that fails waits for no other
         self.detach()
 
-    def attach(self) -> Probe:
+    def attach(self) -> "Probe":
         """Register the hooks. The context manager does this, and ``detach`` at its end."""
         if self._handles or self.complete:
             return self

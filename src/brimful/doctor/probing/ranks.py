@@ -10,8 +10,6 @@ then all take the same list of missing ranks, the one that was written first::
     rank 2    (late) write 2 · wait · all are there        missing [2]   reads the same list
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Sequence
@@ -63,7 +61,7 @@ class RankTalk:
     _number: int = field(default_factory=lambda: next(_NUMBERS))
 
     @classmethod
-    def of_group(cls, group: Any = None, timeout: float = 60.0) -> RankTalk:
+    def of_group(cls, group: Any = None, timeout: float = 60.0) -> "RankTalk":
         """Open the talk of a process group; of the default group if None, of this process alone
         without one.
         """

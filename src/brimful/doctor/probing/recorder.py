@@ -7,8 +7,6 @@ A model lays tokens out in its own way. ``TokenGrid`` finds them again::
     [T/n, B, C]                                         one part of the row: sequence parallelism
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -121,7 +119,7 @@ class LayerState(NamedTuple):
     name: str
     values: torch.Tensor
 
-    def at(self, rows: slice, columns: slice) -> LayerState:
+    def at(self, rows: slice, columns: slice) -> "LayerState":
         """Return some rows and columns."""
         return self._replace(values=self.values[rows, columns])
 

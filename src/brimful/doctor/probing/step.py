@@ -7,8 +7,6 @@
                                                  64 if it counts the targets of two ranks
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Probe as a callback of Transformers' ``Trainer``, and of trainers built on it: TRL, ms-swift."""
 
-from __future__ import annotations
-
 import math
 from functools import wraps
 from typing import Any

@@ -3,8 +3,6 @@
 The truth is laid out slice by slice, without the functions under test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Values of tokens in a row: they lie where the token is, and come back to their sample."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
