@@ -65,7 +65,7 @@ class Claim:
     @property
     def real(self) -> BoolArray:
         """Places that hold tokens of a sample: ``bool[n]``."""
-        return np.asarray(self.stops > self.starts)
+        return self.stops > self.starts
 
     @cached_property
     def padding(self) -> BoolArray:

@@ -243,11 +243,6 @@ class _Layout:
         """Number of the place of each token in its row, from 0: ``int64[B, T]``."""
         return np.stack([np.repeat(np.arange(len(sizes)), sizes) for sizes in self.sizes])
 
-    @property
-    def place_starts(self) -> Int64Array:
-        """Column at which the place of each token begins: ``int64[B, T]``."""
-        return np.stack([np.repeat(starts_of(sizes), sizes) for sizes in self.sizes])
-
 
 def _is_shifted(word: Word, view: BatchView) -> bool:
     """Return whether labels are the next tokens."""
@@ -274,7 +269,8 @@ def _moved_word(word: Word, view: BatchView, layout: _Layout) -> Any:
     moved_values = layout.moved(values)
     if word.role is Role.POSITIONS:
         # The same number at the beginning of each place, and from there on as it was.
-        places = np.broadcast_to(layout.place_starts, moved_values.shape)
+        begins = [np.repeat(starts_of(sizes), sizes) for sizes in layout.sizes]
+        places = np.broadcast_to(begins, moved_values.shape)
         first = np.take_along_axis(moved_values, places, axis=-1)
         starts, _ = view.bounds
         return moved_values - first + values.reshape(-1, view.ids.size)[:, starts].min()

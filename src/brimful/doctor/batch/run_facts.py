@@ -83,7 +83,7 @@ class RunFacts:
         ending, inside = turns[-3:], turns[:-3]
         last = next((token for token in reversed(ending) if token in special_ids), None)
         # A tokenizer without a template is one of documents, which have no turns.
-        is_open = tokenizer is None or bool(_template_of(tokenizer) and not turns)
+        is_open = tokenizer is None or bool(getattr(tokenizer, "chat_template", None) and not turns)
         repeats = reopenings(np.array(inside, dtype=np.int64), eos, turns[:OPENING])
         return cls(
             tokenizer=tokenizer,
@@ -164,13 +164,9 @@ def _size(config: Any, name: str) -> int:
     return 1 if value is None else whole_number(name, value, minimum=1)
 
 
-def _template_of(tokenizer: Any) -> Any:
-    return getattr(tokenizer, "chat_template", None)
-
-
 def _tokens_of_turns(tokenizer: Any) -> list[int]:
     """Return the tokens of a conversation of two questions; empty without a chat template."""
-    if not _template_of(tokenizer):
+    if not getattr(tokenizer, "chat_template", None):
         return []
     try:
         ids = tokenizer.apply_chat_template(_TURNS, tokenize=True, return_dict=False)

@@ -203,21 +203,21 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
     rows = claim_of_rows(shape, row_lengths)
     strongest = next((claim for claim in claims if claim.real.any()), rows)
     believed_claim = strongest.cut_at(rows.starts)
-    positions_word = next(
-        (
-            word
-            for word in words
-            if word.role is Role.POSITIONS and per_token(word.array, shape) is not None
-        ),
-        None,
+    numbered = (
+        (word, positions)
+        for word in words
+        if word.role is Role.POSITIONS and (positions := per_token(word.array, shape)) is not None
     )
+    positions_word, positions = next(numbered, (None, None))
+    if positions is not None and positions.ndim == 3:
+        positions = positions[0]
     return BatchView(
         **vars(Targets.of(words, ids, row_lengths, believed_claim.starts)),
         words=tuple(words),
         ids=ids,
         ids_word=ids_word,
         row_lengths=row_lengths,
-        positions=None if positions_word is None else _text_positions(positions_word, shape),
+        positions=positions,
         positions_word=positions_word,
         claims=tuple(claims),
         believed=believed_claim,
@@ -252,12 +252,6 @@ def _rows_of(array: AnyArray) -> tuple[Int64Array, Int64Array]:
         return table.astype(np.int64), lengths
     ids = np.atleast_2d(array).astype(np.int64)
     return ids, np.full(len(ids), ids.shape[1], dtype=np.int64)
-
-
-def _text_positions(word: Word, shape: Shape) -> AnyArray:
-    positions = per_token(word.array, shape)
-    assert positions is not None
-    return positions[0] if positions.ndim == 3 else positions
 
 
 def _marked_padding(words: Iterable[Word], shape: Shape, row_lengths: Int64Array) -> BoolArray:

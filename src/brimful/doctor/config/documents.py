@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from brimful.base.wording import counted
-from brimful.doctor.config.settings import Given, flat
+from brimful.doctor.config.settings import Given, flat, heads
 from brimful.doctor.fact_files import toml_values
 from brimful.errors import SettingsError, SourceNotFoundError
 
@@ -289,7 +289,8 @@ _TOML_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[
 
 
 def _toml_settings(path: str, text: str) -> dict[str, Given]:
-    root = toml_values(text, path)
+    # Dates become texts.
+    root = json.loads(json.dumps(toml_values(text, path), default=str))
     lines: dict[str, int] = {}
     table = ""
     for number, content in enumerate(text.split("\n"), 1):
@@ -299,7 +300,8 @@ def _toml_settings(path: str, text: str) -> dict[str, Given]:
         elif match := _TOML_KEY.match(content):
             lines.setdefault(".".join(filter(None, (table, _toml_name(match[1])))), number)
     return {
-        key: Given(_without_dates(setting.value), f"{path}:{_toml_line(lines, key)}")
+        # The line of a key, or of the inline table around it.
+        key: Given(setting.value, f"{path}:{next(filter(None, map(lines.get, heads(key))), 1)}")
         for key, setting in flat("", root, path)
         if key
     }
@@ -307,22 +309,6 @@ def _toml_settings(path: str, text: str) -> dict[str, Given]:
 
 def _toml_name(text: str) -> str:
     return re.sub(r"\s*\.\s*", ".", text).replace('"', "").replace("'", "")
-
-
-def _toml_line(lines: Mapping[str, int], key: str) -> int:
-    """Return the line of a key, or of the inline table around it."""
-    while key and key not in lines:
-        key = key.rpartition(".")[0]
-    return lines.get(key, 1)
-
-
-def _without_dates(value: Any) -> Any:
-    """Return a TOML value with dates as texts."""
-    if isinstance(value, list):
-        return [_without_dates(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _without_dates(item) for name, item in value.items()}
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 _READERS: Mapping[str, Callable[[str, str], dict[str, Given]]] = {

@@ -108,14 +108,14 @@ def overlaid(
     """
     names = {same_key(key) for key in (*arguments, *removals)}
     values = {
-        key: setting for key, setting in settings.items() if names.isdisjoint(_heads(same_key(key)))
+        key: setting for key, setting in settings.items() if names.isdisjoint(heads(same_key(key)))
     }
     for key, setting in arguments.items():
         values.update(flat(key, setting.value, setting.where))
     return values
 
 
-def _heads(key: str) -> Iterator[str]:
+def heads(key: str) -> Iterator[str]:
     """Yield the key and the key of each block around it."""
     while key:
         yield key

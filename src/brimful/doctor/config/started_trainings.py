@@ -129,16 +129,12 @@ def _lines_of(script: Script, words: list[Word], depth: int) -> list[CommandLine
     elif line.program[0].endswith(".sh"):
         words = [Word(line.program[0], ""), *line.words]
     else:
-        # A program in a variable of the environment, such as $COMMAND of verl.
-        return [line] if line.is_known or _is_of_user(line) else []
+        # A program in a variable of the environment, such as $COMMAND of verl, with settings.
+        is_of_user = line.options and _PROGRAM_OF_USER.fullmatch(line.program[0])
+        return [line] if line.is_known or is_of_user else []
     if words and (file := script.opened(words[0].text, words[1:])):
         return _lines(file.with_environment(line.environment), depth + 1)
     return [line] if line.program[0].endswith(".sh") else []
-
-
-def _is_of_user(line: CommandLine) -> bool:
-    """Return true for settings of a program that only the environment names."""
-    return bool(line.options) and _PROGRAM_OF_USER.fullmatch(line.program[0]) is not None
 
 
 def _is_flag(text: str) -> bool:

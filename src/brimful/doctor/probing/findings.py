@@ -54,21 +54,19 @@ class RankReport:
         evidence: the measurements.
         call: what was run.
         config: of the model; None if it has none.
+
+    Attributes:
+        leak: first movement of a neighbor in a layer of this rank; None without one.
     """
 
     def __init__(self, evidence: Evidence, call: Call, config: Any) -> None:
         self._evidence, self._call, self._config = evidence, call, config
-        self._leak = self._found_in(evidence.layers)
+        self.leak = self._found_in(evidence.layers)
         self._everywhere = moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)
 
     def _found_in(self, layers: Sequence[LayerMovement]) -> Leak | None:
         evidence = self._evidence
         return find_leak(layers, evidence.reach, evidence.dtype, is_coupled=evidence.is_coupled)
-
-    @property
-    def has_leak(self) -> bool:
-        """True if a neighbor moved in a layer of this rank."""
-        return self._leak is not None
 
     def report(self, *, is_consequence: bool = False) -> DoctorReport:
         """Return lines and findings.
@@ -102,7 +100,7 @@ class RankReport:
         parts = [] if implementation == "as it is" else [implementation]
         if text := " in ".join([*parts, *names[:1]]):
             yield Line("attention", text, Known.SHOWN)
-        is_apart = self._leak is None and not self._is_apart_unknown
+        is_apart = self.leak is None and not self._is_apart_unknown
         if evidence.alone_gap is not None and is_apart and self._has_neighbors:
             limit = parity_limit_of(evidence.dtype)
             if evidence.alone_gap <= limit:
@@ -117,13 +115,13 @@ class RankReport:
 
     def _isolation(self) -> Line:
         evidence, trial = self._evidence, self._evidence.trial
-        if trial.exchanged is None and self._leak is None:
+        if trial.exchanged is None and self.leak is None:
             return Line("isolation", "no row of this batch is known to hold two samples")
         if self._is_apart_unknown:
             text = "other tokens in a sample do not even move the sample's own numbers"
             return Line("isolation", text)
-        if self._leak is not None:
-            return Line("isolation", f"neighbors move from {self._leak.name} on", Known.SHOWN)
+        if self.leak is not None:
+            return Line("isolation", f"neighbors move from {self.leak.name} on", Known.SHOWN)
         if self._everywhere is not None:
             return Line("isolation", f"tokens of all rows move in {self._everywhere.name}")
         number = sum(layer.name != "loss" for layer in evidence.layers)
@@ -156,8 +154,8 @@ class RankReport:
 
     def _findings(self) -> Iterator[Finding]:
         evidence = self._evidence
-        if self._leak is not None:
-            yield self._leak_finding(self._leak)
+        if self.leak is not None:
+            yield self._leak_finding(self.leak)
         elif self._everywhere is not None:
             name = self._name(self._everywhere.name)
             detail = (

@@ -9,7 +9,6 @@ on. Every rank runs the same number of them, since layers may hold collectives.
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,8 +46,7 @@ class _LastLayer(Exception):
     """The last layer has run: the head and the loss are not needed."""
 
 
-@dataclass(frozen=True, eq=False)
-class Evidence:
+class Evidence(NamedTuple):
     """Measurements of one rank.
 
     Attributes:

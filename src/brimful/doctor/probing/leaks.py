@@ -11,7 +11,6 @@ A leak moves the tokens within its reach densely, or much farther than rounding 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -35,8 +34,7 @@ _ROUNDINGS = 4
 """Roundings of a low precision that may add up in one token."""
 
 
-@dataclass(frozen=True, eq=False)
-class Reach:
+class Reach(NamedTuple):
     """Tokens of the recorded rows by what a change of one segment may do to them.
 
     Attributes:

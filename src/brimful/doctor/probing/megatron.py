@@ -145,7 +145,7 @@ class ProbedSchedule:
             evidence = Forwards(call, talk, trial, batch, view, ids, modes=False).run()
         report = RankReport(evidence, call, config)
         # What an earlier stage has moved is moved in all later ones.
-        answers = talk.ask("leak", [call.stage, report.has_leak])
+        answers = talk.ask("leak", [call.stage, report.leak is not None])
         is_consequence = any(
             answers.values[rank][0] < call.stage and answers.values[rank][1]
             for rank in replica

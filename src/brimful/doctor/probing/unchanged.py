@@ -42,9 +42,12 @@ def unchanged(model: torch.nn.Module) -> Iterator[None]:
     >>> layer.running_mean.tolist(), int(layer.num_batches_tracked)
     ([0.0, 0.0], 0)
     """
-    restores = [_random_numbers(), *_values_of_buffers(model)]
-    for holder in _holders(model):
-        restores.append(_attributes(holder))
+    # ``training`` puts back the buffers themselves.
+    restores: list[_Restore] = [
+        _random_numbers(),
+        *(partial(buffer.data.copy_, buffer.detach().clone()) for buffer in model.buffers()),
+        *map(_attributes, _holders(model)),
+    ]
     try:
         with torch.no_grad(), training(model):
             # Noise on embeddings (NEFTune) has a rate of its own.
@@ -88,14 +91,6 @@ def _random_numbers() -> _Restore:
             torch.cuda.set_rng_state_all(cuda)
 
     return restore
-
-
-def _values_of_buffers(model: torch.nn.Module) -> Iterator[_Restore]:
-    """Yield how the values of each buffer are put back; ``training`` puts back the buffers
-    themselves.
-    """
-    for buffer in model.buffers():
-        yield partial(buffer.data.copy_, buffer.detach().clone())
 
 
 def _attributes(holder: Any) -> _Restore:

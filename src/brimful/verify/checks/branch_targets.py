@@ -54,9 +54,9 @@ def check_branch_targets(setup: PackingSetup) -> Finding:
         actual[place, target] += weight
     actual = Counter({term: weight for term, weight in actual.items() if weight})
     missing = expected.weights.keys() - actual.keys()
-    extra = {
-        term for term in actual.keys() - expected.weights.keys() if not _is_padding(setup, term)
-    }
+    # That padding predicts is told by another check.
+    is_padding = setup.batch.padding.reshape(-1)
+    extra = {term for term in actual.keys() - expected.weights.keys() if not is_padding[term[0]]}
     wrong = {
         term
         for term in actual.keys() & expected.weights.keys()
@@ -105,11 +105,6 @@ def _targets_of(setup: PackingSetup) -> _Expected:
             if depth in ends:
                 expected.last.add(term)
     return expected
-
-
-def _is_padding(setup: PackingSetup, term: _Term) -> bool:
-    """Return true if padding predicts, which another check tells."""
-    return bool(setup.batch.padding.reshape(-1)[term[0]])
 
 
 def _sample_left_out(expected: _Expected, actual: Counter[_Term]) -> str:

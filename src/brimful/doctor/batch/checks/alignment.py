@@ -46,7 +46,7 @@ def place_lengths(case: BatchCase) -> Int64Array:
     claim = case.view.believed
     starts = claim.starts[claim.real]
     lengths = (claim.ends - claim.starts)[claim.real]
-    return np.asarray(lengths[~case.view.padding.reshape(-1)[starts]])
+    return lengths[~case.view.padding.reshape(-1)[starts]]
 
 
 def common_multiple(lengths: Int64Array) -> int:

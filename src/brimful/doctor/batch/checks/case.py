@@ -87,8 +87,7 @@ class BatchCase:
         is_end = np.isin(self.ids, self.facts.ends)
         is_untrained_end = (fill_starts < stops) & is_end[np.minimum(fill_starts, stops - 1)]
         has_end = is_end[fill_starts - 1] & self.is_predicted[fill_starts - 1]
-        result: Int64Array = fill_starts + (is_untrained_end & ~has_end)
-        return result
+        return np.asarray(fill_starts + (is_untrained_end & ~has_end))
 
     @cached_property
     def segment_of(self) -> Int64Array:

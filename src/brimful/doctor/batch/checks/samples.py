@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ _KEY = 8
 """First tokens by which samples are looked up inside a segment."""
 
 
-@dataclass(frozen=True, eq=False)
-class SampleAlone:
+class SampleAlone(NamedTuple):
     """A sample as the caller gave it.
 
     Attributes:
@@ -65,8 +63,7 @@ def _trained(sample: Any) -> BoolArray | None:
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class _Piece:
+class _Piece(NamedTuple):
     """Tokens of a segment, and where they are."""
 
     case: BatchCase

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
+from brimful.base.typing import IGNORE_INDEX, Int64Array
 from brimful.base.wording import counted, percent
 from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
 from brimful.doctor.batch.view import Labeling
@@ -46,8 +46,7 @@ def crossing_targets(case: BatchCase) -> Int64Array:
     targets = np.flatnonzero(case.is_target)
     targets = targets[targets % width < width - 1]
     here, following = segment[targets], segment[targets + 1]
-    crossing: Int64Array = targets[(here >= 0) & (following >= 0) & (here != following)]
-    return crossing
+    return np.asarray(targets[(here >= 0) & (following >= 0) & (here != following)])
 
 
 def check_crossing(case: BatchCase) -> Iterator[Finding]:
@@ -161,8 +160,7 @@ def trained_texts(case: BatchCase, segment: int) -> list[str]:
     """Return the texts of a segment that are trained, one for each run of targets."""
     starts, stops = case.view.bounds
     tokens = np.arange(starts[segment], stops[segment])
-    trained: BoolArray = case.is_predicted[tokens]
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], trained.astype(np.int8), [0]])))
+    edges = np.flatnonzero(np.diff(np.r_[False, case.is_predicted[tokens], False]))
     return [
         str(case.facts.tokenizer.decode(case.ids[tokens[start:stop]].tolist()))
         for start, stop in edges.reshape(-1, 2).tolist()
