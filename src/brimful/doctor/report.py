@@ -140,7 +140,7 @@ class Finding:
 
     @property
     def meaning(self) -> str:
-        """What it does to a training, for a person who does not know packing; empty if unknown."""
+        """Effect on a training, for a person who does not know packing; empty if unknown."""
         problem = self.known_problem
         return problem.sentence if problem else ""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from brimful.base.ragged import offsets_of
 from brimful.base.typing import AnyArray, Int64Array
 from brimful.base.wording import counted, percent
 from brimful.doctor.batch.checks.alignment import common_multiple, place_lengths
@@ -119,7 +120,7 @@ def _unread_labels(case: BatchCase) -> str:
 
 
 def _without_target(case: BatchCase) -> int:
-    before = np.concatenate([[0], np.cumsum(case.is_target)])
+    before = offsets_of(case.is_target)
     starts, stops = case.view.bounds
     return int((before[stops] == before[starts]).sum())
 
@@ -163,7 +164,7 @@ def _tokens(cases: Sequence[BatchCase]) -> Line:
 
 def _ends_with_eos(case: BatchCase) -> int:
     """Return the number of segments that have EOS among their last tokens."""
-    num_eos = np.append(0, np.cumsum(case.facts.is_eos(case.ids)))
+    num_eos = offsets_of(case.facts.is_eos(case.ids))
     starts, stops = case.view.bounds[0], case.sample_stops
     return int((num_eos[stops] > num_eos[np.maximum(starts, stops - LAST_TOKENS)]).sum())
 

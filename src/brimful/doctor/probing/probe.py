@@ -446,7 +446,7 @@ def _outer_modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 class HasProbe:
-    """What the callbacks of trainers share: a probe that begins with training."""
+    """Base of the callbacks of trainers: a probe that begins with training."""
 
     _probe: Probe | None = None
 
