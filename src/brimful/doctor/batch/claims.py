@@ -324,16 +324,11 @@ def _claim_of_numbers(word: Word, numbers: Int64Array, shape: Shape) -> Claim:
     first = numbers.reshape(-1)[starts]
     # -1 is padding, and so is 0 in numbers from 1: then no row begins with 0 and goes on.
     is_padding = first < 0
-    if word.role is Role.MASK or _zero_is_padding(numbers):
+    begins = numbers[(numbers > 0).any(axis=1), 0]
+    if word.role is Role.MASK or (len(begins) and (begins != 0).all()):
         is_padding |= first == 0
     ends = np.append(starts[1:], rows * width)
     return Claim(str(word), word.role, shape, starts, np.where(is_padding, starts, ends))
-
-
-def _zero_is_padding(numbers: Int64Array) -> bool:
-    """Return whether 0 is the number of padding: no row that has more numbers begins with it."""
-    has_more = (numbers > 0).any(axis=1)
-    return bool(has_more.any()) and not bool((numbers[has_more, 0] == 0).any())
 
 
 def visible_pairs(word: Word, shape: Shape) -> BoolArray | None:

@@ -99,8 +99,10 @@ def _positions(case: BatchCase) -> Line:
 def _targets(cases: Sequence[BatchCase]) -> Line:
     case = cases[0]
     text = _LABELS[case.view.labeling]
-    if case.view.labeling is Labeling.NONE and (unread := _unread_labels(case)):
-        text = f"{unread} do not fit the tokens"
+    # Labels of another shape than the tokens.
+    unread = case.view.words_with(Role.SHIFTED_LABELS, Role.LABELS)
+    if case.view.labeling is Labeling.NONE and unread:
+        text = f"{unread[0]} do not fit the tokens"
     if case.has_labels:
         targets = sum(one.num_targets for one in cases)
         tokens = sum(one.view.num_tokens for one in cases)
@@ -111,12 +113,6 @@ def _targets(cases: Sequence[BatchCase]) -> Line:
         if crossing := sum(len(crossing_targets(one)) for one in cases):
             text += f"; {counted(crossing, 'first token')} predicted from the sample before"
     return Line("targets", text, Evidence.SEEN, case.labels_name if case.has_labels else "")
-
-
-def _unread_labels(case: BatchCase) -> str:
-    """Return the keys that lead to labels of another shape than the tokens; empty without any."""
-    words = case.view.words_with(Role.SHIFTED_LABELS, Role.LABELS)
-    return str(words[0]) if words else ""
 
 
 def _without_target(case: BatchCase) -> int:

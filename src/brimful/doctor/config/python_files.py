@@ -100,7 +100,8 @@ def notebook_settings(path: str, text: str) -> GivenSettings:
 
     program = _Program(ast.Module(body, []), where)
     for values in files:
-        program.add_file(values)
+        for key, setting in values.items():
+            program.candidates[key].append(_Candidate(_CONFIG, setting))
     return program.settings(path, chosen_line(scripts))
 
 
@@ -194,11 +195,6 @@ class _Program:
         if not values:
             raise SettingsError(f"{title} sets nothing: name the file or command with the settings")
         return GivenSettings(title, values, command, ranks)
-
-    def add_file(self, values: Mapping[str, Given]) -> None:
-        """Add the settings of a file that the program writes."""
-        for key, setting in values.items():
-            self.candidates[key].append(_Candidate(_CONFIG, setting))
 
     def _note_imports(self) -> None:
         """Note which packages are imported, and under which names."""

@@ -178,7 +178,9 @@ class Forwards:
         dtype = max(dtypes, key=lambda dtype: float(torch.finfo(dtype).eps))
         # Without samples alone the third forward was the batch itself.
         late = single if self._modes and self._segments is None else None
-        if self._modes and self._differs(gap, dtype):
+        # Samples alone may differ from their rows by packing, or by evaluation.
+        is_large = gap is not None and gap > parity_limit_of(dtype)
+        if self._modes and any(self._talk.ask("differs", is_large).values.values()):
             late = self._forward("evaluation", self._batch, evaluates=True)
             single = self._forward("alone in training", self._alone)
             gap, measure = self._alone_gap(base, variant, single)
@@ -218,13 +220,6 @@ class Forwards:
         variant = self._forward("exchanged", batch)
         # In evaluation: a right run has the losses of samples alone there too.
         return variant, self._forward("alone", self._alone, evaluates=self._modes)
-
-    def _differs(self, gap: float | None, dtype: torch.dtype) -> bool:
-        """Return true if samples alone differ from their rows on any rank: packing may be the
-        reason, or evaluation.
-        """
-        is_large = gap is not None and gap > parity_limit_of(dtype)
-        return any(self._talk.ask("differs", is_large).values.values())
 
     def _forward(
         self, name: str, batch: Mapping[str, Any] | None, *, evaluates: bool = False

@@ -231,7 +231,10 @@ class Probe:
 
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Act at the first forward in training mode whose arguments can be read."""
-        if Probe._is_busy or self.complete or not self._is_training(module):
+        if Probe._is_busy or self.complete:
+            return
+        # ``from_pretrained`` returns a model in evaluation mode, and Lightning leaves it so.
+        if not module.training and not (self._model.training and torch.is_grad_enabled()):
             return
         if self._module not in (None, module):
             return
@@ -259,12 +262,6 @@ class Probe:
         first, self._first = self._first, ()
         with torch.no_grad(), contextlib.suppress(Exception):  # an output of unusual form
             self._count.add_outcome(output, *first)
-
-    def _is_training(self, module: torch.nn.Module) -> bool:
-        """Return true if the loop trains: ``from_pretrained`` returns a model in evaluation mode, and
-        Lightning leaves it so.
-        """
-        return module.training or (self._model.training and torch.is_grad_enabled())
 
     def _act(self, call: ModuleCall, batch: Mapping[str, Any], view: BatchView) -> None:
         assert self._talk is not None
