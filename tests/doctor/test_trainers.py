@@ -12,12 +12,12 @@ from brimful.doctor.config.examine import (
     examine,
     facts_that_hold,
     given_settings,
-    read_command,
     read_settings,
     told_trainer,
 )
 from brimful.doctor.config.facts import facts_of_trainer, in_range, trainer_ids, version_from
 from brimful.doctor.config.run_settings import RunSettings
+from brimful.doctor.config.started_trainings import read_command
 from brimful.doctor.fact_files import read_toml, toml_values
 from brimful.doctor.report import TOPICS, problems
 from tests.doctor.faults.batches import FAULTS

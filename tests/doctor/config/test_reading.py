@@ -13,8 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.doctor.config.examine import read_command, read_settings
+from brimful.doctor.config.examine import read_settings
 from brimful.doctor.config.settings import Given, GivenSettings
+from brimful.doctor.config.started_trainings import read_command
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
 
 
