@@ -21,6 +21,8 @@ def report(*counts):
         StepCount([10], [2], total=20.0, loss=0.693, due_loss=0.6931, is_told=True),
         StepCount([10, 30], [2, 3], total=20.0, loss=0.8, divisor=25, is_told=True),
         StepCount([10, 10], [2, 3], total=20.0, loss=1.0, is_told=True),
+        StepCount([10, 30], [2, 3], total=20.0, loss=0.5, is_told=True),
+        StepCount([10, 30], [2, 3], total=20.0, loss=0.5),
         StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=2.0, divisor=10, is_told=True),
         StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=0.5, divisor=40, is_told=True),
         StepCount([10], [2], total=20.0, loss=2.31),
@@ -118,3 +120,11 @@ def test_ranks_that_differ_are_told_apart():
     assert [line.text for line in report_of_two.lines if line.topic == "step"] == [
         "2 samples and 10 targets in a micro-batch"
     ]
+
+
+def test_ranks_may_divide_by_the_targets_of_all_times_the_ranks():
+    """A loss is told in the form that finding and ``scale_for_ddp`` ask for."""
+    counts = [StepCount([n], [2], total=2.0 * n, loss=2.0 * n * 2 / 40, is_told=True) for n in (10, 30)]
+    assert report(*counts).ok
+    counts = [StepCount([n], [2], total=2.0 * n, loss=2.0 * n / 40, is_told=True) for n in (10, 30)]
+    assert not report(*counts).ok, "averaged over ranks once more"

@@ -51,7 +51,8 @@ class StepCount:
         samples: of each micro-batch.
         num_items: targets of the step as the trainer counts them; None if it does not.
         repeats: forwards over tokens that the step has computed already.
-        sizes: positions, tokens and rows of the first micro-batch, which a loss may be divided by.
+        sizes: positions, tokens, rows and samples of the first micro-batch: a loss may be divided by
+            one of them.
         total: sum of the losses of the first micro-batch; None if unknown.
         moved: sum and number of its losses with labels that are shifted once more, or not at all.
         extra: largest balance of experts that may be added to its loss.
@@ -86,7 +87,7 @@ class StepCount:
             self.repeats += 1
             return
         if not self._tokens:
-            self.sizes = [view.ids.size, view.num_tokens, len(view.ids)]
+            self.sizes = [view.ids.size, view.num_tokens, len(view.ids), len(view.segments)]
         self._tokens.append(tokens)
         self.targets.append(int((view.targets != IGNORE_INDEX).sum()))
         self.samples.append(len(view.segments))
@@ -105,6 +106,8 @@ class StepCount:
             config: of the model.
             num_items: divisor that the model gets; None if it gets none.
         """
+        if view.labeling is Labeling.NONE:  # a loop that masks labels out of sight
+            return
         # Labels in another place: shifted once more, or not at all.
         neighbors = np.full(view.shape, IGNORE_INDEX)
         if view.labeling is Labeling.SHIFTED:
@@ -157,6 +160,7 @@ def step_report(counts: Mapping[int, Mapping[str, Any]]) -> DoctorReport:
     """
     ranks = {rank: StepCount(**values) for rank, values in counts.items()}
     total = sum(sum(count.targets) for count in ranks.values())
+    ranks = {rank: _with_divisor(count, total / len(ranks)) for rank, count in ranks.items()}
     reports = {
         rank: DoctorReport("step", tuple(_lines(count)), tuple(_findings(count, total, len(ranks))))
         for rank, count in ranks.items()
@@ -170,8 +174,22 @@ def step_report(counts: Mapping[int, Mapping[str, Any]]) -> DoctorReport:
         )
         change = "divide the sum over targets by the targets of all ranks, times the ranks"
         finding = shown("divisor", detail, "divisor", change, Judgment.SUSPECT)
-        report = replace(report, findings=(*report.findings, finding))
+        return replace(report, findings=(*report.findings, finding))
     return report
+
+
+def _with_divisor(count: StepCount, targets: float) -> StepCount:
+    """Return the count with the divisor of the whole step, if its loss shows that it has this one.
+
+    Args:
+        count: of one rank.
+        targets: of the step, ÷ ranks, as gradients are averaged over them.
+    """
+    if count.divisor or not count.total or not count.loss or _is_due(count):
+        return count
+    if not _is_near(count.loss * targets, count.total, _EXACT):
+        return count
+    return replace(count, divisor=targets)
 
 
 def _are_uneven(targets: Sequence[int]) -> bool:
