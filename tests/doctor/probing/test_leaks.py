@@ -77,5 +77,15 @@ def test_movement_of_all_rows_is_no_leak_of_packing():
     """Statistics over the batch: a row apart moves as the neighbors do."""
     moved = layers([(0, AFTER, 0.2), (0, BEFORE, 0.2), (1, slice(0, 100), 0.2)])
     assert find_leak(moved, reach(), FP32, is_coupled=False) is None
-    assert moves_everywhere(moved, reach(), FP32).name == "layers.0"
-    assert moves_everywhere(layers([(0, AFTER, 0.2)]), reach(), FP32) is None
+    assert moves_everywhere(moved, reach(), FP32, is_coupled=False).name == "layers.0"
+    assert moves_everywhere(layers([(0, AFTER, 0.2)]), reach(), FP32, is_coupled=False) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_coupled", "is_seen"),
+    [(FP32, False, True), (FP32, True, False), (BF16, False, False)],
+)
+def test_a_few_tokens_of_another_row_move_by_rounding_or_not_at_all(dtype, is_coupled, is_seen):
+    """Attention over rows in place of tokens moves the same columns of the next row."""
+    moved = layers([(1, slice(0, 10), 0.2)])
+    assert bool(moves_everywhere(moved, reach(), dtype, is_coupled=is_coupled)) is is_seen

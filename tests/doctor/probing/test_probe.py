@@ -438,3 +438,59 @@ def test_a_right_run_takes_three_forwards(leaky, number):
     made.run(probe(model))
     assert calls.count(False) == number
     assert calls.count(True) == len(made.batches)
+
+
+def sum_of_losses(logits, labels):
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+
+
+class Noisy(Decoder):
+    """Dropout whose rate is in no attribute."""
+
+    def forward(self, *args, **words):
+        handle = self.layers[0].register_forward_hook(lambda _, args, x: nn.functional.dropout(x, 0.2, self.training))
+        try:
+            return super().forward(*args, **words)
+        finally:
+            handle.remove()
+
+
+def test_dropout_whose_rate_has_no_name_is_not_accused():
+    torch.manual_seed(0)
+    model = Noisy().train()
+    with probe(model) as check:
+        trained(model)
+    assert check.report.isolation is Evidence.SHOWN, str(check.report)
+    assert check.report.ok, str(check.report)
+
+
+@pytest.mark.parametrize(
+    ("watched", "part", "problems"),
+    [(True, 1.0, []), (True, 57 / 7, ["divisor"]), (True, 0.4, ["divisor"]), (False, 0.4, [])],
+)
+def test_a_told_loss_is_compared_with_labels_that_were_seen(watched, part, problems):
+    """The loop has the labels: 57 targets of 7 samples. A sum ÷ samples is found, and a loss of
+    unknown targets is not judged.
+    """
+    model, one = Decoder().train(), batch()
+    with probe(model) as check:
+        for item in check.watch([one]) if watched else [one]:
+            logits = model(item["input_ids"], item["position_ids"]).logits
+            loss = part * sum_of_losses(logits, item["labels"]) / 57
+            check.tell_loss(loss)
+            loss.backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert [finding.problem for finding in check.report.findings] == problems, str(check.report)
+
+
+def test_a_step_that_is_divided_by_all_its_targets_is_right():
+    """Accumulation of 57 and 10 targets, as ``scale_for_ddp`` divides."""
+    model, batches = Decoder().train(), [batch(), batch(((6, 6),))]
+    with probe(model) as check:
+        for item in check.watch(batches):
+            logits = model(item["input_ids"], item["position_ids"]).logits
+            loss = sum_of_losses(logits, item["labels"]) / 67
+            check.tell_loss(loss)
+            loss.backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert check.report.ok, str(check.report)

@@ -62,7 +62,9 @@ class RankReport:
     def __init__(self, evidence: Evidence, call: Call, config: Any) -> None:
         self._evidence, self._call, self._config = evidence, call, config
         self.leak = self._found_in(evidence.layers)
-        self._everywhere = moves_everywhere(evidence.layers, evidence.reach, evidence.dtype)
+        self._everywhere = moves_everywhere(
+            evidence.layers, evidence.reach, evidence.dtype, evidence.is_coupled
+        )
 
     def _found_in(self, layers: Sequence[LayerMovement]) -> Leak | None:
         evidence = self._evidence
@@ -159,8 +161,8 @@ class RankReport:
         elif self._everywhere is not None:
             name = self._name(self._everywhere.name)
             detail = (
-                f"other tokens in one row move tokens of other rows, first in {name}: "
-                "statistics or scales of the whole batch, so isolation could not be shown"
+                f"other tokens in one row move tokens of other rows, or before them, first in {name}: "
+                "statistics, scales or attention over the whole batch, so isolation could not be shown"
             )
             yield shown("isolation", detail, judgment=Judgment.SUSPECT)
         elif not self._is_apart_unknown:

@@ -178,12 +178,15 @@ class Forwards:
         dtype = max(dtypes, key=lambda dtype: float(torch.finfo(dtype).eps))
         # Without samples alone the third forward was the batch itself.
         late = single if self._modes and self._segments is None else None
-        # Samples alone may differ from their rows by packing, or by evaluation.
-        is_large = gap is not None and gap > parity_limit_of(dtype)
-        if self._modes and any(self._talk.ask("differs", is_large).values.values()):
+        if self._modes and self._differs("alone", gap, dtype):
             late = self._forward("evaluation", self._batch, evaluates=True)
             single = self._forward("alone in training", self._alone)
             gap, measure = self._alone_gap(base, variant, single)
+            if self._differs("evaluation", self._mode_gap(base, late), dtype):
+                noise = self._mode_gap(base, self._forward("other seed", self._batch, seed=1))
+                # A dropout whose rate has no name leaves nothing to compare.
+                if (noise or 0.0) > parity_limit_of(dtype):
+                    gap = late = None
         return Evidence(
             trial=self._trial,
             reach=self._trial.reach(is_coupled=self._is_coupled),
@@ -221,8 +224,15 @@ class Forwards:
         # In evaluation: a right run has the losses of samples alone there too.
         return variant, self._forward("alone", self._alone, evaluates=self._modes)
 
+    def _differs(self, name: str, gap: float | None, dtype: torch.dtype) -> bool:
+        """Return true if samples alone, or evaluation, differ on any rank: packing may be the
+        reason, evaluation or chance.
+        """
+        is_large = gap is not None and gap > parity_limit_of(dtype)
+        return any(self._talk.ask(f"differs {name}", is_large).values.values())
+
     def _forward(
-        self, name: str, batch: Mapping[str, Any] | None, *, evaluates: bool = False
+        self, name: str, batch: Mapping[str, Any] | None, *, evaluates: bool = False, seed: int = 0
     ) -> _Result:
         """Run one forward on all ranks; each says whether its own came to an end.
 
@@ -230,6 +240,7 @@ class Forwards:
             name: of the forward.
             batch: what it gets.
             evaluates: run in evaluation, and without a cache.
+            seed: of its random numbers.
         """
         module, problem = self._call.module, ""
         is_alone = batch is self._alone and self._segments is not None
@@ -245,7 +256,7 @@ class Forwards:
                 unchanged(module),
                 evaluating(module) if evaluates else contextlib.nullcontext(),
                 _without_compiled_calls(module),
-                seeded(self._device),
+                seeded(self._device, seed),
                 recording(self._call.layers, grid, rows) as states,
             ):
                 warnings.simplefilter("ignore")

@@ -60,7 +60,7 @@ class Probe:
 
     At the first forward in training mode the model runs three more times, without gradients: on the
     batch as it is, with the tokens of one segment exchanged, and in evaluation with one sample
-    alone; twice more if those differ. Tokens of other segments must stand, in every layer. On one
+    alone; up to thrice more if those differ. Tokens of other segments must stand, in every layer. On one
     rank gradients at them are taken as well, without the weights. Then everything is as it was:
     weights, buffers, random numbers, attributes, gradients; losses of the run do not change by a
     bit. The report is complete when the optimizer makes its first step.
