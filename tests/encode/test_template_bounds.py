@@ -143,3 +143,11 @@ def test_from_the_command_line_and_its_workers(kind, small_qwen: Path, tmp_path:
         (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
         assert code == 2
         assert "a.jsonl:1 (sample 0): the chat template refuses it: it " in line
+
+
+def test_a_template_may_ask_whether_there_is_a_date():
+    """As the templates of Llama do, before they write it in a form that is a literal."""
+    template = "{% if strftime_now is defined %}{{ strftime_now('%d') }} {% endif %}" + EACH
+    encoder = ChatEncoder(tiny_tokenizer(), chat_template=template, train_on="all", date="2026-11-28")
+    assert "strftime_now(" not in encoder._rendered_template
+    encoder.encode(Sample(7, messages=CHAT))

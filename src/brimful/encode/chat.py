@@ -33,7 +33,9 @@ from brimful.sources.sample import (
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
-_UNSTEADY = re.compile(r"""strftime_now|(?:\||\bfilter|map\(["'])\s*random\b|\blipsum\b""")
+_UNSTEADY = re.compile(
+    r"""strftime_now(?!\s+is\b)|(?:\||\bfilter|map\(["'])\s*random\b|\blipsum\b"""
+)
 _NO_DATE = "brimful: no date"
 """Text that a template raises instead of writing today's date."""
 _REASONING_VARIABLE = re.compile(r"\b(reasoning_content|reasoning|thinking)\b")

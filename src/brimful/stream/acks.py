@@ -119,7 +119,8 @@ class Acks:
         lanes = ack.get("lanes", 1)
         # By lanes, places of a step stay empty; otherwise only in the last one.
         most = num_packs * (lanes if ack.get("assign") == "lane" else 1) + lanes - 1
-        if position > most or ack["frontier"] > len(shards):
+        # A run that asks for shards again passes the log, and lets none of them go.
+        if ack["frontier"] and (position > most or ack["frontier"] > len(shards)):
             raise StateError(
                 f"{self._store.url}/{self._key(position)} is ahead of the log, which has "
                 f"{counted(num_packs, 'pack')} in {counted(len(shards), 'shard')}: nothing is "
