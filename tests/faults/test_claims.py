@@ -63,12 +63,14 @@ def test_a_job_goes_on_after_a_kill_at_any_claim(tmp_path, monkeypatch, work):
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
         num_killed += 1
-        (empty,) = (path for path in directory.rglob("*.json") if not path.stat().st_size)
+        # Shards are committed by threads, so a kill can meet more than one claim.
+        empty = {path for path in directory.rglob("*.json") if not path.stat().st_size}
+        assert empty
         with pytest.raises((NotAPackStoreError, UnfinishedStoreError)) as caught:
             open_packs(directory)
         awaited = re.search(r"waits for (\S+)( \(empty: its writer was killed\))?", str(caught.value))
         if awaited:
-            is_awaited = directory / awaited[1] == empty
+            is_awaited = directory / awaited[1] in empty
             assert bool(awaited[2]) == is_awaited
             with pytest.raises(StreamTimeoutError, match="its writer was killed" if is_awaited else "so for log/"):
                 list(StreamLoader(directory, timeout=0))
