@@ -466,11 +466,14 @@ def test_dropout_whose_rate_has_no_name_is_not_accused():
 
 @pytest.mark.parametrize(
     ("watched", "part", "problems"),
-    [(True, 1.0, []), (True, 57 / 7, ["divisor"]), (True, 0.4, ["divisor"]), (False, 0.4, [])],
+    [
+        *((True, 1.0, []), (True, 57 / 7, ["divisor"]), (True, 57 / 142, ["divisor"])),
+        *((True, 0.4, []), (False, 57 / 142, [])),
+    ],
 )
 def test_a_told_loss_is_compared_with_labels_that_were_seen(watched, part, problems):
-    """The loop has the labels: 57 targets of 7 samples. A sum ÷ samples is found, and a loss of
-    unknown targets is not judged.
+    """The loop has the labels: 57 targets of 7 samples. A sum ÷ samples, or ÷ another whole number,
+    is found. A loss of unknown targets is not judged, nor a loss of another kind.
     """
     model, one = Decoder().train(), batch()
     with probe(model) as check:
@@ -481,6 +484,20 @@ def test_a_told_loss_is_compared_with_labels_that_were_seen(watched, part, probl
             loss.backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert [finding.problem for finding in check.report.findings] == problems, str(check.report)
+
+
+def test_a_loss_of_pairs_is_not_taken_for_a_mean_over_targets():
+    """Near ln 2 at first, whatever the targets: DPO in a loop that says nothing about it."""
+    torch.manual_seed(0)
+    model, one = Decoder().train(), batch()
+    with probe(model) as check:
+        for item in check.watch([one]):
+            logits = model(item["input_ids"], item["position_ids"]).logits
+            loss = -torch.nn.functional.logsigmoid(0.1 * (logits[:, 3] - logits[:, 9]).sum())
+            check.tell_loss(loss)
+            loss.backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert check.report.ok, str(check.report)
 
 
 def test_a_step_that_is_divided_by_all_its_targets_is_right():

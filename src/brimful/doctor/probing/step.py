@@ -288,15 +288,22 @@ def _loss_findings(count: StepCount) -> Iterator[Finding]:
         yield shown("targets", detail, "wrong_targets", change)
         return
     divisor = count.total / loss if loss else 0.0
-    sizes = [*count.sizes, count.targets[0], count.targets[0] - count.samples[0]]
     is_larger = divisor < _divisor(count)[0]
-    # Something may be added to a larger loss, as label smoothing is.
-    if is_larger and not any(_is_near(divisor, size, _EXACT) for size in sizes):
+    # Something may be added to a larger loss, as label smoothing is; a told one may be of any kind.
+    if (is_larger or count.is_told) and not _is_size(divisor, count):
         return
     detail = _comparison(count) + (f": it is divided by {divisor:,.4g}" if loss else "")
     judgment = Judgment.SUSPECT if is_larger else Judgment.WRONG
     change = "divide the sum over targets by the targets of the whole step"
     yield shown("divisor", detail, "divisor", change, judgment)
+
+
+def _is_size(divisor: float, count: StepCount) -> bool:
+    """Return whether a divisor is a size of the step, or to the last digits a whole number."""
+    first, number = count.targets[0], len(count.targets)
+    sizes = [*count.sizes, first, first - count.samples[0], sum(count.targets), first * number]
+    is_size = any(_is_near(divisor, size, _EXACT) for size in sizes)
+    return is_size or _is_near(divisor, round(divisor), _ROUNDING / 10)
 
 
 def _comparison(count: StepCount) -> str:
