@@ -21,7 +21,7 @@ from brimful.base.compiling import compiled_forms
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.packing import loads_of
-from brimful.plan.vector.pack_vectors import pack_vectors
+from brimful.planners.vector.pack_vectors import pack_vectors
 
 _CAPACITIES = (4096, 8192, 16384, 32768)
 _SECOND = (0.9, 1.0, 1.1)

@@ -18,7 +18,7 @@ from compare import SHARED_DATA, describe_machine
 
 from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.optimal import pack_optimally
+from brimful.planners.optimal import pack_optimally
 
 _CAPACITIES = (2048, 4096, 8192, 32768)
 _OWN_CAPACITY = {

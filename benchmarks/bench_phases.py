@@ -14,7 +14,7 @@ from compare import describe_machine
 
 from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.phased import Recipe
+from brimful.planners.phased import Recipe
 
 
 def shapes(number: int, capacity: int) -> dict[str, np.ndarray]:

@@ -43,9 +43,8 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "rl": (["rl"], ["rl"]),
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "plan": (
-        [f"plan/{room}" for room in ("counts", "optimal", "order", "phased", "policies", "saved", "schedule", "stream")]
-        + [f"plan/{module}.py" for module in ("algorithms", "items", "ledger", "mixed", "plan", "planner", "stages")]
-        + ["plan/vector"],
+        [f"plan/{room}" for room in ("counts", "order", "policies", "saved", "schedule", "stream")]
+        + [f"plan/{module}.py" for module in ("algorithms", "items", "ledger", "mixed", "plan", "planner", "stages")],
         [
             "plan",
             *(
@@ -54,6 +53,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
             ),
         ],
     ),
+    "planners": (["planners"], ["planners", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "trees": (
         ["plan/trees", "collate/trees", "collate/dialects/trees.py", "integrations/trainers/tree_attention.py"],
         [

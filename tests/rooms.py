@@ -29,7 +29,7 @@ WINGS: dict[str, tuple[str, ...]] = {
         *("plan/saved/tree_validation", "store/plan_trees", "store/tree_check", "store/shards/tree", "collate/trees/"),
         *("collate/dialects/trees", "integrations/trainers/tree_attention", "integrations/trainers/small_models"),
     ),
-    "planners": ("plan/optimal/", "plan/phased/", "plan/vector/"),
+    "planners": ("planners/",),
     "mixtures": (
         *("plan/mixed", "plan/stages", "plan/policies/mixture_draw", "plan/policies/mixture_request"),
         *("plan/policies/proportions", "collate/source_weights", "collate/source_losses"),

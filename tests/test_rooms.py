@@ -8,17 +8,17 @@ from tests.library import modules
 from tests.rooms import CORE, WINGS, WORDS, arrows, files, lines_with, room_of, tokens
 
 CEILINGS = {
-    "base": 20_650,
+    "base": 20_700,
     "sources": 27_800,
     "encode": 23_550,
     "lengths": 2_950,
     "measure": 11_350,
-    "plan": 36_100,
+    "plan": 36_000,
     "store": 14_250,
     "serve": 9_000,
     "collate": 16_500,
     "trees": 29_500,
-    "planners": 12_900,
+    "planners": 13_250,
     "mixtures": 9_500,
     "dynamic": 8_850,
     "fast": 6_800,
@@ -36,10 +36,10 @@ CEILINGS = {
 }
 """Tokens of each room at most. They fall with the code, and what a feature adds it takes from its own room."""
 
-MAX_CORE = 161_950
-MAX_ALL = 520_300
+MAX_CORE = 161_900
+MAX_ALL = 520_500
 
-NUM_ARROWS = 72
+NUM_ARROWS = 68
 """Imports from the core into a wing, types included. The number only falls."""
 
 NUM_LINES = {"trees": 339, "media": 351, "mixtures": 53}

@@ -18,17 +18,17 @@ from brimful.plan.fit.any_fit import first_fit, next_fit, next_fit_upper_bound
 from brimful.plan.fit.best_fit import best_fit
 from brimful.plan.trees.bound import bound_of_trees
 from brimful.plan.trees.forest import Forest
-from brimful.plan.vector.pack_vectors import bound_of_budgets
+from brimful.planners.vector.pack_vectors import bound_of_budgets
 from brimful.report.analysis.facts import measure_budget_fill
 from brimful.rl import plan_step
 from brimful.rl.item_search import ItemSearch
 from brimful.stream.assignment import Assignment, StreamOrder
 from brimful.testing.strategies import capacities_and_lengths
 from brimful.testing.toys import toy_packs, toy_records
-from tests.plan.optimal.instances import fewest_packs
 from tests.plan.trees.forests import optimum_of, size_of, table_of
-from tests.plan.vector.instances import vectors
-from tests.plan.vector.test_pack_vectors import fewest_packs as fewest_under_budgets
+from tests.planners.optimal.instances import fewest_packs
+from tests.planners.vector.instances import vectors
+from tests.planners.vector.test_pack_vectors import fewest_packs as fewest_under_budgets
 
 SMALL = capacities_and_lengths(max_capacity=20, max_samples=8)
 

@@ -35,20 +35,20 @@ from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.counts.patterns import load_of, remaining
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.optimal import pack_optimally
-from brimful.plan.optimal.knapsack import SearchLimit, solve_knapsack
-from brimful.plan.optimal.minimum_bin_slack import minimum_bin_slack
 from brimful.plan.order.shuffle import shuffle_classes
-from brimful.plan.vector.pack_vectors import pack_vectors
+from brimful.planners.optimal import pack_optimally
+from brimful.planners.optimal.knapsack import SearchLimit, solve_knapsack
+from brimful.planners.optimal.minimum_bin_slack import minimum_bin_slack
+from brimful.planners.vector.pack_vectors import pack_vectors
 from brimful.rl import plan_step
 from brimful.stream.producer.feed import arriving_lines
 from brimful.testing.toys import toy_chat_encoder
-from tests.plan.optimal.instances import fewest_packs
-from tests.plan.vector.instances import check, matrix
+from tests.planners.optimal.instances import fewest_packs
+from tests.planners.vector.instances import check, matrix
 from tests.stream.producer.streams import append, producer, shards_of, texts
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("plan", "measure", "sources", "encode", "serve", "store", "stream", "rl", "collate", "lengths")
+ROOMS = ("plan", "planners", "measure", "sources", "encode", "serve", "store", "stream", "rl", "collate", "lengths")
 
 LENGTHS = 1 + generator(seed=0, epoch=0, purpose="lengths").integers(60, below=9)
 
@@ -326,26 +326,26 @@ CASES = [
         "plan.fit.best_fit_decreasing.insort",
         form=True,
     ),
-    Case("plan.optimal.knapsack._STEPS_PER_BLOCK", 1, most_valuable, "plan.optimal.knapsack.SearchLimit.spend"),
+    Case("planners.optimal.knapsack._STEPS_PER_BLOCK", 1, most_valuable, "planners.optimal.knapsack.SearchLimit.spend"),
     *[
-        Case(f"plan.optimal.minimum_bin_slack.{name}", low, slack, way, form=False)
+        Case(f"planners.optimal.minimum_bin_slack.{name}", low, slack, way, form=False)
         for name, low, way in (
             ("_MAX_STEPS_PER_TARGET", 0, None),
             ("_MAX_TARGETS", 1, None),
-            ("_MAX_ITEMS_PER_TABLE", 1, "plan.optimal.minimum_bin_slack._search"),
-            ("_MAX_PATTERNS_PER_TABLE", 1, "plan.optimal.minimum_bin_slack._search"),
+            ("_MAX_ITEMS_PER_TABLE", 1, "planners.optimal.minimum_bin_slack._search"),
+            ("_MAX_PATTERNS_PER_TABLE", 1, "planners.optimal.minimum_bin_slack._search"),
             ("_MAX_TABLES", 0, None),
         )
     ],
-    Case("plan.optimal.search._MAX_CAPACITY", 3, optimal),
-    Case("plan.optimal.search._FIRST_RESIDUAL_LENGTHS", 1, optimal),
-    Case("plan.vector.fill_vectors._MIN_CANDIDATES", 1, law_of_budgets),
-    Case("plan.vector.fill_vectors._MIN_CANDIDATES", 5, law_of_budgets),
-    Case("plan.vector.fill_vectors._FEW_ITEMS", 0, law_of_budgets),
-    Case("plan.vector.fill_vectors._SCORED_ITEMS", 0, law_of_budgets),
-    Case("plan.vector.fill_vectors._WORTH_COMPILING", 1, equal_budgets),
-    Case("plan.vector.pack_vectors._SAMPLE_ITEMS", 9, law_of_budgets),
-    Case("plan.vector.pack_vectors._REPACK_ROUNDS", ((10, 8), (20, 4)), law_of_budgets),
+    Case("planners.optimal.search._MAX_CAPACITY", 3, optimal),
+    Case("planners.optimal.search._FIRST_RESIDUAL_LENGTHS", 1, optimal),
+    Case("planners.vector.fill_vectors._MIN_CANDIDATES", 1, law_of_budgets),
+    Case("planners.vector.fill_vectors._MIN_CANDIDATES", 5, law_of_budgets),
+    Case("planners.vector.fill_vectors._FEW_ITEMS", 0, law_of_budgets),
+    Case("planners.vector.fill_vectors._SCORED_ITEMS", 0, law_of_budgets),
+    Case("planners.vector.fill_vectors._WORTH_COMPILING", 1, equal_budgets),
+    Case("planners.vector.pack_vectors._SAMPLE_ITEMS", 9, law_of_budgets),
+    Case("planners.vector.pack_vectors._REPACK_ROUNDS", ((10, 8), (20, 4)), law_of_budgets),
     Case("rl.fill_bins.WORTH_COMPILING", 10**9, stepped),
     Case("rl.fill_bins.WORTH_COMPILING", 0, stepped),
     Case("lengths.prefix_order._WORTH_COMPILING", 1, in_order_of_trees),

@@ -4,6 +4,23 @@ of them.
 A module that is named here registers what it adds when it is imported.
 """
 
+from importlib import import_module
+from typing import Any
+
+
+def loaded(target: str) -> Any:
+    """Return what ``module:name`` names, and import its module.
+
+    >>> loaded("math:floor")(2.5)
+    2
+    """
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
+BUDGET_PACKER = "brimful.planners.vector.pack_vectors:pack_vectors"
+"""Function that packs under several budgets: ``(sizes, *, capacities, seed) -> PackResult``."""
+
 FORMAT_MODULES = ("brimful.preferences.formats",)
 """Modules that register formats of rows (``sources.formats.register``)."""
 

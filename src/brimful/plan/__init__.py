@@ -4,8 +4,8 @@
 
     LengthTable ─► Items ──────► PackResult ──────────────► Plan ─► Schedule
       planner      items         algorithms   order/        plan    schedule/
-      plan_        policies/     fit/ vector/ optimal/      ledger
-      settings                   counts/      phased/       saved/
+      plan_        policies/     fit/ counts/             ledger
+      settings                                             saved/
 
 ``algorithms`` is the one table of all algorithms; each has its own file. The decreasing ones work
 on counts of lengths (``counts``), the others on the lengths in their order.

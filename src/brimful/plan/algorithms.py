@@ -2,10 +2,11 @@
 documentation read it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from brimful.base.wording import counted
+from brimful.base.wings import loaded
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
 from brimful.plan.fit.any_fit import concat_split, first_fit, next_fit, worst_fit
@@ -14,15 +15,6 @@ from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
 from brimful.plan.fit.spread import spread
 from brimful.plan.packing import Packing, PackResult, PlanOutcome
-from brimful.plan.phased import Recipe
-
-_SECONDS = 60.0
-"""Default time limit of ``optimal``."""
-
-_OPERATIONS = 2e9
-"""Operations after which ``auto`` stops its search: a few seconds, and the same plan on every
-machine.
-"""
 
 _CLOSE_ENOUGH = 0.001
 """Distance from the bound, as a share of it, up to which ``auto`` does not search."""
@@ -34,13 +26,13 @@ class CountOptions:
 
     Attributes:
         capacity: tokens of a pack.
-        recipe: phases of ``phased``.
+        phases: what the reader of the setting ``phases`` made of it; None without a reader.
         time_limit: seconds that a search may take; None for the limit of the algorithm.
         num_packs: exact number of packs, for ``spread``; None for as few as it finds.
     """
 
     capacity: int
-    recipe: Recipe | str | None = None
+    phases: Any = None
     time_limit: float | None = None
     num_packs: int | None = None
 
@@ -53,6 +45,9 @@ PackCounts = Callable[[Histogram, CountOptions, int], PackResult[PackRuns]]
 ``lower_bound``.
 """
 
+_SEARCH = "brimful.planners.optimal:pack_better"
+"""Search for fewer packs than a simple algorithm found."""
+
 
 @dataclass(frozen=True)
 class Algorithm:
@@ -62,7 +57,10 @@ class Algorithm:
         name: textbook name.
         summary: a clause that help and documentation show after the name.
         in_order: function of an algorithm that keeps the order of the samples.
-        on_counts: function of an algorithm that sees the number of samples of each length.
+        on_counts: function of an algorithm that sees the number of samples of each length, or its
+            name, ``module:function``.
+        options: settings that belong to it alone, each with the ``module:function`` that reads the
+            value, or None.
         aliases: names that other libraries use.
         contradicts: settings that cannot be combined with it; only ``auto`` knows budgets.
         window_rule: in-order function that packs the window of a ``Lookahead``, and whether the
@@ -74,11 +72,17 @@ class Algorithm:
     name: str
     summary: str
     in_order: PackInOrder | None = None
-    on_counts: PackCounts | None = None
+    on_counts: PackCounts | str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     contradicts: frozenset[str] = frozenset({"budgets"})
     window_rule: tuple[PackInOrder, bool] | None = None
     is_compared: bool = False
+
+    def counts_packer(self) -> PackCounts:
+        """Return ``on_counts``, loaded if it is a name."""
+        assert self.on_counts is not None
+        return loaded(self.on_counts) if isinstance(self.on_counts, str) else self.on_counts
 
 
 def _textbook(function: Callable[..., PackRuns]) -> PackCounts:
@@ -88,13 +92,6 @@ def _textbook(function: Callable[..., PackRuns]) -> PackCounts:
         return PackResult(function(items, capacity=options.capacity), bound)
 
     return pack
-
-
-def _pack_optimally(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
-    from brimful.plan.optimal import pack_optimally
-
-    seconds = _SECONDS if options.time_limit is None else options.time_limit
-    return pack_optimally(items, capacity=options.capacity, time_limit=seconds)
 
 
 def _spread_evenly(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
@@ -117,23 +114,9 @@ def _pack_automatically(
         return PackResult(
             runs, bound, PlanOutcome("best_fit_decreasing, within 0.1 % of the bound")
         )
-    # Imported here, as most plans need no search.
-    from brimful.plan.optimal import installed_solver, pack_optimally
-
-    if not installed_solver():
-        outcome = f"best_fit_decreasing, {counted(distance, 'pack')} above the bound"
-        advice = "with pip install 'brimful[optimal]' fewer may be found"
-        return PackResult(runs, bound, PlanOutcome(f"{outcome}; {advice}"))
-    operations = _OPERATIONS if options.time_limit is None else None
-    return pack_optimally(
-        items, capacity=options.capacity, time_limit=options.time_limit, operations=operations
-    )
-
-
-def _pack_in_phases(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
-    assert isinstance(options.recipe, Recipe), "settings make a recipe of phases"
-    phased = options.recipe.run(items, capacity=options.capacity)
-    return PackResult(phased.runs, bound, PlanOutcome(phase_reports=tuple(phased.describe())))
+    # Most plans need no search.
+    result: PackResult[PackRuns] = loaded(_SEARCH)(items, options, runs, bound)
+    return result
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -158,7 +141,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm(
             "optimal",
             "as few packs as the lengths allow, with a proof of the distance",
-            on_counts=_pack_optimally,
+            on_counts="brimful.planners.optimal:pack_counts",
         ),
         Algorithm(
             "auto",
@@ -170,7 +153,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm(
             "phased",
             "the phases of a recipe",
-            on_counts=_pack_in_phases,
+            on_counts="brimful.planners.phased:pack_counts",
+            options={"phases": "brimful.planners.phased:recipe_of"},
         ),
         Algorithm(
             "spread",

@@ -9,11 +9,11 @@ from typing import Any
 from brimful.base.arguments import option, settings_from
 from brimful.base.checks import check_type, choice_of, is_number, setting_number
 from brimful.base.typing import Fingerprint
+from brimful.base.wings import loaded
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.lengths.prefixes import Share
 from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME
-from brimful.plan.phased import Recipe
 from brimful.plan.policies.budgets import UNALIGNED, Alignment, Budgets
 from brimful.plan.policies.mixture_request import MixOrder, Mixture, Weighting
 from brimful.plan.policies.overflow import NoTarget, Overflow
@@ -68,7 +68,7 @@ class PlanSettings:
         "What to do with samples without a target of the loss, before or after truncation.",
     )
     algorithm: str = option("auto", f"How to pack: {_ALGORITHMS_IN_HELP}.", "NAME")
-    phases: Recipe | str | None = option(
+    phases: Any = option(
         None, "Recipe of phased, such as 'powers_of_two; half(min_fill=0.96); finish'.", "TEXT"
     )
     num_packs: int | None = option(None, "Exact number of packs that spread makes.", "NUMBER")
@@ -105,7 +105,6 @@ class PlanSettings:
         check_type("algorithm", self.algorithm, str, "a name")
         for name, kinds, expected_type in (
             ("budgets", Mapping, "a mapping such as {'patches': 4096}"),
-            ("phases", (str, Recipe), "a Recipe, or its text such as 'half; finish'"),
             ("mixture", Mixture, "a Mixture such as Mixture(weights={'chat': 3, 'code': 1})"),
         ):
             if getattr(self, name) is not None:
@@ -150,15 +149,15 @@ class PlanSettings:
         if self.budgets:
             Budgets.of(self.capacity, self.budgets)
         usable = capacity if alignment is UNALIGNED else alignment.usable(capacity)
-        recipe = self.phases
-        if rule.name == "phased":
-            recipe = recipe or Recipe.default()
-            recipe = Recipe.parse(recipe) if isinstance(recipe, str) else recipe
-        elif recipe is not None:
-            raise SettingsError(
-                f"{setting('phases')} is for {setting('algorithm', 'phased')}, and the algorithm "
-                f"is {rule.name}"
-            )
+        for owner in ALGORITHMS.values():
+            for name, reader in owner.options.items():
+                if owner is rule:
+                    self.__dict__[name] = loaded(reader)(getattr(self, name))
+                elif getattr(self, name) is not None:
+                    raise SettingsError(
+                        f"{setting(name)} is for {setting('algorithm', owner.name)}, and the "
+                        f"algorithm is {rule.name}"
+                    )
         self.__dict__.update(
             capacity=capacity,
             num_packs=num_packs,
@@ -171,7 +170,6 @@ class PlanSettings:
             alignment=alignment,
             share=share,
             max_path=max_path,
-            phases=recipe,
             overflow_policy=overflow,
             no_target_policy=no_target,
             row_alignment=alignment,

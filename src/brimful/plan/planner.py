@@ -11,6 +11,7 @@ from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.ragged import positions_type
 from brimful.base.rng import generator
 from brimful.base.typing import AnyIntArray, BoolArray, IntArrayLike
+from brimful.base.wings import BUDGET_PACKER, loaded
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable
@@ -27,7 +28,6 @@ from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.plan.policies.overflow import Overflow, Truncated
 from brimful.plan.trees.pack_trees import PackedTrees, pack_trees
-from brimful.plan.vector.pack_vectors import pack_vectors
 
 _NONE_TRUNCATED = Truncated.none()
 
@@ -204,7 +204,7 @@ def _repack_underfilled(
     candidates = packing.take(np.flatnonzero(is_underfilled))
     sizes = items.sizes[candidates.items]
     if sizes.ndim > 1:
-        repacked = pack_vectors(sizes, capacities=items.capacities, seed=settings.seed or 0).packs
+        repacked = _pack_vectors(sizes, items, settings).packs
     else:
         counts = Histogram.of(sizes)
         order, _ = seeded_orders(sizes, counts, 0, seed=settings.seed, epoch=settings.epoch)
@@ -227,14 +227,13 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     algorithm = ALGORITHMS[settings.algorithm]
     if algorithm.in_order is not None:
         return PackResult(algorithm.in_order(lengths, capacity=capacity), bound)
-    assert algorithm.on_counts is not None
     options = CountOptions(
         capacity,
-        recipe=settings.phases,
+        phases=settings.phases,
         time_limit=settings.time_limit,
         num_packs=settings.num_packs,
     )
-    result = algorithm.on_counts(counts, options, bound)
+    result = algorithm.counts_packer()(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
     orders: list[Any] = list(
         seeded_orders(lengths, counts, result.packs.num_packs, seed=seed, epoch=epoch)
@@ -246,13 +245,19 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
 
 def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     """Pack under several budgets."""
-    result = pack_vectors(items.sizes, capacities=items.capacities, seed=settings.seed or 0)
+    result = _pack_vectors(items.sizes, items, settings)
     if settings.seed is None:
         return result
     order = np.arange(len(result.packs))
     stream = generator(seed=settings.seed, epoch=settings.epoch, purpose="pack order")
     shuffle_classes(order, np.array([len(order)]), stream)
     return replace(result, packs=result.packs.take(order))
+
+
+def _pack_vectors(sizes: AnyIntArray, items: Items, settings: PlanSettings) -> PackResult[Packing]:
+    pack = loaded(BUDGET_PACKER)
+    result: PackResult[Packing] = pack(sizes, capacities=items.capacities, seed=settings.seed or 0)
+    return result
 
 
 def _make_plan(

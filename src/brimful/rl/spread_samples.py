@@ -10,7 +10,7 @@ from brimful.base.typing import Int64Array
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.spread import occupy_empty_bins
-from brimful.plan.vector.pack_vectors import pack_vectors
+from brimful.planners.vector.pack_vectors import pack_vectors
 from brimful.rl.fill_bins import fill_least_loaded, fill_vectors, run_loop, scattered
 from brimful.rl.levels import fill_levels
 

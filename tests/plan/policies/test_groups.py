@@ -13,7 +13,7 @@ from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.budgets import Alignment
 from brimful.plan.policies.groups import ALONE, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
-from brimful.plan.vector.pack_vectors import pack_vectors
+from brimful.planners.vector.pack_vectors import pack_vectors
 from tests.plan.contents import ids_of
 
 NONE = Alignment()

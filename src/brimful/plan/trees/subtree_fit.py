@@ -14,7 +14,7 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.packing import Packing
 from brimful.plan.trees.forest import Forest
-from brimful.plan.vector.pack_vectors import pack_vectors
+from brimful.planners.vector.pack_vectors import pack_vectors
 
 _FEW = 256
 """Pieces of a trunk up to which they are placed one by one."""

@@ -1,0 +1,25 @@
+"""The bound that column generation proves."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.plan.counts.histogram import Histogram
+from brimful.planners.optimal.column_generation import ColumnGeneration
+from brimful.planners.optimal.knapsack import SearchLimit
+from tests.planners.optimal.instances import fewest_packs
+
+
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=9),
+    factors=st.lists(st.floats(0, 3), min_size=20, max_size=20),
+)
+def test_a_bound_from_any_prices_holds(lengths, factors):
+    """Prices come from floating point: any prices at all, however wrong, must not prove too much."""
+    capacity = 20
+    items = Histogram.of(np.array(lengths))
+    generation = ColumnGeneration(items, capacity, [((length, 1),) for length in items.lengths.tolist()], SearchLimit())
+    assert generation.solve_master()
+    generation.master.prices = np.array(factors[: len(items.lengths)]) - 0.5
+    generation.add_columns()
+    assert 0 < generation.bound <= fewest_packs(tuple(lengths), capacity)
