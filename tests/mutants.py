@@ -44,7 +44,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "plan": (
         [f"plan/{room}" for room in ("counts", "order", "policies", "saved", "schedule", "stream")]
-        + [f"plan/{module}.py" for module in ("algorithms", "items", "ledger", "mixed", "plan", "planner", "stages")],
+        + [f"plan/{module}.py" for module in ("algorithms", "drawn", "items", "ledger", "plan", "planner")],
         [
             "plan",
             *(
@@ -53,6 +53,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
             ),
         ],
     ),
+    "mixtures": (["mixtures"], ["mixtures", "cli/test_mixture.py"]),
     "planners": (["planners"], ["planners", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "trees": (
         ["plan/trees", "collate/trees", "collate/dialects/trees.py", "integrations/trainers/tree_attention.py"],

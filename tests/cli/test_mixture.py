@@ -41,7 +41,7 @@ def test_a_file_of_sources_is_a_job(mix: Path) -> None:
     store = open_packs(mix.parent / "packs")
     plan = Plan.open(mix.parent / "packs" / "plan.arrow")
     assert store.num_tokens == plan.ledger.tokens_packed == 4 * 8 + 12 * 2
-    assert [source["draws"] for source in plan.outcome.mixed["sources"]] == [4, 12]
+    assert [source["draws"] for source in plan.outcome.drawn["sources"]] == [4, 12]
     assert "nothing to do" in value(pack(mix), "time")
     shown, _ = run("inspect", mix.parent / "packs" / "plan.arrow")
     assert any(line.startswith("source         long: 50.00 % asked for, 57.14 % packed") for line in shown)
@@ -68,7 +68,7 @@ def test_another_mix_is_another_plan_of_the_same_lengths(mix: Path) -> None:
     other.write_text(mix.read_text().replace("ratio: 1", "ratio: 3"))
     run("plan", mix.parent / "packs", "--mixture", other, "--max-length", 16, "-o", mix.parent / "p.arrow")
     plan = Plan.open(mix.parent / "p.arrow")
-    assert [(source["source"], source["draws"]) for source in plan.outcome.mixed["sources"]] == [
+    assert [(source["source"], source["draws"]) for source in plan.outcome.drawn["sources"]] == [
         ("long", 2),
         ("short", 12),
     ]

@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 from brimful import PackCollator  # noqa: E402
 from brimful.collate.loss import segment_weights, token_weights  # noqa: E402
 from brimful.collate.loss_torch import SegmentLosses, scale_for_ddp  # noqa: E402
-from brimful.collate.source_weights import SourceWeights  # noqa: E402
 from brimful.errors import BrimfulError, CollateError  # noqa: E402
 from brimful.integrations.export.energon import energon_mix  # noqa: E402
+from brimful.mixtures.source_weights import SourceWeights  # noqa: E402
 from brimful.plan.schedule.balance import quantize  # noqa: E402
 from brimful.plan.schedule.cost_model import CostModel  # noqa: E402
 from brimful.preferences.losses import kto_loss, preference_loss  # noqa: E402

@@ -26,7 +26,8 @@ from brimful.encode.tokenizer_facts import TokenizerFacts
 from brimful.lengths.prefixes import Prefixes
 from brimful.lengths.table import LengthTable
 from brimful.measure.measure_settings import MeasureSettings, provenance_of
-from brimful.plan import Alignment, Mixture, PlanSettings
+from brimful.mixtures import Mixture
+from brimful.plan import Alignment, PlanSettings
 from brimful.rl import StepTrees, find_step_prefixes, plan_step
 from brimful.serve import TokenBudget
 from brimful.serve.composed_batches import WindowBatches
@@ -163,7 +164,7 @@ def plans() -> dict[str, Key]:
         "seed": 1,
         "epoch": 1,
         "share": "prefixes",
-        "mixture": Mixture(weights={"a": 1.0, "b": 2.0}),
+        "draw": Mixture(weights={"a": 1.0, "b": 2.0}),
     }
     plan = plan_packs(LENGTHS, capacity=8)
 

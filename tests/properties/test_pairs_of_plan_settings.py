@@ -22,7 +22,8 @@ from brimful.base.rng import generator
 from brimful.base.tables import Ragged
 from brimful.errors import BrimfulError
 from brimful.lengths.targets import Targets, runs_of_masks
-from brimful.plan import ALGORITHMS, Alignment, Mixture, PlanSettings
+from brimful.mixtures import Mixture
+from brimful.plan import ALGORITHMS, Alignment, PlanSettings
 from tests.plan.trees.forests import paths_of, table_of
 
 CAPACITY = 40
@@ -72,10 +73,10 @@ CHOICES: dict[str, dict[str, Any]] = {
     "epoch": {"epoch": 2},
     "share": {"share": "prefixes"},
     "max_path": {"max_path": 30},
-    "mixture": {"mixture": Mixture(weights={"a": 3.0, "b": 1.0}, stop="all_exhausted")},
-    "mixture of packs": {"mixture": Mixture(weights={"a": 1.0, "b": 1.0}, order="pack_then_mix", num_packs=9)},
-    "mixture with replacement": {"mixture": Mixture(weights={"a": 1.0, "b": 1.0}, replacement=True, num_tokens=300)},
-    "mixture of the loss": {"mixture": Mixture(weights={"a": 3.0, "b": 1.0}, weighting="loss")},
+    "mixture": {"draw": Mixture(weights={"a": 3.0, "b": 1.0}, stop="all_exhausted")},
+    "mixture of packs": {"draw": Mixture(weights={"a": 1.0, "b": 1.0}, order="pack_then_mix", num_packs=9)},
+    "mixture with replacement": {"draw": Mixture(weights={"a": 1.0, "b": 1.0}, replacement=True, num_tokens=300)},
+    "mixture of the loss": {"draw": Mixture(weights={"a": 3.0, "b": 1.0}, weighting="loss")},
     "groups": {"groups": GROUPS},
 }
 """A value of each setting that is not its default, by a name."""
@@ -134,7 +135,7 @@ def options_of(*names: str) -> dict[str, Any]:
 
 
 def make(options: dict[str, Any]) -> Plan:
-    sources: dict[str, Any] = {"sources": SOURCES} if "mixture" in options else {}
+    sources: dict[str, Any] = {"sources": SOURCES} if "draw" in options else {}
     return plan_packs(TABLE, **{**BASE, **options}, **sources)
 
 
@@ -165,7 +166,7 @@ def check_laws(plan: Plan, options: dict[str, Any]) -> None:
     assert len(packed) == ledger.samples_packed
     missing = set(range(len(SAMPLES))) - packed - set(dropped)
     assert len(missing) == ledger.samples_not_drawn
-    assert not missing or "mixture" in options
+    assert not missing or "draw" in options
     if "groups" in options:
         for group in range(9):
             members = [2 * group, 2 * group + 1]

@@ -30,7 +30,7 @@ from brimful.base.tables import Ragged
 from brimful.encode.encoded_samples import is_compared
 from brimful.lengths.prefix_order import order_of_trees
 from brimful.lengths.targets import Targets, runs_of_masks
-from brimful.plan import Mixture
+from brimful.mixtures import Mixture
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.counts.patterns import load_of, remaining
@@ -48,7 +48,20 @@ from tests.planners.vector.instances import check, matrix
 from tests.stream.producer.streams import append, producer, shards_of, texts
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("plan", "planners", "measure", "sources", "encode", "serve", "store", "stream", "rl", "collate", "lengths")
+ROOMS = (
+    "plan",
+    "planners",
+    "mixtures",
+    "measure",
+    "sources",
+    "encode",
+    "serve",
+    "store",
+    "stream",
+    "rl",
+    "collate",
+    "lengths",
+)
 
 LENGTHS = 1 + generator(seed=0, epoch=0, purpose="lengths").integers(60, below=9)
 
@@ -101,8 +114,7 @@ def mixed(_: Path) -> Any:
     mixture = Mixture(weights={"a": 3.0, "b": 1.0}, stop="all_exhausted")
     again = Mixture(weights={"a": 3.0, "b": 1.0}, num_samples=90, replacement=True)
     return [
-        list(plan_packs(LENGTHS, capacity=12, mixture=request, sources={"a": 20, "b": 40}))
-        for request in (mixture, again)
+        list(plan_packs(LENGTHS, capacity=12, draw=request, sources={"a": 20, "b": 40})) for request in (mixture, again)
     ]
 
 
@@ -318,7 +330,7 @@ CASES = [
     Case("plan.counts.counting_sort.DENSE_LENGTHS", 9, ordered, "plan.counts.counting_sort._radix_order", form=True),
     Case("plan.counts.histogram.DENSE_LENGTHS", 9, counted, "numpy.unique"),
     Case("plan.order.shuffle._CHUNK", 5, shuffled, "plan.order.shuffle._permuted", form=False),
-    Case("plan.policies.mixture_draw._LEAST_REFILL", 1, mixed, "plan.policies.mixture_draw.Queue.grow"),
+    Case("mixtures.draws._LEAST_REFILL", 1, mixed, "mixtures.draws.Queue.grow"),
     Case(
         "plan.fit.best_fit_decreasing._MAX_COMPILED_CAPACITY",
         10,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brimful.errors import BadSampleError, SettingsError
 from brimful.sources import answers, open_source
 from brimful.sources.rows import BLOCK_BYTES, BLOCK_ROWS, Block
-from brimful.sources.sample import MixedMessages, PlainMessages
+from brimful.sources.sample import PartlyPlainMessages, PlainMessages
 from brimful.testing.contracts import RowsContract
 from tests.sources.tools import picture
 
@@ -174,7 +174,7 @@ def test_messages_keep_what_is_known_of_them():
     """Plain conversations are filled in without rendering: cut ones must stay plain."""
     rows = [chat("user", "assistant", "user", "assistant"), {"messages": [*turns("user", "assistant", "user"), CALL]}]
     source = open_source(rows, per_turn=True)
-    assert [type(sample.messages) for sample in source.read(0, 4)] == [PlainMessages] * 3 + [MixedMessages]
+    assert [type(sample.messages) for sample in source.read(0, 4)] == [PlainMessages] * 3 + [PartlyPlainMessages]
     assert source[0].messages.texts == ["user 0", "assistant 1"]
     assert source[3].messages.others == [3]
 

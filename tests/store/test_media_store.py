@@ -21,7 +21,8 @@ from brimful.errors import (
 )
 from brimful.media import BadMediumError
 from brimful.media.store import KindCount
-from brimful.plan import Mixture, PlanSettings
+from brimful.mixtures import Mixture
+from brimful.plan import PlanSettings
 from brimful.sources import open_source
 from brimful.store import check_store
 from brimful.stream import StreamLoader, remove_acknowledged
@@ -132,7 +133,7 @@ def test_media_come_back_byte_for_byte(home, storage):
 def test_a_picture_that_is_drawn_again_is_no_other(home):
     """A mixture takes the short source several times, in packs of one shard."""
     source = open_source([chat("ab", "photos/p0.png")] + [chat("cd")] * 6, media=True, media_dir=home / "data")
-    settings = PlanSettings(capacity=12, mixture=Mixture(weights={"a": 1, "b": 1}, stop="all_exhausted"))
+    settings = PlanSettings(capacity=12, draw=Mixture(weights={"a": 1, "b": 1}, stop="all_exhausted"))
     pack_dataset(source, PictureEncoder(), home / "packs", settings, sources={"a": 1, "b": 6}, num_proc=1)
     (count,) = open_packs(home / "packs").media.kinds.values()
     assert count.count > 1

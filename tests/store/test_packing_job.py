@@ -7,7 +7,8 @@ import pytest
 from brimful import PackedDataset, Plan, PlanSettings, TokenEncoder, open_packs, open_source, pack_dataset
 from brimful.base.execute import Execution
 from brimful.errors import OversizedSampleError, SettingsError, SourceError, StoreMismatchError
-from brimful.plan import Alignment, Mixture
+from brimful.mixtures import Mixture
+from brimful.plan import Alignment
 from brimful.store import JobSettings, check_store
 from brimful.store import packing_job as job_module
 from brimful.testing.toys import toy_chat_encoder
@@ -124,11 +125,11 @@ def test_settings_are_objects_or_keywords(tmp_path):
 def test_a_mixture_takes_its_sources_by_name(tmp_path):
     """They lie one after the other, and the summary has a line on their shares."""
     named = {"a": texts(*[4] * 6), "b": texts(*[4] * 6)}
-    settings = PlanSettings(capacity=8, mixture=Mixture(weights={"a": 3, "b": 1}))
+    settings = PlanSettings(capacity=8, draw=Mixture(weights={"a": 3, "b": 1}))
     summary = pack_dataset(named, toy_chat_encoder(), tmp_path, settings)
-    assert summary.source == "a mixture of a, b"
+    assert summary.source == "2 sources: a, b"
     assert summary.table.tokens.tolist() == [4] * 12
-    shares = summary.plan.outcome.mixed["sources"]
+    shares = summary.plan.outcome.drawn["sources"]
     assert [(share["source"], share["begin"]) for share in shares] == [("a", 0), ("b", 6)]
     assert [line for line in str(summary).splitlines() if line.startswith("mixture        ")]
 

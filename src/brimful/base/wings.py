@@ -18,6 +18,9 @@ def loaded(target: str) -> Any:
     return getattr(import_module(module), name)
 
 
+DRAWS = {"mixture": "brimful.mixtures:Mixture"}
+"""Classes of ``plan.policies.draw.Draw`` by their key in the record of a plan."""
+
 BUDGET_PACKER = "brimful.planners.vector.pack_vectors:pack_vectors"
 """Function that packs under several budgets: ``(sizes, *, capacities, seed) -> PackResult``."""
 

@@ -21,7 +21,7 @@ from brimful.cli.config import (
 )
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
-from brimful.plan import Mixture
+from brimful.mixtures import Mixture
 
 _LIMITS = ("max_samples", "max_passes")
 _OF_MIXTURE = tuple(item.name for item in fields(Mixture) if item.name not in ("weights", *_LIMITS))

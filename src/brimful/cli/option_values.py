@@ -224,7 +224,7 @@ def plan_settings(options: Mapping[str, Any]) -> PlanSettings:
         **options,
         "budgets": budgets or None,
         "alignment": _alignment(options),
-        "mixture": None if mixture is None else mixture.mixture,
+        "draw": None if mixture is None else mixture.mixture,
     }
     return settings_from(PlanSettings, values)
 

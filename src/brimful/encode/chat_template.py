@@ -9,7 +9,7 @@ from brimful.base.optional import version_of
 from brimful.encode.fast.opaque import proved_text
 from brimful.encode.fast.proofs import knows_transformers, recall, remember
 from brimful.encode.jinja_templates import BoundError, Render, Traced, compile_template, trace
-from brimful.sources.sample import Message, MixedMessages
+from brimful.sources.sample import Message, PartlyPlainMessages
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """Names of an answer's reasoning; of several, Transformers takes the first."""
@@ -176,7 +176,9 @@ class ChatTemplate:
         reasoning under all names.
         """
         prepared = list(messages)
-        for index in messages.others if type(messages) is MixedMessages else range(len(prepared)):
+        for index in (
+            messages.others if type(messages) is PartlyPlainMessages else range(len(prepared))
+        ):
             message = prepared[index]
             if None not in message.values() and _REASONING.isdisjoint(message):
                 continue

@@ -17,11 +17,9 @@ from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.planner import plan_packs, plan_with
 from brimful.plan.policies.budgets import Alignment
-from brimful.plan.policies.mixture_request import Mixture
 from brimful.plan.policies.overflow import NoTarget, Overflow
 from brimful.plan.saved.planned_packs import Segment
 from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
-from brimful.plan.stages import MixtureStage, consumed_samples, mixture_stages, plan_stages
 from brimful.plan.stream.lookahead import Lookahead
 from brimful.plan.stream.stream_packs import StreamPacks
 
@@ -30,8 +28,6 @@ __all__ = [
     "Alignment",
     "CostModel",
     "Lookahead",
-    "Mixture",
-    "MixtureStage",
     "NoTarget",
     "Overflow",
     "Plan",
@@ -40,11 +36,8 @@ __all__ = [
     "Segment",
     "StreamPacks",
     "Tail",
-    "consumed_samples",
-    "mixture_stages",
     "pack_costs",
     "plan_packs",
-    "plan_stages",
     "plan_with",
     "schedule_packs",
 ]

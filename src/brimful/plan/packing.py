@@ -77,8 +77,7 @@ class PlanOutcome:
         dropped_by: number of samples left out by reason: the name of a budget, or a name that
             ``drop_reason`` knows. Empty if every dropped sample is longer than a pack.
         groups: fingerprint of the groups; None without groups.
-        mixed: requested and realized shares of each source (``mixture_record``); empty without a
-            mixture.
+        drawn: what the draw of the settings drew (``plan.drawn.Drawn.record``); empty without one.
 
     >>> PlanOutcome(description="optimal", solver="highspy").as_dict()
     {'outcome': 'optimal', 'solver': 'highspy'}
@@ -90,7 +89,7 @@ class PlanOutcome:
     packs_below_min_fill: tuple[int, int] | None = None
     dropped_by: Mapping[str, int] = field(default_factory=dict)
     groups: Fingerprint | None = None
-    mixed: Mapping[str, Any] = field(default_factory=dict)
+    drawn: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that are set, for JSON."""
@@ -103,7 +102,7 @@ class PlanOutcome:
             else list(self.packs_below_min_fill),
             "dropped_by": dict(self.dropped_by),
             "groups": self.groups,
-            "mixed": dict(self.mixed),
+            "drawn": dict(self.drawn),
         }
         return {name: value for name, value in record.items() if value}
 
@@ -118,7 +117,7 @@ class PlanOutcome:
             packs_below_min_fill=None if below is None else (int(below[0]), int(below[1])),
             dropped_by=dict(record.get("dropped_by", {})),
             groups=record.get("groups"),
-            mixed=dict(record.get("mixed", {})),
+            drawn=dict(record.get("drawn", {})),
         )
 
 

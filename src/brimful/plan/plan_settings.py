@@ -9,13 +9,13 @@ from typing import Any
 from brimful.base.arguments import option, settings_from
 from brimful.base.checks import check_type, choice_of, is_number, setting_number
 from brimful.base.typing import Fingerprint
-from brimful.base.wings import loaded
+from brimful.base.wings import DRAWS, loaded
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.lengths.prefixes import Share
 from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME
 from brimful.plan.policies.budgets import UNALIGNED, Alignment, Budgets
-from brimful.plan.policies.mixture_request import MixOrder, Mixture, Weighting
+from brimful.plan.policies.draw import Draw
 from brimful.plan.policies.overflow import NoTarget, Overflow
 
 _MAX_CAPACITY = 2**31 - 1
@@ -92,7 +92,7 @@ class PlanSettings:
     max_path: int | None = option(
         None, "Most tokens of a sample, if a pack may be longer than the context.", "TOKENS"
     )
-    mixture: Mixture | None = None
+    draw: Draw | None = None
 
     overflow_policy: Overflow = field(init=False, repr=False, compare=False)
     no_target_policy: NoTarget = field(init=False, repr=False, compare=False)
@@ -103,12 +103,11 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         check_type("algorithm", self.algorithm, str, "a name")
-        for name, kinds, expected_type in (
-            ("budgets", Mapping, "a mapping such as {'patches': 4096}"),
-            ("mixture", Mixture, "a Mixture such as Mixture(weights={'chat': 3, 'code': 1})"),
-        ):
-            if getattr(self, name) is not None:
-                check_type(name, getattr(self, name), kinds, expected_type)
+        if self.budgets is not None:
+            check_type("budgets", self.budgets, Mapping, "a mapping such as {'patches': 4096}")
+        if self.draw is not None:
+            examples = " or ".join(DRAWS.values())
+            check_type("draw", self.draw, Draw, f"a Draw such as {examples}")
         capacity = setting_number("capacity", self.capacity, minimum=1, maximum=_MAX_CAPACITY)
         num_packs = self.num_packs
         if num_packs is not None:
@@ -181,17 +180,13 @@ class PlanSettings:
         )
         if self.shares_prefixes:
             self._check_sharing()
-        if not rule.contradicts and num_packs is None and self.mixture is None and max_path is None:
+        if self.draw is not None:
+            self.draw.check(self)
+        if not rule.contradicts and num_packs is None and max_path is None:
             return
         algorithm, contradicts = setting("algorithm", self.algorithm), rule.contradicts
         budget = next(iter(self.budgets or ()), None)
         number = num_packs and setting("num_packs", num_packs)
-        mixture = (
-            self.mixture if self.mixture and self.mixture.weighting is Weighting.DRAWS else None
-        )
-        draws_packs = mixture and (
-            mixture.order is MixOrder.PACK_THEN_MIX or mixture.num_packs is not None
-        )
         for is_wrong, message in (
             (
                 number and self.algorithm != "spread",
@@ -223,22 +218,6 @@ class PlanSettings:
                 f"{algorithm} cuts the stream of all samples where packs end, whatever "
                 f"{setting('max_path', max_path)} says: leave one out",
             ),
-            (
-                mixture and self.algorithm == "concat_split",
-                f"{algorithm} cuts samples anywhere, and {setting('mixture')} draws whole ones: "
-                f"use {setting('overflow', 'split')} with another algorithm, or weighting loss",
-            ),
-            (
-                draws_packs and self.overflow_policy is Overflow.SPLIT,
-                f"{setting('overflow', 'split')} has parts of a sample in several packs, of which "
-                f"{setting('mixture')} would draw some: use order mix_then_pack without num_packs, "
-                "or another policy",
-            ),
-            (
-                mixture and number,
-                f"{setting('num_packs')} is for a plan of all samples: with {setting('mixture')}, "
-                "give num_packs there",
-            ),
         ):
             if is_wrong:
                 raise SettingsError(message)
@@ -267,11 +246,6 @@ class PlanSettings:
                 self.min_fill,
                 f"{share} empties the emptiest packs anyway: leave {setting('min_fill')} out",
             ),
-            (
-                self.mixture is not None and self.mixture.weighting is Weighting.DRAWS,
-                f"{share} packs each sample once, and {setting('mixture')} draws some more often: "
-                "use weighting loss, or leave one out",
-            ),
         ):
             if is_wrong:
                 raise SettingsError(message)
@@ -298,8 +272,9 @@ class PlanSettings:
             "num_packs": self.num_packs,
             "share": Share.PREFIXES.value if self.shares_prefixes else "",
             "max_path": self.max_path,
-            "mixture": None if self.mixture is None else self.mixture.as_dict(),
         }
+        if self.draw is not None:
+            others[self.draw.key] = self.draw.as_dict()
         return record | {name: value for name, value in others.items() if value}
 
     @classmethod
@@ -309,10 +284,11 @@ class PlanSettings:
         Raises:
             SettingsError: settings that this version does not understand.
         """
-        readers: dict[str, type[Any]] = {"alignment": Alignment, "mixture": Mixture}
-        objects = {
-            name: reader(**record[name]) for name, reader in readers.items() if name in record
-        }
+        objects: dict[str, Any] = {}
+        if "alignment" in record:
+            objects["alignment"] = Alignment(**record["alignment"])
+        for key in record.keys() & DRAWS:
+            objects["draw"] = loaded(DRAWS[key])(**record[key])
         return settings_from(cls, {**record, **objects})
 
     def identity(self, groups: Fingerprint | None) -> dict[str, Any]:

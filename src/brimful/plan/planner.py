@@ -17,10 +17,10 @@ from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.plan.algorithms import ALGORITHMS, CountOptions
 from brimful.plan.counts.histogram import Histogram, lower_bound
+from brimful.plan.drawn import PackDrawn
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.items import Items, prepare_items
 from brimful.plan.ledger import Ledger, ledger_of
-from brimful.plan.mixed import pack_mixture
 from brimful.plan.order.shuffle import seeded_orders, shuffle_classes
 from brimful.plan.packing import LengthsLike, Packing, PackResult, loads_of, tokens_of
 from brimful.plan.plan import Plan
@@ -84,17 +84,17 @@ def plan_packs(
             operations instead, and its plan is the same everywhere.
         num_packs: exact number of packs, for ``spread``; None for as few as best fit decreasing
             takes.
-        mixture: draw samples of several sources by weight (``Mixture``), some several times and
-            others later; None packs every sample once. ``Plan.outcome.mixed`` has the resulting
-            shares.
-        sources: number of samples of each source of the mixture, by name and in the order of the
+        draw: draw some samples several times and others later (``Draw``), such as a ``Mixture`` of
+            several sources by weight; None packs every sample once. ``Plan.outcome.drawn`` has the
+            resulting shares.
+        sources: number of samples of each source to draw from, by name and in the order of the
             table; None for the files of the table.
         share: ``prefixes`` packs tokens with which several samples begin once for those in a pack
             (``Plan.parents``); the table must have been measured with it.
         max_path: maximum tokens of a sample, such as the context of the model, if a pack may be
             longer; None for the capacity.
         uses: ``int[num_samples]``, how often each sample was consumed before
-            (``consumed_samples``): the mixture continues from there. None: from where the epochs
+            (``consumed_samples``): the draw continues from there. None: from where the epochs
             before this one would have ended.
 
     Raises:
@@ -134,25 +134,25 @@ def plan_with(
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": lengths})
     if table.joins_rows:
         check_beginnings_stay(settings.overflow_policy)
-    if settings.mixture is None and not (sources is None and uses is None):
+    if settings.draw is None and not (sources is None and uses is None):
         name = "sources" if sources is not None else "uses"
         raise SettingsError(
-            f"{setting(name)} belongs to {setting('mixture')}, which is not given: leave it out"
+            f"{setting(name)} belongs to {setting('draw')}, which is not given: leave it out"
         )
     items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
+    draw: PackDrawn | None = None if settings.draw is None else loaded(settings.draw.packer)
     if settings.shares_prefixes:
         trees = pack_trees(table, items, settings, _pack)
-        record: Mapping[str, Any] | None = None
-        if settings.mixture is not None:  # which weighs the loss: the packs are these
-            packed = trees.result
-            _, _, record, _ = pack_mixture(
-                table, items, settings, sources=sources, uses=uses, pack=lambda *_: packed
-            )
-        return _make_plan(table, items, trees.result, settings, record, trees=trees)
-    if settings.mixture is None:
+        packed = trees.result
+        drawn = None
+        if draw is not None:  # which draws each sample once: the packs are these
+            drawn = draw(table, items, settings, sources=sources, uses=uses, pack=lambda *_: packed)
+        return _make_plan(table, items, packed, settings, drawn and drawn.record, trees=trees)
+    if draw is None:
         return _make_plan(table, items, _pack(items, settings), settings)
-    mixed = pack_mixture(table, items, settings, sources=sources, uses=uses, pack=_pack)
-    items, result, record, ledger = mixed
+    items, result, record, ledger = draw(
+        table, items, settings, sources=sources, uses=uses, pack=_pack
+    )
     return _make_plan(table, items, result, settings, record, ledger)
 
 
@@ -265,7 +265,7 @@ def _make_plan(
     items: Items,
     result: PackResult[Packing],
     settings: PlanSettings,
-    mixed: Mapping[str, Any] | None = None,
+    drawn: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
     trees: PackedTrees | None = None,
 ) -> Plan:
@@ -305,7 +305,7 @@ def _make_plan(
             result.outcome,
             dropped_by=items.dropped_by,
             groups=items.fingerprint_of_groups,
-            mixed=mixed or {},
+            drawn=drawn or {},
         ),
         bound=result.bound,
         find_length_fingerprint=lambda: table.fingerprint,

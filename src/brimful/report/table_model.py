@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 from brimful.base.wording import counted, percent, size_of
 from brimful.media.store import MediaCensus
+from brimful.mixtures.proportions import SourceDraws
 from brimful.plan.ledger import MUCH_LOST
-from brimful.plan.policies.proportions import SourceDraws
 from brimful.report.analysis.advice import Advice
 from brimful.report.analysis.facts import BudgetFill, Facts, SourceShare
 from brimful.report.analysis.rank_balance import PartBalance, RankBalance

@@ -96,7 +96,7 @@ class PlainMessages(list[Message]):
         return PlainMessages(self[:count], self.roles[:count], self.texts[:count])
 
 
-class MixedMessages(list[Message]):
+class PartlyPlainMessages(list[Message]):
     """Messages that mostly have only a role and a text, with the indices of the others.
 
     Only these few are searched for tool calls, reasoning, weights and the like.
@@ -106,7 +106,7 @@ class MixedMessages(list[Message]):
         others: indices of the messages that have more than a role and a text, or no text.
 
     >>> call = {"role": "assistant", "content": "", "tool_calls": []}
-    >>> MixedMessages.of([{"role": "user", "content": "hi"}, call]).others
+    >>> PartlyPlainMessages.of([{"role": "user", "content": "hi"}, call]).others
     [1]
     """
 
@@ -117,7 +117,7 @@ class MixedMessages(list[Message]):
         self.roles, self.others = roles, others
 
     @classmethod
-    def of(cls, messages: list[Any]) -> "MixedMessages | None":
+    def of(cls, messages: list[Any]) -> "PartlyPlainMessages | None":
         """Return the same messages; None if one is not an object with a role."""
         if set(map(type, messages)) != _ROLE_AND_TEXT[1]:
             return None
@@ -133,13 +133,13 @@ class MixedMessages(list[Message]):
         ]
         return cls(messages, tuple(roles), others)
 
-    def first(self, count: int) -> "PlainMessages | MixedMessages":
+    def first(self, count: int) -> "PlainMessages | PartlyPlainMessages":
         """Return the first messages, which may all be plain."""
         messages, roles = self[:count], self.roles[:count]
         others = [index for index in self.others if index < count]
         if not others:
             return PlainMessages(messages, roles, [*map(_content_of, messages)])
-        return MixedMessages(messages, roles, others)
+        return PartlyPlainMessages(messages, roles, others)
 
 
 def first_messages(messages: Sequence[Message], count: int) -> Sequence[Message]:
@@ -148,7 +148,7 @@ def first_messages(messages: Sequence[Message], count: int) -> Sequence[Message]
     >>> first_messages(PlainMessages.of_texts(("user", "assistant"), ["hi", "ho"]), 1).texts
     ['hi']
     """
-    if isinstance(messages, (PlainMessages, MixedMessages)):
+    if isinstance(messages, (PlainMessages, PartlyPlainMessages)):
         return messages.first(count)
     return messages[:count]
 
@@ -175,7 +175,7 @@ def unusual_messages(messages: Sequence[Message]) -> Sequence[Message]:
         return ()
     return (
         [messages[index] for index in messages.others]
-        if type(messages) is MixedMessages
+        if type(messages) is PartlyPlainMessages
         else messages
     )
 

@@ -61,7 +61,7 @@ def pack_dataset(
     and ``dropped.jsonl`` (samples that the plan dropped).
 
     Args:
-        source: samples, or anything that ``open_source`` takes. With a mixture, also a mapping from
+        source: samples, or anything that ``open_source`` takes. To draw from several, also a mapping from
             the name of each source to its samples.
         encoder: an encoder, a tokenizer, or the name or directory of one.
         directory: of the packs; a path or a URL.
@@ -88,7 +88,7 @@ def pack_dataset(
             "them, so packing in one call takes none: measure in shares, plan, then write in "
             "shares"
         )
-    if settings.mixture is not None and isinstance(source, Mapping):
+    if settings.draw is not None and isinstance(source, Mapping):
         source, sources = _chained(source, job.cache_dir)
     pack_job = PackJob.open(source, encoder, directory, job, settings.overflow_policy)
     source, encoder, store, log = pack_job.source, pack_job.encoder, pack_job.store, pack_job.log
@@ -184,9 +184,9 @@ def pack_dataset(
 
 
 def _chained(named: Mapping[str, Any], cache_dir: AnyPath | None) -> tuple[Source, dict[str, int]]:
-    """Open the sources of a mixture, and concatenate them."""
+    """Open several sources, and concatenate them."""
     sources_by_name = {name: open_source(data, cache_dir=cache_dir) for name, data in named.items()}
-    title = f"a mixture of {', '.join(sources_by_name)}"
+    title = f"{len(named)} sources: {', '.join(sources_by_name)}"
     return Source.chained(list(sources_by_name.values()), title), {
         name: len(source) for name, source in sources_by_name.items()
     }

@@ -16,7 +16,6 @@ from brimful.encode.completions import BORROWED_REASON
 from brimful.lengths.table import LengthTable
 from brimful.plan import Overflow, Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
-from brimful.plan.policies.proportions import describe_mixture
 from brimful.sources.source import Source
 from brimful.store.plan_trees import SharedTokens, describe_sizes, fill_of
 
@@ -112,7 +111,7 @@ class PackSummary:
 
     def lines(self) -> list[str]:
         """Return the summary as lines, with settings marked."""
-        ledger, plan = self.plan.ledger, self.plan
+        ledger, plan, draw = self.plan.ledger, self.plan, self.plan.settings.draw
         shared = self.shared
         excess = plan.num_packs - plan.bound
         gap = f"{100 * excess / plan.bound:.3f} % above" if excess else "at"
@@ -138,7 +137,7 @@ class PackSummary:
             f"{counted(self.shards, 'shard')}",
             f"fill           {fill_of(plan, shared)}",
             *(() if shared is None else shared.lines()),
-            *self._mixture_lines(),
+            *(() if draw is None else (draw.describe(plan.outcome.drawn),)),
             f"lower bound    {counted(plan.bound, 'pack')}: {gap} what any plan needs "
             f"({_algorithm(plan)})",
             describe_sizes(plan),
@@ -217,15 +216,6 @@ class PackSummary:
             f" and {len(columns) - _COLUMNS_SHOWN} more" if len(columns) > _COLUMNS_SHOWN else ""
         )
         return [f"not read       columns {text}{remainder} of the rows"] if columns else []
-
-    def _mixture_lines(self) -> list[str]:
-        """Return the line on all sources of a mixture together; ``brimful inspect`` has one for
-        each.
-        """
-        mixture = self.plan.settings.mixture
-        if mixture is None:
-            return []
-        return [f"mixture        {describe_mixture(self.plan.outcome.mixed, mixture.as_dict())}"]
 
     def _listed(self, file_name: str, count: int, note: str = "") -> str:
         """Return the hint to the file that lists samples; empty for no samples."""

@@ -8,8 +8,8 @@ from hypothesis import given
 
 from brimful.base.typing import IGNORE_INDEX
 from brimful.collate import Column, PackExtras, lay_out
-from brimful.collate.source_weights import SourceWeights
 from brimful.collate.torch import PackCollator
+from brimful.mixtures.source_weights import SourceWeights
 from brimful.testing.toys import toy_tree
 from tests.collate.trees.reading import trained, trained_in
 from tests.store.shards.test_tree import SAMPLES

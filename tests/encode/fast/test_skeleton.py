@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.encode.fast.skeleton import Skeleton, Turn, json_text, message_texts, spans_of_turns, verbatim_texts
-from brimful.sources.sample import MixedMessages, PlainMessages
+from brimful.sources.sample import PartlyPlainMessages, PlainMessages
 
 
 def test_no_text_has_no_spans():
@@ -69,7 +69,7 @@ def test_texts_of_a_conversation():
     arguments = '{"x": "é"}'
     expected = ["a", "f", arguments, "f", arguments, "b", "c"]
     assert verbatim_texts(rows) == expected
-    mixed = MixedMessages.of(rows)
+    mixed = PartlyPlainMessages.of(rows)
     assert mixed is not None
     assert verbatim_texts(mixed) == expected
     plain = PlainMessages.of(rows[::2])

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
-from brimful.collate.source_losses import SourceNames  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.integrations.trainers import SampleLosses, evaluate_samples, one_by_one  # noqa: E402
+from brimful.mixtures.source_losses import SourceNames  # noqa: E402
 from brimful.testing.toys import ToyPacks, toy_tree  # noqa: E402
 from tests.faults.processes import forked  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402

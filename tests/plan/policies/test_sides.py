@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from brimful import LengthTable, PlanSettings, plan_packs
 from brimful.errors import NoTargetError, OversizedSampleError, PlanMismatchError, SettingsError
 from brimful.lengths.targets import Targets
-from brimful.plan import Mixture, Plan
+from brimful.mixtures import Mixture
+from brimful.plan import Plan
 
 
 def table_of(tokens, prompts=None):
@@ -94,7 +95,7 @@ def test_what_takes_samples_apart_is_refused():
         SettingsError,
         match="draws single samples, and the samples of a group, or of a row of preferences or KTO, stay together",
     ):
-        plan_packs(table_of([3, 3]), capacity=10, mixture=Mixture(weights={"a": 1, "b": 1}), sources={"a": 1, "b": 1})
+        plan_packs(table_of([3, 3]), capacity=10, draw=Mixture(weights={"a": 1, "b": 1}), sources={"a": 1, "b": 1})
     with pytest.raises(SettingsError, match="2 samples stay together, aligned to 8: raise it"):
         plan_packs(table_of([30, 30]), capacity=8, alignment=8, overflow="truncate")
 

@@ -14,7 +14,7 @@ from brimful import LengthTable, Plan, plan_packs
 from brimful.base.compiling import compiled_forms
 from brimful.errors import OversizedSampleError, PlanMismatchError, SettingsError
 from brimful.lengths.prefixes import Prefixes
-from brimful.plan import consumed_samples
+from brimful.mixtures import consumed_samples
 from brimful.plan.trees import forest as forest_module
 from brimful.plan.trees import subtree_fit
 from brimful.shared.source_plans import PackMetadata

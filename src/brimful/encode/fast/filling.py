@@ -18,9 +18,9 @@ from brimful.encode.jinja_templates import examined, replace_texts
 from brimful.encode.token_places import Span
 from brimful.encode.turns import TurnFinder
 from brimful.errors import AssistantTurnsError
-from brimful.sources.sample import Message, MixedMessages, PlainMessages, Sample
+from brimful.sources.sample import Message, PartlyPlainMessages, PlainMessages, Sample
 
-_READ_MESSAGES = (PlainMessages, MixedMessages)
+_READ_MESSAGES = (PlainMessages, PartlyPlainMessages)
 """Types of messages that were checked when they were read."""
 
 _HARD_SHAPES = 32

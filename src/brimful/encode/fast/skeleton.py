@@ -16,7 +16,7 @@ from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import Int64Array
 from brimful.encode.token_places import Span, TextSpans
-from brimful.sources.sample import Message, MixedMessages, PlainMessages
+from brimful.sources.sample import Message, PartlyPlainMessages, PlainMessages
 
 Shape: TypeAlias = tuple[tuple[Hashable, ...], str | int | None]
 """Turns, each a role alone or with its keys and the kinds of their values, and the fingerprint or
@@ -49,7 +49,7 @@ def _turns(messages: Sequence[Message]) -> tuple[Hashable, ...]:
     # For a role and a text, the role alone is the shape.
     if type(messages) is PlainMessages:
         return messages.roles
-    if type(messages) is MixedMessages:
+    if type(messages) is PartlyPlainMessages:
         turns: list[Hashable] = [*messages.roles]
         for index in messages.others:
             turns[index] = _turn(messages[index])
@@ -205,7 +205,7 @@ def verbatim_texts(
     if type(messages) is PlainMessages:
         return messages.texts
     indices: Sequence[int] = (
-        messages.others if type(messages) is MixedMessages else range(len(messages))
+        messages.others if type(messages) is PartlyPlainMessages else range(len(messages))
     )
     values: list[Any] = [message.get("content") for message in messages]
     # From the last one, so that earlier places stay valid.

@@ -16,9 +16,9 @@ from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, SampleIds
 from brimful.base.wording import counted
 from brimful.collate.loss_torch import per_sample_loss
-from brimful.collate.source_losses import SourceNames, SourceParts
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
+from brimful.mixtures.source_losses import SourceNames, SourceParts
 from brimful.serve.pack_store import IndexedPacks
 from brimful.store.shards import Pack, PackSequence
 

@@ -14,10 +14,10 @@ import transformers
 
 from brimful.base.wording import setting
 from brimful.collate.loss_torch import means_by_name
-from brimful.collate.source_losses import SOURCE_IDS, SourceLosses, SourceNames, SourceParts
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.refused_settings import check_arguments
+from brimful.mixtures.source_losses import SOURCE_IDS, SourceLosses, SourceNames, SourceParts
 
 _COUNTS = "pack_counts"
 _ALL = "all targets"

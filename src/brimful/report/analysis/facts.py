@@ -17,9 +17,9 @@ from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.media.store import MediaCensus
+from brimful.mixtures.proportions import SourceDraws, sources_of_record
 from brimful.plan import Alignment, Plan
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.policies.proportions import SourceDraws, sources_of_record
 from brimful.report.analysis.advice import Advice
 from brimful.report.analysis.advise import advise
 from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
@@ -230,7 +230,7 @@ class Facts:
     @property
     def has_losses(self) -> bool:
         """True if sources lose samples: not for a mixture, which leaves them for later epochs."""
-        return self.plan is not None and self.plan.settings.mixture is None
+        return self.plan is not None and self.plan.settings.draw is None
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, with the bins of every histogram."""
@@ -331,7 +331,7 @@ def gather_facts(
         work=work,
         budgets=[] if plan is None else measure_budget_fill(plan, table),
         shown=list(shown),
-        mixed=[] if plan is None else sources_of_record(plan.outcome.mixed),
+        mixed=[] if plan is None else sources_of_record(plan.outcome.drawn),
         media=media or MediaCensus(),
         shared=None if plan is None else SharedWork.of(plan, run.cost_model, table),
     )

@@ -11,8 +11,8 @@ from brimful.base.wording import counted, percent
 from brimful.lengths.prefixes import sharing_of
 from brimful.measure import LengthTable
 from brimful.media import PlacedMedium
+from brimful.mixtures.proportions import describe_mixture, sources_of_record
 from brimful.plan import Plan
-from brimful.plan.policies.proportions import describe_mixture, sources_of_record
 from brimful.report.analysis.plan_facts import Losses
 from brimful.report.analysis.shown_packs import (
     Decode,
@@ -94,7 +94,7 @@ def describe_lengths(table: LengthTable) -> list[str]:
 def describe_plan(plan: Plan) -> list[str]:
     """Describe packs, fill and bound, and the fate of every sample and token."""
     ledger, not_drawn = plan.ledger, ""
-    if plan.settings.mixture is not None:
+    if plan.settings.draw is not None:
         repeats = f"; {ledger.draws_repeated:,} packed again" if ledger.draws_repeated else ""
         not_drawn = f", {ledger.samples_not_drawn:,} left for later epochs{repeats}"
     samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
@@ -170,12 +170,12 @@ def _record(plan: Plan) -> list[str]:
         if key not in _KEYS_WITH_A_LINE
     )
     lines = [f"settings       {', '.join(pairs)}"]
-    if plan.settings.mixture is not None:
+    if plan.settings.draw is not None:
         lines.append(
-            f"mixture        {describe_mixture(outcome.mixed, plan.settings.mixture.as_dict())}"
+            f"mixture        {describe_mixture(outcome.drawn, plan.settings.draw.as_dict())}"
         )
         lines += [
-            f"source         {source.describe()}" for source in sources_of_record(outcome.mixed)
+            f"source         {source.describe()}" for source in sources_of_record(outcome.drawn)
         ]
     lines += [f"phase          {line}" for line in outcome.phase_reports]
     lines += [

@@ -11,7 +11,7 @@ from brimful.base.wording import setting
 from brimful.errors import SettingsError, UnknownFormatError
 from brimful.sources.formats.conversation import as_message, as_text, is_plain, preview
 from brimful.sources.rows import RowView
-from brimful.sources.sample import Message, MixedMessages, PlainMessages, Sample
+from brimful.sources.sample import Message, PartlyPlainMessages, PlainMessages, Sample
 
 
 class RowFormat(abc.ABC):
@@ -169,7 +169,7 @@ class RowFormat(abc.ABC):
             plain = PlainMessages.of(turns)
             if plain is not None:
                 return plain
-            messages = MixedMessages.of(turns)
+            messages = PartlyPlainMessages.of(turns)
             if messages is not None:
                 for index in messages.others:
                     if not is_plain(messages[index]):

@@ -7,14 +7,14 @@ import pytest
 
 from brimful import plan_packs
 from brimful.errors import CollateError, SettingsError
-from brimful.plan import Mixture
+from brimful.mixtures import Mixture
 from brimful.store.shards import assemble_pack
 from brimful.testing.toys import toy_pack
 
 torch = pytest.importorskip("torch")
 
-from brimful.collate.source_losses import SourceLosses, SourceNames  # noqa: E402
 from brimful.collate.torch import PackCollator  # noqa: E402
+from brimful.mixtures.source_losses import SourceLosses, SourceNames  # noqa: E402
 
 SOURCES = {"chat": 2, "code": 2}
 
@@ -72,7 +72,7 @@ def test_a_source_without_targets_is_left_out():
 
 def test_a_plan_with_a_mixture_knows_its_sources():
     mixture = Mixture(weights={"web": 9, "math": 1})
-    plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=8, mixture=mixture, sources={"web": 4, "math": 2})
+    plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=8, draw=mixture, sources={"web": 4, "math": 2})
     names = SourceNames(plan)
     assert (names.names, names.of(np.arange(6)).tolist()) == (["web", "math"], [0, 0, 0, 0, 1, 1])
     assert pickle.loads(pickle.dumps(names)).names == names.names

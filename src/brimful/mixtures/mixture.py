@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from brimful.base.checks import check_type, choice_of, is_number, whole_number
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
+from brimful.plan.plan_settings import PlanSettings
+from brimful.plan.policies.draw import Draw
+from brimful.plan.policies.overflow import Overflow
 
 
 class MixOrder(str, Enum):
@@ -55,7 +58,7 @@ class Weighting(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture:
+class Mixture(Draw):
     """A request for shares of sources, checked. Sources are named; weights need not add up to 1.
 
     Attributes:
@@ -84,6 +87,9 @@ class Mixture:
     >>> Mixture(weights={"chat": 9, "code": 1}, temperature=2).shares
     {'chat': 0.75, 'code': 0.25}
     """
+
+    key: ClassVar[str] = "mixture"
+    packer: ClassVar[str] = "brimful.mixtures.pack_mixture:pack_mixture"
 
     weights: Mapping[str, float]
     unit: MixUnit | str = MixUnit.SAMPLES
@@ -182,6 +188,49 @@ class Mixture:
     def has_target(self) -> bool:
         """True if a number of samples, tokens or packs ends an epoch."""
         return any(getattr(self, name) is not None for name in _TARGETS)
+
+    def check(self, settings: PlanSettings) -> None:
+        """Refuse settings that cut or count samples in another way than draws do.
+
+        Raises:
+            SettingsError: names both settings.
+        """
+        if self.weighting is not Weighting.DRAWS:
+            return
+        mixture = setting("mixture")
+        draws_packs = self.order is MixOrder.PACK_THEN_MIX or self.num_packs is not None
+        for is_wrong, message in (
+            (
+                settings.shares_prefixes,
+                f"{setting('share', 'prefixes')} packs each sample once, and {mixture} draws some "
+                "more often: use weighting loss, or leave one out",
+            ),
+            (
+                settings.algorithm == "concat_split",
+                f"{setting('algorithm', settings.algorithm)} cuts samples anywhere, and {mixture} "
+                f"draws whole ones: use {setting('overflow', 'split')} with another algorithm, or "
+                "weighting loss",
+            ),
+            (
+                draws_packs and settings.overflow_policy is Overflow.SPLIT,
+                f"{setting('overflow', 'split')} has parts of a sample in several packs, of which "
+                f"{mixture} would draw some: use order mix_then_pack without num_packs, or another "
+                "policy",
+            ),
+            (
+                settings.num_packs is not None,
+                f"{setting('num_packs')} is for a plan of all samples: with {mixture}, give "
+                "num_packs there",
+            ),
+        ):
+            if is_wrong:
+                raise SettingsError(message)
+
+    def describe(self, record: Mapping[str, Any]) -> str:
+        """Return the line of a summary on all sources together."""
+        from brimful.mixtures.proportions import describe_mixture
+
+        return f"mixture        {describe_mixture(record, self.as_dict())}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request for JSON: the weights, and values that differ from the defaults."""

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from brimful.base.ragged import offsets_of
 from brimful.errors import InvalidLengthsError
-from brimful.plan import Mixture, plan_packs
-from brimful.plan.policies.mixture_draw import Elements, Queue, draw
+from brimful.mixtures import Mixture
+from brimful.mixtures.draws import Elements, Queue, draw
+from brimful.plan import plan_packs
 
 
 def pools(**sizes):
@@ -95,7 +96,7 @@ def test_four_times_the_sources_take_four_times_as_long(options):
         mixture = Mixture(weights=dict.fromkeys(sources, 1.0), **{**options, **limits})
         lengths = np.full(5 * num_sources, 30)
         start = time.process_time()
-        plan_packs(lengths, capacity=1024, mixture=mixture, sources=sources, algorithm="best_fit_decreasing")
+        plan_packs(lengths, capacity=1024, draw=mixture, sources=sources, algorithm="best_fit_decreasing")
         return time.process_time() - start
 
     seconds(10)  # kernels are compiled

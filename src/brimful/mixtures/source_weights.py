@@ -10,8 +10,8 @@ from brimful.base.typing import Float32Array, Float64Array, Int64Array
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.errors import CollateError, SettingsError
+from brimful.mixtures.proportions import sources_of_record
 from brimful.plan import Plan
-from brimful.plan.policies.proportions import sources_of_record
 
 
 class SourceWeights:
@@ -58,7 +58,7 @@ class SourceWeights:
         Raises:
             SettingsError: the plan has no mixture with ``weighting="loss"``.
         """
-        records = sources_of_record(plan.outcome.mixed)
+        records = sources_of_record(plan.outcome.drawn)
         if not records or any(record.factor is None for record in records):
             raise SettingsError(
                 f"the plan has no weights of tokens: plan with {setting('mixture')} and weighting "

@@ -16,7 +16,7 @@ from brimful.base.rng import generator
 from brimful.base.typing import AnyIntArray, Int64Array, Offsets
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError
-from brimful.plan.policies.mixture_request import MixStop, Mixture, MixUnit
+from brimful.mixtures.mixture import MixStop, Mixture, MixUnit
 from brimful.plan.policies.take_turns import as_parts, scale_for, take_turns
 
 _LEAST_REFILL = 1024

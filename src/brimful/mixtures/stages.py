@@ -15,7 +15,8 @@ from brimful.base.typing import AnyIntArray, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable
-from brimful.plan.mixed import as_uses
+from brimful.mixtures.mixture import Mixture
+from brimful.mixtures.pack_mixture import as_uses
 from brimful.plan.packing import LengthsLike
 from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
@@ -139,15 +140,15 @@ def plan_stages(
     Raises:
         SettingsError: settings without a mixture, or with a mixture that has a target of its own.
 
-    >>> from brimful.plan import Mixture, mixture_stages
+    >>> from brimful.mixtures import Mixture, mixture_stages
     >>> stages = mixture_stages([(0, {"a": 1, "b": 0}), (4, {"a": 0, "b": 1})], num_steps=4, steps_per_stage=2)
-    >>> settings = PlanSettings(capacity=4, mixture=Mixture(weights={"a": 1, "b": 1}))
+    >>> settings = PlanSettings(capacity=4, draw=Mixture(weights={"a": 1, "b": 1}))
     >>> plans = plan_stages([2] * 40, settings, stages, packs_per_step=4, sources={"a": 20, "b": 20})
-    >>> [[source["draws"] for source in plan.outcome.mixed["sources"]] for plan in plans]
+    >>> [[source["draws"] for source in plan.outcome.drawn["sources"]] for plan in plans]
     [[14, 2], [6, 10]]
     """
-    mixture = settings.mixture
-    if mixture is None or mixture.has_target:
+    mixture = settings.draw
+    if not isinstance(mixture, Mixture) or mixture.has_target:
         raise SettingsError(
             f"stages need {setting('mixture')} without a target: each stage has its own"
         )
@@ -158,7 +159,7 @@ def plan_stages(
         settings_now = replace(
             settings,
             capacity=stage.capacity or settings.capacity,
-            mixture=replace(
+            draw=replace(
                 mixture, weights=stage.weights, num_packs=stage.num_steps * packs_per_step
             ),
             epoch=settings.epoch * len(stages) + number,

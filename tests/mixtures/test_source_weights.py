@@ -9,10 +9,10 @@ import pytest
 from brimful import LengthTable, plan_packs
 from brimful.collate import lay_out
 from brimful.collate.padding import Padding
-from brimful.collate.source_weights import SourceWeights
 from brimful.errors import CollateError, SettingsError
 from brimful.lengths.targets import Targets
-from brimful.plan import Mixture
+from brimful.mixtures import Mixture
+from brimful.mixtures.source_weights import SourceWeights
 from brimful.testing.toys import toy_pack
 
 
@@ -21,7 +21,7 @@ def test_each_source_has_the_share_of_the_loss_that_was_asked_for():
     lengths = np.array([3, 3, 6, 6, 6], dtype=np.int32)
     table = LengthTable({"tokens": lengths}, targets=Targets.of_all_tokens(lengths))
     mixture = Mixture(weights={"a": 3, "b": 1}, unit="tokens", weighting="loss")
-    plan = plan_packs(table, capacity=12, mixture=mixture, sources={"a": 2, "b": 3})
+    plan = plan_packs(table, capacity=12, draw=mixture, sources={"a": 2, "b": 3})
     assert plan.ledger.samples_packed == 5
     weights = pickle.loads(pickle.dumps(SourceWeights.of_plan(plan)))
     assert weights.factors.tolist() == pytest.approx([0.75 * 19 / 4, 0.25 * 19 / 15])
@@ -47,7 +47,7 @@ def test_an_empty_place_needs_no_weights():
 
 def test_a_plan_without_such_a_mixture_has_no_weights():
     """Without it a mixture of draws would be weighted twice."""
-    of_draws = plan_packs([2, 2], capacity=4, mixture=Mixture(weights={"a": 1}), sources={"a": 2})
+    of_draws = plan_packs([2, 2], capacity=4, draw=Mixture(weights={"a": 1}), sources={"a": 2})
     for plan in (plan_packs([2, 2], capacity=4), of_draws):
         with pytest.raises(SettingsError, match="no weights of tokens"):
             SourceWeights.of_plan(plan)

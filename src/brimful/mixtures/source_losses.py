@@ -19,8 +19,8 @@ from brimful.collate.columns import Column
 from brimful.collate.loss_torch import means_by_name, shift_left, token_losses, widest_float
 from brimful.collate.torch import PackCollator
 from brimful.errors import CollateError, SettingsError
+from brimful.mixtures.proportions import sources_of_record
 from brimful.plan import Plan
-from brimful.plan.policies.proportions import sources_of_record
 
 __all__ = ["SOURCE_IDS", "SourceLosses", "SourceNames", "SourceParts"]
 
@@ -53,7 +53,7 @@ class SourceNames:
 
     def __init__(self, parts: SourceParts) -> None:
         if isinstance(parts, Plan):
-            sources = sources_of_record(parts.outcome.mixed)
+            sources = sources_of_record(parts.outcome.drawn)
             ends = [*(source.begin for source in sources[1:]), parts.ledger.samples_in]
             parts = [
                 (source.source, end - source.begin)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from brimful.errors import SettingsError
-from brimful.plan import consumed_samples, mixture_stages, plan_packs
+from brimful.mixtures import consumed_samples, mixture_stages
+from brimful.plan import plan_packs
 
 
 def test_weights_are_linear_and_capacities_cut_stages():

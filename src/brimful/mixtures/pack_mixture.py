@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,16 +19,14 @@ from brimful.base.typing import AnyIntArray, Int64Array, Offsets
 from brimful.base.wording import setting
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
+from brimful.mixtures.draws import Elements, MixtureDraw, draw
+from brimful.mixtures.mixture import MixOrder, Mixture, Weighting
+from brimful.mixtures.proportions import mixture_record
+from brimful.plan.drawn import Drawn, Pack
 from brimful.plan.items import Items
-from brimful.plan.ledger import Ledger, ledger_of, targets_of
+from brimful.plan.ledger import ledger_of, targets_of
 from brimful.plan.packing import Packing, PackResult, PlanOutcome
 from brimful.plan.plan_settings import PlanSettings
-from brimful.plan.policies.mixture_draw import Elements, MixtureDraw, draw
-from brimful.plan.policies.mixture_request import MixOrder, Mixture, Weighting
-from brimful.plan.policies.proportions import mixture_record
-
-Pack: TypeAlias = Callable[[Items, PlanSettings], PackResult[Packing]]
-"""The packing of items by the algorithm of the settings."""
 
 PackRows: TypeAlias = Callable[[Int64Array, int], PackResult[Packing]]
 """The packing of some rows of the items in an epoch; the packs name these rows."""
@@ -42,7 +40,7 @@ def pack_mixture(
     sources: Mapping[str, int] | None,
     uses: AnyIntArray | None,
     pack: Pack,
-) -> tuple[Items, PackResult[Packing], dict[str, Any], Ledger | None]:
+) -> Drawn:
     """Draw the samples or packs of a mixture, and pack.
 
     Pure: no I/O.
@@ -59,11 +57,11 @@ def pack_mixture(
     Returns:
         * The items of the packs; an item that is drawn several times is several items.
         * Packs of these items.
-        * Requested and realized shares, for ``PlanOutcome.mixed``.
+        * Requested and realized shares, for ``PlanOutcome.drawn``.
         * The account of the plan; None if every sample is packed once.
     """
-    segments, mixture, epoch = items.segments, settings.mixture, settings.epoch
-    assert mixture is not None
+    segments, mixture, epoch = items.segments, settings.draw, settings.epoch
+    assert isinstance(mixture, Mixture)
     if items.groups is not None and mixture.weighting is Weighting.DRAWS:
         raise SettingsError(
             f"{setting('mixture')} draws single samples, and the samples of a group, or of a row "
@@ -90,7 +88,7 @@ def pack_mixture(
         record = mixture_record(
             samples, begins, mixture, np.ones_like(samples.uses), targets=targets
         )
-        return items, pack(items, settings), record, None
+        return Drawn(items, pack(items, settings), record, None)
 
     def pack_rows(rows: Int64Array, epoch: int) -> PackResult[Packing]:
         result = pack(items.take(rows), replace(settings, epoch=epoch))
@@ -126,7 +124,8 @@ def pack_mixture(
     # The same packs over the drawn items: each position once.
     packing = Packing(offsets_of(result.packs.sizes), np.arange(len(rows)))
     result = PackResult(packing, min(bound, len(packing)), result.outcome)
-    return drawn_items, result, record, ledger_of(table, segments, settings, times=times)
+    ledger = ledger_of(table, segments, settings, times=times)
+    return Drawn(drawn_items, result, record, ledger)
 
 
 def _draw_packs(

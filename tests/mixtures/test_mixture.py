@@ -3,7 +3,8 @@
 import pytest
 
 from brimful.errors import SettingsError
-from brimful.plan import Mixture, PlanSettings
+from brimful.mixtures import Mixture
+from brimful.plan import PlanSettings
 
 
 @pytest.mark.parametrize(("temperature", "share"), [(1, 0.9), (2, 0.75), (float("inf"), 0.5), (0.5, 81 / 82)])
@@ -66,6 +67,6 @@ def test_settings_that_contradict_a_mixture_are_refused(options, message):
 def test_a_request_survives_its_record():
     """Without it a saved plan opens with another mixture."""
     mixture = Mixture(weights={"a": 1, "b": 0}, unit="tokens", max_passes={"a": 2}, num_packs=3, order="pack_then_mix")
-    settings = PlanSettings(capacity=8, mixture=mixture)
+    settings = PlanSettings(capacity=8, draw=mixture)
     assert PlanSettings.of_record(settings.as_dict()) == settings
     assert Mixture(weights={"a": 1}).as_dict() == {"weights": {"a": 1.0}}

@@ -11,8 +11,8 @@ import numpy as np
 from brimful.base.ragged import sums_of
 from brimful.base.typing import Int64Array, Offsets
 from brimful.base.wording import counted
-from brimful.plan.policies.mixture_draw import Elements, MixtureDraw
-from brimful.plan.policies.mixture_request import MixOrder, Mixture, MixUnit, Weighting
+from brimful.mixtures.draws import Elements, MixtureDraw
+from brimful.mixtures.mixture import MixOrder, Mixture, MixUnit, Weighting
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def mixture_record(
 
 
 def sources_of_record(mixed: Mapping[str, Any]) -> list[SourceDraws]:
-    """Read the sources from ``PlanOutcome.mixed``; none for a plan without a mixture.
+    """Read the sources from ``PlanOutcome.drawn``; none for a plan without a mixture.
 
     >>> sources_of_record({})
     []
@@ -138,7 +138,7 @@ def describe_mixture(mixed: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     """Return one line on all sources together: how close the shares are, repeats, and samples left.
 
     Args:
-        mixed: ``PlanOutcome.mixed``.
+        mixed: ``PlanOutcome.drawn``.
         spec: ``Mixture.as_dict()``.
     """
     sources = sources_of_record(mixed)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from brimful import LengthTable, Plan, plan_packs
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.lengths.targets import Targets
-from brimful.plan import Mixture, PlanSettings, consumed_samples, mixture_stages, plan_stages
-from brimful.plan.mixed import as_uses, members_of
-from brimful.plan.policies.proportions import sources_of_record
+from brimful.mixtures import Mixture, consumed_samples, mixture_stages, plan_stages
+from brimful.mixtures.pack_mixture import as_uses, members_of
+from brimful.mixtures.proportions import sources_of_record
+from brimful.plan import PlanSettings
 
 LENGTHS = Path(__file__).parents[2].parent / "shared" / "data" / "lengths"
 NAMES = {
@@ -30,7 +31,7 @@ def sample_counts(plan):
 
 
 def shares(plan):
-    return {source.source: source for source in sources_of_record(plan.outcome.mixed)}
+    return {source.source: source for source in sources_of_record(plan.outcome.drawn)}
 
 
 def test_mixed_first_sources_share_packs_and_packed_first_they_do_not():
@@ -38,7 +39,7 @@ def test_mixed_first_sources_share_packs_and_packed_first_they_do_not():
     packs = {}
     for order in ("mix_then_pack", "pack_then_mix"):
         mixture = Mixture(weights={"a": 1, "b": 1}, order=order)
-        plan = plan_packs([3, 3, 3, 3, 1, 1, 1, 1], capacity=4, mixture=mixture, sources={"a": 4, "b": 4})
+        plan = plan_packs([3, 3, 3, 3, 1, 1, 1, 1], capacity=4, draw=mixture, sources={"a": 4, "b": 4})
         plan.validate(np.array([3, 3, 3, 3, 1, 1, 1, 1]))
         packs[order] = [sorted({segment.sample_id // 4 for segment in pack}) for pack in plan]
     assert packs["mix_then_pack"] == [[0, 1]] * 4
@@ -97,9 +98,9 @@ def test_epochs_go_on_where_the_last_one_ended(order, end):
     lengths, sources = [3] * 12 + [2] * 12, {"a": 12, "b": 12}
     total = np.zeros(24, dtype=np.int64)
     for epoch in range(4):
-        plan = plan_packs(lengths, capacity=6, mixture=mixture, sources=sources, epoch=epoch)
+        plan = plan_packs(lengths, capacity=6, draw=mixture, sources=sources, epoch=epoch)
         if order == "mix_then_pack":
-            same = plan_packs(lengths, capacity=6, mixture=mixture, sources=sources, epoch=epoch, uses=total)
+            same = plan_packs(lengths, capacity=6, draw=mixture, sources=sources, epoch=epoch, uses=total)
             assert same.fingerprint == plan.fingerprint
         total = consumed_samples(plan, np.arange(plan.num_packs), total)
         for source in (total[:12], total[12:]):
@@ -114,7 +115,7 @@ def test_a_mix_that_changes_twice_repeats_nothing_before_its_turn(order):
     sources, uses = {"short": 8000, "long": 1500}, None
     for weights in ({"short": 1, "long": 9}, {"short": 1, "long": 1}, {"short": 3, "long": 7}):
         mixture = Mixture(weights=weights, unit="tokens", order=order, num_packs=60)
-        plan = plan_packs(lengths, capacity=512, mixture=mixture, sources=sources, uses=uses)
+        plan = plan_packs(lengths, capacity=512, draw=mixture, sources=sources, uses=uses)
         plan.validate(lengths)
         assert abs(shares(plan)["long"].realised - mixture.shares["long"]) < 0.02
         before = np.zeros(9500, dtype=np.int64) if uses is None else uses
@@ -132,9 +133,7 @@ def test_shares_within_half_a_per_cent_over_a_hundred_thousand_draws(order, unit
     mixture = Mixture(
         weights={"short": 7, "long": 3}, unit=unit, order=order, num_samples=100_000 if order[0] == "m" else 5000
     )
-    plan = plan_packs(
-        lengths, capacity=2048, mixture=mixture, sources={"short": 60_000, "long": 20_000}, algorithm="bfd"
-    )
+    plan = plan_packs(lengths, capacity=2048, draw=mixture, sources={"short": 60_000, "long": 20_000}, algorithm="bfd")
     assert abs(shares(plan)["short"].realised - 0.7) < 0.005
 
 
@@ -145,7 +144,7 @@ def test_real_sources_keep_their_shares_in_full_packs(unit):
     arrays = {name: np.load(LENGTHS / f"{file}.npy") for name, file in NAMES.items()}
     lengths, sources = np.concatenate(list(arrays.values())), {name: len(array) for name, array in arrays.items()}
     mixture = Mixture(weights={"gsm": 1, "sgd": 2, "smile": 4, "gpt": 3}, unit=unit, num_tokens=4_000_000)
-    plan = plan_packs(lengths, capacity=8192, overflow="drop", mixture=mixture, sources=sources, algorithm="bfd")
+    plan = plan_packs(lengths, capacity=8192, overflow="drop", draw=mixture, sources=sources, algorithm="bfd")
     plan.validate(lengths)
     assert plan.fill_ratio > 0.99
     for source in shares(plan).values():
@@ -156,7 +155,7 @@ def test_dropped_samples_take_nothing_from_a_share():
     """Half of source a is longer than a pack: it still gives half of the samples."""
     plan = plan_packs(
         [9, 3] * 10 + [3] * 20,
-        capacity=6, overflow="drop", mixture=Mixture(weights={"a": 1, "b": 1}), sources={"a": 20, "b": 20},
+        capacity=6, overflow="drop", draw=Mixture(weights={"a": 1, "b": 1}), sources={"a": 20, "b": 20},
         algorithm="bfd",
     )  # fmt: skip
     assert (shares(plan)["a"].draws, shares(plan)["b"].draws) == (10, 10)
@@ -167,7 +166,7 @@ def test_a_plan_with_repeats_opens_as_it_was_saved(tmp_path):
     """Without it the file forgets how often a sample may be there."""
     mixture = Mixture(weights={"a": 1, "b": 4}, stop="all_exhausted", unit="tokens")
     lengths = [5] * 6 + [2] * 4
-    plan = plan_packs(lengths, capacity=4, overflow="split", mixture=mixture, sources={"a": 6, "b": 4}, seed=3)
+    plan = plan_packs(lengths, capacity=4, overflow="split", draw=mixture, sources={"a": 6, "b": 4}, seed=3)
     plan.save(tmp_path / "plan.arrow")
     opened = Plan.open(tmp_path / "plan.arrow")
     opened.check_fingerprint()
@@ -181,7 +180,7 @@ def test_validate_finds_a_copy_that_is_not_accounted_for(fault):
     """Without it repeats would be an excuse for every error."""
     mixture = Mixture(weights={"a": 1, "b": 4}, stop="all_exhausted")
     lengths = np.array([6] * 6 + [2] * 4)
-    plan = plan_packs(lengths, capacity=4, overflow="split", mixture=mixture, sources={"a": 6, "b": 4})
+    plan = plan_packs(lengths, capacity=4, overflow="split", draw=mixture, sources={"a": 6, "b": 4})
     rows = np.flatnonzero((plan.sample_ids < 6) & (plan.starts == 0))
     if fault == "twice":  # the beginning of another sample in place of this one's
         plan.sample_ids = plan.sample_ids.copy()
@@ -202,7 +201,7 @@ def test_stages_follow_a_schedule_of_weights_and_capacity():
         [(0, {"web": 1, "math": 0}), (16, {"web": 0, "math": 1})],
         num_steps=16, steps_per_stage=4, capacities=[(0, 12), (8, 24)],
     )  # fmt: skip
-    settings_ = PlanSettings(capacity=12, mixture=Mixture(weights={"web": 1, "math": 1}, unit="tokens"))
+    settings_ = PlanSettings(capacity=12, draw=Mixture(weights={"web": 1, "math": 1}, unit="tokens"))
     plans = plan_stages(lengths, settings_, stages, packs_per_step=8, sources=sources)
     assert [(plan.capacity, plan.num_packs) for plan in plans] == [(12, 32), (12, 32), (24, 32), (24, 32)]
     asked = [stage.weights["web"] for stage in stages]
