@@ -30,8 +30,8 @@ from brimful import (
     open_source,
     plan_packs,
 )
+from brimful.dynamic import TokenBudget
 from brimful.encode import EncodedSamples
-from brimful.serve import TokenBudget
 
 __all__ = ["measure"]
 

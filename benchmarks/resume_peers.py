@@ -24,8 +24,8 @@ import numpy as np
 import torch.utils.data
 
 from brimful import PackLoader, TokenBudgetBatches
-from brimful.serve import TokenBudget, Window, WindowBatches
-from brimful.serve.request_sampler import RequestSampler
+from brimful.dynamic import TokenBudget, Window, WindowBatches
+from brimful.dynamic.request_sampler import RequestSampler
 from brimful.serve.worker_loader import WorkerLoader
 from brimful.testing.resume import Place, ResumeTable, check_resume, resume_cases
 from brimful.testing.toys import toy_pack, toy_packs

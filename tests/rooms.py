@@ -31,10 +31,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     ),
     "planners": ("planners/",),
     "mixtures": ("mixtures/",),
-    "dynamic": (
-        *("serve/compose", "serve/composed_batches", "serve/composed_order", "serve/online_window"),
-        *("serve/request_sampler", "serve/sample_feeds", "serve/token_budget"),
-    ),
+    "dynamic": ("dynamic/",),
     "fast": ("encode/fast/", "base/preloading", "base/execute/preload"),
     "clusters": (
         *("shared/", "base/execute/ray", "base/execute/cluster_worker"),

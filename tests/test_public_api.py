@@ -43,7 +43,8 @@ OTHER_NAMES = {
     ],
     "brimful.store": ["PackSummary", "check_store"],
     "brimful.stream": ["LazyShardedDataset", "PackingProducer", "StreamDataset", "StreamLoader"],
-    "brimful.serve": ["Pack", "PackStore", "SampleCount", "TokenBudget", "Warmup"],
+    "brimful.dynamic": ["SampleCount", "TokenBudget", "Warmup"],
+    "brimful.serve": ["Pack", "PackStore"],
     "brimful.shared": ["SharedPackedDataset", "SharedPlan", "broadcast_plan", "shared_plan"],
     "brimful.collate": ["Normaliser", "PackedBatch", "per_sample_loss"],
     "brimful.integrations.trainers": ["choose_attention", "evaluate_samples", "one_by_one"],
@@ -105,6 +106,7 @@ def instances(tmp_path_factory):
 
     from brimful.cli.demo.toy_model import train_tokenizer
     from brimful.collate import Normaliser
+    from brimful.dynamic import SampleCount, TokenBudget, Warmup
     from brimful.encode import EncodedSamples, TrainOn
     from brimful.integrations.export import check_export
     from brimful.integrations.trainers import choose_attention, one_by_one
@@ -117,7 +119,6 @@ def instances(tmp_path_factory):
         restore_tokens,
         split_for_context_parallel,
     )
-    from brimful.serve import SampleCount, TokenBudget, Warmup
     from brimful.shared import shared_plan
     from brimful.store import check_store
     from brimful.stream import LazyShardedDataset, PackingProducer, StreamDataset, StreamLoader

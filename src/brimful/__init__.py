@@ -42,7 +42,7 @@ _MODULE_OF = {
     "open_packs": "brimful.serve",
     "PackedDataset": "brimful.serve",
     "PackLoader": "brimful.serve",
-    "TokenBudgetBatches": "brimful.serve",
+    "TokenBudgetBatches": "brimful.dynamic",
     "Padding": "brimful.collate",
     "PackCollator": "brimful.collate.torch",
     "collator_for": "brimful.integrations.trainers",
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from brimful.collate import Padding as Padding
     from brimful.collate.torch import PackCollator as PackCollator
+    from brimful.dynamic import TokenBudgetBatches as TokenBudgetBatches
     from brimful.encode import ChatEncoder as ChatEncoder
     from brimful.encode import CompletionEncoder as CompletionEncoder
     from brimful.encode import TextEncoder as TextEncoder
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from brimful.plan import plan_packs as plan_packs
     from brimful.serve import PackedDataset as PackedDataset
     from brimful.serve import PackLoader as PackLoader
-    from brimful.serve import TokenBudgetBatches as TokenBudgetBatches
     from brimful.serve import open_packs as open_packs
     from brimful.sources import open_source as open_source
     from brimful.store import pack_dataset as pack_dataset

@@ -32,9 +32,9 @@ from brimful import (
     write_packs,
 )
 from brimful.base.arguments import as_settings, option, settings_from
+from brimful.dynamic import TokenBudget
 from brimful.errors import BrimfulError, SettingsError, WrongTypeError
 from brimful.plan import Lookahead
-from brimful.serve import TokenBudget
 from brimful.store import check_store
 from brimful.stream import LazyShardedDataset, PackingProducer
 from brimful.testing.toys import toy_chat_encoder, toy_pack

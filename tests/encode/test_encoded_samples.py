@@ -18,11 +18,11 @@ from brimful import (
     write_packs,
 )
 from brimful.base.tables import Ragged
+from brimful.dynamic import TokenBudget
 from brimful.encode import EncodedSample, EncodedSamples, encoded_samples
 from brimful.encode.fast.fast_tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, EncodersDifferError
-from brimful.serve import TokenBudget
 from tests.measure.encoders import Letters
 
 TEXTS = ["aaa", "bB", "c", "dd", "eeee", "f"]

@@ -19,6 +19,9 @@ import pytest
 from brimful import PackLoader, TokenBudgetBatches, open_source, plan_packs
 from brimful.base.execute import Execution
 from brimful.base.progress import Progress
+from brimful.dynamic import TokenBudget
+from brimful.dynamic.composed_batches import WindowBatches
+from brimful.dynamic.online_window import Window
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.text import CompletionEncoder, TextEncoder
@@ -29,9 +32,6 @@ from brimful.measure.measure_settings import MeasureSettings, provenance_of
 from brimful.mixtures import Mixture
 from brimful.plan import Alignment, PlanSettings
 from brimful.rl import StepTrees, find_step_prefixes, plan_step
-from brimful.serve import TokenBudget
-from brimful.serve.composed_batches import WindowBatches
-from brimful.serve.online_window import Window
 from brimful.sources.augmented import identity_of
 from brimful.store.claim import JobSettings, PackJob, packs_per_shard
 from brimful.testing.toys import toy_chat_encoder, toy_packs

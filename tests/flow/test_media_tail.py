@@ -27,6 +27,9 @@ from brimful.base.tokenized_media import FEATURE_KEYS  # noqa: E402
 from brimful.base.typing import IGNORE_INDEX  # noqa: E402
 from brimful.collate.dialects import DIALECTS  # noqa: E402
 from brimful.collate.loss_torch import batch_loss_sum, batch_weight, global_sum, scale_for_ddp  # noqa: E402
+from brimful.dynamic import Window, WindowBatches  # noqa: E402
+from brimful.dynamic.request_sampler import RequestSampler  # noqa: E402
+from brimful.dynamic.token_budget import SampleCount, TokenBudget  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.integrations.trainers import collator_for  # noqa: E402
 from brimful.integrations.trainers.pack_sampler import PackSampler, ServedPacks  # noqa: E402
@@ -34,9 +37,6 @@ from brimful.media import MediaKind  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.media.families.qwen_audio import sound_tokens  # noqa: E402
-from brimful.serve import Window, WindowBatches  # noqa: E402
-from brimful.serve.request_sampler import RequestSampler  # noqa: E402
-from brimful.serve.token_budget import SampleCount, TokenBudget  # noqa: E402
 from brimful.serve.worker_loader import WorkerLoader  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
 from brimful.stream import LazyShardedDataset, PackingProducer, StreamLoader  # noqa: E402

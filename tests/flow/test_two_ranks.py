@@ -19,9 +19,9 @@ from brimful.collate import lay_out  # noqa: E402
 from brimful.collate.dialects.one_row import to_transformers  # noqa: E402
 from brimful.collate.loss import token_weights  # noqa: E402
 from brimful.collate.loss_torch import global_sum, packed_loss_sum, scale_for_ddp  # noqa: E402
+from brimful.dynamic.composed_batches import TokenBudgetBatches  # noqa: E402
+from brimful.dynamic.token_budget import TokenBudget  # noqa: E402
 from brimful.encode.encoded import EncodedSample  # noqa: E402
-from brimful.serve.composed_batches import TokenBudgetBatches  # noqa: E402
-from brimful.serve.token_budget import TokenBudget  # noqa: E402
 from brimful.store.shards import assemble_pack  # noqa: E402
 from brimful.testing.toys import ToyPacks  # noqa: E402
 

@@ -14,19 +14,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from brimful import PackLoader, TokenBudgetBatches  # noqa: E402
+from brimful.dynamic import TokenBudget, Window, WindowBatches  # noqa: E402
 from brimful.errors import CollateError, RankFailedError, StateError  # noqa: E402
-from brimful.serve import (  # noqa: E402
-    RankAgreement,
-    TokenBudget,
-    Window,
-    WindowBatches,
-)
+from brimful.serve import RankAgreement  # noqa: E402
 from brimful.serve.order import signed  # noqa: E402
 from brimful.store.shards import Pack  # noqa: E402
 from brimful.stream import StreamLoader  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_pack, toy_packs  # noqa: E402
+from tests.dynamic.test_composed_batches import Rows, with_pictures  # noqa: E402
 from tests.faults.processes import forked  # noqa: E402
-from tests.serve.test_composed_batches import Rows, with_pictures  # noqa: E402
 
 WORLD = 4
 OWN_LENGTHS = [[3, 4, 5, 2, 6, 3, 7, 2, 4], [8, 8, 8], [2], [5] * 6]

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful import PackLoader, TokenBudgetBatches
+from brimful.dynamic.composed_batches import WindowBatches
+from brimful.dynamic.online_window import Window
+from brimful.dynamic.token_budget import SampleCount, TokenBudget, Warmup
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BrimfulError
-from brimful.serve.composed_batches import WindowBatches
-from brimful.serve.online_window import Window
-from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
 from brimful.stream import StreamLoader
 from brimful.testing.toys import toy_packs, toy_stream
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from brimful import PackedDataset, PackLoader, TokenBudgetBatches, open_source, pack_dataset  # noqa: E402
+from brimful.dynamic import TokenBudget  # noqa: E402
+from brimful.dynamic.composed_batches import WindowBatches  # noqa: E402
+from brimful.dynamic.online_window import Window  # noqa: E402
+from brimful.dynamic.request_sampler import RequestSampler  # noqa: E402
 from brimful.errors import SettingsError, StateError  # noqa: E402
 from brimful.measure import measure_lengths  # noqa: E402
 from brimful.plan import plan_packs  # noqa: E402
-from brimful.serve import TokenBudget  # noqa: E402
-from brimful.serve.composed_batches import WindowBatches  # noqa: E402
-from brimful.serve.online_window import Window  # noqa: E402
-from brimful.serve.request_sampler import RequestSampler  # noqa: E402
 from brimful.serve.worker_loader import LoaderDataset, WorkerLoader  # noqa: E402
 from brimful.stream import StreamLoader  # noqa: E402
 from brimful.testing.resume import Place, check_resume, resume_cases  # noqa: E402

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from brimful import PackLoader, PlanSettings, TokenBudgetBatches  # noqa: E402
 from brimful.base.progress import Progress  # noqa: E402
+from brimful.dynamic import TokenBudget, Warmup, Window, WindowBatches  # noqa: E402
+from brimful.dynamic.request_sampler import RequestSampler  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
-from brimful.serve import TokenBudget, Warmup, Window, WindowBatches  # noqa: E402
-from brimful.serve.request_sampler import RequestSampler  # noqa: E402
 from brimful.serve.worker_loader import LoaderDataset, WorkerLoader  # noqa: E402
 from brimful.shared import shared_plan  # noqa: E402
 from brimful.stream import StreamLoader  # noqa: E402

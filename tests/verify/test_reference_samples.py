@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from brimful import PackCollator  # noqa: E402
+from brimful.dynamic import SampleCount, TokenBudgetBatches  # noqa: E402
 from brimful.encode.encoded import EncodedSample  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
-from brimful.serve import SampleCount, TokenBudgetBatches  # noqa: E402
 from brimful.testing.toys import toy_tree  # noqa: E402
 from brimful.verify.bench import verify_packing  # noqa: E402
 from brimful.verify.drawn_samples import few_of  # noqa: E402

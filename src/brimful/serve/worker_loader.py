@@ -189,7 +189,7 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
         """
         raise SettingsError(
             "LoaderDataset has no state of one worker: in StatefulDataLoader pass "
-            "sampler=RequestSampler(loader) of brimful.serve.request_sampler with its dataset, or "
+            "sampler=RequestSampler(loader) of brimful.dynamic.request_sampler with its dataset, or "
             "take WorkerLoader(loader, num_workers=n)"
         )
 

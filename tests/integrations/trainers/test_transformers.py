@@ -7,10 +7,11 @@ pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
+from brimful.dynamic import Window, WindowBatches  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.integrations.trainers import evaluate_samples, one_by_one, pack_metrics  # noqa: E402
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
-from brimful.serve import Pack, Window, WindowBatches  # noqa: E402
+from brimful.serve import Pack  # noqa: E402
 from brimful.testing.toys import toy_pack, toy_tree  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 from tests.marks import long_but  # noqa: E402

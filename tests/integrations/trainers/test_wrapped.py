@@ -9,8 +9,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from brimful import PackedDataset, collator_for  # noqa: E402
+from brimful.dynamic import Window, WindowBatches  # noqa: E402
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
-from brimful.serve import Window, WindowBatches  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -10,6 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import LengthTable
+from brimful.dynamic.compose import MicroBatchComposer
+from brimful.dynamic.composed_batches import TokenBudgetBatches, WindowBatches
+from brimful.dynamic.online_window import Window
+from brimful.dynamic.token_budget import SampleCount, TokenBudget, Warmup
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import (
     CollateError,
@@ -20,11 +24,7 @@ from brimful.errors import (
     StateError,
 )
 from brimful.serve.agreement import RankAgreement
-from brimful.serve.compose import MicroBatchComposer
-from brimful.serve.composed_batches import TokenBudgetBatches, WindowBatches
-from brimful.serve.online_window import Window
 from brimful.serve.order import signed
-from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
 from brimful.testing.toys import toy_pack, toy_packs, toy_tree
 
 # ---------------------------------------------------------------- who serves them
@@ -617,7 +617,7 @@ def test_a_sample_with_media_is_never_cut():
 def test_samples_are_looked_up_in_parts_of_any_size(size, monkeypatch):
     """Eleven samples: parts that end with the epoch, before it, and after it."""
     whole = [content(batch) for batch in by_index(LENGTHS)]
-    monkeypatch.setattr("brimful.serve.sample_feeds._LOOKUP_SAMPLES", size)
+    monkeypatch.setattr("brimful.dynamic.sample_feeds._LOOKUP_SAMPLES", size)
     assert [content(batch) for batch in by_index(LENGTHS)] == whole
 
 

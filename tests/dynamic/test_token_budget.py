@@ -4,10 +4,10 @@
 
 import pytest
 
+from brimful.dynamic.token_budget import SampleCount, TokenBudget, Warmup
 from brimful.errors import (
     SettingsError,
 )
-from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
 
 
 def test_budget_warm_up():

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from brimful.dynamic.token_budget import Fit, SampleCount, TokenBudget
 from brimful.errors import OversizedSampleError
 from brimful.plan import Overflow
 from brimful.plan.ledger import assert_all
-from brimful.serve.token_budget import Fit, SampleCount, TokenBudget
 
 
 class SampleSegment(NamedTuple):

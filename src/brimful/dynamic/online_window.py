@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from brimful.dynamic.compose import ComposerMark, MicroBatchComposer, SampleSegment
+from brimful.dynamic.token_budget import SampleCount
 from brimful.plan import Lookahead, Overflow
 from brimful.plan.stream.stream_packs import StreamPacks
-from brimful.serve.compose import ComposerMark, MicroBatchComposer, SampleSegment
-from brimful.serve.token_budget import SampleCount
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,17 @@ from typing import Any
 from brimful.base.arguments import as_settings, understands
 from brimful.base.checks import check_type
 from brimful.base.typing import IntArrayLike
+from brimful.dynamic.compose import BatchLedger
+from brimful.dynamic.composed_order import Batching, ComposedOrder
+from brimful.dynamic.online_window import Window
+from brimful.dynamic.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed
+from brimful.dynamic.token_budget import Count, SampleCount, TokenBudget
 from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable
-from brimful.serve.compose import BatchLedger
-from brimful.serve.composed_order import Batching, ComposedOrder
 from brimful.serve.loader import RankLoader
-from brimful.serve.online_window import Window
 from brimful.serve.order import (
     RankSettings,
 )
-from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed
-from brimful.serve.token_budget import Count, SampleCount, TokenBudget
 from brimful.serve.worker_news import WorkerNews
 from brimful.store.shards import Pack
 

@@ -6,8 +6,8 @@ import pickle
 import pytest
 
 from brimful import PackCollator, TokenBudgetBatches
+from brimful.dynamic import TokenBudget, Window, WindowBatches
 from brimful.errors import SettingsError
-from brimful.serve import TokenBudget, Window, WindowBatches
 from brimful.testing.toys import toy_pack
 
 torch = pytest.importorskip("torch", reason="loaders of PyTorch")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful.dynamic import compose as module
+from brimful.dynamic.compose import MicroBatchComposer
+from brimful.dynamic.token_budget import SampleCount, TokenBudget, Warmup
 from brimful.errors import OversizedSampleError
-from brimful.serve import compose as module
-from brimful.serve.compose import MicroBatchComposer
-from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
 
 
 def compose(lengths, settings, *, loss_tokens=None, micro_batches_per_step=1):

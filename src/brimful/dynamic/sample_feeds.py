@@ -16,10 +16,10 @@ from brimful.base.tokenized import TokenizedSample, read_tokenized
 from brimful.base.tokenized_media import Media
 from brimful.base.typing import Int64Array, IntArrayLike, Lengths
 from brimful.base.wording import counted
+from brimful.dynamic.compose import MicroBatchComposer, SampleSegment
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError, EncodeError, LengthChangedError, SettingsError, StateError
 from brimful.lengths.targets import as_lengths
-from brimful.serve.compose import MicroBatchComposer, SampleSegment
 from brimful.store.shards import Pack, PackTree, assemble_pack
 
 Item: TypeAlias = EncodedSample | Pack | TokenizedSample

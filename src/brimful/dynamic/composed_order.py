@@ -12,11 +12,13 @@ from typing import Any, NamedTuple, TypeAlias
 from brimful.base.checks import setting_number
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.wording import counted
+from brimful.dynamic.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
+from brimful.dynamic.online_window import Window, WindowComposer
+from brimful.dynamic.sample_feeds import IndexedSampleFeed, SampleFeed
+from brimful.dynamic.token_budget import SampleCount, TokenBudget
 from brimful.errors import CollateError, SettingsError, StateError
 from brimful.plan.schedule import Tail
 from brimful.serve.agreement import RankAgreement
-from brimful.serve.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
-from brimful.serve.online_window import Window, WindowComposer
 from brimful.serve.order import (
     Order,
     Position,
@@ -25,8 +27,6 @@ from brimful.serve.order import (
     check_state,
     make_state,
 )
-from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed
-from brimful.serve.token_budget import SampleCount, TokenBudget
 
 Batching: TypeAlias = TokenBudget | SampleCount | Window
 
