@@ -55,7 +55,6 @@ class Algorithm:
 
     Attributes:
         name: textbook name.
-        summary: a clause that help and documentation show after the name.
         in_order: function of an algorithm that keeps the order of the samples.
         on_counts: function of an algorithm that sees the number of samples of each length, or its
             name, ``module:function``.
@@ -70,7 +69,6 @@ class Algorithm:
     """
 
     name: str
-    summary: str
     in_order: PackInOrder | None = None
     on_counts: PackCounts | str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -124,7 +122,6 @@ ALGORITHMS: dict[str, Algorithm] = {
     for algorithm in (
         Algorithm(
             "best_fit_decreasing",
-            "longest first, each in the fullest pack with room",
             on_counts=_textbook(best_fit_decreasing),
             aliases=("bfd",),
             window_rule=(best_fit, True),
@@ -132,64 +129,32 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
         Algorithm(
             "first_fit_decreasing",
-            "longest first, each in the first pack with room",
             on_counts=_textbook(first_fit_decreasing),
             aliases=("ffd",),
             window_rule=(first_fit, True),
             is_compared=True,
         ),
-        Algorithm(
-            "optimal",
-            "as few packs as the lengths allow, with a proof of the distance",
-            on_counts="brimful.planners.optimal:pack_counts",
-        ),
-        Algorithm(
-            "auto",
-            "best fit decreasing, and a search if the result is over 0.1 % above the bound; knows "
-            "several budgets",
-            on_counts=_pack_automatically,
-            contradicts=frozenset(),
-        ),
+        Algorithm("optimal", on_counts="brimful.planners.optimal:pack_counts"),
+        Algorithm("auto", on_counts=_pack_automatically, contradicts=frozenset()),
         Algorithm(
             "phased",
-            "the phases of a recipe",
             on_counts="brimful.planners.phased:pack_counts",
             options={"phases": "brimful.planners.phased:recipe_of"},
         ),
-        Algorithm(
-            "spread",
-            "longest first, each in the emptiest of a given number of packs",
-            on_counts=_spread_evenly,
-        ),
+        Algorithm("spread", on_counts=_spread_evenly),
         Algorithm(
             "next_fit",
-            "samples in their order, a new pack when the next does not fit",
             in_order=next_fit,
             aliases=("sequential",),
             contradicts=frozenset({"budgets", "min_fill"}),
             window_rule=(next_fit, False),
             is_compared=True,
         ),
-        Algorithm(
-            "first_fit",
-            "samples in their order, each in the first pack with room",
-            in_order=first_fit,
-            window_rule=(first_fit, False),
-        ),
-        Algorithm(
-            "best_fit",
-            "samples in their order, each in the fullest pack with room",
-            in_order=best_fit,
-            window_rule=(best_fit, False),
-        ),
-        Algorithm(
-            "worst_fit",
-            "samples in their order, each in the emptiest pack",
-            in_order=worst_fit,
-        ),
+        Algorithm("first_fit", in_order=first_fit, window_rule=(first_fit, False)),
+        Algorithm("best_fit", in_order=best_fit, window_rule=(best_fit, False)),
+        Algorithm("worst_fit", in_order=worst_fit),
         Algorithm(
             "concat_split",
-            "the stream of all tokens, cut where a pack is full",
             in_order=concat_split,
             aliases=("wrapped",),
             contradicts=frozenset({"budgets", "min_fill", "alignment"}),

@@ -58,10 +58,6 @@ class EnergonLayout(Layout):
     """Tars with keys, offsets and metadata for Megatron-Energon."""
 
     name = "energon"
-    summary = (
-        "Megatron-Energon 5 to 8: tars with index and metadata, tokens and media, with a "
-        "task encoder"
-    )
     takes_media = True
     reader = ("megatron.energon", "megatron-energon")
 

@@ -151,8 +151,6 @@ class Layout(abc.ABC):
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    """Reader of the layout and its files, in one sentence, for ``--help``."""
     takes_media: ClassVar[bool] = False
     takes_trees: ClassVar[bool] = False
     """True if the layout holds the parents of segments; other readers would take each segment for a

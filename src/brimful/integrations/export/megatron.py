@@ -42,7 +42,6 @@ class MegatronLayout(Layout):
     """``IndexedDataset`` of Megatron-Core, and a second one with the loss mask."""
 
     name = "megatron"
-    summary = "Megatron-Core: packs.bin and packs.idx, one sequence a segment, one document a pack"
     joins_shards = True
     reader = ("megatron.core.datasets.indexed_dataset", "megatron-core")
 

@@ -40,7 +40,6 @@ class OlmoCoreLayout(Layout):
     """
 
     name = "olmo-core"
-    summary = "OLMo-core 3 and open-instruct: token_ids_part_0000.npy, labels_mask, boundaries"
     reader = ("olmo_core.data.utils", "ai2-olmo-core")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:

@@ -27,7 +27,6 @@ class MegatronSftLayout(Layout):
     """
 
     name = "megatron-sft"
-    summary = "Megatron-LM's SFTDataset and NeMo RL: JSON lines of packed conversations"
     takes_source = True
     reader = ("datasets", "datasets")
 

@@ -71,7 +71,6 @@ class PackedChatsLayout(Layout):
     """Packs of conversations of any number of turns, with or without images: nested lists."""
 
     name = "packed-chats"
-    summary = "LLaVA-OneVision-1.5: packs ps_00000000 of conversations with images, or without"
     takes_media = True
     takes_source = True
     reader = ("webdataset", "webdataset")
@@ -150,10 +149,6 @@ class PackedCaptionsLayout(PackedChatsLayout):
     """Packs of captions, or of one question and answer on each image: flat lists."""
 
     name = "packed-captions"
-    summary = (
-        "LLaVA-OneVision-1.5: packs ps_00000000 of captions, or single questions and "
-        "answers on images"
-    )
     is_flat = True
 
 

@@ -119,10 +119,6 @@ class HuggingFaceLayout(Layout):
     """
 
     name = "huggingface"
-    summary = (
-        "datasets, for load_from_disk and load_dataset: input_ids, labels, position_ids, "
-        "seq_lengths, and media"
-    )
     takes_media = True
     reader = ("datasets", "datasets")
 
@@ -234,7 +230,6 @@ class BridgeLayout(Layout):
     """
 
     name = "bridge"
-    summary = "Megatron-Bridge: packed Parquet (input_ids, seq_start_id, loss_mask)"
     reader = ("pyarrow.parquet", "pyarrow")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
@@ -332,7 +327,6 @@ class JsonLinesLayout(Layout):
     """
 
     name = "jsonl"
-    summary = "JSON lines of packed rows in chunk_00000.jsonl, …"
     reader = ("json", "json")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:

@@ -29,7 +29,6 @@ class WebDatasetLayout(Layout):
     """Tars of packs; media end as their files do, so that ``decode("pil")`` recognizes them."""
 
     name = "webdataset"
-    summary = "webdataset: tars with tokens and media, which end as their files do"
     takes_media = True
     takes_trees = True
     reader = ("webdataset", "webdataset")
