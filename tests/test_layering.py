@@ -62,7 +62,6 @@ MAY_IMPORT = {
 ANYTHING = {"report", "cli", "testing", "verify", "doctor", "integrations", "__init__", "__main__"}
 FORMER_PLACES = {
     "stream/__init__.py",  # names ``PackingProducer``, which is in ``stream/producer``
-    "encode/__init__.py",  # names ``on_pictures``, which is in ``media/augmentation.py``
 }
 """Modules that only import names from where they are now, for code that knows them from here."""
 

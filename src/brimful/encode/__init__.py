@@ -8,7 +8,6 @@ from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples, check_augmentation
 from brimful.encode.encoder import Encoder, TokenEncoder
 from brimful.encode.text import CompletionEncoder, TextEncoder
-from brimful.media.augmentation import on_pictures
 
 __all__ = [
     "ChatEncoder",
@@ -25,5 +24,4 @@ __all__ = [
     "as_encoder",
     "check_augmentation",
     "encoder_for",
-    "on_pictures",
 ]
