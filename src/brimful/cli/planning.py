@@ -36,7 +36,7 @@ from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable, join_tables
 from brimful.measure.pending import unfinished_shares
 from brimful.plan import PlanSettings, plan_with
-from brimful.report.analysis.advise import advise
+from brimful.report.analysis.advice import advise
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import compare_plans
 from brimful.report.table_model import comparison_table

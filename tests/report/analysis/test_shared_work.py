@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from brimful import plan_packs
 from brimful.plan import CostModel
-from brimful.report.analysis.advise import advise
+from brimful.report.analysis.advice import advise
 from brimful.report.analysis.facts import gather_facts, source_shares
 from brimful.report.analysis.rank_balance import measure_rank_balance
 from brimful.report.analysis.shared_work import SharedWork

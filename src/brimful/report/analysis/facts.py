@@ -20,8 +20,7 @@ from brimful.media.store import MediaCensus
 from brimful.mixtures.proportions import SourceDraws, sources_of_record
 from brimful.plan import Alignment, Plan
 from brimful.plan.counts.histogram import Histogram
-from brimful.report.analysis.advice import Advice
-from brimful.report.analysis.advise import advise
+from brimful.report.analysis.advice import Advice, advise
 from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance, measure_rank_balance
 from brimful.report.analysis.shared_work import SharedWork

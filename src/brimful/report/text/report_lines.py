@@ -78,7 +78,7 @@ def describe_advice(advice: Advice) -> list[str]:
     """Describe a step before and after packing, and the settings that restore it.
 
     >>> from brimful.plan import CostModel, plan_packs
-    >>> from brimful.report.analysis.advise import advise
+    >>> from brimful.report.analysis.advice import advise
     >>> plan = plan_packs([4, 4, 2, 2], capacity=8, algorithm="next_fit")
     >>> for line in describe_advice(advise(None, plan, dp_world_size=1, micro_batch_size=1,
     ...     gradient_accumulation_steps=2, cost_model=CostModel(linear=1, quadratic=0)))[:2]:

@@ -14,7 +14,7 @@ from brimful.errors import PlanMismatchError, SettingsError
 from brimful.measure import LengthTable
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.schedule import CostModel
-from brimful.report.analysis.advise import _probabilities_of_longest, advise
+from brimful.report.analysis.advice import _probabilities_of_longest, advise
 from brimful.report.table_model import runs_table
 from brimful.report.text.report_lines import describe_advice, draw_choices
 from brimful.testing.strategies import capacities_and_lengths
