@@ -19,7 +19,7 @@ from brimful.cli.options import (
 )
 from brimful.cli.program import show
 from brimful.integrations.export import LAYOUTS, check_export, export_packs
-from brimful.integrations.export.export_check import check_reader
+from brimful.integrations.export.export_job import check_reader
 from brimful.integrations.export.packed_pairs import open_as_packed
 from brimful.serve import open_packs
 from brimful.sources.settings import SourceSettings

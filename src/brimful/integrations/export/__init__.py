@@ -3,8 +3,13 @@ back.
 """
 
 from brimful.integrations.export.energon import energon_mix, select_samples_to_pack
-from brimful.integrations.export.export_check import ExportCheck, check_export
-from brimful.integrations.export.export_job import LAYOUTS, ExportSummary, export_packs
+from brimful.integrations.export.export_job import (
+    LAYOUTS,
+    ExportCheck,
+    ExportSummary,
+    check_export,
+    export_packs,
+)
 
 __all__ = [
     "LAYOUTS",
