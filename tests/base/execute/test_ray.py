@@ -11,7 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 import pytest
 
 import brimful
-from brimful.base.execute.cluster_worker import ClusterWorker, Surroundings, marks_of, unshared
+from brimful.base.execute.ray import ClusterWorker, Surroundings, marks_of, unshared
 from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
 
@@ -105,7 +105,7 @@ def test_a_machine_that_is_otherwise_is_refused_by_name(surroundings, other, mes
 
 def test_a_function_that_a_machine_does_not_know_is_an_error(surroundings):
     worker = ClusterWorker()
-    order = bytes(ForkingPickler.dumps((_halved, None))).replace(b"test_cluster_worker", b"test_cluster_corker")
+    order = bytes(ForkingPickler.dumps((_halved, None))).replace(b"test_ray", b"test_raz")
     error, _ = pickle.loads(worker.start(surroundings, order))
     assert isinstance(error, ModuleNotFoundError)
 
