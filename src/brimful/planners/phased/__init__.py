@@ -8,22 +8,24 @@ the finish.
                  └─ full packs    └─ packs    └─ packs        └─ all remaining items
 
 Each phase takes counts of lengths, makes packs from some of the items and passes on the remaining
-counts. One file per phase: ``powers_of_two``, ``seed_and_fill`` (with the rules of ``seed_rules``),
-``phase`` with ``Finish``. ``recipe`` reads them from text and runs them.
+counts. ``powers_of_two`` and ``seed_and_fill`` are phases, ``phase`` has ``Finish``, the last one,
+and the rules that choose seeds. ``recipe`` reads them from text and runs them.
 """
 
-from brimful.planners.phased.phase import Finish, Phase, Placed
-from brimful.planners.phased.powers_of_two import PowersOfTwo
-from brimful.planners.phased.recipe import Phased, Recipe, pack_counts, recipe_of
-from brimful.planners.phased.seed_and_fill import Seeded
-from brimful.planners.phased.seed_rules import (
+from brimful.planners.phased.phase import (
     CapacityRatio,
+    Finish,
     Half,
     Lengths,
+    Phase,
+    Placed,
     SeedRule,
     SizeRange,
     TopN,
 )
+from brimful.planners.phased.powers_of_two import PowersOfTwo
+from brimful.planners.phased.recipe import Phased, Recipe, pack_counts, recipe_of
+from brimful.planners.phased.seed_and_fill import Seeded
 
 __all__ = [
     "CapacityRatio",

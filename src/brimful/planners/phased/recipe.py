@@ -15,17 +15,19 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternRun, load_of, runs_of
 from brimful.plan.counts.runs import PackRuns
 from brimful.plan.packing import PackResult, PlanOutcome
-from brimful.planners.phased.phase import Finish, Phase, Placed
-from brimful.planners.phased.powers_of_two import PowersOfTwo
-from brimful.planners.phased.seed_and_fill import Seeded
-from brimful.planners.phased.seed_rules import (
+from brimful.planners.phased.phase import (
     CapacityRatio,
+    Finish,
     Half,
     Lengths,
+    Phase,
+    Placed,
     SeedRule,
     SizeRange,
     TopN,
 )
+from brimful.planners.phased.powers_of_two import PowersOfTwo
+from brimful.planners.phased.seed_and_fill import Seeded
 
 _KINDS: dict[str, type[PowersOfTwo | SeedRule | Finish]] = {
     kind.name: kind for kind in (PowersOfTwo, Half, TopN, SizeRange, CapacityRatio, Lengths, Finish)

@@ -10,8 +10,7 @@ from typing import Any
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternRun, RemainingItems, remaining
 from brimful.plan.packing import tokens_of
-from brimful.planners.phased.phase import Phase, Placed
-from brimful.planners.phased.seed_rules import Half, SeedRule
+from brimful.planners.phased.phase import Half, Phase, Placed, SeedRule
 
 
 @dataclass(frozen=True)
