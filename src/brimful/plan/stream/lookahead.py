@@ -5,7 +5,7 @@ samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -14,9 +14,12 @@ import numpy.typing as npt
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.checks import check_share, setting_number, whole_number
+from brimful.base.fingerprint import fingerprint_array
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import (
     AnyIntArray,
+    BoolArray,
+    Fingerprint,
     Int64Array,
     Lengths,
     SampleIds,
@@ -27,17 +30,27 @@ from brimful.lengths.prefixes import LEAST_SHARED, Share
 from brimful.lengths.table import REJECTED
 from brimful.lengths.targets import as_lengths
 from brimful.plan.algorithms import ALGORITHMS
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.fit.any_fit import next_fit_upper_bound
 from brimful.plan.packing import Packing, loads_of, tokens_of
 from brimful.plan.policies.overflow import Overflow, apply_overflow, other_policies
-from brimful.plan.stream.lookahead_state import VERSION, WAITING, fingerprint_of_keys, read_state
 from brimful.plan.stream.stream_packs import StreamLedger, StreamPacks
 from brimful.plan.stream.tree_window import TreeWindow
-from brimful.plan.stream.window import choose_packs, pack_window
 
 LOOKAHEAD_ALGORITHMS = tuple(
     name for name, algorithm in ALGORITHMS.items() if algorithm.window_rule is not None
 )
 """Names of the algorithms that can plan a stream."""
+
+_VERSION = 1
+"""Version of the state."""
+
+_WAITING = np.dtype(
+    [("id", np.int64), ("start", np.int32), ("length", np.int32), ("deadline", np.int64)]
+)
+"""Fields of a waiting segment; its deadline is the number, from 0, of the last pack that may hold
+it.
+"""
 
 
 class Lookahead:
@@ -139,6 +152,9 @@ class Lookahead:
                 f"{', '.join(LOOKAHEAD_ALGORITHMS)}"
             )
         self._algorithm = algorithm
+        rule = ALGORITHMS[algorithm].window_rule
+        assert rule is not None
+        self._pack, self._is_decreasing = rule
         self._overflow = Overflow.named(overflow)
         self._settings: dict[str, Any] = {
             "capacity": self._capacity,
@@ -156,14 +172,12 @@ class Lookahead:
             self._settings |= {"share": Share.PREFIXES.value, "least_shared": self._least_shared}
         self._full_load = ceil(tokens_of(min_fill, self._capacity))
         self._counts = Counter(StreamLedger().as_dict())
-        self._window = np.empty(self._size, dtype=WAITING)  # in order of arrival
+        self._window = np.empty(self._size, dtype=_WAITING)  # in order of arrival
         self._num_waiting = 0
 
     def _refuse_settings_without_trees(self) -> None:
         share = setting("share", Share.PREFIXES.value)
-        rule = ALGORITHMS[self._algorithm].window_rule
-        assert rule is not None
-        if not rule[1]:
+        if not self._is_decreasing:
             names = [name for name in LOOKAHEAD_ALGORITHMS if name.endswith("decreasing")]
             raise SettingsError(
                 f"{share} cuts trees before it packs them, and {self._algorithm} keeps the order "
@@ -255,14 +269,14 @@ class Lookahead:
         waiting = self._waiting
         deadlines, times = np.unique(waiting["deadline"], return_counts=True)
         return {
-            "version": VERSION,
+            "version": _VERSION,
             **self._settings,
             "counts": dict(self._counts),
             "sample_ids": waiting["id"].tolist(),
             "starts": waiting["start"].tolist() if waiting["start"].any() else None,
             "lengths": waiting["length"].tolist(),
             "deadlines": [deadlines.tolist(), times.tolist()],
-            **({} if self._keys is None else {"keys": fingerprint_of_keys(self._keys)}),
+            **({} if self._keys is None else {"keys": _fingerprint_of_keys(self._keys)}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], keys: AnyIntArray | None = None) -> None:
@@ -278,21 +292,63 @@ class Lookahead:
                 or has waited with other keys.
             SettingsError: keys without trees, or trees without keys.
         """
-        own_state = {"version": VERSION, **self._settings}
+        own_state = {"version": _VERSION, **self._settings}
         mismatch = differences(state, own_state, own_state)
         if mismatch:
             raise StateError(f"the lookahead state does not fit: {mismatch}")
-        self._counts, waiting = read_state(
-            state, size=self._size, capacity=self._capacity, max_wait=self._max_wait
-        )
+        self._counts, waiting = self._read(state)
         if self._keys is not None:
             rows_of_keys = self._rows_of_keys(waiting["length"].astype(np.int32), keys)
-            if fingerprint_of_keys(rows_of_keys) != state.get("keys"):
+            if _fingerprint_of_keys(rows_of_keys) != state.get("keys"):
                 raise StateError("the lookahead state does not fit: other samples waited with it")
             self._keys = rows_of_keys
         self._num_waiting = len(waiting["id"])
         for name, column in waiting.items():
             self._window[name][: self._num_waiting] = column
+
+    def _read(self, state: Mapping[str, Any]) -> tuple[Counter[str], dict[str, AnyIntArray]]:
+        """Read counts and window from a state, and check that they agree: a state may come from
+        anywhere.
+        """
+        try:
+            counts = Counter({key: int(state["counts"][key]) for key in StreamLedger().as_dict()})
+            if "tokens_shared" in state["counts"]:
+                counts["tokens_shared"] = int(state["counts"]["tokens_shared"])
+            ids = np.array(state["sample_ids"], dtype=np.int64)
+            lengths = np.array(state["lengths"], dtype=np.int32)
+            starts = np.array(state["starts"] or [0] * len(ids), dtype=np.int32)
+            deadlines = np.repeat(*(np.array(part, dtype=np.int64) for part in state["deadlines"]))
+            StreamLedger(
+                **{
+                    **counts,
+                    "segments_waiting": len(ids),
+                    "tokens_waiting": int(lengths.sum(dtype=np.int64)),
+                }
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
+            raise StateError(
+                f"the lookahead state is damaged: {type(error).__name__} {error}"
+            ) from error
+        emitted = counts["packs_emitted"]
+        ranks = np.arange(len(deadlines))
+        if not len(ids) == len(lengths) == len(starts) == len(deadlines) < self._size:
+            shown = f"{len(ids)} sample ids, {len(lengths)} lengths, {len(deadlines)} deadlines"
+            raise StateError(
+                f"the lookahead state is damaged: {shown}, and fewer than {self._size:,} can wait"
+            )
+        if len(ids) and not (
+            lengths.min() >= 1 and lengths.max() <= self._capacity and starts.min() >= 0
+        ):
+            raise StateError(
+                f"the lookahead state is damaged: lengths are not from 1 to {self._capacity:,}"
+            )
+        if (
+            (np.diff(deadlines) < 0).any()
+            or (deadlines < emitted + ranks).any()
+            or (deadlines > emitted + self._max_wait).any()
+        ):
+            raise StateError("the lookahead state is damaged: a sample would wait too long")
+        return counts, {"id": ids, "start": starts, "length": lengths, "deadline": deadlines}
 
     def __repr__(self) -> str:
         waiting = f"{self._num_waiting:,} of {self._size:,} samples waiting"
@@ -364,7 +420,7 @@ class Lookahead:
             "segments": len(rows),
         }
         self._counts.update(arrived | costs[self._overflow])
-        waiting = np.zeros(len(rows), dtype=WAITING)
+        waiting = np.zeros(len(rows), dtype=_WAITING)
         waiting["id"], waiting["length"] = ids[rows], segments.lengths
         if segments.starts is not None:
             waiting["start"] = segments.starts
@@ -379,12 +435,10 @@ class Lookahead:
         slack = waiting["deadline"] - self._counts["packs_emitted"] - np.arange(len(waiting))
         trees = None
         if self._keys is None:
-            packing = pack_window(
-                lengths, slack, algorithm=self._algorithm, capacity=self._capacity
-            )
+            packing = self._packed(lengths, slack)
         else:
             trees = TreeWindow(self._keys, least=self._least_shared)
-            packing = trees.pack(self._capacity, self._pack_decreasing)
+            packing = trees.pack(self._capacity, self._pack_unshared)
         num_packs = len(packing)
         oldest = np.minimum.reduceat(packing.items, packing.offsets[:-1])
         if is_last:
@@ -393,7 +447,7 @@ class Lookahead:
             leaves = np.arange(num_packs) < max(1, num_packs - 1)
         else:
             loads = loads_of(packing, lengths) if trees is None else trees.loads(packing)
-            leaves = choose_packs(loads, slack, packing, oldest, full_load=self._full_load)
+            leaves = self._leaving(loads, slack, packing, oldest)
         packs = np.flatnonzero(leaves)
         packing = packing.take(packs[np.argsort(oldest[packs])])
         rows = packing.items
@@ -421,7 +475,41 @@ class Lookahead:
         self._window[: len(others)] = others
         return emitted
 
-    def _pack_decreasing(self, lengths: Lengths) -> Packing:
+    def _pack_unshared(self, lengths: Lengths) -> Packing:
         """Pack items that share nothing."""
         slack = np.full(len(lengths), self._max_wait + len(lengths), dtype=np.int64)
-        return pack_window(lengths, slack, algorithm=self._algorithm, capacity=self._capacity)
+        return self._packed(lengths, slack)
+
+    def _packed(self, lengths: Lengths, slack: Int64Array) -> Packing:
+        """Pack positions in the window; decreasing algorithms first place the ones that might be
+        due.
+        """
+        if not self._is_decreasing:
+            return self._pack(lengths, capacity=self._capacity)
+        order = decreasing_order(lengths)
+        is_due = slack < next_fit_upper_bound(lengths, capacity=self._capacity)
+        if is_due.any():
+            due_rows = is_due[order]
+            order = np.concatenate([order[due_rows], order[~due_rows]])
+        packing = self._pack(lengths[order], capacity=self._capacity)
+        return Packing(packing.offsets, order[packing.items])
+
+    def _leaving(
+        self, loads: Int64Array, slack: Int64Array, packing: Packing, oldest: AnyIntArray
+    ) -> BoolArray:
+        """Choose the packs that leave: full packs, the fullest until half of the segments have
+        left, and due packs.
+        """
+        fullest_first = np.lexsort((oldest, -loads))
+        num_segments = np.cumsum(packing.sizes[fullest_first])
+        leaves: BoolArray = loads >= self._full_load
+        leaves[fullest_first[: int(np.searchsorted(num_segments, -(-len(slack) // 2))) + 1]] = True
+        leaves |= np.logical_or.reduceat(
+            (slack < len(packing))[packing.items], packing.offsets[:-1]
+        )
+        return leaves
+
+
+def _fingerprint_of_keys(keys: Sequence[AnyIntArray]) -> Fingerprint:
+    """Return the fingerprint of the keys of waiting samples, whatever their type."""
+    return fingerprint_array(np.concatenate([np.empty(0, dtype=np.int64), *keys]).astype(np.int64))
