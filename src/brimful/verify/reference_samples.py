@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from brimful.base.tokenized import read_tokenized
-from brimful.base.tokenized_row import TARGET_MASKS
+from brimful.base.tokenized import TARGET_MASKS, read_tokenized
 from brimful.base.typing import IGNORE_INDEX, AnyArray, Int64Array
 from brimful.base.wording import counted, first_few, setting
 from brimful.collate.extras import PackExtras

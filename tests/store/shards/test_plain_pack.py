@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brimful.base.tokenized import read_tokenized
-from brimful.base.tokenized_row import TARGET_MASKS
+from brimful.base.tokenized import TARGET_MASKS, read_tokenized
 from brimful.store.shards.pack import PlainPack
 
 

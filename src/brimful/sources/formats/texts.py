@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.checks import MalformedRowError
-from brimful.base.tokenized import read_tokenized
-from brimful.base.tokenized_row import TARGET_MASKS
+from brimful.base.tokenized import TARGET_MASKS, read_tokenized
 from brimful.base.typing import IGNORE_INDEX
 from brimful.errors import CollateError
 from brimful.sources.formats.conversation import as_text, as_tools

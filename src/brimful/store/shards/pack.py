@@ -13,7 +13,7 @@ import numpy as np
 
 from brimful.base.attachment import BadAttachmentError, attachments_of_segment
 from brimful.base.ragged import offsets_of
-from brimful.base.tokenized_row import TARGET_MASKS
+from brimful.base.tokenized import TARGET_MASKS
 from brimful.base.typing import (
     IGNORE_INDEX,
     CuSeqlens,
