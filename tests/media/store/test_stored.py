@@ -15,8 +15,7 @@ from brimful.base.ragged import offsets_of
 from brimful.errors import CorruptFileError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.media.store import MediaFiles
-from brimful.media.store.media_columns import MediaCells, cells_of
-from brimful.media.store.stored import stored
+from brimful.media.store.media_columns import MediaCells, cells_of, stored
 from brimful.store.shards import MEDIA_VERSION, PackRows, ShardReader, ShardWriter
 from tests.media.store.test_files import written
 

@@ -15,8 +15,15 @@ from brimful.media.store.files import (
     root_note,
 )
 from brimful.media.store.files import MediaCheck as check_of
-from brimful.media.store.media_columns import COLUMNS, cells_of, column_types, columns_of
-from brimful.media.store.stored import from_json, stored, to_json
+from brimful.media.store.media_columns import (
+    COLUMNS,
+    cells_of,
+    column_types,
+    columns_of,
+    from_json,
+    stored,
+    to_json,
+)
 
 __all__ = [
     "COLUMNS",
