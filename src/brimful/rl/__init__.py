@@ -6,7 +6,7 @@ packed and restored.
     lengths ─► StepItems ───► search ──────────────► spread ─────────────────► StepPlan ─► packs ─► batches ─► each sample again
     step_planner  step_items  step_search             spread_samples  levels    step_plan   step_packs          step_packs
                               item_search             within_ranks
-                              tree_search  step_trees  spread_trees
+                              step_trees              spread_trees
 
 ``context_parallel`` shares long samples among ranks, ``context_parallel_split`` cuts the rows of a
 batch for ranks that share it, ``warm_up`` loads the compiled code, and ``compat`` has the planning

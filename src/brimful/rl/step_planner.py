@@ -26,8 +26,7 @@ from brimful.rl.step_items import (
 )
 from brimful.rl.step_plan import StepPlan
 from brimful.rl.step_search import StepSearch
-from brimful.rl.step_trees import StepForest, find_step_prefixes
-from brimful.rl.tree_search import TreeSearch
+from brimful.rl.step_trees import StepForest, TreeSearch, find_step_prefixes
 
 
 @understands(capacity=(*CAPACITY_NAMES, "max_tokens_per_gpu", "max_token_len"))

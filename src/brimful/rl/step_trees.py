@@ -1,14 +1,17 @@
-"""Samples of a step as a forest: what they share, and what each adds to its micro-batch."""
+"""Samples of a step as a forest: what they share, and what each adds to its micro-batch; and the
+search for a step of them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from brimful.base.ragged import offsets_of
+from brimful.base.ragged import offsets_of, sums_of
 from brimful.base.typing import Float64Array, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, SettingsError
@@ -19,8 +22,10 @@ from brimful.plan.schedule.pack_costs import pack_costs, sample_costs
 from brimful.plan.trees.bound import bound_of_trees
 from brimful.plan.trees.forest import Forest
 from brimful.plan.trees.segments import loads_of_trees, packs_of, segments_of
+from brimful.rl.spread_trees import spread_trees
 from brimful.rl.step_items import StepCost, StepItems
-from brimful.rl.step_plan import StepTrees
+from brimful.rl.step_plan import StepPlan, StepTrees
+from brimful.rl.step_search import StepSearch
 
 NO_LIMIT = 2**62
 """Capacity of what is not limited."""
@@ -159,3 +164,48 @@ def _check_prefixes(prefixes: Prefixes, lengths: Int64Array) -> None:
             f"that it shares {int(shared_tokens[place]):,} with sample {int(order[place - 1])}: find them "
             "in the samples of this step"
         )
+
+
+class TreeSearch(StepSearch):
+    """Search for micro-batches with room for trees, whose leaves are the samples.
+
+    Args:
+        forest: the samples.
+        ranks, multiple_of, is_step_barrier: see ``StepSearch``.
+    """
+
+    def __init__(
+        self, forest: StepForest, ranks: int, multiple_of: int, is_step_barrier: bool
+    ) -> None:
+        super().__init__(ranks, multiple_of, is_step_barrier)
+        self._forest = forest
+
+    def least_micro_batches(self) -> int:
+        return -(-self._forest.bound // self._ranks)
+
+    def bins(self, micro_batches: int) -> Int64Array | None:
+        return spread_trees(
+            self._forest.forest,
+            self._forest.capacities,
+            num_ranks=self._ranks,
+            micro_batches=micro_batches,
+            is_step_barrier=self._is_step_barrier,
+        )
+
+    def plan_of(self, bin_of: Int64Array, micro_batches: int, targets: Int64Array) -> StepPlan:
+        shape = self._ranks, micro_batches
+        trees, costs = self._forest.trees(bin_of, math.prod(shape))
+        return StepPlan(
+            capacity=int(self._forest.capacities[0]),
+            dp_world_size=self._ranks,
+            num_micro_batches=micro_batches,
+            order=trees.samples,
+            offsets=offsets_of(np.bincount(bin_of, minlength=math.prod(shape))),
+            tokens=sums_of(trees.lengths, trees.offsets).reshape(shape),
+            costs=costs.reshape(shape),
+            loss_tokens=targets,
+            trees=trees,
+        )
+
+    def refuse_too_few(self, micro_batches: int) -> None:
+        self.refuse_fewer(self._forest.forest.num_leaves, "sample", micro_batches)
