@@ -452,7 +452,6 @@ NOT_LOWERED = {
     "_USUAL_ROW_BYTES",
     "compiled into a loop, or into files; tests pass it with inputs that are large enough": "_BLOCK _AT_ONCE BATCH_ROWS "
     "serve.wrapped._ROWS_AT_ONCE",
-    "lowered where it is used, in plan.counts.runs": "plan.counts.bucketing.BUCKET_ITEMS",
     "an argument, which tests give": "SHARD_BYTES LEAST_SHARED HEAD_TOKENS",
     "how many rows are looked at": "ROWS _ROWS_PER_SAMPLE _MOST_KEYS_AROUND_ROWS _LONGEST_LITERAL",
     "how many files stay open": "_MAX_OPEN",

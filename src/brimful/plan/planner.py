@@ -235,12 +235,8 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     )
     result = algorithm.counts_packer()(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
-    orders: list[Any] = list(
-        seeded_orders(lengths, counts, result.packs.num_packs, seed=seed, epoch=epoch)
-    )
-    # Popped, so that their memory is freed as soon as it is not needed.
-    packing = result.packs.assign(places=orders.pop(), order=orders.pop())
-    return PackResult(packing, result.bound, result.outcome)
+    orders = seeded_orders(lengths, counts, result.packs.num_packs, seed=seed, epoch=epoch)
+    return PackResult(result.packs.assign(*orders), result.bound, result.outcome)
 
 
 def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:

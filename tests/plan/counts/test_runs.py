@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled, compiled_forms
-from brimful.plan.counts import runs as runs_module
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import runs_of
@@ -44,17 +43,12 @@ def form(request):
     longest=st.integers(1, 12),  # few: equal lengths come often
     capacity=st.integers(12, 60),
     max_items=st.integers(1, 9) | st.none(),
-    chunk=st.sampled_from([1, 3, 16, 1 << 18]),
 )
-def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max_items, chunk):
-    """In the order of opening, and in any other: then packs come as they are, each in its new place.
-
-    Compiled, packs go there through buckets: of one place each, of some, and one bucket of all.
-    """
+def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max_items):
+    """In the order of opening, and in any other: then packs come as they are, each in its new place."""
     lengths = np.random.default_rng(seed).integers(1, longest + 1, size).astype(np.int32)
     items = Histogram.of(lengths)
-    with pytest.MonkeyPatch.context() as patch, compiled_forms(use):
-        patch.setattr(runs_module, "BUCKET_ITEMS", chunk)
+    with compiled_forms(use):
         runs = best_fit_decreasing(items, capacity=capacity, max_items=max_items)
         order = decreasing_order(lengths, items)
         packing = runs.assign(order)
@@ -85,18 +79,3 @@ def test_a_run_longer_than_a_chunk_is_cut(form):
     assert np.array_equal(np.sort(packing.items), np.arange(len(lengths)))
     assert lengths[packing.items[packing.offsets[:-1]]].tolist() == [7] * 30
     assert packing.sizes.tolist() == [100_001] * 30
-
-
-def test_a_pack_of_very_many_items_takes_a_bucket_of_few_places():
-    """Place and size share a word: the more bits the largest pack needs, the fewer places has a bucket."""
-    pytest.importorskip("numba")
-    lengths = np.concatenate([np.ones(5_000_000, dtype=np.int32), np.full(1000, 5_000_000, dtype=np.int32)])
-    runs = best_fit_decreasing(Histogram.of(lengths), capacity=5_000_000)
-    assert runs.pack_sizes().max() == 5_000_000
-    order = decreasing_order(lengths)
-    places = np.random.default_rng(0).permutation(runs.num_packs)
-    in_buckets = runs.assign(order.copy(), places)
-    with compiled_forms(False):
-        directly = runs.assign(order, places)
-    assert np.array_equal(in_buckets.offsets, directly.offsets)
-    assert np.array_equal(in_buckets.items, directly.items)

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.compiling import compiled
-from brimful.base.ragged import offsets_of, ranges
+from brimful.base.ragged import ranges
 from brimful.base.typing import AnyIntArray, Int64Array
-from brimful.plan.counts.bucketing import BUCKET_ITEMS, read_buckets, write_buckets
 from brimful.plan.packing import Packing
 
 
@@ -83,35 +82,21 @@ class PackRuns:
         """Assign the items of ``order``, longest first, to the runs one after the other.
 
         Args:
-            order: ``int[num_items]``, from ``decreasing_order``; overwritten if there are places.
+            order: ``int[num_items]``, from ``decreasing_order``.
             places: ``int[num_packs]``, the place of each pack in the packing; None for the order of
                 opening.
         """
         sizes = self.pack_sizes()
-        kernel = compiled(assign_runs, len(order))
-        # Compiled code lays packs in the order of opening, and then moves them through buckets.
-        target = slice(None) if places is None or kernel is not None else places
+        target = slice(None) if places is None else places
         offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
         offsets[1:][target] = sizes
         np.cumsum(offsets, out=offsets)
         items = np.empty_like(order)
-        (kernel or _assign_in_numpy)(
+        assign = compiled(assign_runs, len(order)) or _assign_in_numpy
+        assign(
             *(self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before),
             *(offsets[:-1][target], order, items),
         )
-        if places is None or kernel is None or len(sizes) == 0:
-            return Packing(offsets, items)
-        writer, reader = (compiled(form, 0, worth=0) for form in (write_buckets, read_buckets))
-        assert writer is not None
-        assert reader is not None
-        # The memory of the order becomes the buckets; what is not needed any more is freed.
-        del offsets
-        shift = max(0, (BUCKET_ITEMS * len(sizes) // len(items)).bit_length() - 1)
-        bucket_places, sizes_of_places = np.empty_like(places), np.empty_like(sizes)
-        writer(sizes, places, shift, items, order, bucket_places, sizes_of_places)
-        del places, sizes
-        offsets = offsets_of(sizes_of_places)
-        reader(order, bucket_places, offsets, items)
         return Packing(offsets, items)
 
 
