@@ -226,9 +226,8 @@ def test_every_loop_of_steps_is_asked_for(monkeypatch):
     assert asked == {
         *("_count", "exchange_between_ranks"),
         *("_exchange_within_ranks", "_fill", "fill_common_levels", "fill_levels", "_fill_micro_batches"),
-        *("_compute_places", "_permute_in_blocks", "_place_least_loaded", "_scan_bins", "_search", "_sort"),
-        *("assign_runs", "write_buckets", "read_buckets"),
-        "place_decreasing",
+        *("_permute_in_blocks", "_place_least_loaded", "_scan_bins", "_search", "_sort"),
+        *("assign_runs", "place_decreasing"),
         *("_find_by_merging", "_find_trunks", "_count_copies", "fill_trees"),
     }
     assert {function.__name__ for function in compiling._loaded} == asked

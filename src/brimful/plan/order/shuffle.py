@@ -72,20 +72,11 @@ def seeded_orders(
     companion_words = companions.words(len(counts) * _WORDS_PER_CLASS)
     pack_words = generator(seed=seed, epoch=epoch, purpose="pack order").words(_WORDS_PER_CLASS)
     permute = compiled(_permute_in_blocks, len(order), sum_calls=True)
-    compute_places = compiled(_compute_places, num_packs, sum_calls=True)
     _shuffle(order, counts, companion_words, permute)
-    places: AnyIntArray = np.arange(num_packs, dtype=order.dtype)
-    counts = np.array([num_packs], dtype=np.int64)
-    keys, bits = _keys(counts, pack_words)
-    if compute_places is None:
-        pack_order = places.copy()
-        _permute_in_numpy(counts, keys, bits, pack_order)
-        places[pack_order] = np.arange(num_packs, dtype=order.dtype)
-    else:
-        # The inverse rounds, the last round first; an odd factor has an inverse modulo 2**32.
-        rounds = keys.reshape(_ROUNDS, 2)[::-1].tolist()
-        inverse = [(pow(factor, -1, 1 << 32), summand) for factor, summand in rounds]
-        compute_places(np.array(inverse, dtype=np.uint32), int(bits[0]), places)
+    pack_order: AnyIntArray = np.arange(num_packs, dtype=order.dtype)
+    _shuffle(pack_order, np.array([num_packs], dtype=np.int64), pack_words, permute)
+    places = np.empty_like(pack_order)
+    places[pack_order] = np.arange(num_packs, dtype=order.dtype)
     return order, places
 
 
@@ -215,46 +206,6 @@ def _permute_in_blocks(
         for i in range(count):
             order[base + np.uint64(i)] = scratch[i]
         base += np.uint64(count)
-
-
-def _compute_places(inverse: _Words, num_bits: int, places: AnyIntArray) -> None:
-    """Replace the numbers from 0 by their places in random order, block by block; to be compiled.
-
-    A round multiplies, adds and folds; its inverse folds first. A fold is its own inverse, as its
-    shift is at least half of the bits.
-
-    Args:
-        inverse: ``uint32[rounds, 2]``, inverse factor and summand of each round, the last first.
-        num_bits: bits of the numbers that the bijection permutes.
-        places: ``int[count]``, the numbers from 0; the output.
-    """
-    values = np.empty(_BLOCK, dtype=np.uint32)
-    slots = np.empty(_BLOCK, dtype=np.uint32)
-    size = np.uint64(len(places))
-    mask = np.uint32((np.int64(1) << num_bits) - 1)
-    shift = np.uint32((num_bits + 1) >> 1)
-    for begin in range(0, len(places), _BLOCK):
-        block = places[begin : begin + _BLOCK]
-        for i in range(len(block)):
-            values[i] = np.uint32(block[i])
-            slots[i] = np.uint32(i)
-        # Invariant: values[:num_outside] belong to slots[:num_outside], and are still outside the
-        # range.
-        num_outside = np.uint64(len(block))
-        while num_outside > 0:
-            for turn in range(_ROUNDS):
-                factor, summand = inverse[turn, 0], inverse[turn, 1]
-                for i in range(num_outside):
-                    value = values[i] ^ (values[i] >> (shift & np.uint32(31)))
-                    values[i] = np.uint32((value - summand) * factor) & mask
-            num_still_outside = np.uint64(0)
-            for i in range(num_outside):
-                value, slot = values[i], slots[i]
-                block[slot] = value
-                values[num_still_outside] = value
-                slots[num_still_outside] = slot
-                num_still_outside += np.uint64(value >= size)
-            num_outside = num_still_outside
 
 
 def _permute_in_numpy(
