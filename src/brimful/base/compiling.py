@@ -9,6 +9,7 @@ compiles a function and the others load it.
 
 import contextlib
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -175,4 +176,17 @@ def _numba() -> Any:
             stacklevel=2,
         )
         return None
+    numba.extending.overload(bisect_left, strict=False)(lambda values, key: _first_from)
     return None if numba.config.DISABLE_JIT else numba  # NUMBA_DISABLE_JIT=1
+
+
+def _first_from(values: Any, key: Any) -> int:
+    """Do what ``bisect_left`` does, which numba does not know."""
+    begin, end = 0, len(values)
+    while begin < end:
+        middle = (begin + end) >> 1
+        if values[middle] < key:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin

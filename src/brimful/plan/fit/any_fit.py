@@ -20,14 +20,12 @@ def as_int32(lengths: AnyIntArray) -> Lengths:
     return np.ascontiguousarray(lengths, dtype=np.int32)
 
 
-def fit_in_order(
-    loop: Callable[..., int], plain_loop: Callable[..., int], lengths: AnyIntArray, *options: Any
-) -> Packing:
+def fit_in_order(loop: Callable[..., int], lengths: AnyIntArray, *options: Any) -> Packing:
     """Pack items by a loop that writes the pack of each item and returns the number of packs.
 
     Args:
-        loop: the loop on arrays; compiled once that pays for the total of all calls so far.
-        plain_loop: the same loop on lists, which plain Python reads faster.
+        loop: on arrays when it is compiled, once that pays for the total of all calls so far;
+            else on lists, which plain Python reads faster.
         lengths: first argument of the loop.
         options: further arguments of the loop, numbers and arrays; the last one is ``pack_of``, the
             result.
@@ -41,7 +39,7 @@ def fit_in_order(
     options = tuple(
         option.tolist() if isinstance(option, np.ndarray) else option for option in options
     )
-    num_packs = plain_loop(items.tolist(), *options, packs)
+    num_packs = loop(items.tolist(), *options, packs)
     return packs_of_items(np.array(packs, dtype=np.int64), num_packs)
 
 
@@ -103,7 +101,7 @@ def first_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     """
     num_leaves = 1 << max(0, next_fit_upper_bound(lengths, capacity=capacity) - 1).bit_length()
     rooms = np.full(2 * num_leaves, capacity, dtype=np.int32)
-    return fit_in_order(_first_fit, _first_fit, lengths, rooms)
+    return fit_in_order(_first_fit, lengths, rooms)
 
 
 def _first_fit(
@@ -171,7 +169,7 @@ def worst_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     >>> worst_fit(np.array([3, 3, 5, 6, 1, 1]), capacity=7).as_lists()
     [[0, 1, 5], [2, 4], [3]]
     """
-    return fit_in_order(_worst_fit, _worst_fit, lengths, int(capacity))
+    return fit_in_order(_worst_fit, lengths, int(capacity))
 
 
 def _worst_fit(lengths: Sequence[int], capacity: int, pack_of: MutableSequence[int]) -> int:
