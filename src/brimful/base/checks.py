@@ -8,7 +8,7 @@ import operator
 import os
 import stat
 from enum import Enum
-from typing import Any, SupportsInt, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar
 
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, WrongTypeError
@@ -22,7 +22,7 @@ class MalformedRowError(ValueError):
     """
 
 
-def is_whole_number(value: object) -> bool:
+def is_whole_number(value: object) -> TypeGuard[int]:
     """Return true for integers of Python and NumPy, without booleans.
 
     >>> is_whole_number(3), is_whole_number(True), is_whole_number(3.0)
@@ -36,7 +36,7 @@ def is_whole_number(value: object) -> bool:
     )
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return true for integers and floats of Python and NumPy, without booleans."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
@@ -58,7 +58,7 @@ def whole_number(name: str, value: object, *, minimum: int | None = None) -> int
     brimful.errors.SettingsError: dp_world_size must be a whole number of at least 1 and is 0
     """
     if is_whole_number(value):
-        number = int(cast(SupportsInt, value))
+        number = int(value)
         if minimum is None or number >= minimum:
             return number
     bound = "" if minimum is None else f" of at least {minimum}"
@@ -86,7 +86,7 @@ def setting_number(
     """
     if not is_whole_number(value):
         raise SettingsError(f"{setting(name)} must be a whole number and is {value!r}")
-    number = int(cast(SupportsInt, value))
+    number = int(value)
     if (minimum is not None and number < minimum) or (maximum is not None and number > maximum):
         bounds = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum:,}"
         raise SettingsError(f"{setting(name)} must be {bounds} and is {number:,}")
@@ -119,8 +119,8 @@ def check_share(name: str, value: object) -> float:
         ...
     brimful.errors.SettingsError: min_fill must be from 0 to 1 and is 96
     """
-    if is_number(value) and 0 <= cast(float, value) <= 1:
-        return float(cast(float, value))
+    if is_number(value) and 0 <= value <= 1:
+        return float(value)
     raise SettingsError(f"{name} must be from 0 to 1 and is {value!r}")
 
 
@@ -135,7 +135,7 @@ def check_factor(name: str, value: object) -> None:
         ...
     brimful.errors.SettingsError: scale must be a number above 0 and is nan
     """
-    if not (is_number(value) and 0 < cast(float, value) < math.inf):
+    if not (is_number(value) and 0 < value < math.inf):
         raise SettingsError(f"{setting(name)} must be a number above 0 and is {value!r}")
 
 
