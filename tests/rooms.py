@@ -34,8 +34,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "dynamic": ("dynamic/",),
     "fast": ("encode/fast/", "base/preloading", "base/execute/preload"),
     "clusters": (
-        *("shared/", "base/execute/ray", "base/execute/cluster_worker"),
-        *("base/blobs/remote", "base/blobs/retries", "base/blobs/local_copies"),
+        *("shared/", "base/execute/ray", "base/blobs/remote", "base/blobs/retries", "base/blobs/local_copies"),
     ),
     "media": ("media/", "base/tokenized_media", "collate/features", "measure/media_states"),
     "stream": ("stream/", "plan/stream/"),

@@ -13,22 +13,22 @@ CEILINGS = {
     "encode": 23_550,
     "lengths": 2_950,
     "measure": 11_350,
-    "plan": 36_150,
+    "plan": 34_400,
     "store": 14_250,
     "serve": 9_000,
     "collate": 16_500,
     "trees": 29_500,
-    "planners": 13_250,
+    "planners": 13_200,
     "mixtures": 9_500,
     "dynamic": 8_900,
     "fast": 6_800,
-    "clusters": 11_900,
-    "media": 41_750,
+    "clusters": 11_500,
+    "media": 41_700,
     "stream": 23_800,
-    "rl": 24_300,
+    "rl": 24_200,
     "preferences": 8_100,
-    "integrations": 33_350,
-    "report": 23_750,
+    "integrations": 33_200,
+    "report": 23_650,
     "cli": 18_350,
     "testing": 6_900,
     "check": 104_800,
@@ -36,10 +36,10 @@ CEILINGS = {
 }
 """Tokens of each room at most. They fall with the code, and what a feature adds it takes from its own room."""
 
-MAX_CORE = 162_600
-MAX_ALL = 520_850
+MAX_CORE = 160_750
+MAX_ALL = 518_450
 
-NUM_ARROWS = 57
+NUM_ARROWS = 55
 """Imports from the core into a wing, types included. The number only falls."""
 
 NUM_LINES = {"trees": 339, "media": 344, "mixtures": 0}
