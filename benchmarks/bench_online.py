@@ -31,7 +31,7 @@ def lengths_of(number: int = 20_000) -> list[int]:
 
 def ours(lengths: list[int], size: int) -> Iterator[int]:
     """Positions of each row of a window of samples."""
-    from brimful.plan import Lookahead
+    from brimful.stream import Lookahead
 
     planner = Lookahead(capacity=ROW, size=size, max_wait=4 * size)
     for start in range(0, len(lengths), 64):

@@ -44,7 +44,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "rl": (["rl"], ["rl"]),
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "plan": (
-        [f"plan/{room}" for room in ("counts", "order", "policies", "saved", "schedule", "stream")]
+        [f"plan/{room}" for room in ("counts", "order", "policies", "saved", "schedule")]
         + [f"plan/{module}.py" for module in ("algorithms", "drawn", "items", "ledger", "plan", "planner")],
         [
             "plan",

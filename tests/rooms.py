@@ -37,7 +37,7 @@ WINGS: dict[str, tuple[str, ...]] = {
         *("shared/", "base/execute/ray", "base/blobs/remote", "base/blobs/retries", "base/blobs/local_copies"),
     ),
     "media": ("media/", "base/tokenized_media", "collate/features", "measure/media_states"),
-    "stream": ("stream/", "plan/stream/"),
+    "stream": ("stream/",),
     "rl": ("rl/",),
     "preferences": ("preferences/",),
     "integrations": ("integrations/",),

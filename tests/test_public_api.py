@@ -29,7 +29,7 @@ OTHER_NAMES = {
     "brimful.sources": ["Sample", "Source"],
     "brimful.encode": ["EncodedSample", "EncodedSamples", "Encoder", "TrainOn"],
     "brimful.measure": ["LengthCache"],
-    "brimful.plan": ["Lookahead", "Overflow", "plan_with", "schedule_packs"],
+    "brimful.plan": ["Overflow", "plan_with", "schedule_packs"],
     "brimful.rl": [
         "ContextParallelPlan",
         "SampleColumn",
@@ -42,7 +42,7 @@ OTHER_NAMES = {
         "warm_up",
     ],
     "brimful.store": ["PackSummary", "check_store"],
-    "brimful.stream": ["LazyShardedDataset", "PackingProducer", "StreamDataset", "StreamLoader"],
+    "brimful.stream": ["LazyShardedDataset", "Lookahead", "PackingProducer", "StreamDataset", "StreamLoader"],
     "brimful.dynamic": ["SampleCount", "TokenBudget", "Warmup"],
     "brimful.serve": ["Pack", "PackStore"],
     "brimful.shared": ["SharedPackedDataset", "SharedPlan", "broadcast_plan", "shared_plan"],
@@ -110,7 +110,7 @@ def instances(tmp_path_factory):
     from brimful.encode import EncodedSamples, TrainOn
     from brimful.integrations.export import check_export
     from brimful.integrations.trainers import choose_attention, one_by_one
-    from brimful.plan import Lookahead, Overflow
+    from brimful.plan import Overflow
     from brimful.rl import (
         SampleColumn,
         pack_step,
@@ -121,7 +121,7 @@ def instances(tmp_path_factory):
     )
     from brimful.shared import shared_plan
     from brimful.store import check_store
-    from brimful.stream import LazyShardedDataset, PackingProducer, StreamDataset, StreamLoader
+    from brimful.stream import LazyShardedDataset, Lookahead, PackingProducer, StreamDataset, StreamLoader
     from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs, toy_stream
     from brimful.verify import VerifyReport, verify_context_parallel
     from brimful.verify.verify_report import Finding, Status

@@ -39,7 +39,7 @@ CEILINGS = {
 MAX_CORE = 160_750
 MAX_ALL = 518_450
 
-NUM_ARROWS = 55
+NUM_ARROWS = 53
 """Imports from the core into a wing, types included. The number only falls."""
 
 NUM_LINES = {"trees": 339, "media": 344, "mixtures": 0}

@@ -34,9 +34,8 @@ from brimful import (
 from brimful.base.arguments import as_settings, option, settings_from
 from brimful.dynamic import TokenBudget
 from brimful.errors import BrimfulError, SettingsError, WrongTypeError
-from brimful.plan import Lookahead
 from brimful.store import check_store
-from brimful.stream import LazyShardedDataset, PackingProducer
+from brimful.stream import LazyShardedDataset, Lookahead, PackingProducer
 from brimful.testing.toys import toy_chat_encoder, toy_pack
 
 ROWS = [{"question": "1+1?", "answer": "2"}] * 6

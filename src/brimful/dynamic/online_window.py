@@ -12,8 +12,9 @@ import numpy as np
 
 from brimful.dynamic.compose import ComposerMark, MicroBatchComposer, SampleSegment
 from brimful.dynamic.token_budget import SampleCount
-from brimful.plan import Lookahead, Overflow
-from brimful.plan.stream.stream_packs import StreamPacks
+from brimful.plan import Overflow
+from brimful.stream.lookahead import Lookahead
+from brimful.stream.stream_packs import StreamPacks
 
 
 @dataclass(frozen=True)

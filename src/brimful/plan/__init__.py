@@ -20,21 +20,17 @@ from brimful.plan.policies.budgets import Alignment
 from brimful.plan.policies.overflow import NoTarget, Overflow
 from brimful.plan.saved.planned_packs import Segment
 from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
-from brimful.plan.stream.lookahead import Lookahead
-from brimful.plan.stream.stream_packs import StreamPacks
 
 __all__ = [
     "ALGORITHMS",
     "Alignment",
     "CostModel",
-    "Lookahead",
     "NoTarget",
     "Overflow",
     "Plan",
     "PlanOutcome",
     "PlanSettings",
     "Segment",
-    "StreamPacks",
     "Tail",
     "pack_costs",
     "plan_packs",

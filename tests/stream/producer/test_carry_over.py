@@ -8,9 +8,9 @@ from brimful.base.fingerprint import fingerprint_bytes
 from brimful.errors import CorruptFileError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.job.producer import CarriedMedia
-from brimful.plan.stream.stream_packs import StreamPacks
 from brimful.store.shards import Pack
 from brimful.stream.producer.carry_over import WaitingSamples, load_carry_over, save_carry_over
+from brimful.stream.stream_packs import StreamPacks
 
 
 def tokens(*ids):

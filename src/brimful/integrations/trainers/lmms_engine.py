@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.plan import Lookahead
+from brimful.stream.lookahead import Lookahead
 
 __all__ = ["WindowPacking", "install"]
 

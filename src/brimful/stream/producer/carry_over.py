@@ -19,7 +19,6 @@ from brimful.base.blobs import Blob, BlobGroup, BlobStore
 from brimful.base.typing import LossMask, TokenIds
 from brimful.base.wording import setting
 from brimful.errors import CollateError, OversizedSampleError
-from brimful.plan.stream.stream_packs import StreamPacks
 from brimful.store.shards import (
     MEDIA_VERSION,
     SHARD_VERSION,
@@ -29,6 +28,7 @@ from brimful.store.shards import (
     assemble_pack,
     checked_file,
 )
+from brimful.stream.stream_packs import StreamPacks
 
 
 @dataclass

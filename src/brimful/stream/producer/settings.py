@@ -13,9 +13,9 @@ from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.measure.measure_settings import OnBadSample
 from brimful.plan import NoTarget, Overflow
-from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
 from brimful.sources.settings import RowSettings
 from brimful.store.claim import SHARD_BYTES
+from brimful.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
 
 MAX_AGE = 30.0
 """Seconds without a shard after which all samples leave, unless another age is given."""

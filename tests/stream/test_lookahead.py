@@ -13,8 +13,8 @@ from brimful.base import compiling
 from brimful.base.compiling import compiled_forms
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
 from brimful.plan.fit.any_fit import next_fit
-from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
-from brimful.plan.stream.stream_packs import StreamLedger, StreamPacks
+from brimful.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
+from brimful.stream.stream_packs import StreamLedger, StreamPacks
 from brimful.testing.strategies import capacities_and_lengths
 from tests.plan import reference
 

@@ -34,8 +34,8 @@ from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.fit.any_fit import next_fit_upper_bound
 from brimful.plan.packing import Packing, loads_of, tokens_of
 from brimful.plan.policies.overflow import Overflow, apply_overflow, other_policies
-from brimful.plan.stream.stream_packs import StreamLedger, StreamPacks
-from brimful.plan.stream.tree_window import TreeWindow
+from brimful.stream.stream_packs import StreamLedger, StreamPacks
+from brimful.stream.tree_window import TreeWindow
 
 LOOKAHEAD_ALGORITHMS = tuple(
     name for name, algorithm in ALGORITHMS.items() if algorithm.window_rule is not None

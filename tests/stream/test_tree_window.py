@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
-from brimful.plan.stream.lookahead import Lookahead
-from brimful.plan.stream.stream_packs import StreamPacks
+from brimful.stream.lookahead import Lookahead
+from brimful.stream.stream_packs import StreamPacks
 from tests.rl.step_forests import UNIT, counted, forest_of_samples
 
 SETTINGS: dict[str, Any] = {"capacity": 9 * UNIT, "size": 12, "max_wait": 30, "share": "prefixes", "least_shared": 1}

@@ -1,1 +1,0 @@
-"""Planning of streams: a window of samples at a time."""
