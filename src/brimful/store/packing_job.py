@@ -221,7 +221,7 @@ def _make_plan(
         plan = plan_with(table, settings, groups=groups, sources=sources)
     except NoTargetError as error:
         raise error.located(source.where(error.sample_id)) from error
-    if plan.num_packs == 0:
+    if not plan.num_packs:
         longest = int(np.argmax(table.tokens))
         # A sample with attachments is not cut.
         remedy = None if job.attached is None else job.attached.remedy(table, longest)

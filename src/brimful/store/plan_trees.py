@@ -140,7 +140,7 @@ class SharedTokens:
             return None
         ends = sample_ends(plan)
         stops = plan.starts.astype(np.int64) + plan.lengths
-        tree_numbers = np.cumsum(plan.parents < 0) - 1
+        tree_numbers = np.cumsum(plan.parents < 0)
         samples_of_trees = np.bincount(tree_numbers[ends])
         is_shared = samples_of_trees > 1
         # Branches of each trunk, in trunks of all packs: segments of a sample that ends in its

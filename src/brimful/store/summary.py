@@ -4,7 +4,6 @@ dropped.
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -39,7 +38,7 @@ def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
     # Policies that cut keep every long sample, unless the cut took its last target.
     if is_longer and plan.settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
         return f"{_too_long(plan)} ({longest:,} tokens)"
-    if table.targets is not None and table.targets.counts[sample_id] == 0:
+    if table.targets is not None and not table.targets.counts[sample_id]:
         return "no target of the loss"
     if is_longer:
         return "no target of the loss is left after truncation"
@@ -57,7 +56,7 @@ def write_dropped(path: AnyPath, plan: Plan, table: LengthTable, source: Source)
     any.
     """
     # A file of an earlier job is replaced, even by an empty one.
-    if len(plan.dropped_ids) == 0 and not os.path.exists(path):
+    if not len(plan.dropped_ids) and not os.path.exists(path):
         return
     with atomic_file(path) as file:
         for sample_id in plan.dropped_ids.tolist():
@@ -125,7 +124,7 @@ class PackSummary:
         return [
             f"samples        {ledger.samples_in:,}{of_rows} in {self.source} (format "
             f"{self.format}{unit})",
-            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(num_read, 1):,.0f} a "
+            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / num_read:,.0f} a "
             "sample",
             *(
                 f"encoded by     {libraries}"
@@ -142,7 +141,7 @@ class PackSummary:
             f"({_algorithm(plan)})",
             describe_sizes(plan),
             f"dropped        {counted(ledger.samples_dropped, 'sample')} "
-            f"({100 * ledger.samples_dropped / max(ledger.samples_in, 1):.2f} %), "
+            f"({100 * ledger.samples_dropped / ledger.samples_in:.2f} %), "
             f"{_tokens(ledger.tokens_dropped, ledger.tokens_in)}: {_drop_reasons(plan)}"
             f"{self._listed('dropped.jsonl', ledger.samples_dropped)}",
             f"cut            {ledger.samples_truncated:,} truncated, "
@@ -186,7 +185,7 @@ class PackSummary:
         """Return the line on targets of the loss: number, losses, and samples without any."""
         ledger = self.plan.ledger
         assert ledger.targets_in is not None  # a job measures them
-        share = 100 * ledger.targets_in / max(1, ledger.tokens_in)
+        share = 100 * ledger.targets_in / ledger.tokens_in
         # Losses count targets, not samples: a cut may take some of a sample's targets.
         cut_reason = (
             "with what was cut" if ledger.samples_truncated else "as first tokens of later segments"
@@ -208,7 +207,7 @@ class PackSummary:
     def _unread_lines(self) -> list[str]:
         """Return the line that names columns that no format read; empty if all were read."""
         columns = self.table.account.unread.most_common()
-        num_samples = max(1, self.plan.ledger.samples_in)
+        num_samples = self.plan.ledger.samples_in
         text = ", ".join(
             f"{name} ({_percent(count / num_samples)})" for name, count in columns[:_COLUMNS_SHOWN]
         )
@@ -254,7 +253,7 @@ class PackSummary:
 
 
 def _tokens(count: int, total: int) -> str:
-    return f"{count:,} tokens ({_percent(count / max(1, total))})"
+    return f"{count:,} tokens ({_percent(count / total)})"
 
 
 def _percent(share: float) -> str:
@@ -273,9 +272,9 @@ def _drop_reasons(plan: Plan) -> str:
 
     One budget gives ``longer than a pack``, two give ``27 longer than a pack; 108 for squares``.
     """
-    counts: Mapping[str, int | None] = plan.outcome.dropped_by or {"tokens": None}
+    counts = plan.outcome.dropped_by or {"tokens": 0}
     reasons = []
     for name, count in counts.items():
-        number = "" if count is None or len(counts) == 1 else f"{count:,} "
+        number = f"{count:,} " if len(counts) > 1 else ""
         reasons.append(number + (_too_long(plan) if name == "tokens" else drop_reason(name)))
     return "; ".join(reasons)

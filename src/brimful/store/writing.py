@@ -268,7 +268,7 @@ def write_packs(
     )
     settings = as_settings(JobSettings, job, options)
     pack_job = PackJob.open(source, encoder, directory, settings, plan.settings.overflow_policy)
-    if plan.num_packs == 0:
+    if not plan.num_packs:
         raise PlanMismatchError("the plan has no packs: every sample was dropped or rejected")
     num_samples = len(pack_job.source)
     if plan.ledger.samples_in != num_samples:
@@ -299,7 +299,7 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
                     job.expect(job.identity(plan, 0))
                     return 0
                 is_packed = np.zeros(plan.ledger.samples_in, dtype=bool)
-                is_packed[plan.sample_ids[: int(plan.offsets[-1])]] = True
+                is_packed[plan.sample_ids] = True
                 attached.survey(is_packed)
                 attached.lay_out(plan, encoded)
         per_shard = job.claim(plan)

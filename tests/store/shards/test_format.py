@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from brimful.base.blobs import LocalBlobStore
+from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
 from brimful.errors import CorruptFileError
 from brimful.store.shards import (
@@ -14,6 +16,8 @@ from brimful.store.shards import (
     ShardReader,
     ShardWriter,
     assemble_pack,
+    checked_file,
+    version_of,
 )
 from brimful.testing.toys import toy_pack
 
@@ -95,19 +99,52 @@ def test_every_flipped_byte_is_noticed_or_harmless(tmp_path):
     assert raised > 50
 
 
-def test_a_short_file_is_refused_before_it_is_mapped(tmp_path):
+@pytest.mark.parametrize("change", [lambda data: data[:-8], lambda data: data + b"\0"], ids=["short", "long"])
+def test_a_file_of_another_size_is_refused_before_it_is_mapped(tmp_path, change):
     """Reading behind the end of a mapped file kills the process with SIGBUS."""
     data = bytes(shard_bytes([toy_pack([5])]))
     path = tmp_path / "s.arrow"
-    path.write_bytes(data[:-8])
+    path.write_bytes(change(data))
     with pytest.raises(CorruptFileError, match="was committed with"):
         ShardReader(str(path), size=len(data))
+
+
+def test_versions_say_what_a_reader_must_support():
+    """Stores are older than the program: their numbers never change."""
+    kinds = [(media, trees) for trees in (False, True) for media in (False, True)]
+    assert [version_of(has_media=media, has_trees=trees) for media, trees in kinds] == [1, 4, 5, 6]
+
+
+@pytest.mark.parametrize("column", ["input_ids", "starts", "checksum"])
+def test_a_column_of_another_type_is_named(tmp_path, column):
+    """And one that is missing: another program may have written the file again."""
+    table = pa.ipc.open_file(shard_bytes([toy_pack([5])])).read_all()
+    path, place = tmp_path / "s.arrow", table.schema.names.index(column)
+    for other in (table.drop_columns(column), table.set_column(place, column, pa.array(["x"]))):
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, other.schema) as writer:
+            writer.write_table(other)
+        with pytest.raises(CorruptFileError, match=rf"s\.arrow has no column '{column}' of type "):
+            ShardReader(str(path), size=path.stat().st_size)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_file_has_the_committed_hash(tmp_path, in_place):
+    """The file itself, or a copy that goes with the block: readers of a store elsewhere map a file too."""
+    (tmp_path / "s").write_bytes(b"shard")
+    store = LocalBlobStore(tmp_path)
+    with checked_file(store, "s", fingerprint_bytes(b"shard"), in_place=in_place) as path:
+        with open(path, "rb") as file:
+            assert file.read() == b"shard"
+        assert (path == str(tmp_path / "s")) is in_place
+    for digit in "0f":
+        with pytest.raises(CorruptFileError, match="s has other bytes"), checked_file(store, "s", digit * 32):
+            pass
 
 
 def test_rows_and_files_that_are_not_there(tmp_path):
     """After the last row of a short batch, and after the last batch."""
     reader = write(tmp_path / "s.arrow", [toy_pack([2])] * 65)
-    for row in (65, 128, 6400):
+    for row in (65, 66, 128, 6400):
         with pytest.raises(CorruptFileError, match=f"s.arrow has no row {row}: write it again"):
             reader.pack(row)
     with pytest.raises(
@@ -128,10 +165,11 @@ def test_a_batch_of_another_shard_is_noticed(tmp_path):
     digests = writer.batches
     assert digests == "c7f8dfa6201af705"
     assert ShardReader(str(path), size=size, batches=digests).pack(66) == toy_pack([2], seed=1)
-    other = ShardReader(str(path), size=size, batches=digests[:8] + "00000000")
-    assert other.pack(63) == toy_pack([2], seed=0)
-    with pytest.raises(CorruptFileError, match="batch 1 has other bytes than were committed"):
-        other.pack(64)
+    for digest in ("0" * 8, "f" * 8, ""):
+        other = ShardReader(str(path), size=size, batches=digests[:8] + digest)
+        assert other.pack(63) == toy_pack([2], seed=0)
+        with pytest.raises(CorruptFileError, match="batch 1 has other bytes than were committed"):
+            other.pack(64)
 
 
 def test_a_row_that_changes_under_an_open_reader(tmp_path):

@@ -43,9 +43,11 @@ def test_a_changed_record_is_noticed(tmp_path):
 
 def test_a_directory_belongs_to_one_identity(tmp_path):
     """Two jobs in one directory would mix their packs."""
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file"):
+        with pytest.raises(NotAPackStoreError, match="is not a pack store"):
+            StreamLog(open_blob_store(place)).header()
     log = StreamLog(open_blob_store(tmp_path))
-    with pytest.raises(NotAPackStoreError, match="is not a pack store"):
-        log.header()
     identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 1}
     log.begin(identity, {"source": "x"})
     log.begin(identity, {"source": "elsewhere"})
@@ -63,8 +65,17 @@ def _paths(value, path=()):
     return [leaf for key, inner in value.items() for leaf in _paths(inner, (*path, key))]
 
 
-def test_every_value_of_a_header_is_checked(tmp_path):
-    """One flipped bit of a byte anywhere: without it packs of another identity could pass for these."""
+def test_a_header_is_for_people(tmp_path):
+    """One value in a line, in the same order for every job, and letters as they are."""
+    log = StreamLog(open_blob_store(tmp_path))
+    log.begin(IDENTITY, {"tokenizer": "é"})
+    text = (tmp_path / "stream.json").read_text(encoding="utf-8")
+    assert text == json.dumps(log.header(), indent=1, sort_keys=True, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_every_value_of_a_header_is_checked(tmp_path, by):
+    """One number or letter less or more: without it packs of another identity, or of a later version, could pass for these."""
     log = StreamLog(open_blob_store(tmp_path))
     log.begin(IDENTITY, {"source": "x", "brimful": "0.1.0"})
     path = tmp_path / "stream.json"
@@ -79,7 +90,7 @@ def test_every_value_of_a_header_is_checked(tmp_path):
         for key in outer:
             inner = inner[key]
         inner[last] = (
-            inner[last] ^ 1 if isinstance(inner[last], int) else chr(ord(inner[last][0]) ^ 1) + inner[last][1:]
+            inner[last] + by if isinstance(inner[last], int) else chr(ord(inner[last][0]) + by) + inner[last][1:]
         )
         path.write_text(json.dumps(changed))
         expected = "has format" if last in ("format", "version") else "is damaged: it has other contents"
@@ -109,6 +120,9 @@ def test_the_cause_is_named_and_not_what_follows_from_it(tmp_path):
         StoreMismatchError, match=r"differently: encoder train_on \(assistant there, all now\)\. Choose"
     ):
         log.begin(other, {})
+    for name in ("x" * 31, "x" * 33):
+        with pytest.raises(StoreMismatchError, match=rf"encoder train_on \(assistant there, {name} now\)"):
+            log.begin({**IDENTITY, "encoder": {"train_on": name}}, {})
 
 
 def test_a_store_may_go_on_with_other_lanes(tmp_path):
@@ -141,6 +155,18 @@ def test_a_listing_that_is_ahead_of_reading_ends_no_reader(tmp_path, monkeypatch
         assert log.records() == ([record(0)], None)
     log.commit(record(1), BlobGroup(log.store))
     assert log.records() == ([record(0), record(1)], None)
+
+
+def test_the_record_that_a_reader_waits_for(tmp_path):
+    """One that a writer claimed before it was killed is empty: it is not there, and the message says why."""
+    log = StreamLog(open_blob_store(tmp_path))
+    log.commit(record(0), BlobGroup(log.store))
+    assert log.awaited([record(0)]) == "log/000000000001.json"
+    (tmp_path / "log" / "000000000001.json").touch()
+    assert log.awaited([record(0)]) == "log/000000000001.json (empty: its writer was killed)"
+    assert log.awaited([]) == "log/000000000000.json"
+    assert log.records() == ([record(0)], None)
+    assert log.record_of(1) is None
 
 
 def test_records_are_read_as_they_are_committed(tmp_path):
@@ -187,6 +213,16 @@ def test_damaged_records_are_named(tmp_path, text, message):
     for read in (log.records, lambda: log.next_records([])):
         with pytest.raises(CorruptFileError, match=message):
             read()
+
+
+@pytest.mark.parametrize("change", [{"packs": 1}, {"packs": 3}, {"tokens": 19}, {"tokens": 21}])
+def test_the_end_counts_the_shards_before_it(tmp_path, change):
+    """One pack or token less or more, and the log is damaged."""
+    log = StreamLog(open_blob_store(tmp_path))
+    log.commit(record(0), BlobGroup(log.store))
+    log.end(EndRecord(**{"seq": 1, "packs": 2, "tokens": 20, **change}))
+    with pytest.raises(CorruptFileError, match=r"000000000001.json: the end counts"):
+        log.records()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """One pack, and many as flat columns."""
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,21 @@ def test_segments_are_taken_with_their_media():
     assert [(item.start, item.segment) for item in pack.media] == [(1, 0), (5, 1)]
     assert pack.take([1, 0]) == assemble_pack(ids[::-1], masks[::-1], [8, 7], [5, 0], [media[1:], media[:1]])
     assert pack.take([1]).media == (replace(media[1], start=1),)
+
+
+def test_any_segments_are_taken_in_any_order():
+    """Three parts with a medium at each token, of samples that were cut: as if the others had never been there."""
+    parts = []
+    for sample, start, length in ((7, 0, 3), (8, 5, 6), (9, 2, 5)):
+        media = [
+            PlacedMedium(Medium(MediaKind.IMAGE, f"{sample}-{depth}"), start=start + depth, length=1, num_tokens=1)
+            for depth in range(length)
+        ]
+        parts.append((np.arange(length, dtype=np.int32) + 10 * sample, np.ones(length, bool), sample, start, media))
+    pack = assemble_pack(*zip(*parts, strict=True))
+    for count in (1, 2, 3):
+        for order in permutations(range(3), count):
+            assert pack.take(order) == assemble_pack(*zip(*[parts[part] for part in order], strict=True))
 
 
 def test_a_collator_that_asks_for_keys_is_named():
@@ -58,12 +74,14 @@ def test_packs_are_equal_by_their_values():
     }
     changes |= {"sample_ids": np.array([0, 2]), "starts": np.array([0, 1]), "attachments": (item,)}
     for name, value in changes.items():
-        assert replace(pack, **{name: value}) != pack, name
+        other = replace(pack, **{name: value})
+        assert other != pack, name
+        assert pack != other, name
 
 
 def test_parts_of_a_pack():
     pack = toy_pack([3, 2])
-    assert (len(pack), pack.num_segments, pack.num_loss_tokens) == (5, 2, 3)
+    assert (len(pack), pack.num_segments, pack.num_samples, pack.num_loss_tokens) == (5, 2, 2, 3)
     assert [pack.segment(index).tolist() for index in (0, 1)] == [
         pack.input_ids[:3].tolist(),
         pack.input_ids[3:].tolist(),

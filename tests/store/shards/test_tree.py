@@ -1,6 +1,7 @@
 """Packs of trees: what samples share is there once, and each sample comes back whole."""
 
 import io
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -21,19 +22,42 @@ SAMPLES = st.lists(
 """Samples with targets, of which many share and some are equal."""
 
 
+@dataclass(frozen=True)
+class Mark:
+    """Stands for a picture of one token."""
+
+    token: int
+    start: int
+    segment: int
+
+
+
 @given(SAMPLES)
 def test_each_sample_comes_back_from_its_path(samples):
     """Tokens once each, and targets of each sample, whatever other samples do with a shared token."""
     tokens, masks = zip(*samples, strict=True)
     pack = toy_tree(tokens, masks)
     assert len(pack) == len({tuple(sample[: end + 1]) for sample in tokens for end in range(len(sample))})
-    flat = pack.flat()
+    owners = np.repeat(np.arange(pack.num_segments), np.diff(pack.cu_seqlens)).tolist()
+    marks = [Mark(token, *place) for token, place in zip(pack.input_ids.tolist(), enumerate(owners), strict=True)]
+    flat = replace(pack, attachments=marks).flat()
+    assert pack.num_samples == flat.num_samples == len(samples)
     assert sorted(flat.sample_ids.tolist()) == list(range(len(samples)))
     for segment, sample in enumerate(flat.sample_ids.tolist()):
         where = slice(*flat.cu_seqlens[segment : segment + 2].tolist())
         assert flat.input_ids[where].tolist() == tokens[sample]
         assert flat.loss_mask[where].tolist() == [False, *masks[sample][1:]]
+        attached = [(mark.start - where.start, mark.token) for mark in flat.media if mark.segment == segment]
+        assert attached == list(enumerate(tokens[sample]))
     assert flat.flat() is flat
+
+
+def _trunks(tree):
+    """Each segment with all that it continues."""
+    trunks = []
+    for segment, parent in enumerate(tree.parents.tolist()):
+        trunks.append({segment, *(trunks[parent] if parent >= 0 else ())})
+    return trunks
 
 
 @given(SAMPLES)
@@ -52,9 +76,48 @@ def test_segments_are_in_depth_first_order(samples):
         while parent >= 0:
             assert parent < segment < ends[parent]
             parent = int(tree.parents[parent])
+        own = {other for other, path in enumerate(_trunks(tree)) if segment in path}
+        assert own == set(range(segment, ends[segment]))
     places = tree.places(pack.cu_seqlens)
     trained = set(tree.target_places(places).values.tolist())
     assert trained == set(np.flatnonzero(pack.loss_mask).tolist())
+
+
+@given(SAMPLES)
+def test_targets_are_ranges_of_the_row(samples):
+    """A token of a trunk trains with the weights of the samples that train it, however many ranges that takes."""
+    tokens, masks = zip(*samples, strict=True)
+    pack = toy_tree(tokens, masks)
+    tree = pack.tree
+    assert tree is not None
+    targets = tree.target_places(tree.places(pack.cu_seqlens))
+    of_samples = [targets.row(sample).tolist() for sample in range(tree.num_samples)]
+    assert tree.num_targets == sum(map(len, of_samples))
+    ranges = tree.target_ranges(pack.cu_seqlens)
+    found = [[] for _ in of_samples]
+    for sample, begin, end in zip(*ranges, strict=True):
+        found[sample] += range(begin, end)
+    assert found == of_samples
+    weights = np.arange(1, tree.num_samples + 1)
+    expected = [sum(int(weights[n]) for n, own in enumerate(of_samples) if token in own) for token in range(len(pack))]
+    assert ranges.sums(weights, len(pack)).tolist() == expected
+
+
+@given(SAMPLES, st.sets(st.integers(0, 11)))
+def test_samples_through_segments(samples, chosen):
+    """All samples of a subtree, and no other: their targets can go, and the others keep theirs."""
+    tokens, masks = zip(*samples, strict=True)
+    pack = toy_tree(tokens, masks)
+    tree = pack.tree
+    assert tree is not None
+    paths = [set(tree.paths().row(sample).tolist()) for sample in range(tree.num_samples)]
+    segments = sorted(chosen & set(range(pack.num_segments)))
+    through = tree.samples_through(np.array(segments, dtype=np.int64))
+    assert through.tolist() == [sample for sample, path in enumerate(paths) if path & set(segments)]
+    without, places = tree.without_targets(through), tree.places(pack.cu_seqlens)
+    for sample in range(tree.num_samples):
+        expected = [] if sample in through else tree.target_places(places).row(sample).tolist()
+        assert without.target_places(places).row(sample).tolist() == expected
 
 
 def test_a_sample_that_others_continue_ends_in_their_trunk():

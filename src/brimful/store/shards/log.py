@@ -15,6 +15,7 @@ alone gives the number of packs.
 import json
 import re
 from dataclasses import asdict
+from itertools import count
 from typing import Any
 
 from brimful.base.blobs import BlobGroup, BlobStore
@@ -58,7 +59,7 @@ class StreamLog:
         """
         name = f"{self.store.url}/{_HEADER}"
         try:
-            data = self._written(_HEADER)[0]
+            (data,) = self._written(_HEADER)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotAPackStoreError(
                 f"{self.store.url} is not a pack store: it has no {_HEADER} (`brimful pack` and "
@@ -143,7 +144,7 @@ class StreamLog:
             CorruptFileError: a record is damaged, or the running sums do not add up.
         """
         numbers = self.committed()
-        num_known = next(seq for seq in range(len(numbers) + 1) if seq not in numbers)
+        num_known = next(seq for seq in count() if seq not in numbers)
         shards: list[ShardRecord] = []
         for first in range(0, num_known, _READ_AT_ONCE):
             seqs = range(first, min(first + _READ_AT_ONCE, num_known))
@@ -171,7 +172,7 @@ class StreamLog:
         """
         while True:
             try:
-                data = self._written(_key(len(shards)))[0]
+                (data,) = self._written(_key(len(shards)))
             except FileNotFoundError:
                 return None
             end = append_records(shards, [self._parsed(len(shards), data)])
@@ -193,9 +194,10 @@ class StreamLog:
             CorruptFileError: it is damaged, or the end record.
         """
         try:
-            record, name = self._parsed(seq, self._written(_key(seq))[0])
+            (data,) = self._written(_key(seq))
         except FileNotFoundError:
             return None
+        record, name = self._parsed(seq, data)
         if isinstance(record, EndRecord):
             raise CorruptFileError(f"{name} is not a record of a shard")
         return record

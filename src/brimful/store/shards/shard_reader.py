@@ -82,8 +82,7 @@ class _BatchViews:
 def _text_views(column: Any) -> tuple[AnyArray, list[int]]:
     """Return the bytes of a binary column, without a copy, and its offsets."""
     _, offsets, data = column.buffers()
-    content = np.empty(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
-    return content, np.frombuffer(offsets, dtype=np.int32, count=len(column) + 1).tolist()
+    return np.frombuffer(data, dtype=np.uint8), np.frombuffer(offsets, dtype=np.int32).tolist()
 
 
 def _list_views(column: Any) -> tuple[AnyArray, list[int]]:

@@ -178,8 +178,8 @@ def identity_differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> st
     """Describe what differs between the identity of a store and the identity of a job, or a part."""
     flat_there, flat_now = _flat(there), _flat(now)
     # Packs do not depend on lanes.
-    names = {key.split(" ", 1)[0] for key in flat_now} - {"lanes"}
-    keys = [key for key in differing_keys(flat_there, flat_now) if key.split(" ", 1)[0] in names]
+    names = {key.split(" ")[0] for key in flat_now} - {"lanes"}
+    keys = [key for key in differing_keys(flat_there, flat_now) if key.split(" ")[0] in names]
     # The plan and its packs per shard follow from the other keys.
     keys = [key for key in keys if key not in ("plan", "packs_per_shard")] or keys
     return ", ".join(

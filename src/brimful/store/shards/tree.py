@@ -170,9 +170,9 @@ class PackTree:
         """
         parents = self.parents.tolist()
         ends = list(range(1, len(parents) + 1))
-        for segment in range(len(parents) - 1, -1, -1):
-            if (parent := parents[segment]) >= 0:
-                ends[parent] = max(ends[parent], ends[segment])
+        # The -1 of a root names the last segment, whose end is the largest.
+        for segment, parent in reversed([*enumerate(parents)]):
+            ends[parent] = max(ends[parent], ends[segment])
         return np.array(ends, dtype=np.int64)
 
     def samples_through(self, segments: AnyIntArray) -> Int64Array:
