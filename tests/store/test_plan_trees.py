@@ -3,16 +3,21 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful import plan_packs
+from brimful import LengthTable, plan_packs
 from brimful.store.plan_trees import (
     SharedTokens,
+    describe_sizes,
     fill_of,
+    lengths_in_packs,
     sample_ends,
     samples_of_packs,
+    tree_of_pack,
 )
+from brimful.testing.toys import toy_tree
 from tests.store.tree_plans import plan_of_trees, table_with_prefixes
 
 PACKS = st.lists(st.integers(0, 3), min_size=10, max_size=10)
@@ -82,6 +87,38 @@ def test_a_flat_plan_shares_nothing():
     plan = plan_packs([3, 3, 5], capacity=6)
     assert SharedTokens.of(plan) is None
     assert fill_of(plan, None) == "91.67 %"
+    assert lengths_in_packs(plan).tolist() == plan.lengths.tolist()
+
+
+def test_a_plan_of_trees_without_packs_shares_nothing():
+    """Every sample is too long: there is nothing to divide by."""
+    plan = plan_packs(table_with_prefixes(SAMPLES[:2]), capacity=2, share="prefixes", overflow="drop")
+    assert plan.num_packs == 0
+    assert plan.parents is not None
+    assert SharedTokens.of(plan) is None
+
+
+@pytest.mark.parametrize("table", [None, LengthTable.from_lengths([2, 2])], ids=["without", "of lengths alone"])
+def test_why_samples_do_not_share_is_said_where_it_is_known(table):
+    """From the prefixes of all samples, and only if there is something to say."""
+    samples = [[1, 2], [1, 3]]
+    plan = plan_of_trees(samples, [[0, 1]])
+    shared = SharedTokens.of(plan, table)
+    assert shared is not None
+    assert shared.not_shared is None
+    told = SharedTokens.of(plan, table_with_prefixes(samples))
+    assert told is not None
+    assert told.not_shared is not None
+    assert told.not_shared.words == ""
+    assert [line.split()[0] for line in shared.lines()] == ["shared", "speed-up"]
+    assert told.lines() == shared.lines()
+
+
+@pytest.mark.parametrize(("ones", "median"), [(25, 2), (26, 1)])
+def test_the_median_is_the_lower_of_two(ones, median):
+    """Of 51 or 52 packs, each of one sample or of two."""
+    plan = plan_packs([10] * ones + [5] * 52, capacity=10)
+    assert f"median {median}, most 2" in describe_sizes(plan)
 
 
 @given(samples_of(2), PACKS)
@@ -107,6 +144,12 @@ def test_counts_are_of_sets_of_prefixes(samples, packs):
         n for group in groups for n in sorted(group, key=lambda n: (samples[n], n))
     ]
     assert samples_of_packs(plan).tolist() == list(map(len, groups))
+    assert lengths_in_packs(plan).tolist() == [len(samples[plan.sample_ids[end]]) for end in sample_ends(plan)]
+    for index, group in enumerate(groups):
+        made, tree = toy_tree([samples[n] for n in group]).tree, tree_of_pack(plan, index)
+        assert made is not None
+        assert replace(tree, ends=made.ends) == made.without_targets()
+        assert tree.ends.tolist() == made.ends.tolist()
     assert shared.flat_tokens == sum(len(samples[n]) for n in packed)
     assert shared.flat_squares == sum(len(samples[n]) ** 2 for n in packed)
     assert shared.tree_tokens == sum(len(prefixes(group)) for group in groups)

@@ -67,7 +67,9 @@ def test_a_store_without_an_end_says_how_far_it_is(tmp_path):
 def test_the_plan_of_other_packs_is_refused(tmp_path):
     """By its fingerprint, and by its capacity alone, which the fingerprint does not hold."""
     _, _, plan = written(tmp_path, [5] * 9, 5, seed=None)
-    for other in (plan_packs([5] * 9, capacity=5, seed=1), replace(plan, capacity=6)):
+    others = [plan_packs([5] * 9, capacity=5, seed=seed) for seed in range(4)]
+    assert len({other.fingerprint < plan.fingerprint for other in others}) == 2
+    for other in (*others, replace(plan, capacity=4), replace(plan, capacity=6)):
         with pytest.raises(CorruptFileError, match="the plan next to the packs is not the one they were written from"):
             check_store(tmp_path, plan=other)
 
@@ -117,7 +119,7 @@ def test_the_end_counts_what_is_there(tmp_path, monkeypatch):
     """A log whose end promises other packs or tokens is damaged."""
     written(tmp_path, [5] * 9, 5)
     records = StreamLog.records
-    for change in ({"packs": 10}, {"tokens": 46}):
+    for change in ({"packs": 8}, {"packs": 10}, {"tokens": 44}, {"tokens": 46}):
 
         def damaged(log, change=change):
             shards, end = records(log)

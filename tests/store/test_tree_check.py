@@ -47,6 +47,8 @@ def test_the_pack_is_as_the_faults_expect():
     ("column", "place", "value", "fault"),
     [
         ("parents", 2, 4, "segment 2 continues segment 4, which is not before it"),
+        ("parents", 2, 2, "segment 2 continues segment 2, which is not before it"),
+        ("parents", 6, -2, "segment 6 continues segment -2, which is not before it"),
         (
             "parents",
             5,
@@ -59,19 +61,59 @@ def test_the_pack_is_as_the_faults_expect():
         ("starts", 4, 0, "segment 4 begins at depth 0 instead of 4"),
         ("cu_seqlens", 3, 3, "segment 4 begins at depth 4 instead of 5"),
         ("cu_seqlens", 6, 6, "segment 5 is empty, and stands at a root or after a branch"),
+        ("cu_seqlens", 7, 7, "segment 6 is empty, and stands at a root or after a branch"),
         ("sample_ids", 5, 1, "sample 1 ends twice"),
         ("spans", 0, 0, r"sample 3 has 3 tokens, and its targets are \[0, 3\]"),
         ("spans", 1, 4, r"sample 3 has 3 tokens, and its targets are \[1, 4\]"),
         ("spans", 0, 2, ""),
+        ("spans", 0, 3, r"sample 3 has 3 tokens, and its targets are \[3, 3\]"),
+        ("spans", 0, 4, r"sample 3 has 3 tokens, and its targets are \[4, 3\]"),
+        ("span_sizes", 0, 0, "it has targets of 6 samples and holds 6"),
         ("span_sizes", 0, 2, "it has targets of 6 samples and holds 6"),
         ("loss_mask", 0, True, "token 0 is a target of the loss mask, and not of a sample"),
         ("loss_mask", 4, False, "token 4 is a target of a sample, and not of the loss mask"),
+        ("loss_mask", [3, 4], False, "token 3 is a target of a sample, and not of the loss mask"),
     ],
 )
 def test_a_fault_is_named(column, place, value, fault):
     """One number is changed in each case. The target that one of two samples loses is still the other's."""
     found = tree_fault(changed(column, place, value))
     assert re.match(fault, found) if fault else not found, found
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_each_sample_has_a_number_of_spans(change):
+    """Of one sample fewer or more, the targets of the others would still add up."""
+    whole = toy_tree([[1, 2], [1, 3], [1, 4]], [[True] * 2, [True] * 2, [False] * 2])
+    assert whole.tree is not None
+    sizes = np.resize(np.append(whole.tree.span_sizes, 0), 3 + change).astype(np.int32)
+    found = tree_fault(replace(whole, tree=replace(whole.tree, span_sizes=sizes)))
+    assert found == f"it has targets of {3 + change} samples and holds 3"
+
+
+def test_a_later_span_ends_with_its_sample():
+    """The first of two spans is right, and the second goes on into the next sample."""
+    whole = toy_tree([[1, 2, 3, 4], [9, 8]], [[False, True, False, True], [True] * 2])
+    assert whole.tree is not None
+    assert whole.tree.spans.tolist() == [1, 2, 3, 4, 1, 2]
+    spans = np.array([1, 2, 3, 5, 1, 2], dtype=np.int32)
+    found = tree_fault(replace(whole, tree=replace(whole.tree, spans=spans)))
+    assert found == "sample 0 has 4 tokens, and its targets are [1, 2, 3, 5]"
+
+
+def test_a_tree_that_has_ended_has_no_further_branch():
+    """Not even the first tree of the pack, after the root of the second."""
+    whole = toy_tree([[1, 2], [1, 3], [9, 4], [9, 5]])
+    assert whole.tree is not None
+    parents = whole.tree.parents.copy()
+    assert parents.tolist() == [-1, 0, 0, -1, 3, 3]
+    parents[5] = 0
+    assert tree_fault(replace(whole, tree=replace(whole.tree, parents=parents))).startswith(
+        "segment 5 continues segment 0, whose subtree has ended"
+    )
+    for count in (5, 7):
+        other = replace(whole.tree, parents=np.resize(whole.tree.parents, count))
+        assert tree_fault(replace(whole, tree=other)) == f"it has {count} parents for 6 segments"
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=8), st.randoms())
@@ -97,14 +139,12 @@ def test_the_row_of_a_store_is_named(tmp_path, monkeypatch):
 
 def test_a_sample_in_two_trees_is_named(tmp_path, monkeypatch):
     """A group that was split and joined again: its totals are right, and a sample trains twice."""
-    written_trees(tmp_path, ["aab", "aac", "bbd", "bbe"], [[0, 1], [2, 3]])
-    read = ShardReader.pack
+    written_trees(tmp_path, ["aab", "aac", "bbd", "bbe", "ccf", "ccg"], [[0, 1], [2, 3], [4, 5]], packs_per_shard=3)
+    read, others = ShardReader.pack, open_packs(tmp_path)[1].sample_ids
     monkeypatch.setattr(
         ShardReader,
         "pack",
-        lambda reader, row: (
-            replace(read(reader, row), sample_ids=open_packs(tmp_path)[0].sample_ids) if row else read(reader, row)
-        ),
+        lambda reader, row: replace(read(reader, row), sample_ids=others) if row == 2 else read(reader, row),
     )
-    with pytest.raises(CorruptFileError, match="holds sample 0 in several trees"):
+    with pytest.raises(CorruptFileError, match="holds sample 2 in several trees"):
         check_store(tmp_path)
