@@ -98,11 +98,17 @@ def test_packs_above_the_bound_are_a_share_of_it():
     values = values_of(summary_of(table_of([4, 7, 4, 7, 2, 8]), capacity=10, algorithm="next_fit"))
     assert values["lower bound"] == "4 packs: 25.000 % above what any plan needs (next_fit)"
     assert values["targets"] == "32 (100.0 % of the tokens); every sample has one"
+    # 5 of 3: no other way to divide or to take one from the other gives the same.
+    summary = summary_of(table_of([10] * 8), capacity=10)
+    values = values_of(replace(summary, plan=replace(summary.plan, bound=3)))
+    assert values["lower bound"].startswith("3 packs: 166.667 % above")
 
 
 def test_rows_of_two_samples_are_counted_as_rows():
     values = values_of(summary_of(table_of([5, 3, 4, 2], group_size=2), capacity=10))
     assert values["samples"] == "4 of 2 rows in chats.jsonl (format messages)"
+    joined = LengthTable({"tokens": np.array([5, 3], dtype=np.int32)}, provenance={"num_rows": 9})
+    assert values_of(summary_of(joined, capacity=10))["samples"].startswith("2 of 9 rows in ")
 
 
 def test_cut_samples_are_counted():
@@ -128,16 +134,18 @@ def test_several_budgets_name_their_reasons_with_counts():
 
 
 def test_a_few_columns_are_named_and_the_rest_is_counted():
-    table = table_of([5], unread={f"c{number}": 1 for number in range(10)})
+    table = table_of([5], unread={f"c{number}": 1 for number in range(19)})
     assert values_of(summary_of(table, capacity=10))["not read"] == (
-        f"columns {', '.join(f'c{number} (100 %)' for number in range(8))} and 2 more of the rows"
+        f"columns {', '.join(f'c{number} (100 %)' for number in range(8))} and 11 more of the rows"
     )
     table = table_of([5], unread={f"c{number}": 1 for number in range(8)})
     assert " more" not in values_of(summary_of(table, capacity=10))["not read"]
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(9994, "c (99.94 %)"), (9996, "c (100 %)"), (1, "c (0.01 %)")], ids=["most", "all", "few"]
+    ("count", "text"),
+    [(9994, "c (99.94 %)"), (9995, "c (100 %)"), (9996, "c (100 %)"), (1, "c (0.01 %)")],
+    ids=["most", "nearly all", "all", "few"],
 )
 def test_a_share_is_shown_with_two_decimals_or_none(count, text):
     table = table_of([1] * 10_000, unread={"c": count})
@@ -168,10 +176,14 @@ def test_mismatches_of_kto_are_no_samples_that_teach_nothing():
     table = table_of([5, 3, 4], [4, 0, 0], no_target={BORROWED_REASON: 2})
     summary = summary_of(table, capacity=10, no_target="keep")
     assert summary.warnings() == []
-    table = table_of([5, 3, 4], [4, 0, 0], no_target={BORROWED_REASON: 1, "an empty answer": 1})
+    table = table_of([5, 3, 4, 2, 1, 1], [4, 0, 0, 0, 0, 0], no_target={BORROWED_REASON: 2, "an empty answer": 3})
     assert summary_of(table, capacity=10, no_target="keep").warnings() == [
-        "warning        1 sample in the packs have no target and teach nothing"
+        "warning        3 samples in the packs have no target and teach nothing"
     ]
+    table = table_of([5, 300, 400, *[100] * 90], [4, 0, 0, *[99] * 90], no_target={BORROWED_REASON: 2})
+    summary = summary_of(table, capacity=350, overflow="drop", no_target="keep")
+    assert summary.plan.ledger.samples_without_target == 1  # the other was dropped
+    assert summary.warnings() == []
 
 
 def test_what_only_some_jobs_have_is_said_once_it_is_there():
@@ -240,10 +252,20 @@ def test_targets():
 
 
 def test_another_budget():
-    table = lengths_of([4, 5, 3], patches=[1, 9, 2])
+    table = lengths_of([4, 5, 3, 8], patches=[1, 9, 2, 9])
     assert reasons(table, capacity=8, overflow="drop", budgets={"patches": 8}) == {
-        1: "with its group, or for another budget than tokens"
+        sample: "with its group, or for another budget than tokens" for sample in (1, 3)
     }
+
+
+def test_pairs_that_are_not_too_long():
+    """One that fills its pack to the last token, and is dropped for its patches or its targets."""
+    table = lengths_of([4, 4, 3, 2], group_size=2, patches=[5, 5, 1, 1])
+    assert reasons(table, capacity=8, overflow="drop", budgets={"patches": 8}) == dict.fromkeys(
+        (0, 1), "with its group, or for another budget than tokens"
+    )
+    table = lengths_of([4, 4, 3, 2], Targets(np.array([3, 3, 0, 0], dtype=np.int32), None), group_size=2)
+    assert reasons(table, capacity=8, overflow="drop", no_target="drop") == dict.fromkeys((2, 3), "no target of the loss")
 
 
 def test_both_sides_of_a_preference():

@@ -1,6 +1,7 @@
 """Writing packs: round trip, checks, and jobs that go on."""
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from brimful import PackedDataset, Plan, measure_lengths, open_packs, open_source, plan_packs, write_packs
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
+from brimful.encode.encoded_samples import EncodedSamples
 from brimful.errors import (
     CorruptFileError,
     LengthChangedError,
@@ -128,10 +130,14 @@ def test_a_plan_that_was_saved_over_is_not_written_under_the_name_of_the_other(t
     plan, other = plan_packs(table, capacity=8, seed=0), plan_packs(table, capacity=9, seed=0)
     plan.save(path)
     write_packs(plan, source, encoder, tmp_path / "whole", num_proc=2)  # one shard: a process is not worth it
-    other.save(path)
-    shard_task._open_plan.cache_clear()
-    with pytest.raises(PlanMismatchError, match=rf"plan\.arrow holds plan {other.fingerprint[:7]} now, and the packs"):
-        write_packs(plan, source, encoder, tmp_path / "packs", num_proc=2)
+    for there in (other, plan_packs(table, capacity=12), plan_packs(table, capacity=13), plan_packs(table, capacity=14)):
+        there.save(path)
+        shard_task._open_plan.cache_clear()
+        message = rf"plan\.arrow holds plan {there.fingerprint[:7]} now, and the packs"
+        with pytest.raises(PlanMismatchError, match=message):
+            write_packs(plan, source, encoder, tmp_path / "packs", num_proc=2)
+    write_packs(plan, source, encoder, tmp_path / "alone", num_proc=1)  # one process has the plan in memory
+    assert tree(tmp_path / "alone") == tree(tmp_path / "whole")
     path.unlink()
     with pytest.raises(PlanMismatchError, match=r"plan\.arrow was removed while its packs were written"):
         write_packs(plan, source, encoder, tmp_path / "packs", num_proc=2)
@@ -174,8 +180,65 @@ def test_a_plan_of_another_data_set_is_refused(tmp_path):
     """Sample ids of one set mean nothing in another."""
     encoder = toy_chat_encoder()
     plan = plan_packs([3, 4, 5], capacity=8)
-    with pytest.raises(PlanMismatchError, match="the plan is for 3 samples and memory has 2"):
-        write_packs(plan, open_source(texts(3, 4)), encoder, tmp_path)
+    for rows in (texts(3, 4), texts(3, 4, 5, 6)):
+        with pytest.raises(PlanMismatchError, match=f"the plan is for 3 samples and memory has {len(rows)}"):
+            write_packs(plan, open_source(rows), encoder, tmp_path)
+    nothing = plan_packs([9, 9], capacity=8, overflow="drop")
+    with pytest.raises(PlanMismatchError, match="the plan has no packs"):
+        write_packs(nothing, open_source(texts(9, 9)), encoder, tmp_path)
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b""])
+def test_a_shard_of_another_size_is_written_again(tmp_path, change):
+    """By the same call: a copy that was cut short is nothing that a user has to look for."""
+    source, encoder, plan = written(tmp_path, [5] * 8, 5)
+    before = tree(tmp_path)
+    path = sorted((tmp_path / "shards").iterdir())[1]
+    path.write_bytes(change(path.read_bytes()))
+    assert write_packs(plan, source, encoder, tmp_path, shard_bytes=4 * 5 * 3) == 1
+    assert tree(tmp_path) == before
+
+
+def test_a_shard_of_many_batches(tmp_path):
+    """Rows are written 64 at a time, and each is there once."""
+    source, encoder = open_source(texts(*[3] * 200)), toy_chat_encoder()
+    plan = plan_packs([3] * 200, capacity=3, seed=None)
+    assert write_packs(plan, source, encoder, tmp_path) == 1
+    assert [int(pack.sample_ids[0]) for pack in open_packs(tmp_path)] == list(range(200))
+
+
+def test_the_facts_of_media_go_to_their_shard():
+    """Each process gets what its own packs need, and not what all do."""
+    plan = plan_packs([3] * 8, capacity=3, seed=None)
+    layout = SimpleNamespace(of_samples=lambda seq, ids: (seq, ids.tolist()))
+    tasks = shard_task.ShardTasks([0, 2, 1], plan, 3, layout)
+    assert [task.media for task in tasks] == [(0, [0, 1, 2]), (2, [6, 7]), (1, [3, 4, 5])]
+    assert [task.media for task in shard_task.ShardTasks([0, 2], plan, 3, None)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("keeps", "most", "is_small", "threads"),
+    [(True, 41, True, 2), (True, 40, False, 2), (False, 41 * 7, True, 1), (False, 40 * 7, False, 1)],
+)
+def test_processes_are_for_large_jobs(tmp_path, monkeypatch, keeps, most, is_small, threads):
+    """Forty tokens, where encoding one costs seven times a copy; an encoder is never called from two threads."""
+    seen = []
+
+    def run(function, tasks, *, context, resources, **options):
+        seen.append((resources.num_proc == 1, options["threads"], options["shared"]))
+        return ((task, function(context, task)) for task in tasks)
+
+    monkeypatch.setattr(shard_task, "_IN_PROCESS_TOKENS", most)
+    monkeypatch.setattr(shard_task, "_ENCODING_COST", 7)
+    monkeypatch.setattr(shard_task, "run_tasks", run)
+    monkeypatch.setattr("brimful.base.execute.execution.available_cores", lambda: 3)
+    source, encoder = open_source(texts(*[5] * 8)), toy_chat_encoder()
+    plan = plan_packs([5] * 8, capacity=5, seed=None)
+    kept = EncodedSamples(source, encoder) if keeps else None
+    if kept is not None:
+        kept.read = lambda ids: [encoder.encode(source[index]) for index in ids]
+    write_packs(plan, source, encoder, tmp_path, encoded=kept)
+    assert seen == [(is_small, threads, [tmp_path])]
 
 
 @pytest.mark.parametrize("after_bytes", [0, 100, 1500, 4000, 9000])
@@ -238,3 +301,5 @@ def test_records_add_up(tmp_path):
         (0, 3, 15, 3, 15), (1, 3, 15, 6, 30), (2, 2, 10, 8, 40)
     ]  # fmt: skip
     assert end == EndRecord(3, 8, 40)
+    names = [f"shards/{record.seq:08d}-{record.xxh3_128[:16]}.arrow" for record in records]
+    assert [record.file for record in records] == names
