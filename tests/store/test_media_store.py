@@ -215,6 +215,8 @@ def test_media_are_encoded_once(home, monkeypatch):
     write_packs(plan, source, PictureEncoder(), home / "again", shard_bytes=shard_bytes, media_storage="bytes")
     shards = {name: digest for name, digest in kept.items() if name.startswith(("shards", "media", "stream"))}
     assert tree(home / "again") == shards
+    again = write_packs(plan, source, PictureEncoder(), home / "again", shard_bytes=shard_bytes, media_storage="bytes")
+    assert again == 0
 
 
 def test_shards_are_written_in_any_order_anywhere(home, monkeypatch):
@@ -319,6 +321,7 @@ def test_sizes_are_said_before_anything_is_written(home):
     [
         (lambda path: path.unlink(), r"media/.*\.tar is missing"),
         (lambda path: path.write_bytes(path.read_bytes()[:-512]), "and was committed with"),
+        (lambda path: path.write_bytes(path.read_bytes() + bytes(512)), "and was committed with"),
     ],
 )
 def test_damaged_containers_are_found_and_written_again(home, fault, message):

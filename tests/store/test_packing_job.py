@@ -1,12 +1,23 @@
 """The whole job in one call: what it leaves, and what it does the second time."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from brimful import PackedDataset, Plan, PlanSettings, TokenEncoder, open_packs, open_source, pack_dataset
+from brimful import (
+    PackedDataset,
+    Plan,
+    PlanSettings,
+    TokenEncoder,
+    open_packs,
+    open_source,
+    pack_dataset,
+    plan_packs,
+)
 from brimful.base.execute import Execution
-from brimful.errors import OversizedSampleError, SettingsError, SourceError, StoreMismatchError
+from brimful.base.progress import Progress
+from brimful.errors import NoTargetError, OversizedSampleError, SettingsError, SourceError, StoreMismatchError
 from brimful.mixtures import Mixture
 from brimful.plan import Alignment
 from brimful.store import JobSettings, check_store
@@ -83,6 +94,98 @@ def test_a_finished_store_keeps_the_plan_that_it_was_written_from(tmp_path, monk
     first = pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
     monkeypatch.setattr(job_module, "plan_with", lambda *args, **options: pytest.fail("planned again"))
     assert pack_dataset(source, encoder, tmp_path / "packs", capacity=200).plan.fingerprint == first.plan.fingerprint
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_a_plan_of_other_packs_next_to_a_store_is_made_again(tmp_path, seed):
+    """Of another job, damaged, or gone: the packs are right, and the same call mends what lies next to them."""
+    source, encoder = open_source(texts(*range(3, 30))), toy_chat_encoder()
+    first = pack_dataset(source, encoder, tmp_path, capacity=200, seed=0)
+    path = tmp_path / "plan.arrow"
+    right = path.read_bytes()
+    plan_packs(first.table, capacity=200, seed=seed).save(path)
+    for fault in (lambda: None, lambda: path.write_bytes(right[:99]), path.unlink):
+        fault()
+        assert pack_dataset(source, encoder, tmp_path, capacity=200, seed=0).seconds == {}
+        assert path.read_bytes() == right
+
+
+def test_a_plan_that_is_refused_is_not_saved(tmp_path, monkeypatch):
+    """A search that found other packs must not leave its plan next to the packs of the first."""
+    source, encoder = open_source(texts(*range(3, 30))), toy_chat_encoder()
+    first = pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
+    path = tmp_path / "packs" / "plan.arrow"
+    path.unlink()
+    other = replace(plan_packs(first.table, capacity=200, seed=5), settings=first.plan.settings)
+    monkeypatch.setattr(job_module, "plan_with", lambda *args, **options: other)
+    with pytest.raises(StoreMismatchError, match=r"differently: plan \("):
+        pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
+    assert not path.exists()
+
+
+class Counting(type(toy_chat_encoder())):
+    """Counts the samples that it encodes."""
+
+    num_encoded = 0
+
+    def encode_batch(self, samples):
+        type(self).num_encoded += len(samples)
+        return super().encode_batch(samples)
+
+
+def test_a_job_that_was_killed_encodes_nothing_twice(tmp_path, monkeypatch):
+    """Before a shard was written, and with one that was lost later, after which it says what it did."""
+    monkeypatch.setattr(Counting, "num_encoded", 0)
+    source = open_source(texts(3, 5, 4))
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(job_module, "write_plan", lambda *args: 1 / 0)
+        pack_dataset(source, Counting(), tmp_path, capacity=8, num_proc=1)
+    assert Counting.num_encoded == 3
+    assert {*pack_dataset(source, Counting(), tmp_path, capacity=8, num_proc=1).seconds} >= {"plan", "write"}
+    assert Counting.num_encoded == 3
+    next((tmp_path / "shards").iterdir()).unlink()
+    assert "nothing to do" not in str(pack_dataset(source, Counting(), tmp_path, capacity=8, num_proc=1))
+    (tmp_path / "log" / "000000000001.json").unlink()
+    assert "nothing to do" not in str(pack_dataset(source, Counting(), tmp_path, capacity=8, num_proc=1))
+    assert "nothing to do" in str(pack_dataset(source, Counting(), tmp_path, capacity=8, num_proc=1))
+
+
+def test_seconds_are_rounded_for_people(tmp_path):
+    """In a file with one value in a line."""
+
+    class Slow(Progress):
+        def _closed(self, record):
+            record.seconds = 1.23456
+
+    summary = pack_dataset(texts(3, 5), toy_chat_encoder(), tmp_path, capacity=8, progress=Slow())
+    assert set(summary.seconds.values()) == {1.23}
+    text = (tmp_path / "summary.json").read_text()
+    assert text == json.dumps(summary.as_dict(), indent=1)
+
+
+def test_samples_of_one_token_are_read(tmp_path):
+    """They have no target, and are not rows that cannot be packed."""
+    rows = [{"input_ids": [token]} for token in (5, 6)]
+    with pytest.raises(NoTargetError, match=r"none of 2 samples has a target .* the first is memory\[0\]"):
+        pack_dataset(rows, TokenEncoder(), tmp_path, capacity=8, no_target="keep")
+
+
+def test_the_first_of_the_rejected_rows_is_named(tmp_path):
+    """With its place: a user looks there first."""
+    rows = [*texts(3), {"nothing": 1}, {"text": 2}, *texts(4), {"text": None}]
+    summary = pack_dataset(rows, toy_chat_encoder(), tmp_path, capacity=8, on_bad_sample="skip")
+    assert summary.first_rejected.startswith("memory[1]")
+    assert pack_dataset(texts(3), toy_chat_encoder(), tmp_path / "none", capacity=8).first_rejected == ""
+
+
+@pytest.mark.parametrize(("unit", "is_offered"), [("file", True), ("line", False)])
+def test_a_file_that_fits_in_no_pack_may_be_one_of_lines(tmp_path, unit, is_offered):
+    """Most large text files hold a document in each line."""
+    (tmp_path / "a.txt").write_text("many words in a line\n" * 3)
+    source = open_source(tmp_path / "a.txt", text_unit=unit)
+    with pytest.raises(OversizedSampleError) as refused:
+        pack_dataset(source, toy_chat_encoder(), tmp_path / "packs", capacity=4, overflow="drop")
+    assert ('text_unit="line" if each line is a document' in str(refused.value)) is is_offered
 
 
 def test_a_refused_job_leaves_a_store_as_it_was(tmp_path):

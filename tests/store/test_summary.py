@@ -265,7 +265,9 @@ def test_pairs_that_are_not_too_long():
         (0, 1), "with its group, or for another budget than tokens"
     )
     table = lengths_of([4, 4, 3, 2], Targets(np.array([3, 3, 0, 0], dtype=np.int32), None), group_size=2)
-    assert reasons(table, capacity=8, overflow="drop", no_target="drop") == dict.fromkeys((2, 3), "no target of the loss")
+    assert reasons(table, capacity=8, overflow="drop", no_target="drop") == dict.fromkeys(
+        (2, 3), "no target of the loss"
+    )
 
 
 def test_both_sides_of_a_preference():

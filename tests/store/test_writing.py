@@ -130,7 +130,12 @@ def test_a_plan_that_was_saved_over_is_not_written_under_the_name_of_the_other(t
     plan, other = plan_packs(table, capacity=8, seed=0), plan_packs(table, capacity=9, seed=0)
     plan.save(path)
     write_packs(plan, source, encoder, tmp_path / "whole", num_proc=2)  # one shard: a process is not worth it
-    for there in (other, plan_packs(table, capacity=12), plan_packs(table, capacity=13), plan_packs(table, capacity=14)):
+    for there in (
+        other,
+        plan_packs(table, capacity=12),
+        plan_packs(table, capacity=13),
+        plan_packs(table, capacity=14),
+    ):
         there.save(path)
         shard_task._open_plan.cache_clear()
         message = rf"plan\.arrow holds plan {there.fingerprint[:7]} now, and the packs"

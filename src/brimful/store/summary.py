@@ -124,8 +124,7 @@ class PackSummary:
         return [
             f"samples        {ledger.samples_in:,}{of_rows} in {self.source} (format "
             f"{self.format}{unit})",
-            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / num_read:,.0f} a "
-            "sample",
+            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / num_read:,.0f} a sample",
             *(
                 f"encoded by     {libraries}"
                 for libraries in self.table.provenance.get("encoded_by", ())

@@ -31,7 +31,6 @@ class Mark:
     segment: int
 
 
-
 @given(SAMPLES)
 def test_each_sample_comes_back_from_its_path(samples):
     """Tokens once each, and targets of each sample, whatever other samples do with a shared token."""
