@@ -8,6 +8,7 @@ import pytest
 
 from brimful import Plan, PlanSettings, open_packs, open_source, pack_dataset
 from brimful.base.blobs import LocalBlobStore, open_blob_store
+from brimful.errors import SettingsError
 from brimful.store import claim as module
 from brimful.store.claim import JobHome, packs_per_shard
 from brimful.testing.toys import toy_chat_encoder
@@ -24,6 +25,14 @@ Stub: Any = SimpleNamespace
 def test_a_shard_holds_packs_of_four_bytes_a_token(shard_bytes, num_packs, expected):
     plan = Stub(capacity=10, num_packs=num_packs)
     assert packs_per_shard(plan, shard_bytes) == expected
+
+
+@pytest.mark.parametrize("storage", ["features", "a", "z"])
+def test_a_job_of_texts_knows_the_kinds_of_storage(tmp_path, storage):
+    """A word that a later job with pictures would refuse, and features that nothing makes."""
+    with pytest.raises(SettingsError, match="media_storage"):
+        pack_dataset(texts(3), toy_chat_encoder(), tmp_path, capacity=8, media_storage=storage)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture

@@ -130,6 +130,16 @@ def test_media_come_back_byte_for_byte(home, storage):
     assert all(item.medium.size is not None for pack in packs for item in pack.media)
 
 
+def test_a_row_without_its_picture_is_rejected_once(home):
+    """What cannot be read when it is measured is not looked for again, and the others are packed."""
+    data = [chat("a", "photos/p0.png"), chat("b", "photos/none.png"), chat("c", "photos/p1.png")]
+    source = open_source(data, media=True, media_dir=home / "data")
+    settings = PlanSettings(capacity=CAPACITY)
+    summary = pack_dataset(source, PictureEncoder(), home / "packs", settings, on_bad_sample="skip", num_proc=1)
+    assert summary.first_rejected.startswith("memory[1]")
+    assert bytes_by_sample(open_packs(home / "packs")) == {0: [picture(0)], 2: [picture(1)]}
+
+
 def test_a_picture_that_is_drawn_again_is_no_other(home):
     """A mixture takes the short source several times, in packs of one shard."""
     source = open_source([chat("ab", "photos/p0.png")] + [chat("cd")] * 6, media=True, media_dir=home / "data")
@@ -266,7 +276,8 @@ class _ChangeAt(Progress):
 def test_a_picture_that_changes_while_it_is_packed(home, stage, storage):
     """Tokens of one picture and bytes of another would train on nonsense."""
     progress = _ChangeAt(home / "data" / "photos" / "p0.png", stage)
-    with pytest.raises(BadSampleError, match=r"image 'photos/p0.png': was changed while it was packed"):
+    message = r"image 'photos/p0.png': was changed while it was packed.* or run the job again"
+    with pytest.raises(BadSampleError, match=message):
         pack(home, storage, progress=progress)
 
 

@@ -127,15 +127,12 @@ def test_a_plan_that_was_saved_over_is_not_written_under_the_name_of_the_other(t
     source, encoder = open_source(texts(3, 5, 4, 2)), toy_chat_encoder()
     table = measure_lengths(source, encoder)
     path = tmp_path / "plan.arrow"
-    plan, other = plan_packs(table, capacity=8, seed=0), plan_packs(table, capacity=9, seed=0)
+    plan, other = plan_packs(table, capacity=10, seed=0), plan_packs(table, capacity=9, seed=0)
     plan.save(path)
     write_packs(plan, source, encoder, tmp_path / "whole", num_proc=2)  # one shard: a process is not worth it
-    for there in (
-        other,
-        plan_packs(table, capacity=12),
-        plan_packs(table, capacity=13),
-        plan_packs(table, capacity=14),
-    ):
+    others = [other, *(plan_packs(table, capacity=capacity) for capacity in (11, 12))]
+    assert len({there.fingerprint < plan.fingerprint for there in others}) == 2
+    for there in others:
         there.save(path)
         shard_task._open_plan.cache_clear()
         message = rf"plan\.arrow holds plan {there.fingerprint[:7]} now, and the packs"
@@ -223,7 +220,13 @@ def test_the_facts_of_media_go_to_their_shard():
 
 @pytest.mark.parametrize(
     ("keeps", "most", "is_small", "threads"),
-    [(True, 41, True, 2), (True, 40, False, 2), (False, 41 * 7, True, 1), (False, 40 * 7, False, 1)],
+    [
+        (True, 41, True, 2),
+        (True, 40, False, 2),
+        (True, 39, False, 2),
+        (False, 41 * 7, True, 1),
+        (False, 40 * 7, False, 1),
+    ],
 )
 def test_processes_are_for_large_jobs(tmp_path, monkeypatch, keeps, most, is_small, threads):
     """Forty tokens, where encoding one costs seven times a copy; an encoder is never called from two threads."""
