@@ -281,6 +281,20 @@ def test_a_picture_that_changes_while_it_is_packed(home, stage, storage):
         pack(home, storage, progress=progress)
 
 
+def test_a_picture_that_goes_after_it_was_measured(home):
+    """The way out is the same call, which measures again."""
+
+    class Removing(Progress):
+        def _opened(self, record):
+            if record.name == "media":
+                (home / "data" / "photos" / "p0.png").unlink()
+
+    with pytest.raises(
+        BadSampleError, match=r"could be read when it was measured: bring it back, or run the job again"
+    ):
+        pack(home, progress=Removing())
+
+
 def test_a_job_that_goes_on_with_other_pictures_is_refused(home, monkeypatch):
     """The first shards would hold the old ones."""
     monkeypatch.setattr("brimful.store.writing.StreamLog.end", lambda self, record: 1 / 0)
