@@ -2,6 +2,7 @@
 
 import pickle
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from brimful import PackedDataset, Plan, measure_lengths, open_packs, open_source, plan_packs, write_packs
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
-from brimful.encode.encoded_samples import EncodedSamples
 from brimful.errors import (
     CorruptFileError,
     LengthChangedError,
@@ -242,9 +242,8 @@ def test_processes_are_for_large_jobs(tmp_path, monkeypatch, keeps, most, is_sma
     monkeypatch.setattr("brimful.base.execute.execution.available_cores", lambda: 3)
     source, encoder = open_source(texts(*[5] * 8)), toy_chat_encoder()
     plan = plan_packs([5] * 8, capacity=5, seed=None)
-    kept = EncodedSamples(source, encoder) if keeps else None
-    if kept is not None:
-        kept.read = lambda ids: [encoder.encode(source[index]) for index in ids]
+    stored: Any = SimpleNamespace(read=lambda ids: [encoder.encode(source[index]) for index in ids])
+    kept = stored if keeps else None
     write_packs(plan, source, encoder, tmp_path, encoded=kept)
     assert seen == [(is_small, threads, [tmp_path])]
 
