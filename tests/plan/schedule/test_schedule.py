@@ -1,7 +1,7 @@
 """Schedules: the tail over many epochs, and packs exchanged for equal cost."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.errors import SettingsError
 from brimful.plan.schedule import Tail, schedule_packs
+from brimful.plan.schedule.schedule import Shape, resized_schedule
 from tests.plan.schedule.instances import cases, schedule
 
 
@@ -92,6 +93,45 @@ def test_balancing_exchanges_packs_and_nothing_else(case):
     assert (balanced[:-1] >= 0).all()
     if len(balanced):
         assert balanced[0, 0, 0, 0] >= 0  # what a loader shows to ranks without a pack
+
+
+SHAPES = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 2, 2)]
+"""Ranks, micro-batches and packs of one: two of them have the same number of packs in a step."""
+
+
+@pytest.mark.parametrize(
+    ("seed", "costs"),
+    [(None, None), (1, None), (1, [9.0, 1, 8, 2, 9, 1, 8, 2, 7])],
+    ids=["plain", "seeded", "balanced"],
+)
+@pytest.mark.parametrize("tail", Tail)
+def test_an_epoch_whose_shape_changes_serves_each_pack(tail, seed, costs):
+    """After some steps on other ranks, and again: no pack twice, none lost, and a step of the same size is the same step."""
+    options = {"epoch": 1, "seed": seed, "tail": tail, "costs": costs, "window_steps": 5}
+    for first, steps, second, more, third in product(SHAPES, (0, 1, 2), SHAPES, (0, 1), SHAPES[1:3]):
+        shapes, before, planned = [], [], np.empty((0, 1))
+        for num_steps, shape in ((0, first), (steps, second), (more, third)):
+            done = sum(len(steps) for steps in before)
+            before.append(planned[:num_steps])
+            rest = planned[num_steps:]
+            shapes.append(Shape(done + len(before[-1]), *shape))
+            planned = resized_schedule(9, shapes, **options)
+            if len(shapes) > 1 and shapes[-1].step_size == shapes[-2].step_size:
+                assert [sorted(served(step)) for step in planned] == [sorted(served(step)) for step in rest]
+            else:
+                num_left = 9 - len({pack for array in before for pack in served(array)})
+                num_full, num_tail = divmod(num_left, shapes[-1].step_size)
+                assert len(planned) == num_full + (num_tail > 0 and tail is not Tail.DROP)
+            empty = np.flatnonzero((planned < 0).any(axis=(1, 2, 3))).tolist()
+            assert empty in ([], [len(planned) - 1] * (tail is Tail.PAD))
+        times = np.bincount([pack for array in (*before, planned) for pack in served(array)], minlength=9)
+        if tail is Tail.PAD:
+            assert times.tolist() == [1] * 9
+        elif tail is Tail.REPEAT:
+            assert times.min() == 1
+        else:
+            assert times.max() <= 1
+            assert np.count_nonzero(times == 0) < shapes[-1].step_size
 
 
 @given(case=cases())

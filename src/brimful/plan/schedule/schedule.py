@@ -230,7 +230,7 @@ def resized_schedule(
         if tail is Tail.DROP:
             unserved = unserved[:num_together]
         elif tail is Tail.REPEAT and num_tail:
-            fill = np.resize(order[order >= 0], new.step_size - num_tail)
+            fill = np.resize(order, new.step_size - num_tail)
             unserved = np.concatenate([unserved, fill])
         schedule = _arranged(
             unserved,
@@ -248,7 +248,8 @@ def resized_schedule(
 def _with_dropped(order: Int64Array, num_packs: int) -> Int64Array:
     """Return an order, followed by the packs that it left out."""
     is_absent = np.ones(num_packs, dtype=np.bool_)
-    is_absent[order[order >= 0]] = False
+    # Orders with empty places hold every pack, also the last, which -1 names.
+    is_absent[order] = False
     return np.concatenate([order, np.flatnonzero(is_absent)])
 
 
@@ -325,7 +326,7 @@ def _order(
         Tail.DROP: num_tail,
         Tail.REPEAT: step_size - num_tail if num_tail else 0,
     }[tail]
-    begin = epoch * num_affected % num_packs if num_packs else 0
+    begin = epoch * num_affected
     if seed is None:
         # The circle is the plan itself: an epoch begins with the packs it repeats, and ends with
         # the packs it drops.
