@@ -95,7 +95,7 @@ def test_balancing_exchanges_packs_and_nothing_else(case):
         assert balanced[0, 0, 0, 0] >= 0  # what a loader shows to ranks without a pack
 
 
-SHAPES = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 2, 2)]
+SHAPES = [(3, 1, 1), (2, 1, 1), (1, 2, 1), (1, 2, 2)]
 """Ranks, micro-batches and packs of one: two of them have the same number of packs in a step."""
 
 
