@@ -3,6 +3,7 @@
 import pytest
 
 from brimful import plan_packs
+from brimful.plan.ledger import Ledger
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,24 @@ def test_every_policy_says_what_it_cost(policy, account):
     zero |= {"samples_split": 0, "samples_rejected": 0, "samples_without_target": 0}
     expected = {"samples_in": 2, "tokens_in": 13, "segments": ledger["segments"], **zero, **account}
     assert ledger == expected
+
+
+def test_shares_of_what_is_lost():
+    """Dropped and cut together, of all that came in: whoever reads one of the two believes that the other is kept."""
+    ledger = Ledger(
+        samples_in=5,
+        samples_packed=3,
+        samples_dropped=2,
+        tokens_in=13,
+        tokens_packed=4,
+        tokens_dropped=6,
+        tokens_truncated=3,
+        targets_in=11,
+        targets_packed=3,
+        targets_dropped=5,
+        targets_cut=3,
+    )
+    assert (ledger.lost_ratio, ledger.targets_lost_ratio) == (9 / 13, 8 / 11)
+    assert (Ledger().lost_ratio, Ledger().targets_lost_ratio) == (0, 0)
+    one = Ledger(tokens_in=1, tokens_dropped=1, targets_in=1, targets_cut=1)
+    assert (one.lost_ratio, one.targets_lost_ratio) == (1, 1)

@@ -109,7 +109,7 @@ def test_an_epoch_whose_shape_changes_serves_each_pack(tail, seed, costs):
     """After some steps on other ranks, and again: no pack twice, none lost, and a step of the same size is the same step."""
     options = {"epoch": 1, "seed": seed, "tail": tail, "costs": costs, "window_steps": 5}
     for first, steps, second, more, third in product(SHAPES, (0, 1, 2), SHAPES, (0, 1), SHAPES[1:3]):
-        shapes, before, planned = [], [], np.empty((0, 1))
+        shapes, before, planned = [], [], np.empty((0, 1, 1, 1), dtype=np.int64)
         for num_steps, shape in ((0, first), (steps, second), (more, third)):
             done = sum(len(steps) for steps in before)
             before.append(planned[:num_steps])
