@@ -30,6 +30,9 @@ def test_dense_layers_and_shared_experts_count():
         "first_k_dense_replace": 1, "mlp_only_layers": [2],
     }  # fmt: skip
     assert CostModel.of_model(config).linear == 4 * 2 * 4 + 2 * 3 * (100 + 30 + 100 + 30)
+    # Every third of eight layers has experts, but not the one that is named: one is left.
+    config |= {"num_hidden_layers": 8, "first_k_dense_replace": 0, "decoder_sparse_step": 3, "mlp_only_layers": [5]}
+    assert CostModel.of_model(config).linear == 8 * 2 * 4 + 2 * 3 * (7 * 100 + 30)
 
 
 @pytest.mark.parametrize(
