@@ -39,7 +39,7 @@ PACKAGES = (
     "brimful.plan",
     "brimful.store",
     "brimful.serve",
-    "brimful.shared",
+    "brimful.clusters",
     "brimful.stream",
     "brimful.collate",
     "brimful.collate.loss_torch",

@@ -26,8 +26,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from brimful import ChatEncoder, PackLoader, PlanSettings
 from brimful.cli.demo.docstring_chats import make_chats
 from brimful.cli.demo.toy_model import make_model, train_tokenizer
+from brimful.clusters import shared_plan
 from brimful.integrations.trainers import collator_for
-from brimful.shared import shared_plan
 
 EPOCHS, SAVE_STEPS = 2, 3
 

@@ -31,8 +31,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from brimful.base.blobs import interface, remote
+from brimful.base.blobs import interface
 from brimful.base.locks import lock, try_lock
+from brimful.clusters import remote_blobs as remote
 from tests.contract import CONTRACT
 
 interface._LATE_PAUSES = (0.001, 0.001)  # no test waits half a minute for a file that it has deleted

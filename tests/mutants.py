@@ -88,7 +88,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "verify": (["verify"], ["verify", "cli/test_verify.py"]),
     "doctor": (["doctor"], ["doctor", "cli/test_doctor.py"]),
     "base": (["base"], ["base", "cli/test_options.py", "cli/test_option_values.py"]),
-    "shared": (["shared"], ["shared"]),
+    "clusters": (["clusters"], ["clusters"]),
 }
 """Modules of each room, below ``src/brimful``, and the tests that have to see a change of them, below ``tests``."""
 

@@ -33,9 +33,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "mixtures": ("mixtures/",),
     "dynamic": ("dynamic/",),
     "fast": ("encode/fast/", "base/preloading", "base/execute/preload"),
-    "clusters": (
-        *("shared/", "base/execute/ray", "base/blobs/remote", "base/blobs/retries", "base/blobs/local_copies"),
-    ),
+    "clusters": ("clusters/",),
     "media": ("media/", "base/tokenized_media", "collate/features", "measure/media_states"),
     "stream": ("stream/",),
     "rl": ("rl/",),

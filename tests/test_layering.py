@@ -46,7 +46,9 @@ MAY_IMPORT = {
         *("base", "base/execute", "lengths", "sources", "encode", "measure", "plan", "store/shards", "store"),
         *("serve", "stream", "media/sources", "media/media_places", "integrations/packed_layouts"),
     },
-    "shared": {"base", "lengths", "sources", "encode", "measure", "plan", "store/shards", "serve"},
+    "clusters": {
+        *("base", "base/execute", "lengths", "sources", "encode", "measure", "plan", "store/shards", "serve"),
+    },
     "collate": {"base", "plan", "store/shards"},
     "media/collate": {"base", "media", "store/shards", "collate"},
     "media/towers": {"base", "plan"},
@@ -59,7 +61,7 @@ MAY_IMPORT = {
         "plan",
         "serve",
         "stream",
-        "shared",
+        "clusters",
         "collate",
         "store/shards",
         "media/collate",
@@ -99,7 +101,7 @@ OUTSIDE = {
     "serve": {"numpy"},
     "stream": {"numpy"},
     "stream/producer": {"numpy"},
-    "shared": {"numpy"},
+    "clusters": {"numpy", "xxhash"},
     "collate": {"numpy"},
     "media/augmentation": {"numpy"},
     "media/sources": {"numpy", "xxhash"},
@@ -388,7 +390,7 @@ def test_the_compiler_has_one_home():
 
 def test_ray_has_one_home():
     """A second place that talks to the cluster decides anew what becomes of a worker that dies."""
-    assert files_that_import("ray") == {"base/execute/ray.py"}
+    assert files_that_import("ray") == {"clusters/ray.py"}
 
 
 def test_the_house_is_seen_at_a_glance():

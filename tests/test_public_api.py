@@ -45,7 +45,7 @@ OTHER_NAMES = {
     "brimful.stream": ["LazyShardedDataset", "Lookahead", "PackingProducer", "StreamDataset", "StreamLoader"],
     "brimful.dynamic": ["SampleCount", "TokenBudget", "Warmup"],
     "brimful.serve": ["Pack", "PackStore"],
-    "brimful.shared": ["SharedPackedDataset", "SharedPlan", "broadcast_plan", "shared_plan"],
+    "brimful.clusters": ["SharedPackedDataset", "SharedPlan", "broadcast_plan", "shared_plan"],
     "brimful.collate": ["Normaliser", "PackedBatch", "per_sample_loss"],
     "brimful.integrations.trainers": ["choose_attention", "evaluate_samples", "one_by_one"],
     "brimful.integrations.export": ["check_export"],
@@ -105,6 +105,7 @@ def instances(tmp_path_factory):
     transformers = pytest.importorskip("transformers")
 
     from brimful.cli.demo.toy_model import train_tokenizer
+    from brimful.clusters import shared_plan
     from brimful.collate import Normaliser
     from brimful.dynamic import SampleCount, TokenBudget, Warmup
     from brimful.encode import EncodedSamples, TrainOn
@@ -119,7 +120,6 @@ def instances(tmp_path_factory):
         restore_tokens,
         split_for_context_parallel,
     )
-    from brimful.shared import shared_plan
     from brimful.store import check_store
     from brimful.stream import LazyShardedDataset, Lookahead, PackingProducer, StreamDataset, StreamLoader
     from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs, toy_stream

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brimful.base.blobs.remote import filesystem_of, telling
+from brimful.clusters.remote_blobs import filesystem_of, telling
 from brimful.errors import MissingExtraError, SettingsError, SourceError
 from brimful.serve import open_packs
 from brimful.sources import open_source

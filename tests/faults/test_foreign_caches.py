@@ -19,13 +19,14 @@ import pytest
 
 from brimful import PlanSettings, measure_lengths, open_source
 from brimful.base import locks
-from brimful.base.blobs import FsspecBlobStore, LocalCopies
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.progress import Progress
+from brimful.clusters import shared_plan
+from brimful.clusters.local_copies import LocalCopies
+from brimful.clusters.ranks import arguments_of
+from brimful.clusters.remote_blobs import FsspecBlobStore
 from brimful.encode.fast import proofs
 from brimful.errors import StoreFullError
-from brimful.shared import shared_plan
-from brimful.shared.ranks import arguments_of
 from brimful.sources import answers, line_index, lines
 from brimful.store.claim import JobHome
 from brimful.testing.toys import toy_chat_encoder

@@ -15,10 +15,10 @@ from brimful import open_source, pack_dataset
 from brimful.base.blobs import LocalBlobStore, local
 from brimful.base.locks import exclusive
 from brimful.base.progress import Progress
+from brimful.clusters.epoch_plans import DocumentWriter
 from brimful.errors import BrimfulError
 from brimful.integrations.export import export_packs
 from brimful.plan import plan_packs
-from brimful.shared.epoch_plans import DocumentWriter
 from brimful.stream.producer import PackingProducer
 from brimful.testing.toys import toy_chat_encoder, toy_packs
 from tests.faults.test_foreign_caches import KINDS, ROWS, _plan, home  # noqa: F401  (a fixture)

@@ -50,18 +50,18 @@ def test_impossible_requests_are_refused_by_name(options, message):
     [
         ({"algorithm": "concat_split"}, "draws whole ones"),
         (
-            {"overflow": "split", "mixture": Mixture(weights={"a": 1}, num_packs=2)},
+            {"overflow": "split", "draw": Mixture(weights={"a": 1}, num_packs=2)},
             "parts of a sample in several packs",
         ),
-        ({"overflow": "split", "mixture": Mixture(weights={"a": 1}, order="pack_then_mix")}, "parts of a sample"),
+        ({"overflow": "split", "draw": Mixture(weights={"a": 1}, order="pack_then_mix")}, "parts of a sample"),
         ({"algorithm": "spread", "num_packs": 2}, "give num_packs there"),
-        ({"mixture": {"a": 1}}, "mixture"),
+        ({"draw": {"a": 1}}, "draw"),
     ],
 )
 def test_settings_that_contradict_a_mixture_are_refused(options, message):
     """Without it half a sample is drawn, or a number of packs is not kept."""
     with pytest.raises(SettingsError, match=message):
-        PlanSettings(**{"capacity": 8, "mixture": Mixture(weights={"a": 1}), **options})
+        PlanSettings(**{"capacity": 8, "draw": Mixture(weights={"a": 1}), **options})
 
 
 def test_a_request_survives_its_record():

@@ -72,7 +72,7 @@ def test_every_plan_of_a_mixture_adds_up(lengths, mixture, epoch, overflow, algo
     lengths[[0, 4, 8]] = 3  # each source has something that fits
     table = LengthTable({"tokens": lengths.astype(np.int32)}, targets=Targets.of_all_tokens(lengths.astype(np.int32)))
     options = {
-        "capacity": 10, "overflow": overflow, "no_target": "keep", "mixture": mixture, "epoch": epoch,
+        "capacity": 10, "overflow": overflow, "no_target": "keep", "draw": mixture, "epoch": epoch,
         "algorithm": algorithm, "sources": {"a": 4, "b": 4, "c": len(lengths) - 8},
     }  # fmt: skip
     plan = plan_packs(table, **options)
@@ -213,9 +213,9 @@ def test_stages_follow_a_schedule_of_weights_and_capacity():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sources": {"a": 2}}, "sources.* belongs to .*mixture"),
-        ({"uses": np.zeros(2, dtype=int)}, "uses.* belongs to .*mixture"),
-        ({"mixture": Mixture(weights={"a": 1}), "sources": {"a": 2}, "groups": [0, 0]}, "draws single samples"),
+        ({"sources": {"a": 2}}, "sources.* belongs to .*draw"),
+        ({"uses": np.zeros(2, dtype=int)}, "uses.* belongs to .*draw"),
+        ({"draw": Mixture(weights={"a": 1}), "sources": {"a": 2}, "groups": [0, 0]}, "draws single samples"),
     ],
 )
 def test_what_belongs_to_no_mixture_is_refused(options, message):

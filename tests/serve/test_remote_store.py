@@ -12,14 +12,14 @@ from brimful import PackedDataset, open_packs, pack_dataset
 from brimful.errors import CorruptFileError, SettingsError, StoreError, StoreMismatchError
 from brimful.store import check_store
 from brimful.testing.toys import toy_chat_encoder
-from tests.base.blobs.s3 import _s3_server, bucket  # noqa: F401 - fixtures
 from tests.cli.tools import result_of, run
+from tests.clusters.s3 import _s3_server, bucket  # noqa: F401 - fixtures
 from tests.store.stores import texts, written
 
 
 @pytest.fixture
 def waits(monkeypatch):
-    monkeypatch.setattr("brimful.base.blobs.local_copies.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("brimful.clusters.local_copies.time.sleep", lambda seconds: None)
 
 
 def as_lists(packs):
@@ -30,7 +30,7 @@ def read_all(arguments):
     url, cache = arguments
     packs = open_packs(url, cache_dir=cache)
     found = as_lists(packs)
-    return found, packs._files.copies.num_downloads
+    return found, vars(packs._files.copies)["num_downloads"]
 
 
 def test_packs_on_s3_are_those_of_a_local_store(bucket, tmp_path):  # noqa: F811
@@ -103,7 +103,7 @@ def test_a_copy_that_was_damaged_here_is_downloaded_again(bucket, tmp_path):  # 
         path.write_bytes(bytes(path.stat().st_size))
     packs = open_packs(f"{bucket}/packs", cache_dir=tmp_path / "cache")
     assert as_lists(packs) == expected
-    assert packs._files.copies.num_downloads == packs.num_shards
+    assert vars(packs._files.copies)["num_downloads"] == packs.num_shards
 
 
 def test_the_whole_job_behind_a_url(bucket, tmp_path, monkeypatch):  # noqa: F811

@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from brimful import PackLoader, PlanSettings, TokenBudgetBatches  # noqa: E402
 from brimful.base.progress import Progress  # noqa: E402
+from brimful.clusters import shared_plan  # noqa: E402
 from brimful.dynamic import TokenBudget, Warmup, Window, WindowBatches  # noqa: E402
 from brimful.dynamic.request_sampler import RequestSampler  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.serve.worker_loader import LoaderDataset, WorkerLoader  # noqa: E402
-from brimful.shared import shared_plan  # noqa: E402
 from brimful.stream import StreamLoader  # noqa: E402
 from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs, toy_stream  # noqa: E402
 from tests.marks import long_but  # noqa: E402

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from brimful.clusters.ranks import kept_fingerprint
 from brimful.errors import SourceError
 from brimful.measure import measure_lengths
-from brimful.shared.ranks import kept_fingerprint
 from brimful.sources import arrow_files, line_index, lines, open_source
 from brimful.sources.source import Source
 from brimful.sources.stamp import Stamp

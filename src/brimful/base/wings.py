@@ -18,6 +18,18 @@ def loaded(target: str) -> Any:
     return getattr(import_module(module), name)
 
 
+REMOTE_STORE = "brimful.clusters.remote_blobs:FsspecBlobStore"
+"""Blob store of a URL (``base.blobs.BlobStore``)."""
+
+REMOTE_FILES = "brimful.clusters.remote_blobs:RemoteFile"
+"""File at a URL: ``version()``, which changes when the file does, and ``open()``."""
+
+BLOB_COPIES = "brimful.clusters.local_copies:LocalCopies"
+"""Local copies of the blobs of a store (``base.blobs.BlobCopies``)."""
+
+ENGINES = {"ray": "brimful.clusters.ray:run_on_ray"}
+"""Functions that run tasks on the machines of a cluster, by the name of its engine."""
+
 DRAWS = {"mixture": "brimful.mixtures:Mixture"}
 """Classes of ``plan.policies.draw.Draw`` by their key in the record of a plan."""
 

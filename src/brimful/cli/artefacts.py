@@ -10,7 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from brimful.base.blobs.remote import is_remote
+from brimful.base.blobs import is_remote
 from brimful.base.tables import open_table
 from brimful.base.typing import TokenIds
 from brimful.cli.program import in_flags

@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from brimful.base.atomic_file import atomic_file
-from brimful.base.blobs import open_blob_store
-from brimful.base.blobs.remote import is_remote
+from brimful.base.blobs import is_remote, open_blob_store
 from brimful.base.progress import make_progress
 from brimful.base.wording import counted
 from brimful.cli.artefacts import (

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from brimful.base.arguments import settings_from
-from brimful.base.blobs.remote import is_remote, protocol_to_write
+from brimful.base.blobs import is_remote
 from brimful.base.execute import Execution
 from brimful.base.progress import Progress, make_progress
 from brimful.base.wording import counted, first_few
 from brimful.cli.artefacts import refuse_as_data
 from brimful.cli.mixture import MixtureFile
 from brimful.cli.program import flag_of
+from brimful.clusters.remote_blobs import protocol_to_write
 from brimful.encode import Encoder, EncoderSettings, encoder_for
 from brimful.errors import BadSampleError, BrimfulError, SettingsError
 from brimful.measure import LengthTable

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from brimful.base.typing import AnyIntArray
-from brimful.lengths.table import LengthTable
 from brimful.plan.items import Items
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import Packing, PackResult
@@ -32,27 +30,11 @@ class Drawn(NamedTuple):
     ledger: Ledger | None
 
 
-class PackDrawn(Protocol):
-    """Function that draws the samples of ``settings.draw`` and packs them. Pure: no I/O."""
+PackDrawn: TypeAlias = Callable[..., Drawn]
+"""``(table, items, settings, *, sources, uses, pack) -> Drawn``: draws and packs the samples of
+``settings.draw``. Pure: no I/O.
 
-    def __call__(
-        self,
-        table: LengthTable,
-        items: Items,
-        settings: PlanSettings,
-        *,
-        sources: Mapping[str, int] | None,
-        uses: AnyIntArray | None,
-        pack: Pack,
-    ) -> Drawn:
-        """Draw and pack.
-
-        Args:
-            table: all input samples.
-            items: the items that can be packed.
-            settings: of the plan; the seed and the epoch choose the draws.
-            sources: number of samples of each source, by name and in the order of the table.
-            uses: ``int[num_samples]``: how often each sample was consumed before; None for what the
-                epochs before this one would have consumed.
-            pack: function that packs items.
-        """
+``table`` has all input samples, and ``items`` the ones that can be packed. Seed and epoch of the
+settings choose the draws. ``sources`` and ``uses`` are as for ``plan_packs``, and ``pack`` is a
+``Pack``.
+"""

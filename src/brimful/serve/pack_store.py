@@ -8,14 +8,16 @@ import abc
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, overload
 
 from brimful.base.attachment import attachment_store
-from brimful.base.blobs import BlobStore, LocalCopies, LocalCopy, PromisedBlobs, open_blob_store
+from brimful.base.blobs import BlobStore, PromisedBlobs, open_blob_store
+from brimful.base.blobs.interface import BlobCopies, BlobCopy
 from brimful.base.checks import path_of, position
 from brimful.base.fingerprint import short
 from brimful.base.typing import AnyPath, Fingerprint
+from brimful.base.wings import BLOB_COPIES, loaded
 from brimful.base.wording import counted
 from brimful.errors import CorruptFileError, UnfinishedStoreError
 from brimful.plan import Alignment
@@ -54,17 +56,15 @@ class ShardFiles:
         self.store, self._media = store, media
         self._cache = cache_dir, cache_bytes
         self.is_copied = cache_dir is not None or store.local_path("") is None
-        self._copies: LocalCopies | None = None
         self._promised = PromisedBlobs(store)
         # Each with the copy that it reads; None in place.
-        self._open: OrderedDict[int, tuple[ShardReader, LocalCopy | None]] = OrderedDict()
+        self._open: OrderedDict[int, tuple[ShardReader, BlobCopy | None]] = OrderedDict()
 
-    @property
-    def copies(self) -> LocalCopies:
+    @cached_property
+    def copies(self) -> BlobCopies:
         """Cache of this machine; its directory is made at the first use."""
-        if self._copies is None:
-            self._copies = LocalCopies(self.store, *self._cache)
-        return self._copies
+        copies: BlobCopies = loaded(BLOB_COPIES)(self.store, *self._cache)
+        return copies
 
     def pack(self, record: ShardRecord, row: int) -> Pack:
         """Return one pack of a shard.
@@ -108,7 +108,7 @@ class ShardFiles:
             2, min(_MAX_OPEN_SHARDS, self.copies.max_bytes // (_CACHE_SHARE * max(record.bytes, 1)))
         )
 
-    def _opened(self, record: ShardRecord) -> tuple[ShardReader, LocalCopy | None]:
+    def _opened(self, record: ShardRecord) -> tuple[ShardReader, BlobCopy | None]:
         read = partial(ShardReader, size=record.bytes, batches=record.batches, media=self._media)
         path = self.store.local_path(record.file)
         if path is not None and not self.is_copied:

@@ -18,9 +18,10 @@ from typing import IO, Any
 import xxhash
 
 from brimful.base.atomic_file import atomic_file, full_device_explained, locked_sibling
-from brimful.base.blobs.remote import filesystem_of, is_remote, telling
+from brimful.base.blobs import is_remote
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir, cached, exclusive
+from brimful.base.wings import REMOTE_FILES, loaded
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.json_rows import array_elements
 from brimful.sources.lines import JsonArray, JsonLines
@@ -123,9 +124,7 @@ def _remove(path: Path) -> None:
 def _identity(path: str) -> tuple[str, Any]:
     """Return the place of the original, and a value that changes when the original changes."""
     if is_remote(path):
-        filesystem, inner = filesystem_of(path)
-        with telling(path):
-            return path, str(filesystem.ukey(inner))
+        return path, loaded(REMOTE_FILES)(path).version()
     real = os.path.realpath(path)
     try:
         status = os.stat(real)
@@ -142,9 +141,7 @@ def _opened(path: str) -> Iterator[Any]:
     codec = _CODECS.get(os.path.splitext(path)[1].lower())
     with contextlib.ExitStack() as stack:
         if is_remote(path):
-            filesystem, inner = filesystem_of(path)
-            with telling(path):
-                raw: Any = stack.enter_context(filesystem.open(inner, "rb"))
+            raw: Any = stack.enter_context(loaded(REMOTE_FILES)(path).open())
         else:
             raw = stack.enter_context(open(path, "rb"))
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from brimful.base.arguments import as_settings, understands
-from brimful.base.blobs.remote import is_remote
+from brimful.base.blobs import is_remote
 from brimful.base.checks import path_of
 from brimful.base.hub import looks_like_hub_id
 from brimful.base.typing import AnyPath

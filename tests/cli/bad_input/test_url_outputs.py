@@ -6,8 +6,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from brimful.base.blobs import FsspecBlobStore, remote
-from brimful.base.blobs.remote import CONDITIONAL, protocol_to_write
+from brimful.clusters import remote_blobs as remote
+from brimful.clusters.remote_blobs import CONDITIONAL, FsspecBlobStore, protocol_to_write
 from brimful.errors import SettingsError, StoreError
 from brimful.plan import plan_packs
 from tests.cli.bad_input.tools import refused, snapshot

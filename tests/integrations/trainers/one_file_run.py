@@ -29,7 +29,7 @@ def main(home, folder):
         dataloader_drop_last=True,
     )
     tokenizer = transformers.AutoTokenizer.from_pretrained(home / "tokenizer")
-    with patch("brimful.shared.source_plans.measure_lengths", side_effect=measure_lengths) as measured:
+    with patch("brimful.clusters.source_plans.measure_lengths", side_effect=measure_lengths) as measured:
         call = packed_for_transformers(tiny.model(), tokenizer, home / "chats.jsonl", args, max_length=128)
     collate = call["data_collator"]
     call["data_collator"] = lambda packs: seen.extend(packs[0].sample_ids.tolist()) or collate(packs)

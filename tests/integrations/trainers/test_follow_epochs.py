@@ -8,8 +8,8 @@ import pytest
 
 from brimful import PlanSettings
 from brimful.base.progress import Progress
+from brimful.clusters import shared_plan
 from brimful.errors import SettingsError
-from brimful.shared import shared_plan
 from brimful.testing.toys import toy_chat_encoder
 
 torch = pytest.importorskip("torch")

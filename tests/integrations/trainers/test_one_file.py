@@ -151,7 +151,7 @@ def test_a_second_run_finds_lengths_and_plan(home, tokenizer, tmp_path, monkeypa
     assert len(kept) >= 2
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes((home / "chats.jsonl").read_bytes())
-    monkeypatch.setattr("brimful.shared.source_plans.plan_with", None)
+    monkeypatch.setattr("brimful.clusters.source_plans.plan_with", None)
     second = packs_of_file(copy, tokenizer, max_length=256)
     assert second.fingerprint == first.fingerprint
     assert {path: path.stat().st_mtime_ns for path in kept} == times

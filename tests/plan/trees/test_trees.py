@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from brimful import LengthTable, Plan, plan_packs
 from brimful.base.compiling import compiled_forms
+from brimful.clusters.source_plans import PackMetadata
 from brimful.errors import OversizedSampleError, PlanMismatchError, SettingsError
 from brimful.lengths.prefixes import Prefixes
 from brimful.mixtures import consumed_samples
 from brimful.plan.trees import forest as forest_module
 from brimful.plan.trees import subtree_fit
-from brimful.shared.source_plans import PackMetadata
 from brimful.testing.toys import toy_tree
 from tests.plan.trees.forests import (
     optimum_of,

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import open_packs
-from brimful.base.blobs import open_blob_store, remote
-from brimful.base.blobs.retries import _ATTEMPTS as ATTEMPTS
+from brimful.base.blobs import open_blob_store
+from brimful.clusters import remote_blobs as remote
+from brimful.clusters.retries import _ATTEMPTS as ATTEMPTS
 from brimful.errors import (
     BadSampleError,
     NoTargetError,
@@ -259,7 +260,7 @@ def test_an_outage_longer_than_the_repetitions_costs_nothing(tmp_path, monkeypat
         monkeypatch.setattr(remote, "filesystem_of", lambda url, **_: (filesystem, url.partition(":/")[2]))
         return filesystem
 
-    monkeypatch.setattr("brimful.base.blobs.retries.time.sleep", lambda _: None)
+    monkeypatch.setattr("brimful.clusters.retries.time.sleep", lambda _: None)
     expected = hashes_of(whole(tmp_path / "whole"))
     folder = f"memory://{tmp_path.name}"
     unbroken = through(Outage())

@@ -14,19 +14,21 @@ False
 b'first'
 """
 
-from brimful.base.blobs.interface import Blob, BlobGroup, BlobStore, PromisedBlobs
+from brimful.base.blobs.interface import (
+    Blob,
+    BlobGroup,
+    BlobStore,
+    PromisedBlobs,
+)
 from brimful.base.blobs.local import LocalBlobStore
-from brimful.base.blobs.local_copies import LocalCopies, LocalCopy
-from brimful.base.blobs.remote import FsspecBlobStore, open_blob_store
+from brimful.base.blobs.opening import is_remote, open_blob_store
 
 __all__ = [
     "Blob",
     "BlobGroup",
     "BlobStore",
-    "FsspecBlobStore",
     "LocalBlobStore",
-    "LocalCopies",
-    "LocalCopy",
     "PromisedBlobs",
+    "is_remote",
     "open_blob_store",
 ]

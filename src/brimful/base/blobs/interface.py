@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import xxhash
 
@@ -227,6 +227,35 @@ class Blob(abc.ABC):
     @abc.abstractmethod
     def publish(self, key: str) -> None:
         """Give the complete blob its key; it replaces an older blob."""
+
+
+class BlobCopy(Protocol):
+    """A whole local copy of a blob, which stays until it is closed.
+
+    Attributes:
+        path: of the file, for mapping into memory.
+    """
+
+    path: str
+
+    def close(self) -> None:
+        """Let the copy be removed."""
+
+
+class BlobCopies(Protocol):
+    """Local copies of the blobs of one store.
+
+    Attributes:
+        max_bytes: limit on the bytes of all copies together.
+    """
+
+    max_bytes: int
+
+    def open(self, key: str, *, size: int, xxh3_128: str) -> BlobCopy:
+        """Return a checked copy, made if there is none."""
+
+    def discard(self, xxh3_128: str) -> bool:
+        """Remove the copy of a content; false if there was none."""
 
 
 class BlobGroup:

@@ -21,6 +21,7 @@ from brimful.base.execute.execution import Resources, available_cores
 from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS
 from brimful.base.execute.workers import Workers
 from brimful.base.typing import AnyPath
+from brimful.base.wings import ENGINES, loaded
 
 Context = TypeVar("Context")
 Task = TypeVar("Task")
@@ -94,9 +95,8 @@ def run_tasks(
     if resources.num_proc is not None:
         setting_number("num_proc", resources.num_proc, minimum=1)
     if not resources.execution.is_local:
-        from brimful.base.execute.ray import run_on_ray
-
-        yield from run_on_ray(function, tasks, context, resources, shared)
+        run = loaded(ENGINES[resources.execution.engine])
+        yield from run(function, tasks, context, resources, shared)
         return
     num_proc = available_cores() if resources.num_proc is None else resources.num_proc
     if num_proc > 1 and len(tasks) > 1:

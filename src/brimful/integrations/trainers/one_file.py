@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 from brimful.base.wording import counted
+from brimful.clusters import SharedPackedDataset, shared_plan
 from brimful.encode.choose import encoder_for
 from brimful.plan import Plan, PlanSettings
 from brimful.plan.ledger import drop_reason
-from brimful.shared import SharedPackedDataset, shared_plan
 from brimful.sources.opening import open_source
 
 __all__ = ["packs_of_file"]

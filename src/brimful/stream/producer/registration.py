@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from brimful.base.blobs import BlobStore
-from brimful.base.blobs.remote import is_remote
+from brimful.base.blobs import BlobStore, is_remote
 from brimful.base.checks import choice_of
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import differences, setting

@@ -11,8 +11,8 @@ from multiprocessing.reduction import ForkingPickler
 import pytest
 
 import brimful
-from brimful.base.execute.ray import ClusterWorker, Surroundings, marks_of, unshared
 from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS
+from brimful.clusters.ray import ClusterWorker, Surroundings, marks_of, unshared
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
 
 

@@ -31,6 +31,7 @@ from brimful.base.plain_files import is_named, open_plain
 from brimful.base.progress import Progress, clock
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import setting
+from brimful.clusters.ranks import Arguments, Ranks, Waiting
 from brimful.errors import (
     BrimfulError,
     BuildFailedError,
@@ -39,7 +40,6 @@ from brimful.errors import (
     TaskFailedError,
 )
 from brimful.plan import Plan
-from brimful.shared.ranks import Arguments, Ranks, Waiting
 
 _LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT")
 """Variables that are equal on the ranks of one job and differ between jobs."""

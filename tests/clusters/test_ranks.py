@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from brimful.clusters import Ranks, Waiting, find_ranks
 from brimful.errors import SettingsError
-from brimful.shared import Ranks, Waiting, find_ranks
 
 
 def test_a_process_without_a_launcher_is_alone(monkeypatch):

@@ -1,6 +1,6 @@
 """One of two ranks without a process group, each a process of its own, in one case after another.
 
-python -m tests.shared.unlike_rank RANK FOLDER
+python -m tests.clusters.unlike_rank RANK FOLDER
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from brimful import PlanSettings
 from brimful.base.progress import Progress
+from brimful.clusters import shared_plan
 from brimful.errors import BrimfulError
-from brimful.shared import shared_plan
 from brimful.testing.toys import toy_chat_encoder
-from tests.shared.builds import QUICK
+from tests.clusters.builds import QUICK
 
 CASES = ("nothing", "source", "encoder", "capacity", "seed")
 """What is another on rank 1."""

@@ -1,7 +1,7 @@
 """The ranks of ``test_processes``: every case in one process each, forked from one, since importing PyTorch costs more
 than all of them.
 
-python -m tests.shared.gloo_rank FOLDER WORLD PORT
+python -m tests.clusters.gloo_rank FOLDER WORLD PORT
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import torch.distributed as distributed
 
 from brimful import LengthTable, PlanSettings, open_source, plan_packs
 from brimful.base.progress import Progress
+from brimful.clusters import SharedPlan, broadcast_plan, find_ranks, shared_plan
 from brimful.errors import BrimfulError
-from brimful.shared import SharedPlan, broadcast_plan, find_ranks, shared_plan
 from brimful.testing.toys import toy_chat_encoder
+from tests.clusters.builds import LENGTHS, QUICK, Build, die
 from tests.faults.processes import forked
-from tests.shared.builds import LENGTHS, QUICK, Build, die
 
 TIMEOUT_SECONDS = 4.0
 """Of every collective; the slow build takes longer."""

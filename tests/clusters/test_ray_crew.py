@@ -11,7 +11,7 @@ import pytest
 from brimful.base.execute import Resources, as_execution, run_tasks
 from brimful.base.progress import Progress
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
-from tests.base.execute.fake_ray import FakeRay
+from tests.clusters.fake_ray import FakeRay
 
 
 class _Block(int):

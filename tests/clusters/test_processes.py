@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.shared.builds import expected
+from tests.clusters.builds import expected
 
 pytest.importorskip("torch")
 WORLD = 4
@@ -24,7 +24,7 @@ def seen(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tests.shared.gloo_rank", str(folder)]
+    command = [sys.executable, "-m", "tests.clusters.gloo_rank", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command += [str(WORLD), str(port)]
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=120, check=False)

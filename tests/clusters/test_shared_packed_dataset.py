@@ -8,8 +8,8 @@ import pytest
 
 from brimful import PackedDataset, PackLoader, PlanSettings
 from brimful.base.progress import Progress
+from brimful.clusters import SharedPackedDataset, shared_plan
 from brimful.errors import SettingsError
-from brimful.shared import SharedPackedDataset, shared_plan
 from brimful.testing.toys import toy_chat_encoder
 
 CHATS = [{"prompt": f"{number}+{number}?", "completion": str(2 * number)} for number in range(40)]

@@ -10,10 +10,11 @@ from typing import Any
 import fsspec
 import pytest
 
-from brimful.base.blobs import FsspecBlobStore, LocalBlobStore, open_blob_store
+from brimful.base.blobs import LocalBlobStore, open_blob_store
+from brimful.clusters.remote_blobs import FsspecBlobStore
 from brimful.errors import SettingsError, StoreError
 from brimful.testing.contracts import BlobStoreContract
-from tests.base.blobs.s3 import _s3_server, bucket  # noqa: F401 - fixtures
+from tests.clusters.s3 import _s3_server, bucket  # noqa: F401 - fixtures
 from tests.faults.planted import FaultyFileSystem
 
 
@@ -31,7 +32,7 @@ def url():
 def waits(monkeypatch):
     """Seconds that requests would have waited before they were made again."""
     seconds = []
-    monkeypatch.setattr("brimful.base.blobs.retries.time.sleep", seconds.append)
+    monkeypatch.setattr("brimful.clusters.retries.time.sleep", seconds.append)
     return seconds
 
 
@@ -155,7 +156,7 @@ def test_another_process_opens_it_itself(url):
 
 def test_large_blobs_on_s3_go_and_come_in_parts(bucket, monkeypatch):  # noqa: F811
     """A blob of one part only would leave the loops over parts untested against a server."""
-    monkeypatch.setattr("brimful.base.blobs.remote._PART_BYTES", 1000)
+    monkeypatch.setattr("brimful.clusters.remote_blobs._PART_BYTES", 1000)
     store = open_blob_store(f"{bucket}/store")
     data = bytes(range(256)) * 40
     store.put_atomic("shards/a", data)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from brimful.base.fingerprint import fingerprint_of
+from brimful.clusters.epoch_plans import BuiltPlan
+from brimful.clusters.ranks import Waiting
 from brimful.plan import Plan, plan_packs
-from brimful.shared.epoch_plans import BuiltPlan
-from brimful.shared.ranks import Waiting
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 400)
 QUICK = Waiting(poll_seconds=0.02, arrive_seconds=20.0, see_seconds=0.3)

@@ -20,12 +20,12 @@ import pytest
 
 from brimful import Plan, PlanSettings
 from brimful.base.progress import Progress, make_progress
+from brimful.clusters import Ranks, SharedPlan, Waiting, epoch_plans, shared_plan
+from brimful.clusters.epoch_plans import DocumentWriter, read_document
 from brimful.errors import BuildFailedError, SettingsError, TaskFailedError
-from brimful.shared import Ranks, SharedPlan, Waiting, epoch_plans, shared_plan
-from brimful.shared.epoch_plans import DocumentWriter, read_document
 from brimful.testing.toys import toy_chat_encoder
-from tests.shared.builds import QUICK, Build, expected, in_threads
-from tests.shared.unlike_rank import CASES
+from tests.clusters.builds import QUICK, Build, expected, in_threads
+from tests.clusters.unlike_rank import CASES
 
 CHATS = [{"prompt": f"{number}+{number}?", "completion": str(2 * number)} for number in range(40)]
 WORLD = 4
@@ -33,7 +33,7 @@ WORLD = 4
 
 @pytest.fixture(autouse=True)
 def _no_lingering(monkeypatch):
-    monkeypatch.setattr("brimful.shared.epoch_plans._LINGER_SECONDS", 0.5)
+    monkeypatch.setattr("brimful.clusters.epoch_plans._LINGER_SECONDS", 0.5)
 
 
 def make(rank, build, folder, *, world_size=WORLD, directory=None, **options):
@@ -85,7 +85,7 @@ def test_a_build_longer_than_every_waiting_time_is_waited_for(tmp_path):
 
 def test_followers_say_for_whom_they_wait(tmp_path, monkeypatch):
     """An hour of silence on every rank but one is taken for a hang, and killed."""
-    monkeypatch.setattr("brimful.shared.epoch_plans._SAY_SECONDS", 0.1)
+    monkeypatch.setattr("brimful.clusters.epoch_plans._SAY_SECONDS", 0.1)
     stream = io.StringIO()
     plans = in_threads(
         lambda: [time.sleep(0.2), make(0, Build(tmp_path, seconds=0.6), tmp_path, world_size=2, ahead=False)][1],
@@ -177,8 +177,8 @@ def test_what_an_earlier_job_left_is_not_believed(tmp_path):
 KILLED = """
 import os, sys, time
 from pathlib import Path
-from brimful.shared import Ranks, SharedPlan
-from tests.shared.builds import QUICK, Build, die
+from brimful.clusters import Ranks, SharedPlan
+from tests.clusters.builds import QUICK, Build, die
 folder, fault = Path(sys.argv[1]), {"die": die, "stop": lambda _: time.sleep(600)}[sys.argv[2]]
 if sys.argv[2] == "stop" and os.fork() == 0:
     time.sleep(600)
@@ -272,7 +272,7 @@ def test_a_directory_that_is_not_shared_is_named(tmp_path):
 
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     """There it could not be told a rank 0 that works from one that is gone."""
-    monkeypatch.setattr("brimful.shared.epoch_plans.try_lock", lambda _: False)
+    monkeypatch.setattr("brimful.clusters.epoch_plans.try_lock", lambda _: False)
     with pytest.raises(SettingsError, match="is on a file system without locks"):
         make(0, Build(tmp_path), tmp_path, world_size=2)
 
@@ -298,7 +298,7 @@ def test_a_plan_that_is_there_is_not_made_again(tmp_path, monkeypatch):
     """A sweep of eight jobs on one data set plans once; so does a job that starts again."""
     with share(tmp_path) as first:
         pass
-    monkeypatch.setattr("brimful.shared.source_plans.plan_with", lambda *_, **__: pytest.fail("planned again"))
+    monkeypatch.setattr("brimful.clusters.source_plans.plan_with", lambda *_, **__: pytest.fail("planned again"))
     with share(tmp_path) as second:
         assert second.plan.fingerprint == first.plan.fingerprint
 
@@ -373,7 +373,7 @@ def test_a_plan_opens_without_reading_its_arrays(tmp_path):
 
 def test_a_rank_with_other_arguments_stops_and_names_them(tmp_path):
     """Two real processes: without it a stale copy of the data on one node is trained in packs that were made for another."""
-    command = [sys.executable, "-m", "tests.shared.unlike_rank"]
+    command = [sys.executable, "-m", "tests.clusters.unlike_rank"]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in range(2)]
     assert [rank.wait(120) for rank in ranks] == [0, 0]
     first, second = (json.loads((tmp_path / f"seen {rank}.json").read_text()) for rank in range(2))

@@ -24,15 +24,15 @@ from brimful.base.progress import Progress, make_progress
 from brimful.base.tables import open_table
 from brimful.base.typing import AnyPath, Fingerprint, Int32Array, IntArrayLike
 from brimful.base.wording import counted, setting
+from brimful.clusters.epoch_plans import Builder, BuildPlan, BuiltPlan, Follower, document_of
+from brimful.clusters.ranks import Ranks, Waiting, check_arguments, find_ranks
+from brimful.clusters.source_plans import PackMetadata, SourcePlans
 from brimful.errors import SettingsError
 from brimful.measure import LengthCache, LengthTable
 from brimful.measure.measure_settings import SampleSettings
 from brimful.plan import Plan, PlanSettings
 from brimful.serve import PackedDataset
 from brimful.serve.pack_store import IndexedPacks
-from brimful.shared.epoch_plans import Builder, BuildPlan, BuiltPlan, Follower, document_of
-from brimful.shared.ranks import Ranks, Waiting, check_arguments, find_ranks
-from brimful.shared.source_plans import PackMetadata, SourcePlans
 from brimful.sources.augmented import Transform
 from brimful.store.shards import Pack
 
@@ -302,7 +302,7 @@ class SharedPackedDataset(IndexedPacks):
     >>> import tempfile
     >>> from brimful import PlanSettings
     >>> from brimful.base.progress import Progress
-    >>> from brimful.shared import shared_plan
+    >>> from brimful.clusters import shared_plan
     >>> from brimful.testing.toys import toy_chat_encoder
     >>> chats, encoder, folder = [{"prompt": "1+1?", "completion": "2"}], toy_chat_encoder(), tempfile.mkdtemp()
     >>> shared = shared_plan(chats, encoder, PlanSettings(capacity=64), directory=folder, num_epochs=1, progress=Progress())

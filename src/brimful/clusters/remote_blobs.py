@@ -1,4 +1,4 @@
-"""Blobs at a URL that fsspec opens, such as an object store; and the store of any path or URL."""
+"""Blobs and files at a URL that fsspec opens, such as an object store."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from functools import partial
 from typing import Any
 
 from brimful.base.blobs.interface import Blob, BlobStore
-from brimful.base.blobs.local import LocalBlobStore
-from brimful.base.blobs.retries import Retries, ShortReadError, is_passing
-from brimful.base.checks import path_of
-from brimful.base.typing import AnyPath
+from brimful.clusters.retries import Retries, ShortReadError, is_passing
 from brimful.errors import (
     BrimfulError,
     MissingExtraError,
@@ -24,15 +21,6 @@ from brimful.errors import (
     SourceNotFoundError,
     StoreError,
 )
-
-
-def is_remote(path: str) -> bool:
-    """Return true if a path is a URL of a file system other than the local one.
-
-    >>> is_remote("s3://bucket/packs"), is_remote("file:///data"), is_remote("/data")
-    (True, False, False)
-    """
-    return "://" in path and not path.startswith("file://")
 
 
 def filesystem_of(url: str, **options: Any) -> tuple[Any, str]:
@@ -83,6 +71,24 @@ def telling(url: str) -> Iterator[None]:
     except Exception as error:  # cloud libraries have their own error classes
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise SourceError(f"{url} cannot be read: {type(error).__name__}: {reason}") from error
+
+
+class RemoteFile:
+    """File at a URL."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._filesystem, self._path = filesystem_of(url)
+
+    def version(self) -> str:
+        """Return a value that changes when the file does."""
+        with telling(self._url):
+            return str(self._filesystem.ukey(self._path))
+
+    def open(self) -> Any:
+        """Open its bytes."""
+        with telling(self._url):
+            return self._filesystem.open(self._path, "rb")
 
 
 CONDITIONAL = {
@@ -324,13 +330,3 @@ class _MemoryBlob(Blob):
     def publish(self, key: str) -> None:
         self.flush_pending()
         self._store.put(key, self._data)
-
-
-def open_blob_store(url: AnyPath) -> BlobStore:
-    """Return the store of a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
-    text = path_of("directory", url, "a path or a URL").removeprefix("file://")
-    if "://" in text:
-        return FsspecBlobStore(text)
-    if not text:
-        raise SettingsError("the path of a store is empty")
-    return LocalBlobStore(text)

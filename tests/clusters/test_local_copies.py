@@ -16,7 +16,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.base.blobs import LocalBlobStore, LocalCopies
+from brimful.base.blobs import LocalBlobStore
+from brimful.clusters.local_copies import LocalCopies
 from brimful.errors import CorruptFileError, SettingsError, StoreFullError
 from tests.base.blobs.tools import full_disk
 
@@ -120,7 +121,7 @@ def test_the_bound_holds_for_what_nobody_uses(tmp_path_factory, steps, room):
 
 def test_other_bytes_than_were_committed_are_found_before_use(origin, tmp_path, monkeypatch):
     """A truncated, flipped, foreign or missing shard would be trained on, or end the process by SIGBUS."""
-    monkeypatch.setattr("brimful.base.blobs.local_copies.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("brimful.clusters.local_copies.time.sleep", lambda seconds: None)
     copies = LocalCopies(origin, tmp_path / "cache")
     damages = {
         DATA["a"][:-1]: r"/a has 999 bytes and was committed with 1,000 bytes: write it again",
@@ -144,7 +145,7 @@ def test_other_bytes_than_were_committed_are_found_before_use(origin, tmp_path, 
 def test_a_stale_view_of_a_blob_passes(origin, tmp_path, monkeypatch):
     """A cache of a network mount may show the old bytes for seconds: that is a delay, no damage."""
     origin.put_atomic("a", DATA["b"])
-    monkeypatch.setattr("brimful.base.blobs.local_copies.time.sleep", lambda seconds: origin.put_atomic("a", DATA["a"]))
+    monkeypatch.setattr("brimful.clusters.local_copies.time.sleep", lambda seconds: origin.put_atomic("a", DATA["a"]))
     copies = LocalCopies(origin, tmp_path / "cache")
     opened(copies, "a").close()
     assert copies.num_downloads == 1
@@ -162,7 +163,8 @@ def test_a_copy_that_was_cut_short_is_downloaded_again(origin, tmp_path):
 
 KILLED = """
 import os, signal, sys
-from brimful.base.blobs import LocalBlobStore, LocalCopies
+from brimful.base.blobs import LocalBlobStore
+from brimful.clusters.local_copies import LocalCopies
 
 class Slow(LocalBlobStore):
     def get_range(self, key, start, stop):
@@ -170,9 +172,9 @@ class Slow(LocalBlobStore):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().get_range(key, start, stop)
 
-import brimful.base.blobs.local_copies
-brimful.base.blobs.local_copies._PART_BYTES = 400
-brimful.base.blobs.local_copies._REQUESTS_AT_ONCE = 1
+import brimful.clusters.local_copies
+brimful.clusters.local_copies._PART_BYTES = 400
+brimful.clusters.local_copies._REQUESTS_AT_ONCE = 1
 LocalCopies(Slow(sys.argv[1]), sys.argv[2]).open("a", size=1000, xxh3_128=sys.argv[3])
 """
 
@@ -202,7 +204,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(origin, tmp_path, monkeypatch):
 
 def test_a_file_system_without_locks_is_refused(origin, tmp_path, monkeypatch):
     """Without locks no copy would ever be known as unused: the bound would be a word."""
-    monkeypatch.setattr("brimful.base.blobs.local_copies.lock", lambda file, shared: False)
+    monkeypatch.setattr("brimful.clusters.local_copies.lock", lambda file, shared: False)
     with pytest.raises(SettingsError, match=r"cache_dir=.*/cache\": this file system has no locks"):
         LocalCopies(origin, tmp_path / "cache")
     with pytest.raises(SettingsError, match="cache_bytes must be at least 1 and is 0"):

@@ -18,6 +18,8 @@ from brimful.base.progress import Progress
 from brimful.base.tables import Ragged, write_table
 from brimful.base.typing import Fingerprint, Int32Array, Int64Array, IntArrayLike
 from brimful.base.wording import setting
+from brimful.clusters.epoch_plans import BuiltPlan
+from brimful.clusters.ranks import Arguments, arguments_of
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
@@ -25,8 +27,6 @@ from brimful.measure import LengthCache, LengthTable, measure_lengths
 from brimful.measure.measure_settings import SampleSettings
 from brimful.plan import Plan, PlanSettings, plan_with
 from brimful.plan.policies.budgets import measured_budgets
-from brimful.shared.epoch_plans import BuiltPlan
-from brimful.shared.ranks import Arguments, arguments_of
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from brimful import LengthTable, PlanSettings
 from brimful.base.progress import Progress
+from brimful.clusters import shared_plan
+from brimful.clusters.source_plans import PackMetadata, group_of_packs
 from brimful.errors import SettingsError
 from brimful.plan import plan_packs
-from brimful.shared import shared_plan
-from brimful.shared.source_plans import PackMetadata, group_of_packs
 from tests.store.tree_plans import plan_of_trees
 
 
