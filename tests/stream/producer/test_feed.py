@@ -7,7 +7,10 @@ import json
 import os
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from brimful.base.checks import MalformedRowError
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
 from brimful.sources.settings import RowSettings
 from brimful.stream.producer.directory_feed import open_feed
@@ -50,7 +53,7 @@ def test_files_come_by_name_and_a_begun_one_first(tmp_path):
 def test_half_a_line_is_taken_when_it_ends(tmp_path):
     """A writer may be in the middle of a character; the last line of all needs no end."""
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"text": "one"}\n\n{"text": "\xc3')
+    path.write_bytes(b'\xef\xbb\xbf\n{"text": "one"}\n\n{"text": "\xc3')
     feed = open_feed(path)
     assert drain(feed) == ["one"]
     with open(path, "ab") as file:
@@ -136,3 +139,137 @@ def test_what_nothing_can_arrive_from(tmp_path):
         open_feed(tmp_path / "a.bin")
     with pytest.raises(SettingsError, match="not int"):
         open_feed(3)
+
+
+KINDS = st.lists(st.sampled_from(["row", "row", "row", "bad", "none"]), max_size=16)
+STEPS = st.lists(st.one_of(st.integers(1, 4), st.sampled_from(["settle", "back", "restart"])), max_size=16)
+
+
+@settings(max_examples=150)
+@given(KINDS, STEPS)
+def test_rows_of_an_iterator_come_once_whatever_is_settled_and_repeated(kinds, steps):
+    """A row that is passed over is lost, and one that comes twice is trained twice; None only says "not yet"."""
+    rows = [
+        {"row": {"text": f"row {number}"}, "bad": MalformedRowError(f"fault {number}"), "none": None}[kind]
+        for number, kind in enumerate(kinds)
+    ]
+    texts = [row["text"] if isinstance(row, dict) else "bad" for row in rows if row is not None]
+    feed, settled, position, cursors = IteratorFeed(iter(rows), RowSettings()), 0, 0, []
+
+    def poll(most):
+        samples = feed.poll(most, 100 + position)
+        assert len(samples) <= most
+        assert [sample.sample_id for sample in samples] == [100 + position + place for place in range(len(samples))]
+        for place, sample in enumerate(samples, position):
+            if texts[place] == "bad":
+                assert sample.where == f"list_iterator of rows: row {place}"
+            else:
+                assert sample.text == texts[place]
+        return position + len(samples)
+
+    for step in steps:
+        if step == "settle":
+            cursors.append(json.loads(json.dumps(feed.cursor())))
+            feed.settle()
+            settled = position
+            assert cursors[-1]["rows"] == settled
+        elif isinstance(step, int):
+            position = poll(step)
+        else:
+            feed = IteratorFeed(iter(rows), RowSettings()) if step == "restart" else feed
+            feed.seek(cursors)
+            position = settled
+            assert not cursors or feed.cursor() == cursors[-1]
+    for _ in range(2 * len(rows) + 2):
+        position = poll(3)
+    assert (position, feed.is_ended) == (len(texts), True)
+
+
+@pytest.mark.parametrize(("piece", "checked"), [(1, 1), (7, 5), (1 << 20, 4096)])
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=8),
+    cuts=st.lists(st.integers(0, 200), max_size=4),
+    most=st.integers(1, 3),
+    is_ended=st.booleans(),
+)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_lines_come_once_wherever_the_file_grows_and_the_feed_stops(
+    tmp_path_factory, monkeypatch, piece, checked, lengths, cuts, most, is_ended
+):
+    """Also where lines are longer than a read, blank, or cut in the middle; each cursor leads on from its line."""
+    monkeypatch.setattr("brimful.stream.producer.directory_feed._PIECE_BYTES", piece)
+    monkeypatch.setattr("brimful.stream.producer.directory_feed._CHECKED_BYTES", checked)
+    texts = [f"{number}{'a' * length}" for number, length in enumerate(lengths)]
+    data = "\n\n".join(json.dumps({"text": text}) for text in texts).encode() + b"\n" * (not is_ended)
+    path = tmp_path_factory.mktemp("in") / "a.jsonl"
+    path.touch()
+    found, cursors = [], []
+    for end in [*sorted(cuts), len(data)]:
+        path.write_bytes(data[:end])
+        feed = open_feed(path)
+        feed.seek(cursors)
+        while samples := feed.poll(most, len(found), is_last=end >= len(data)):
+            assert len(samples) <= most
+            found += [sample.text for sample in samples]
+            cursors.append(feed.cursor())
+            feed.settle()
+            progress = cursors[-1]["files"]["a.jsonl"]
+            assert progress["rows"] == len(found)
+            assert len(data[: progress["bytes"]].split()) == 2 * len(found), "the position is after the last line"
+    assert (found, feed.is_ended) == (texts, True)
+    # A changed byte that is checked is seen by a feed that goes on after it.
+    for place in range(max(0, progress["bytes"] - checked), progress["bytes"]) if checked < 10 else ():
+        path.write_bytes(data[:place] + b"~" + data[place + 1 :] + b"\n{}")
+        changed = open_feed(path)
+        changed.seek(cursors)
+        with pytest.raises(SourceError, match=rf"was changed before byte {progress['bytes']}, up to which"):
+            changed.poll(1, 0)
+
+
+def test_a_whole_file_that_was_begun_must_stay_as_it_is(tmp_path, monkeypatch):
+    """Another end, or no file: rows after the cursor would be of other data."""
+    monkeypatch.setattr("brimful.stream.producer.directory_feed._CHECKED_BYTES", 8)
+    path, rows = tmp_path / "a.json", [{"text": f"row {number}"} for number in range(3)]
+    path.write_text(json.dumps(rows))
+    feed = open_feed(tmp_path)
+    assert len(feed.poll(2, 0)) == 2
+    cursor = feed.cursor()
+    again = open_feed(tmp_path)
+    again.seek([cursor])
+    append(tmp_path / "b.jsonl", "one")
+    assert drain(again) == ["row 2", "one"]
+    path.write_text(json.dumps(rows).replace("row 2", "new 2"))
+    changed = open_feed(tmp_path)
+    changed.seek([cursor])
+    with pytest.raises(SourceError, match=r"a\.json was changed after its first 2 rows were taken"):
+        changed.poll(1, 2)
+    path.unlink()
+    with pytest.raises(SourceError, match=r"a\.json was removed after its first 2 rows"):
+        open_feed(tmp_path).seek([cursor])
+    # What was taken to its end, or up to a line, may be removed.
+    (tmp_path / "b.jsonl").unlink()
+    open_feed(tmp_path).seek([cursor, again.cursor()])
+
+
+def test_a_row_without_an_end_is_refused_before_memory_is_full(tmp_path, monkeypatch):
+    """A file that is one line of a terabyte; a long row that ends is read."""
+    for module in ("directory_feed", "feed"):
+        monkeypatch.setattr(f"brimful.stream.producer.{module}.MAX_ROW_BYTES", 32)
+    monkeypatch.setattr("brimful.stream.producer.directory_feed._PIECE_BYTES", 4)
+    path = tmp_path / "a.jsonl"
+    append(path, "one", "x" * 25)
+    feed = open_feed(path)
+    assert drain(feed) == ["one", "x" * 25]
+    with open(path, "a") as file:
+        file.write('{"text": "' + "y" * 100)
+    with pytest.raises(SourceError, match=r"a\.jsonl: row 2: .*bytes"):
+        feed.poll(1, 2)
+    read_end, write_end = os.pipe()
+    lines = arriving_lines(read_end, "standard input")
+    os.write(write_end, b'{"text": "one"}\n' + b"z" * 32)
+    assert [next(lines), next(lines)] == [{"text": "one"}, None]
+    os.write(write_end, b"z")
+    with pytest.raises(SourceError, match="standard input: "):
+        next(lines)
+    os.close(write_end)
+    os.close(read_end)
