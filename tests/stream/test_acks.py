@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 
 import pytest
 from hypothesis import given, settings
@@ -31,9 +32,13 @@ def step_to(loader, num_steps):
 
 @given(st.lists(st.integers(1, 4), max_size=8), st.integers(1, 4), st.integers(0, 30), st.integers(0, 8))
 def test_nothing_below_the_frontier_is_asked_for_again(packs, lanes, position, num_known):
-    """A shard that is removed too early is a hole in every later resume, also of packs that come later."""
+    """A shard that is removed too early is a hole in every later resume, also of packs that come later; one that is kept for
+    nothing fills the disk."""
     for assignment in Assignment:
-        frontier = StreamOrder(assignment, toy_records(packs)[:num_known], lanes).frontier(position)
+        known = StreamOrder(assignment, toy_records(packs)[:num_known], lanes)
+        frontier, step = known.frontier(position), position - position % lanes
+        kept = [found[0].seq for found in map(known.find, range(step, 60)) if found]
+        assert frontier == min([*kept, min(num_known, len(packs))])
         later = StreamOrder(assignment, toy_records(packs), lanes)
         needed = [found[0].seq for found in map(later.find, range(position - position % lanes, 60)) if found]
         assert all(seq >= frontier for seq in needed)
@@ -88,6 +93,11 @@ def test_a_further_pass_keeps_everything(tmp_path):
     loader = StreamLoader(tmp_path, repeat=True)
     step_to(loader, 3)
     loader.ack("model")
+    assert remove_acknowledged(tmp_path, ["model"], keep=1) == 0
+    later = StreamLoader(tmp_path)
+    later.set_epoch(1)
+    step_to(later, 2)
+    later.ack("model")
     assert remove_acknowledged(tmp_path, ["model"], keep=1) == 0
 
 
@@ -175,3 +185,62 @@ def test_completed_files_follow_from_the_acks(tmp_path):
     assert len(list((tmp_path / "shards").glob("*.completed"))) == 3, "they stay as a record"
     with pytest.raises(SettingsError, match="name the groups"):
         mark_completed(tmp_path, [])
+
+
+@pytest.mark.parametrize("assign", ["lane", "pack"])
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+@pytest.mark.parametrize("packs", [[1], [4], [2, 1, 1]])
+def test_every_position_that_a_log_reaches_is_in_it_and_the_next_step_is_not(tmp_path, assign, lanes, packs):
+    """By lanes one shard may take as many steps as it has packs: refused, nothing would be removed ever again."""
+    toy_stream(tmp_path, packs)
+    loader = StreamLoader(tmp_path, lanes=lanes, assign=assign)
+    num_steps = len(step_to(loader, 9))
+    loader.ack("run")
+    assert remove_acknowledged(tmp_path, ["run"], keep=1) == len(packs)
+    acks = Acks(open_blob_store(tmp_path), "run")
+    most = lanes * (sum(packs) if assign == "lane" else -(-sum(packs) // lanes))
+    assert most >= lanes * num_steps
+    ack, records = {**acks.read(lanes * num_steps)[0], "frontier": 1}, toy_records(packs)
+    for position, is_reached in ((most, True), (most + lanes, False)):
+        other = Acks(open_blob_store(tmp_path), f"planted-{position}")
+        other.write({**ack, "packs_delivered": position})
+        with contextlib.nullcontext() if is_reached else pytest.raises(StateError, match="is ahead of the log"):
+            other.check_in_log(position, records)
+    acks.write({"packs_delivered": 0, "frontier": len(packs) + 1})
+    with pytest.raises(StateError, match="is ahead of the log"):
+        acks.check_in_log(0, records)
+
+
+def test_each_of_several_ranks_says_where_it_is(tmp_path):
+    """A rank that lags is seen by its number; a rank that is alone needs no file of its own."""
+    toy_stream(tmp_path, [2] * 4)
+    acks = Acks(open_blob_store(tmp_path), "run")
+    loader = StreamLoader(tmp_path)
+    step_to(loader, 1)
+    loader.ack("run")
+    assert acks.ranks() == {}
+    for rank in range(2):
+        loader = StreamLoader(tmp_path, dp_rank=rank, dp_world_size=2, lanes=2)
+        step_to(loader, rank + 1)
+        loader.ack("run")
+    acks.write_rank(123_456, {"packs_delivered": 6, "skipped": 1})
+    assert acks.ranks() == {
+        rank: {"packs_delivered": position, "skipped": skipped}
+        for rank, position, skipped in ((0, 2, 0), (1, 4, 0), (123_456, 6, 1))
+    }
+
+
+@pytest.mark.parametrize(("state", "is_removed"), [({"producer": "one"}, True), (None, False)])
+def test_media_go_with_the_shard_of_a_growing_stream_alone(tmp_path, state, is_removed):
+    """Media of a planned store may serve later shards."""
+    toy_stream(tmp_path, [1, 1])
+    for path in sorted((tmp_path / "log").iterdir())[:2]:
+        media = {"file": f"media/{path.stem}.tar"} if path.stem[-1] == "0" else None
+        path.write_text(json.dumps({**json.loads(path.read_text()), "state": state, "media": media}))
+    store = open_blob_store(tmp_path)
+    store.put_atomic("media/000000000000.tar", b"pictures")
+    loader = StreamLoader(tmp_path)
+    step_to(loader, 2)
+    loader.ack("run")
+    assert remove_acknowledged(tmp_path, ["run"], keep=1) == 2
+    assert (store.size("media/000000000000.tar") is None) == is_removed

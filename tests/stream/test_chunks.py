@@ -21,6 +21,7 @@ from brimful.errors import (
 )
 from brimful.integrations.export import export_packs
 from brimful.stream import LazyShardedDataset, PackingProducer
+from brimful.stream.chunks import FollowedChunks, holds_chunks
 from brimful.testing.toys import toy_stream
 from tests.stream.producer.streams import append, samples_of
 
@@ -56,15 +57,29 @@ def test_a_chunk_that_comes_is_waited_for(tmp_path):
     assert dataset[0].labels.tolist() == [-100, 6, -100]
     threading.Thread(target=lambda: (time.sleep(0.3), chunk(tmp_path, 1, [PACK]))).start()
     assert dataset[1].sample_ids.tolist() == [1 << 20, (1 << 20) + 1]
+    assert dataset[1].starts.tolist() == [0, 0]
     with pytest.raises(StreamTimeoutError, match=r"waiting for pack 2 \(2 exist\), so for chunk_00002\.jsonl for"):
         dataset[2]
 
 
-def test_the_last_chunk_is_taken_when_it_has_stopped_growing(tmp_path):
-    """Lines that come a moment later would be lost: the count of a chunk is taken once."""
-    chunk(tmp_path, 0, [PACK])
-    threading.Thread(target=lambda: (time.sleep(0.4), append(tmp_path / "chunk_00000.jsonl", [PACK]))).start()
-    assert len(LazyShardedDataset(tmp_path, timeout=4)[1]) == 3
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("num_first", [0, 1])
+def test_the_last_chunk_is_taken_when_it_has_stopped_growing(tmp_path, monkeypatch, number, num_first):
+    """Lines that come a moment later would be lost: the count of a chunk is taken once, and may be none for a moment."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for complete in range(number):
+        chunk(tmp_path, complete, [PACK])
+    chunk(tmp_path, number, [PACK] * num_first)
+    followed, counts = FollowedChunks(tmp_path), []
+    for num_looks in range(number + 6):
+        followed.look()
+        counts.append(followed.num_packs)
+        now[0] += 0.5
+        if num_looks == number + 1:
+            append(tmp_path / f"chunk_{number:05d}.jsonl", [PACK])
+    assert counts[number : number + 4] == [number] * 4, "it stood still for half a second, grew, and again"
+    assert counts[number + 4 :] == [number + num_first + 1] * 2
 
 
 def test_a_chunk_that_grows_after_it_was_taken_is_named(tmp_path, monkeypatch):
@@ -75,6 +90,7 @@ def test_a_chunk_that_grows_after_it_was_taken_is_named(tmp_path, monkeypatch):
     assert len(dataset[0]) == 3
     append(tmp_path / "chunk_00000.jsonl", [PACK])
     chunk(tmp_path, 1, [PACK])
+    assert dataset.packs.log.num_packs == 1
     reason = r"chunk_00000\.jsonl was changed since it was read \(1 line then, 2 now\), 0 s after the last: write a chunk under"
     with pytest.raises(SourceError, match=reason):
         dataset[1]
@@ -82,7 +98,11 @@ def test_a_chunk_that_grows_after_it_was_taken_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [({"lengths": [2, 2]}, "lengths are 4 tokens"), ({"labels": [-100, 9, 7]}, "neither its tokens nor -100")],
+    [
+        ({"lengths": [2, 2]}, "lengths are 4 tokens"),
+        ({"labels": [-100, 9, 7]}, "neither its tokens nor -100"),
+        ({"labels": [-100, 3, 7]}, "neither its tokens nor -100"),
+    ],
 )
 def test_a_row_that_contradicts_itself_is_named(tmp_path, change, reason):
     chunk(tmp_path, 0, [PACK, {**PACK, **change}])
@@ -131,3 +151,29 @@ def test_a_producer_takes_chunks_apart(tmp_path):
     assert one.close().samples_packed == 6
     assert sorted(samples_of(tmp_path / "out")) == list(range(6))
     assert open_packs(tmp_path / "out")[0].input_ids.tolist()[:4] == [5, 6, 7, 8]
+
+
+def test_a_stream_is_read_as_one_whatever_else_is_there(tmp_path):
+    """Chunks that someone left in the folder of a stream, or a folder of other files, are not taken for it."""
+    stream = toy_stream(tmp_path / "stream", [2])
+    chunk(tmp_path / "stream", 0, [PACK])
+    assert len(LazyShardedDataset(stream)) == 2
+    chunk(tmp_path, 0, [PACK])
+    found = [holds_chunks(tmp_path / name) for name in ("", "stream", "nowhere", "chunk_00000.jsonl", "stream/shards")]
+    assert found == [True, False, False, False, False]
+
+
+def test_a_chunk_that_was_trained_may_be_removed(tmp_path, monkeypatch):
+    """Also the last one: what follows is read, and nothing asks for the old lines."""
+    monkeypatch.setattr("brimful.stream.chunks._SETTLE_SECONDS", 0.0)
+    chunk(tmp_path, 0, [PACK])
+    chunk(tmp_path, 1, [PACK, PACK])
+    dataset = LazyShardedDataset(tmp_path, num_packs=5, timeout=3)
+    assert len(dataset[1]) == 3
+    for number in range(2):
+        (tmp_path / f"chunk_{number:05d}.jsonl").unlink()
+    chunk(tmp_path, 2, [PACK])
+    chunk(tmp_path, 3, [PACK])
+    assert [dataset[number].sample_ids.tolist() for number in (3, 4)] == [
+        [number << 20, (number << 20) + 1] for number in (3, 4)
+    ]

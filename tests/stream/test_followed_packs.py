@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -146,3 +147,25 @@ def test_seconds_are_those_of_each_wait(tmp_path, clock, logged):
         seconds = [int(re.search(r" for (\d+) s$", message)[1]) for message in logged]
         logged.clear()
         assert [60 * (place + 1) <= number <= 66 * (place + 1) for place, number in enumerate(seconds)] == [True] * 3
+
+
+@pytest.mark.parametrize(("byte", "share"), [(0, 0.75), (128, 1.0), (192, 1.125)])
+def test_pauses_double_up_to_five_seconds_and_end_with_the_timeout(tmp_path, monkeypatch, byte, share):
+    """Ranks that began to wait together must not ask together: each pause is longer or shorter by up to a quarter."""
+    pauses, urandom = [], os.urandom
+    clock = Clock(monkeypatch)
+    clock.now = 1000.0
+    monkeypatch.setattr("os.urandom", lambda count: bytes([byte]) if count == 1 else urandom(count))
+    monkeypatch.setattr(
+        "brimful.stream.followed_packs.time.sleep", lambda seconds: (pauses.append(seconds), clock.sleep(seconds))
+    )
+    producer = ToyProducer(tmp_path)
+    log = FollowedLog(LocalBlobStore(tmp_path), timeout=30)
+    clock.at(1006, lambda: producer.append(1))
+    with pytest.raises(StreamTimeoutError):
+        log.wait_until(lambda: False, "pack 9")
+    series = [share * min(0.02 * 2**number, 5.0) for number in range(20)]
+    num_before = next(number for number in range(20) if 1000 + sum(series[:number]) >= 1006)
+    assert pauses[:num_before] == pytest.approx(series[:num_before])
+    assert pauses[num_before:-1] == pytest.approx(series[: len(pauses) - num_before - 1]), "from the beginning again"
+    assert sum(pauses) == pytest.approx(30)

@@ -161,8 +161,11 @@ def test_lengths(tmp_path):
     dataset = LazyShardedDataset(tmp_path)
     with pytest.raises(UnfinishedStoreError, match=r"still grows \(3 packs so far\).*declare num_packs, at .* × 2"):
         len(dataset)
-    with pytest.raises(SettingsError, match=r"num_packs=5 is not a multiple of lanes=2, so .*: declare 6"):
-        LazyShardedDataset(tmp_path, num_packs=5)
+    for lanes, declared, right in ((2, 5, 6), (4, 5, 8), (3, 10, 12), (7, 8, 14)):
+        with pytest.raises(
+            SettingsError, match=rf"num_packs={declared} is not .* lanes={lanes}, so .*: declare {right}$"
+        ):
+            LazyShardedDataset(tmp_path, num_packs=declared, lanes=lanes)
     declared = LazyShardedDataset(tmp_path, num_packs=4)
     assert len(declared) == 4
     assert "growing, 4 declared, lanes 2" in repr(declared)
@@ -181,6 +184,9 @@ def test_a_length_that_leaves_packs_out_is_told(tmp_path, logged):
     dataset = LazyShardedDataset(stream, num_packs=4)
     assert "num_packs=4 leaves out 2 packs" in "\n".join(logged)
     assert samples(dataset) == [0, 3, 1, 4]
+    logged.clear()
+    assert LazyShardedDataset(stream, num_packs=2).end == LazyShardedDataset(stream, num_packs=6).end == 6
+    assert ["leaves out 4 packs" in text for text in logged] == [True], "the whole stream leaves out nothing"
 
 
 def test_behind_the_end(tmp_path):
@@ -190,7 +196,7 @@ def test_behind_the_end(tmp_path):
         LazyShardedDataset(stream, num_packs=8)[4]
     assert samples(LazyShardedDataset(stream, num_packs=8)) == [0, 2, 1, -1]
     assert samples(LazyShardedDataset(stream, num_packs=8, beyond="pad")) == [0, 2, 1, -1, -1, -1, -1, -1]
-    assert samples(LazyShardedDataset(stream, num_packs=8, beyond="repeat")) == [0, 2, 1, -1] * 2
+    assert samples(LazyShardedDataset(stream, num_packs=12, beyond="repeat")) == [0, 2, 1, -1] * 3
     assert samples(LazyShardedDataset(stream, beyond="repeat")) == [0, 2, 1, -1]
     empty = toy_stream(tmp_path / "empty", [])
     for beyond in ("error", "pad", "repeat"):
@@ -255,5 +261,11 @@ def test_acknowledged_steps_let_shards_go(tmp_path):
         assert Acks(open_blob_store(stream), group).read(4)[0]["frontier"] == 0
     LazyShardedDataset(stream, num_packs=16, beyond="pad").ack(7, "padded")  # three steps without packs
     assert Acks(open_blob_store(stream), "padded").read(8)[0]["frontier"] == 8
+    dataset.ack(5, "ahead")  # the stream has four steps: whoever counts another pass asks for its shards again
+    LazyShardedDataset(stream, num_packs=16, beyond="repeat").ack(0, "begun")
+    for group, position in (("ahead", 10), ("begun", 0)):
+        assert Acks(open_blob_store(stream), group).read(position)[0]["frontier"] == 0
+    dataset.ack(4, "whole")
+    assert Acks(open_blob_store(stream), "whole").read(8)[0]["frontier"] == 8
     with pytest.raises(StateError, match="acknowledged with different values"):
         LazyShardedDataset(stream, lanes=4).ack(1, "model")

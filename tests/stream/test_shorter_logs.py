@@ -66,6 +66,22 @@ def test_a_state_resumes_where_the_log_reaches_it_and_is_refused_where_it_does_n
     assert num_refused > 10
 
 
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_a_step_that_was_begun_counts_as_one_that_the_log_reaches(tmp_path, done):
+    """The packs before the state are then gone from the log, and other packs would take their places."""
+    toy_stream(tmp_path, [2] * 3)
+    loader = StreamLoader(tmp_path, lanes=2, packs_per_micro_batch=1)
+    for _ in range(2 * done - 1):
+        next(iter(loader))
+    state = loader.state_dict()
+    assert (state["step"], state["places"]) == (done - 1, 1)
+    _cut(tmp_path, done)
+    StreamLoader(tmp_path, lanes=2, packs_per_micro_batch=1).load_state_dict(state)
+    _cut(tmp_path, done - 1)
+    with pytest.raises(StateError, match=f"the state is after step {done}, and the log ends with step {done - 1}:"):
+        StreamLoader(tmp_path, lanes=2, packs_per_micro_batch=1).load_state_dict(state)
+
+
 def test_a_record_that_a_mount_shows_late_is_awaited(tmp_path, monkeypatch):
     """Without it a rank on another machine is refused, because it looks half a second too early."""
     toy_stream(tmp_path, SHARDS)

@@ -14,7 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.errors import CorruptFileError, NotAPackStoreError, SettingsError, StateError, StreamTimeoutError
+from brimful.errors import (
+    CorruptFileError,
+    NotAPackStoreError,
+    SettingsError,
+    ShardExpiredError,
+    StateError,
+    StreamTimeoutError,
+)
 from brimful.serve.order import signed
 from brimful.store.shards import ShardReader
 from brimful.stream import LazyShardedDataset, StreamLoader
@@ -235,6 +242,21 @@ def test_damaged_shards_are_found_before_use(tmp_path, kind, assign):
             continue
         found += 1
     assert found == (2 if assign == "pack" else 1)
+
+
+def test_a_damaged_shard_is_not_taken_for_one_that_was_removed(tmp_path):
+    """Nothing was removed, or only shards before it: the way out is another copy, not a later checkpoint."""
+    stream = toy_stream(tmp_path, [1] * 4)
+    for number in (0, 2):
+        (path,) = (tmp_path / "shards").glob(f"{number:08d}-*")
+        path.write_bytes(b"")
+        loader = StreamLoader(stream)
+        if number:
+            (tmp_path / "expired.json").write_text(json.dumps({"below": number}))
+            loader.load_state_dict(signed({**loader.state_dict(), "step": number}))
+        with pytest.raises(CorruptFileError, match=f"{number:08d}-.*has 0 bytes") as refused:
+            next(iter(loader))
+        assert not isinstance(refused.value, ShardExpiredError)
 
 
 @pytest.mark.parametrize("kind", DAMAGES)

@@ -111,3 +111,17 @@ def test_what_cannot_be_is_refused(store):
     store.put_atomic("acks/a/000000000000001.json", b"[]")
     with pytest.raises(CorruptFileError, match=r"acks/a/000000000000001.json is damaged: TypeError"):
         one.is_on(0)
+
+
+@pytest.mark.parametrize("mark", [*range(1, 14), 40, 99])
+def test_full_it_waits_until_a_quarter_is_trained(store, mark):
+    """It would stop at every shard otherwise; a quarter of less than eight is one."""
+    clock = HandClock()
+    one = pressure(store, clock, high_water=mark, trainings=["a"])
+    found = [one.is_on(mark - 1), one.is_on(mark)]
+    for trained in range(mark + 1):
+        acknowledge(store, "a", trained, trained)
+        clock.sleep(1.0)
+        if not one.is_on(mark):
+            break
+    assert (found, trained) == ([False, True], max(1, mark // 4))

@@ -83,16 +83,25 @@ def carried(store, ready, segments, media=None, seq=3):
 def test_packs_and_segments_come_back(tmp_path):
     """In their order, copied: the file is gone with the next records."""
     store = LocalBlobStore(tmp_path)
-    facts = carried(store, [ready_pack(1, 2)], [ready_pack(3, sample_id=7, start=2), ready_pack(4, 5, sample_id=8)])
-    assert (facts["ready"], facts["waiting"], "containers" in facts) == (1, 2, False)
+    waiting = [
+        ready_pack(3, sample_id=7, start=2),
+        ready_pack(4, 5, sample_id=8),
+        ready_pack(6, sample_id=9),
+    ]
+    facts = carried(store, [ready_pack(1, 2)], waiting)
+    assert (facts["ready"], facts["waiting"], "containers" in facts) == (1, 3, False)
     assert facts["file"] == f"carry/000000/00000003-{facts['xxh3_128'][:16]}.arrow"
     assert facts["bytes"] == store.size(facts["file"])
     ready, segments = load_carry_over(store, facts)
     store.delete(facts["file"])
-    assert [pack.input_ids.tolist() for pack in (*ready, *segments)] == [[1, 2], [3], [4, 5]]
-    assert [(pack.sample_ids.tolist(), pack.starts.tolist()) for pack in segments] == [([7], [2]), ([8], [0])]
+    assert [pack.input_ids.tolist() for pack in (*ready, *segments)] == [[1, 2], [3], [4, 5], [6]]
+    assert [(pack.sample_ids.tolist(), pack.starts.tolist()) for pack in segments] == [
+        ([7], [2]),
+        ([8], [0]),
+        ([9], [0]),
+    ]
     assert ready[0].cu_seqlens.dtype == np.int32
-    assert (ready[0].media, len(ready), len(segments)) == ((), 1, 2)
+    assert (ready[0].media, len(ready), len(segments)) == ((), 1, 3)
     with pytest.raises(FileNotFoundError):
         load_carry_over(store, facts)
 
@@ -143,3 +152,15 @@ def test_a_container_that_is_gone_is_a_later_record_and_a_damaged_one_is_named(t
     path.unlink()
     with pytest.raises((FileNotFoundError, CorruptFileError), match=r"\.tar"):
         load_carry_over(store, facts, CarriedMedia(store))
+
+
+def test_parts_of_a_split_sample_leave_from_the_part_that_has_them():
+    """After a stop each waiting segment is a part of its own, also where one begins at the end of another."""
+    waiting = WaitingSamples(splits=True)
+    waiting.add(3, *tokens(10, 11))
+    waiting.add(3, *tokens(12, 13, 14), start=2)
+    assert [waiting.pack([3], [start], [1]).input_ids.tolist() for start in range(5)] == [[10], [11], [12], [13], [14]]
+    waiting.take(packs_of((3, 2, 3)))
+    assert waiting.pack([3], [0], [2]).input_ids.tolist() == [10, 11]
+    waiting.take(packs_of((3, 0, 2)))
+    assert len(waiting) == 0

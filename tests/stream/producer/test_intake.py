@@ -1,11 +1,12 @@
 """The intake of a producer: which samples are kept, and which are counted as what."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from brimful.errors import BadSampleError
+from brimful.errors import BadSampleError, EncodersDifferError
 from brimful.sources.sample import Sample
 from brimful.stream.producer.intake import Intake
 from brimful.stream.producer.settings import ProducerSettings
@@ -50,3 +51,26 @@ def test_samples_are_counted_by_what_becomes_of_them(logged):
     assert list(kept) == [5]
     with pytest.raises(BadSampleError, match="sample 7: has no tokens"):
         intake().take([Sample(0, text="")], 7)
+
+
+@pytest.mark.parametrize("engine_id", ["", "fast 1"])
+def test_samples_are_compared_where_a_faster_library_encodes(engine_id):
+    """Without it a wrong library spoils the stream in silence; an encoder that is its own reference would do its work twice."""
+    other, asked = toy_chat_encoder(), []
+
+    class Fast(type(other)):  # type: ignore[misc]
+        engine = SimpleNamespace(
+            id=engine_id, name="fast", reference=SimpleNamespace(encode_batch=lambda _: other.encode_batch(wrong)),
+            distrust=lambda name, reason: asked.append((name, reason)),
+        )  # fmt: skip
+
+    wrong = [Sample(0, text="abd")]
+    one = Intake(Fast(), ProducerSettings(capacity=3), "the feed")
+    if not engine_id:
+        assert list(one.take([Sample(0, text="abc")], 0)[0]) == [0]
+        return
+    with pytest.raises(EncodersDifferError, match=r"the feed \(sample 0\): fast .* begin the stream again"):
+        one.take([Sample(0, text="abc")], 0)
+    assert asked == [("fast 1", "it differed from the reference on the feed")]
+    wrong[0] = Sample(0, text="abc")
+    assert list(one.take([Sample(0, text="abc")], 0)[0]) == [0]

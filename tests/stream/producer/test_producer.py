@@ -409,6 +409,20 @@ def test_defaults_give_every_lane_its_first_pack_within_a_minute(tmp_path, lanes
     assert len(next(iter(StreamLoader(stream, timeout=0.1)))) == lanes
 
 
+def test_samples_leave_when_it_was_said(tmp_path):
+    """Whoever shows the seconds must not count past zero, nor show some where nothing waits."""
+    one, _, stream, clock = arriving(tmp_path, [2] * 3)
+    clock.sleep(12)
+    assert one.seconds_to_shard == 18
+    clock.sleep(18)
+    assert one.seconds_to_shard == 0
+    clock.sleep(5)
+    assert one.seconds_to_shard == 0
+    clock.seconds = 30
+    assert one.step()
+    assert (sorted(samples_of(stream)), one.seconds_to_shard) == ([0, 1, 2], None)
+
+
 def test_packs_that_leave_by_age_keep_the_lanes_level(tmp_path):
     """Later rounds fill their packs, and a lane that got fewer gets more in its turn."""
     one, source, stream, clock = arriving(tmp_path, [10] * 6, lanes=4)
