@@ -42,6 +42,7 @@ def check(plan, lengths, *, capacity, ranks):
         assert shared == list(range(shared[0], shared[0] + degree))
         assert shared[0] % degree == 0
         assert degree == plan.degree_of[sample]
+    assert plan.imbalance == pytest.approx(plan.costs.max(axis=1).sum() / (plan.costs.sum() / ranks))
     for rank in range(ranks):
         assert [sorted(by_rank[rank]) for by_rank in groups] == [rows.tolist() for rows in plan.micro_batches(rank)]
 
@@ -123,6 +124,9 @@ def test_both_forms_share_alike():
         ([8], {"world_size": 6}, InvalidLengthsError, "some of 6 ranks have no sample of 1.* world_size=4"),
         ([40, 8], {"world_size": 6}, OversizedSampleError, r"longer than the 32 tokens that 4 ranks hold together"),
         ([8], {"slack": 2}, SettingsError, "slack"),
+        ([8], {"max_tokens_per_rank": 1}, SettingsError, "max_tokens_per_rank must be from 2 to 2,147,483,647"),
+        ([8], {"max_tokens_per_rank": 2**31}, SettingsError, "max_tokens_per_rank must be from 2 to 2,147,483,647"),
+        ([8], {"world_size": 0}, SettingsError, "world_size must be a whole number of at least 1"),
         ([], {}, InvalidLengthsError, "no lengths"),
     ],
 )

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brimful import CostModel
+from brimful import CostModel, LengthTable
 from brimful.errors import InvalidLengthsError, OversizedSampleError
+from brimful.lengths.prefixes import Prefixes
 from brimful.rl import plan_context_parallel, plan_step
+from brimful.rl.fill_bins import scattered
 from tests.plan.forms import use
 from tests.plan.frozen import assert_frozen, show
 from tests.rl.laws import random_step
@@ -112,19 +114,52 @@ def _random_context(seed: int) -> Any:
     )
 
 
+def _random_trees(seed: int) -> Any:
+    generator = np.random.default_rng([21, seed])
+    lengths, ranks, settings = random_step(generator)
+    lengths = lengths[:60]
+    limits = np.minimum(lengths, np.roll(lengths, 1))
+    # Trunks of any length, at any depth; and samples that share nothing, or all that there is.
+    shared = (limits * generator.random(len(lengths))).astype(np.int32)
+    shared = np.where(generator.random(len(lengths)) < generator.random(), shared, 0)
+    shared = np.where(generator.random(len(lengths)) < 0.1, limits, shared).astype(np.int32)
+    shared[0] = 0
+    order = generator.permutation(len(lengths))
+    patches = generator.integers(0, 9, len(lengths)).astype(np.int32)
+    amounts = {"patches": np.minimum(patches, np.roll(patches, 1)) * (shared > 0)} if generator.random() < 0.5 else {}
+    prefixes = Prefixes(order, shared, 1, amounts)
+    columns = {"tokens": lengths.astype(np.int32), "patches": patches}
+    in_order = {name: scattered(values, order) for name, values in columns.items()}
+    cost = (None, CostModel(linear=500, quadratic=1, tile=1), CostModel(linear=50, quadratic=1, encoder_linear=900))
+    options: dict[str, Any] = {name: settings[name] for name in ("capacity", "multiple_of", "barrier")}
+    options["budgets"] = (None, {"samples": 4}, {"patches": 20}, {"squares": options["capacity"] ** 2})[seed % 4]
+    return plan_step(
+        LengthTable(in_order),
+        dp_world_size=ranks,
+        cost=cost[int(generator.integers(3))],
+        min_micro_batches=int(generator.integers(1, 4)),
+        prefixes=prefixes,
+        **options,
+    )
+
+
 @pytest.mark.parametrize("form", ["compiled", "plain"])
 @pytest.mark.parametrize(
-    ("make", "expected"),
-    [(_random_step, "8be64e278d083b44"), (_random_context, "20507d9da0f6491d")],
-    ids=["step", "context"],
+    ("make", "count", "expected"),
+    [
+        (_random_step, 800, "8be64e278d083b44"),
+        (_random_context, 800, "20507d9da0f6491d"),
+        (_random_trees, 120, "56b73d92feb8feb4"),
+    ],
+    ids=["step", "context", "trees"],
 )
 def test_random_steps_are_what_they_were(
-    make: Callable[[int], Any], expected: str, form: str, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[int], Any], count: int, expected: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tie, a last free rank, a sample that fits exactly: corners that no case above has. Of a refusal its numbers count."""
     use(form, monkeypatch)
     digest = hashlib.sha256()
-    for seed in range(800):
+    for seed in range(count):
         try:
             plan = make(seed)
             outcome = [plan.fingerprint, *plan.tokens.ravel().tolist()]

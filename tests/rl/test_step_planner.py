@@ -168,12 +168,25 @@ def test_a_column_of_the_table_is_a_budget():
         ([3, 3], {"cost": [1.0, float("nan")]}, SettingsError, "nan"),
         ([3, 3], {"loss_tokens": [1, 4]}, InvalidLengthsError, "sample 1 has 4 targets in 3 tokens"),
         ([3, 3], {"barrier": "layer"}, SettingsError, "micro_batch, step"),
-        ([3, 3], {"capacity": 0}, SettingsError, "capacity must be from 1"),
+        ([3, 3], {"capacity": 0}, SettingsError, "capacity must be from 1 to 2,147,483,647"),
+        ([3, 3], {"capacity": 2**31}, SettingsError, "capacity must be from 1 to 2,147,483,647"),
+        ([3, 3], {"multiple_of": 0}, SettingsError, "multiple_of must be a whole number of at least 1"),
+        ([3, 3], {"dp_world_size": 0}, SettingsError, "dp_world_size must be a whole number of at least 1"),
+        ([3, 3], {"min_micro_batches": 0}, SettingsError, "min_micro_batches must be a whole number of at least 1"),
+        ([3, 3], {"loss_tokens": [-1, 3]}, InvalidLengthsError, "sample 0 has -1 targets in 3 tokens|at least 0"),
+        ([3, 3], {"loss_tokens": [1]}, InvalidLengthsError, "one number for each of 2 samples and are 1"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(lengths, settings, error, words):
     with pytest.raises(error, match=words):
         plan_step(lengths, **{"capacity": 8, "dp_world_size": 2, **settings})
+
+
+def test_the_largest_and_the_smallest_numbers_are_allowed():
+    """A whole sequence of two thousand million tokens, one token, a sample that is target from end to end, or not at all."""
+    assert plan_step([1, 2**31 - 1], capacity=2**31 - 1, dp_world_size=2).tokens.tolist() == [[2**31 - 1], [1]]
+    step = plan_step([1, 1], capacity=1, dp_world_size=1, loss_tokens=[0, 1])
+    assert (step.tokens.tolist(), step.loss_tokens.tolist()) == ([[1, 1]], [0, 1])
 
 
 def test_names_of_trainers_are_understood():

@@ -201,11 +201,17 @@ def test_every_position_that_a_log_reaches_is_in_it_and_the_next_step_is_not(tmp
     most = lanes * (sum(packs) if assign == "lane" else -(-sum(packs) // lanes))
     assert most >= lanes * num_steps
     ack, records = {**acks.read(lanes * num_steps)[0], "frontier": 1}, toy_records(packs)
+    if (lanes, assign) == (1, "pack"):
+        del ack["lanes"], ack["assign"]  # one that does not say so is of one lane
     for position, is_reached in ((most, True), (most + lanes, False)):
         other = Acks(open_blob_store(tmp_path), f"planted-{position}")
         other.write({**ack, "packs_delivered": position})
         with contextlib.nullcontext() if is_reached else pytest.raises(StateError, match="is ahead of the log"):
             other.check_in_log(position, records)
+        # Of all kept positions the last is looked at.
+        with contextlib.nullcontext() if is_reached else pytest.raises(StateError, match="is ahead of the log"):
+            other.write({"packs_delivered": 0, "frontier": 0})
+            remove_acknowledged(tmp_path, [other.group], keep=2)
     acks.write({"packs_delivered": 0, "frontier": len(packs) + 1})
     with pytest.raises(StateError, match="is ahead of the log"):
         acks.check_in_log(0, records)

@@ -70,7 +70,7 @@ class FollowedChunks(FollowedLog):
                 "lanes": 1,
             }
         }
-        self._last_seen = (-1, 0.0)
+        self._last_seen: tuple[tuple[Path, int] | None, float] = (None, 0.0)
         self._lines = lru_cache(_MAX_OPEN)(self._opened)
 
     def _name(self, seq: int) -> str:
@@ -98,7 +98,6 @@ class FollowedChunks(FollowedLog):
         self.shards.append(
             ShardRecord(seq, str(path), num_bytes, lines.fingerprint, count, 0, num_packs, 0, "")
         )
-        self._last_seen = (-1, 0.0)
 
     def _opened(self, record: ShardRecord) -> JsonLines:
         """Open a chunk; refuse it if it changed since it was added."""
@@ -112,9 +111,9 @@ class FollowedChunks(FollowedLog):
         return lines
 
     def _is_settled(self, path: Path) -> bool:
-        size, time_now = path.stat().st_size, time.monotonic()
-        if self._last_seen[0] != size:
-            self._last_seen = (size, time_now)
+        seen, time_now = (path, path.stat().st_size), time.monotonic()
+        if self._last_seen[0] != seen:
+            self._last_seen = (seen, time_now)
         return time_now - self._last_seen[1] >= _SETTLE_SECONDS
 
     def row(self, record: ShardRecord, line: int) -> tuple[Any, str]:
