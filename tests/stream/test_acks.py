@@ -97,8 +97,8 @@ def test_a_further_pass_keeps_everything(tmp_path):
     later = StreamLoader(tmp_path)
     later.set_epoch(1)
     step_to(later, 2)
-    later.ack("model")
-    assert remove_acknowledged(tmp_path, ["model"], keep=1) == 0
+    later.ack("later")
+    assert remove_acknowledged(tmp_path, ["later"], keep=1) == 0
 
 
 def test_the_same_twice_is_once_and_another_run_is_refused(tmp_path):
