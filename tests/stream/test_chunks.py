@@ -154,7 +154,7 @@ def test_a_producer_takes_chunks_apart(tmp_path):
 
 
 def test_a_stream_is_read_as_one_whatever_else_is_there(tmp_path):
-    """Chunks that someone left in the folder of a stream, or a folder of other files, are not taken for it."""
+    """Chunks in the folder of a stream, or a folder of other files, are not taken for one."""
     stream = toy_stream(tmp_path / "stream", [2])
     chunk(tmp_path / "stream", 0, [PACK])
     assert len(LazyShardedDataset(stream)) == 2

@@ -262,7 +262,7 @@ def test_acknowledged_steps_let_shards_go(tmp_path):
         assert Acks(open_blob_store(stream), group).read(4)[0]["frontier"] == 0
     LazyShardedDataset(stream, num_packs=16, beyond="pad").ack(7, "padded")  # three steps without packs
     assert Acks(open_blob_store(stream), "padded").read(8)[0]["frontier"] == 8
-    dataset.ack(5, "ahead")  # the stream has four steps: whoever counts another pass asks for its shards again
+    dataset.ack(5, "ahead")  # the stream has four steps: a further pass needs its shards again
     LazyShardedDataset(stream, num_packs=16, beyond="repeat").ack(0, "begun")
     for group, position in (("ahead", 10), ("begun", 0)):
         assert Acks(open_blob_store(stream), group).read(position)[0]["frontier"] == 0

@@ -410,7 +410,7 @@ def test_defaults_give_every_lane_its_first_pack_within_a_minute(tmp_path, lanes
 
 
 def test_samples_leave_when_it_was_said(tmp_path):
-    """Whoever shows the seconds must not count past zero, nor show some where nothing waits."""
+    """A display of the seconds must not count past zero, nor show some where nothing waits."""
     one, _, stream, clock = arriving(tmp_path, [2] * 3)
     clock.sleep(12)
     assert one.seconds_to_shard == 18
@@ -438,6 +438,19 @@ def test_packs_that_leave_by_age_keep_the_lanes_level(tmp_path):
     sizes = [len(shard) for shard in shards_of(stream)]
     assert sizes[:4] == [2, 2, 1, 1]
     assert sorted(sum(sizes[lane::4]) for lane in range(4)) == [4, 4, 5, 5]
+
+
+def test_packs_are_divided_for_the_first_round_alone(tmp_path):
+    """Afterwards each lane has a pack, and what leaves by age leaves as full as it can."""
+    one, source, stream, clock = arriving(tmp_path, [2] * 4, lanes=2)
+    for _ in range(3):
+        clock.sleep(31)
+        while one.step():
+            pass
+        append(source / "a.jsonl", texts([2] * 5))
+        one.step()
+    packs = [len(pack) for shard in shards_of(stream) for pack in shard]
+    assert (sum(packs[:2]), packs[2:]) == (4, [5, 5])
 
 
 def test_a_full_shard_of_one_lane_lets_the_others_wait_no_longer(tmp_path):
