@@ -119,7 +119,7 @@ def test_places_by_hand():
 
 
 @pytest.mark.parametrize(("options", "error", "words"), [
-    ({"cp_size": 4}, CollateError, "segment 1 has 4 tokens .*segment_multiple_of=8"),
+    ({"cp_size": 4}, CollateError, "segment 1 has 4 tokens .* cut each segment into 8 slices.*segment_multiple_of=8"),
     ({"cp_size": 4, "layout": "zigzag_row"}, CollateError, "12 tokens.*multiple_of=8"),
     ({"cp_size": 5, "layout": "contiguous"}, CollateError, "multiple_of=5"),
     ({"cp_size": 2, "cp_rank": 2}, SettingsError, "cp_rank must be from 0 to 1 and is 2"),

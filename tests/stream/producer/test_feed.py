@@ -26,6 +26,7 @@ def drain(feed, most=2, *, is_last=False):
     """Texts of all that has come, by small polls."""
     texts = []
     while samples := feed.poll(most, len(texts), is_last=is_last):
+        assert len(samples) <= most
         assert [sample.sample_id for sample in samples] == list(range(len(texts), len(texts) + len(samples)))
         texts += [str(each) if isinstance(each, BadSampleError) else each.text for each in samples]
     return texts
@@ -273,3 +274,31 @@ def test_a_row_without_an_end_is_refused_before_memory_is_full(tmp_path, monkeyp
         next(lines)
     os.close(write_end)
     os.close(read_end)
+
+
+@pytest.mark.parametrize("kind", ["lines", "iterator"])
+@pytest.mark.parametrize("given", [None, "text"])
+def test_the_first_rows_decide_the_format_for_all_that_come_later(tmp_path, kind, given):
+    """After a stop too: later rows that could be read in another way are not, unless the whole source is."""
+    rows = [{"text": "one"}, {"text": "two", "messages": [{"role": "assistant", "content": "chat"}]}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def opened(first=0):
+        return open_feed(path if kind == "lines" else iter(rows[first:]), format=given)
+
+    feed = opened()
+    assert [sample.text for sample in feed.poll(1, 0)] == ["one"]
+    cursor = json.loads(json.dumps(feed.cursor()))
+    for again in (feed, opened()):
+        again.seek([cursor])
+        assert [sample.text for sample in again.poll(1, 0)] == ["two"]
+    if kind == "iterator":
+        assert [sample.text for sample in opened(first=1).poll(1, 0)] == ["two" if given else None]
+
+
+def test_samples_of_several_files_are_numbered_on(tmp_path):
+    """From any number: two samples of one number would be one."""
+    for name in ("a", "b", "c"):
+        append(tmp_path / f"{name}.jsonl", f"{name}1", f"{name}2")
+    assert [sample.sample_id for sample in open_feed(tmp_path).poll(9, 1)] == [1, 2, 3, 4, 5, 6]

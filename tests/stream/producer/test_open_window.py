@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.encode.encoded import EncodedSample
@@ -28,6 +28,7 @@ def filled(lengths, **settings):
     return window
 
 
+@settings(max_examples=120)
 @given(st.lists(st.integers(1, 10), max_size=14), st.integers(0, 16))
 def test_an_emptied_window_has_a_pack_for_each_lane(lengths, least):
     """Training begins when every lane has a pack: full packs are cut further, as often as needed and no more."""
