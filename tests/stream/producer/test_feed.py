@@ -301,4 +301,4 @@ def test_samples_of_several_files_are_numbered_on(tmp_path):
     """From any number: two samples of one number would be one."""
     for name in ("a", "b", "c"):
         append(tmp_path / f"{name}.jsonl", f"{name}1", f"{name}2")
-    assert [sample.sample_id for sample in open_feed(tmp_path).poll(9, 1)] == [1, 2, 3, 4, 5, 6]
+    assert [sample.sample_id for sample in open_feed(tmp_path).poll(9, 7)] == [7, 8, 9, 10, 11, 12]

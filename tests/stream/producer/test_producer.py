@@ -386,7 +386,7 @@ def test_age_lets_everything_leave(tmp_path):
 def arriving(tmp_path, lengths, **settings):
     """A directory with one file of texts, its producer with a clock by hand, and the stream."""
     source, stream, clock = tmp_path / "in", tmp_path / "out", HandClock()
-    source.mkdir()
+    source.mkdir(parents=True)
     append(source / "a.jsonl", texts(lengths))
     one = producer(source, stream, clock=clock, **{"packs_per_shard": None, "lookahead": 1024, **settings})
     while one.step():
@@ -421,6 +421,60 @@ def test_samples_leave_when_it_was_said(tmp_path):
     clock.seconds = 30
     assert one.step()
     assert (sorted(samples_of(stream)), one.seconds_to_shard) == ([0, 1, 2], None)
+
+
+def test_the_age_begins_again_with_each_shard(tmp_path):
+    """Data that comes fast keeps its full packs; in the first round the age counts on, and nothing waits where all has left."""
+    one, source, stream, clock = arriving(tmp_path, [3], packs_per_shard=1, lookahead=2)
+    clock.sleep(20)
+    append(source / "a.jsonl", texts([10, 10]))
+    while one.step():
+        pass
+    assert (len(shards_of(stream)), one.seconds_to_shard, one.statistics.samples_waiting) == (2, 30, 1)
+    first_round, *_ = arriving(tmp_path / "lanes", [10, 10, 3], lanes=4, packs_per_shard=1, lookahead=2)
+    first_round._clock.sleep(7)
+    assert (first_round.statistics.shards, first_round.seconds_to_shard) == (2, 23)
+    empty, *_ = arriving(tmp_path / "empty", [10], lanes=4, packs_per_shard=1, lookahead=1)
+    assert (empty.statistics.shards, empty.seconds_to_shard) == (1, None)
+    never, *_ = arriving(tmp_path / "never", [3], max_age=None)
+    assert (never.statistics.samples_waiting, never.seconds_to_shard) == (1, None)
+
+
+def test_a_producer_that_comes_back_lets_its_samples_wait(tmp_path):
+    """A restart is not an age: each would leave a pack that is nearly empty."""
+    _, source, stream, clock = arriving(tmp_path, [10, 10, 3], packs_per_shard=1, lookahead=2)
+    again = producer(source, stream, clock=clock, packs_per_shard=1, lookahead=2)
+    assert not again.step()
+    assert (shards_of(stream), again.statistics.samples_waiting, again.seconds_to_shard) == ([[[0]], [[1]]], 1, 30)
+    append(source / "a.jsonl", texts([7]))
+    again.close()
+    assert shards_of(stream)[2:] == [[[3, 2]]]
+
+
+def test_a_step_that_failed_numbers_samples_as_if_it_had_not(tmp_path):
+    """The next step of the same process begins after the last record: what it had taken since is taken again, as itself."""
+    one, source, stream, _ = arriving(tmp_path, [10] * 4, packs_per_shard=2, lookahead=1)
+    append(source / "b.jsonl", texts([10] * 3))
+    assert one.step()
+    with full_disk(after_bytes=0), pytest.raises(StoreFullError):
+        one.step()
+    assert one.close().samples_packed == 7
+    assert samples_of(stream) == list(range(7))
+
+
+@pytest.mark.parametrize("num_new", [[1], [1, 1], [3, 2, 1]])
+def test_a_stop_keeps_what_is_new_and_nothing_twice(tmp_path, num_new):
+    """One sample is enough for a shard; a stop without a new one would make shards without end."""
+    one, source, stream, _ = arriving(tmp_path, [])
+    for number, count in enumerate(num_new):
+        append(source / f"{number}.jsonl", texts([10] * count))
+        while one.step():
+            pass
+        for _ in range(3):
+            one.stop()
+            one.run()
+            assert len(records_of(stream)[0]) == number + 1
+    assert sorted(samples_of(stream)) == list(range(sum(num_new)))
 
 
 def test_packs_that_leave_by_age_keep_the_lanes_level(tmp_path):

@@ -95,8 +95,8 @@ class PackingWindow:
                 or self._settings.overflow is not Overflow.DROP
             ):
                 self._waiting.add(sample_id, sample.input_ids, sample.loss_mask, media=sample.media)
-        for name, number in counts.items():
-            self.counts[name] += number
+        # Replaced, not changed: the state in the last record holds the counts that it was made with.
+        self.counts = {name: number + counts.get(name, 0) for name, number in self.counts.items()}
         self.ready += self._waiting.take(packs)
 
     def finish(self, min_packs: int = 0) -> None:
