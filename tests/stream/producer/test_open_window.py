@@ -45,6 +45,9 @@ def test_an_emptied_window_has_a_pack_for_each_lane(lengths, least):
     for pack in window.ready:
         assert pack.input_ids.tolist() == np.repeat(pack.sample_ids, [lengths[i] for i in pack.sample_ids]).tolist()
     assert window.statistics.samples_waiting == len(lengths)
+    assert {name: number for name, number in window.counts.items() if number} == (
+        {"samples_read": len(lengths)} if lengths else {}
+    )
 
 
 @pytest.mark.parametrize(

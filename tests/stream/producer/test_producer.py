@@ -427,10 +427,10 @@ def test_the_age_begins_again_with_each_shard(tmp_path):
     """Data that comes fast keeps its full packs; in the first round the age counts on, and nothing waits where all has left."""
     one, source, stream, clock = arriving(tmp_path, [3], packs_per_shard=1, lookahead=2)
     clock.sleep(20)
-    append(source / "a.jsonl", texts([10, 10]))
+    append(source / "a.jsonl", texts([10]))
     while one.step():
         pass
-    assert (len(shards_of(stream)), one.seconds_to_shard, one.statistics.samples_waiting) == (2, 30, 1)
+    assert (len(shards_of(stream)), one.seconds_to_shard, one.statistics.samples_waiting) == (1, 30, 1)
     first_round, *_ = arriving(tmp_path / "lanes", [10, 10, 3], lanes=4, packs_per_shard=1, lookahead=2)
     first_round._clock.sleep(7)
     assert (first_round.statistics.shards, first_round.seconds_to_shard) == (2, 23)
@@ -465,7 +465,7 @@ def test_a_step_that_failed_numbers_samples_as_if_it_had_not(tmp_path):
 @pytest.mark.parametrize("num_new", [[1], [1, 1], [3, 2, 1]])
 def test_a_stop_keeps_what_is_new_and_nothing_twice(tmp_path, num_new):
     """One sample is enough for a shard; a stop without a new one would make shards without end."""
-    one, source, stream, _ = arriving(tmp_path, [])
+    one, source, stream, _ = arriving(tmp_path, [], lanes=2)
     for number, count in enumerate(num_new):
         append(source / f"{number}.jsonl", texts([10] * count))
         while one.step():
@@ -474,6 +474,7 @@ def test_a_stop_keeps_what_is_new_and_nothing_twice(tmp_path, num_new):
             one.stop()
             one.run()
             assert len(records_of(stream)[0]) == number + 1
+    assert one.close().samples_packed == sum(num_new)
     assert sorted(samples_of(stream)) == list(range(sum(num_new)))
 
 
