@@ -302,3 +302,14 @@ def test_samples_of_several_files_are_numbered_on(tmp_path):
     for name in ("a", "b", "c"):
         append(tmp_path / f"{name}.jsonl", f"{name}1", f"{name}2")
     assert [sample.sample_id for sample in open_feed(tmp_path).poll(9, 7)] == [7, 8, 9, 10, 11, 12]
+
+
+def test_a_text_waits_for_a_recording_only_where_media_are_read(tmp_path):
+    """Texts of a feed of texts would never come; neither would one that was named, nor rows of JSON."""
+    (tmp_path / "a.txt").write_text("a text")
+    (tmp_path / "b.json").write_text('[{"text": "a row"}]')
+    assert drain(open_feed(tmp_path)) == ["a text", "a row"]
+    with_media = open_feed(tmp_path, media=True)
+    assert drain(with_media) == ["a row"]
+    assert len(drain(with_media, is_last=True)) == 1
+    assert drain(open_feed(tmp_path / "a.txt", media=True)) == ["a text"]
