@@ -70,7 +70,7 @@ class FollowedChunks(FollowedLog):
                 "lanes": 1,
             }
         }
-        self._last_seen: tuple[tuple[Path, int] | None, float] = (None, 0.0)
+        self._last_seen = (Path(), 0), 0.0
         self._lines = lru_cache(_MAX_OPEN)(self._opened)
 
     def _name(self, seq: int) -> str:
