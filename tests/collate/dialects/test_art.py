@@ -1,6 +1,6 @@
 """OpenPipe ART: the group of each token, and the group before it; what belongs to a target is shifted by its loss."""
 
-from itertools import groupby
+from itertools import groupby, product
 
 import pytest
 from hypothesis import given
@@ -73,6 +73,19 @@ def test_each_target_reads_its_sample_or_is_refused(samples):
         (place - 1, given["tokens"][place], weight) for place, weight in enumerate(given["weights"]) if weight
     ]
     assert trained_by(given["tokens"], given["input_pos"], is_visible, predictions) == trained(samples)
+
+
+@pytest.mark.parametrize("num_branches", [2, 3])
+def test_a_target_that_others_read_is_refused_wherever_it_lies(num_branches):
+    """Also at the end of a trunk, which each branch repeats: ART would train it for the first branch alone."""
+    for one, others in product(product((False, True), repeat=4), repeat=2):
+        samples = [([1, 2, 3, 4 + number], list(others if number else one)) for number in range(num_branches)]
+        try:
+            batch_of("art", samples)
+        except CollateError:
+            assert is_refused(samples), samples
+        else:
+            assert not is_refused(samples), samples
 
 
 @given(SAMPLES)
