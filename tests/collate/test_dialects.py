@@ -51,6 +51,20 @@ def test_positions_of_mrope(name, shape):
 
 
 @pytest.mark.parametrize("name", DIALECTS)
+def test_positions_of_mrope_where_samples_have_padding(name):
+    """Context parallelism pads each sample: its tokens keep the positions of their picture, or the dialect refuses them."""
+    rope = np.arange(100, 118).reshape(3, 6)
+    collator = PackCollator(dialect=name, padding=Padding(segment_multiple_of=4))
+    try:
+        batch = collator([(toy_pack([1, 5]), PackExtras(rope_positions=rope))])
+    except BrimfulError:
+        return
+    given = batch.get("mrope_positions", batch.get("position_ids"))
+    given = torch.cat(given.unbind(), dim=-1) if given.is_nested else given
+    assert given[given >= 100].tolist() == rope.ravel().tolist()
+
+
+@pytest.mark.parametrize("name", DIALECTS)
 def test_every_dialect_carries_media_in_the_order_of_segments(name):
     """Pictures, videos and sounds of several packs, under the names of the model: a tower knows no other order."""
 
