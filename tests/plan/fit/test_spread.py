@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from brimful import plan_packs
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram, lower_bound
-from brimful.plan.fit.spread import spread
+from brimful.plan.fit.spread import occupy_empty_bins, spread
 from brimful.testing.strategies import capacities_and_lengths
 from tests.plan.forms import use
 
@@ -147,3 +148,18 @@ def test_the_number_is_part_of_the_plan(tmp_path):
     plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, algorithm="spread", num_packs=4)
     plan.save(tmp_path / "plan.arrow")
     assert type(plan).open(tmp_path / "plan.arrow").settings == plan.settings
+
+
+def test_no_bin_stays_empty_or_becomes_so():
+    """A bin that gave all its items away would be an empty pack, or a rank without a micro-batch."""
+    for num_items in range(1, 6):
+        for bins in product(range(num_items), repeat=num_items):
+            bin_of = np.array(bins)
+            occupy_empty_bins(bin_of, num_items)
+            assert sorted(bin_of.tolist()) == list(range(num_items)), bins
+            few = np.minimum(bins, num_items // 2)
+            bin_of = few.copy()
+            occupy_empty_bins(bin_of, num_items // 2 + 1)
+            num_empty = num_items // 2 + 1 - len(set(few.tolist()))
+            assert set(bin_of.tolist()) == set(range(num_items // 2 + 1)), bins
+            assert (bin_of != few).sum() == num_empty, bins
