@@ -141,10 +141,11 @@ def test_labels_are_the_ids_where_they_are_targets():
     ],
 )
 @pytest.mark.parametrize("template", [CHATML.template, MARKED])
-def test_a_message_of_weight_zero_is_not_trained_on(weights, train_on, expected, template):
+@pytest.mark.parametrize("key", ["weight", "loss_weight"])
+def test_a_message_of_weight_zero_is_not_trained_on(weights, train_on, expected, template, key):
     """Without it answers that the data marks as bad would be learned."""
     turns = [dict(turn) for turn in chat("q1", "a1", "q2", "a2").messages]
-    turns[1]["weight"], turns[3]["weight"] = weights
+    turns[1][key], turns[3][key] = weights
     assert trained(_chatml(train_on=train_on, chat_template=template), Sample(0, messages=turns)) == expected
 
 
