@@ -41,6 +41,7 @@ from brimful.preferences.kto import (  # noqa: E402
 from brimful.preferences.references import ReferenceLogps, compute_references  # noqa: E402
 from brimful.report.analysis.plan_facts import PlanFacts  # noqa: E402
 from brimful.report.html.page import ledger_section  # noqa: E402
+from brimful.sources import Sample  # noqa: E402
 from tests.preferences import preference_pairs as tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -269,6 +270,20 @@ def test_a_bad_conversation_is_named_in_each_sample_that_needs_it():
     expected = sorted([2, 3, 4 + 1 - answers[2]])
     assert sorted(errors) == expected
     assert [errors[index].sample_id for index in expected] == expected
+
+
+def test_conversations_with_other_tools_are_encoded_apart():
+    """A template writes the tools into the text: taken for one, two rows would have the tokens of the first one's tools."""
+    tools = [None, [{"name": "add"}], [{"name": "subtract"}]]
+    turns: Any = [{"role": "user", "content": "2?"}, {"role": "assistant", "content": "2."}]
+    samples = [Sample(number, messages=turns, tools=each) for number, each in enumerate(tools)]
+
+    def encode(samples):
+        ids = [np.array([tools.index(sample.tools)]) for sample in samples]
+        return EncodedBatch.of([EncodedSample(each, np.array([True])) for each in ids])
+
+    encoded: Any = encode_borrowed(samples, encode).samples()
+    assert [sample.input_ids.tolist() for sample in encoded] == [[0], [1], [2]]
 
 
 def test_a_plan_that_takes_beginnings_is_refused_by_whoever_makes_or_opens_it(tmp_path):
