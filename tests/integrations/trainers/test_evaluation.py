@@ -69,10 +69,12 @@ def test_losses_of_sources_refuse_trees():
         SourceNames({"a": 1, "b": 1}).marked(PackCollator().rows([toy_tree([[5, 6], [5, 7]])]))
 
 
-def test_the_model_is_left_in_its_mode():
-    model = tiny.model().train()
+@pytest.mark.parametrize("is_training", [True, False])
+def test_the_model_is_left_in_its_mode(is_training):
+    """Without it training goes on without dropout, or a model that only answers goes on with it."""
+    model = tiny.model().train(is_training)
     evaluate_samples(model, tiny.packs(1), PackCollator())
-    assert model.training
+    assert model.training == is_training
 
 
 @pytest.mark.parametrize("dialect", ["megatron", "axolotl", "plain", "verl"])
