@@ -3,6 +3,7 @@
 # mypy: disable-error-code="import-untyped"
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -40,6 +41,23 @@ def dealt_out(sampler, world_size, per_batch, *, split=False, skipped=0):
         [numbers(served.__getitems__(batch)) for batch in (SkipBatchSampler(rank, skipped) if skipped else rank)]
         for rank in ranks
     ]
+
+
+class Together(list):
+    """Packs that are read several at once, as the ones that are encoded on the fly."""
+
+    fingerprint = "together"
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def test_packs_read_together_are_those_read_one_by_one():
+    """Among them the first without loss, which fills the last step where the epoch begins with pack 0."""
+    served = ServedPacks(Together(toy_packs(3)))
+    for places in product(range(6), repeat=2):
+        assert numbers(served.__getitems__(places)) == numbers([served[place] for place in places])
+    assert numbers(served.__getitems__(range(6))) == [0, 1, 2, -1, -1, -1]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
