@@ -203,6 +203,11 @@ CASES = {
         packed(),
         more=2,
     ),
+    "keys in one piece": Case(
+        "cu_seq_lens_q and cu_seq_lens_k contradict each other at 1 place: cu_seq_lens_q begins a sample at token 4",
+        packed(cu_seq_lens_k=int32([0, 9])),
+        packed(cu_seq_lens_k=int32([0, 4, 9])),
+    ),
     "no boundary between rows": Case(
         "cu_seqlens has no boundary at row 1, token 0: kernels see the 2 rows as one, and a sample goes on in the next row",
         table([1, 5, 1, 6], [1, 7, 1, 8], cu_seqlens=int32([0, 2, 6, 8])),
