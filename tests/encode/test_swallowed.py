@@ -152,10 +152,11 @@ def test_the_day_that_a_template_writes_is_a_setting() -> None:
         SettingsError, match="writes today's date, so that tomorrow's tokens would differ: name the day"
     ):
         encoder(DATED).lengths([sample])
-    for date in ("2026-01-31", datetime.date(2026, 1, 31)):
+    for date in ("2026-01-31", datetime.date(2026, 1, 31), datetime.datetime(2026, 1, 31, 12, 5)):
         made = encoder(DATED, date=date)
         assert made.render(sample).startswith("31 Jan 2026\n")
         assert pickle.loads(pickle.dumps(made)).render(sample) == made.render(sample)
+        assert made.length_fingerprint == encoder(DATED, date="2026-01-31").length_fingerprint
     assert made.length_fingerprint != encoder(DATED, date="2026-02-01").length_fingerprint
     assert encoder(date="2026-01-31").length_fingerprint == encoder().length_fingerprint  # no template that asks
     with pytest.raises(SettingsError, match=r'date="31\.1\.2026" is not a day: write it as 2026-01-31'):

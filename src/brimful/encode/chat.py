@@ -477,6 +477,8 @@ def _refused(sample: Sample, part: str, error: Exception) -> BadSampleError:
 
 
 def _as_date(date: datetime.date | str | None) -> datetime.date | None:
+    if isinstance(date, datetime.datetime):
+        return date.date()
     if date is None or isinstance(date, datetime.date):
         return date
     try:

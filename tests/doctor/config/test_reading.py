@@ -711,12 +711,12 @@ def test_statements_of_branches(text: str, value: object) -> None:
 def test_scripts_that_start_and_source_others() -> None:
     Path("lib").mkdir()
     Path("lib/env.sh").write_text("LENGTH=64\nexport NPROC_PER_NODE=2\n")
-    Path("lib/train.sh").write_text('swift sft --model $MODEL "$@" --rank x$1\n')
+    Path("lib/train.sh").write_text('swift sft --model $MODEL "$@" --rank x$1_run\n')
     run = script('source lib/env.sh\nexport MODEL=qwen\nbash lib/train.sh --max_length $LENGTH "a b"\n')
     assert plain(run) == {
         "model": "qwen",
         "max_length": [64, "a b"],
-        "rank": "x--max_length",
+        "rank": "x--max_length_run",
         "environ.MODEL": "qwen",
         "environ.NPROC_PER_NODE": 2,
     }

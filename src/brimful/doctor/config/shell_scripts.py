@@ -358,7 +358,7 @@ class Script:
         if letter == "{":
             self.position = self._closing(start + 1) + 1
             return self._parameter(self.text[start + 2 : self.position - 1])
-        match = re.compile(r"\$(\w+|[@*#?$!-])").match(self.text, start)
+        match = re.compile(r"\$(\d|\w+|[@*#?$!-])").match(self.text, start)
         self.position = match.end() if match else start + 1
         return self._parameter(match[1]) if match else "$"
 
