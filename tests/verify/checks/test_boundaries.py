@@ -136,7 +136,7 @@ def test_numbers_of_samples_change_where_samples_begin(numbers, words):
     if words == "pass":
         assert finding.passed, finding
     else:
-        assert finding.cause.startswith(words) or finding.cause.startswith("recurrent") and words in finding.cause, (
+        assert finding.cause.startswith(words) or (finding.cause.startswith("recurrent") and words in finding.cause), (
             finding
         )
 

@@ -50,7 +50,7 @@ def siblings(visible, batch):
 
 
 def other_trees(visible, batch):
-    own, real = roots(batch), PLACES < faults.segments_of(batch)[-1][0]
+    own, real = roots(batch), faults.segments_of(batch)[-1][0] > PLACES
     visible |= (own[:, None] != own) & (PLACES[:, None] > PLACES) & real[:, None] & real
 
 
