@@ -120,7 +120,7 @@ def test_samples_of_a_cut_tree_are_beginnings_of_its_own(room):
     assert small.tree.parents.tolist() == whole.tree.parents[:count].tolist()
     if count < whole.num_segments:
         assert len(small) + min(limit, int(np.diff(whole.cu_seqlens)[count])) > room
-    own = {number: row for number, row in zip(whole.flat().sample_ids.tolist(), rows_of(whole), strict=True)}
+    own = dict(zip(whole.flat().sample_ids.tolist(), rows_of(whole), strict=True))
     for name, (ids, mask) in zip(small.flat().sample_ids.tolist(), rows_of(small), strict=True):
         path = cut_path(whole, name, limit)[: len(ids)]
         assert ids == [own[name][0][place] for place in path]
