@@ -9,9 +9,11 @@ transformers = pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
+from brimful.media import MediaKind  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
 from brimful.verify.drawn_samples import random_samples  # noqa: E402
-from brimful.verify.models import WITHOUT_SMALL_FORM, load_model, tiny_model  # noqa: E402
+from brimful.verify.models import WITHOUT_SMALL_FORM, load_model, tiny_media_model, tiny_model  # noqa: E402
+from brimful.verify.setup import tokens_of_config  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -132,3 +134,33 @@ def test_every_causal_type_is_small_and_trains(name):
     ids = torch.arange(3, 19)[None]
     assert model.num_parameters() < 50_000_000
     assert torch.isfinite(model(input_ids=ids, labels=ids, use_cache=False).loss)
+
+
+QWEN = {"image": {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "sizes"),
+    [
+        ("qwen2-audio", {"audio": {"chunk_length": 2, "sampling_rate": 16_000, "hop_length": 160}}, {"audio_config.max_source_positions": 100}),
+        ("qwen2.5-vl", QWEN, {"vision_config.patch_size": 14, "vision_config.spatial_merge_size": 2, "vision_config.tokens_per_second": 3}),
+        ("internvl", {"image": {"width": 112, "height": 56, "image_seq_length": 8}}, {"vision_config.patch_size": [14, 14], "vision_config.image_size": [56, 112], "image_seq_length": 8}),
+        ("llava", {"image": {"width": 56, "patch_size": 14, "vision_feature_select_strategy": "full"}}, {"vision_config.image_size": 56, "vision_feature_select_strategy": "full"}),
+    ],
+)  # fmt: skip
+def test_a_small_model_of_a_family_takes_the_sizes_of_its_packs(family, settings, sizes):
+    """Its tower refuses the features of the packs otherwise; tokens of media that they lack are the last of the vocabulary."""
+    kind = MediaKind.AUDIO if family == "qwen2-audio" else MediaKind.IMAGE
+    model = tiny_media_model({"family": family, **settings}, {kind: 5}, 64, tokens_per_second=3)
+    for path, size in sizes.items():
+        value = model.config
+        for name in path.split("."):
+            value = getattr(value, name)
+        assert value == size, path
+    names = ["image", "video", "audio"]
+    tokens = {name: tokens_of_config(model.config, name) for name in names}
+    for number, name in enumerate(names):
+        assert tokens[name] in ([], [5 if name == kind.value else 63 - number] * len(tokens[name])), name
+    assert model.get_input_embeddings().weight.shape[0] == 64
+    with pytest.raises(SettingsError, match="no small model of pixtral"):
+        tiny_media_model({"family": "pixtral"}, {}, 64)

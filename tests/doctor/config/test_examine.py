@@ -216,3 +216,28 @@ def test_a_short_file_is_told_by_the_keys_that_it_shares():
     assert told_trainer(given_settings({"cutoff_len": 4096, "packing": True})) == "llama_factory"
     with pytest.raises(SettingsError, match="it may be one of"):
         told_trainer(given_settings({"packing": True}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "text"),
+    [
+        (
+            {"micro": 1, "accumulate": 1},
+            None,
+            "1 rows × 1 micro-batches × data-parallel ranks, whose number is unknown",
+        ),
+        ({"micro": 3, "accumulate": 0}, 2, "3 rows × 2 data-parallel ranks = 6 rows a step, at most 24,576 tokens"),
+        ({"micro": 3, "accumulate": True}, 2, "3 rows × 2 data-parallel ranks = 6 rows a step, at most 24,576 tokens"),
+        (
+            {"tp": 2, "cp": 2},
+            8,
+            "2 rows × 4 micro-batches × 2 data-parallel ranks = 16 rows a step, at most 65,536 tokens",
+        ),
+        ({"tp": 0, "length": 0}, 2, "2 rows × 4 micro-batches × 2 data-parallel ranks = 16 rows a step"),
+        ({"tp": 4}, 2, "2 rows × 4 micro-batches × data-parallel ranks, whose number is unknown"),
+        ({"micro": 0}, 2, "no fact says it; a batch may show it"),
+    ],
+)
+def test_what_is_not_a_number_of_rows_is_left_out(settings, ranks, text):
+    """0 means that the trainer decides, as it often does: a product with it would be a step of no rows."""
+    assert texts(report_of(settings, ranks=ranks))["step"] == text

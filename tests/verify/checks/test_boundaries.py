@@ -84,6 +84,14 @@ def test_lengths_that_are_all_wrong_by_one_number(missing, words, has_padding):
     assert words in cause
 
 
+def test_lengths_of_which_one_differs_have_no_common_offset():
+    """Without padding of its own the last segment ends with the row, and tells nothing."""
+    rows = samples([5] * 9, [6] * 8, [7] * 6, [8] * 5)
+    for values in ([0, 8, 15, 20, 32], [0, 8, 15, 18, 32], [0, 7, 14, 19, 32]):
+        cause = found(rows, cu_seq_lens_q=edges(values)).cause
+        assert cause.startswith("lengths off by one") == (values[1:4] == [8, 15, 20])
+
+
 @pytest.mark.parametrize("multiple", [2, 4, 8, 16, 32, 64, 128])
 @pytest.mark.parametrize("up", [False, True])
 def test_lengths_that_are_rounded_for_context_parallelism(multiple, up):
