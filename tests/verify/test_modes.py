@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from brimful.verify import modes  # noqa: E402
 
 
-class Switching(torch.nn.Module):
+class Switching(torch.nn.Module):  # type: ignore[name-defined]
     """A model that switches its attention, but for some names."""
 
     def __init__(self, own="sdpa", ignored=(), refused=()):

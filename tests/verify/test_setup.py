@@ -1,6 +1,5 @@
 """Runs that batches are compared with: samples alone and with a row each, and the differences between numbers."""
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -57,7 +57,9 @@ def test_all_claims_of_a_right_row_are_the_paths_of_its_samples(seed):
         claims += again
     for claim in claims:
         assert np.array_equal(claim.visible[real], paths.visible[real]), claim.name
-    assert np.array_equal(first_visibility(batch.kwargs, 1, width), claims[0].visible)
+    visible = first_visibility(batch.kwargs, 1, width)
+    assert visible is not None
+    assert np.array_equal(visible, claims[0].visible)
     assert first_visibility(batch.kwargs, 2, width) is None
     assert first_visibility(batch.kwargs, 1, MAX_PAIRED_TOKENS + 1) is None
     assert first_visibility({}, 1, width) is None
