@@ -454,3 +454,13 @@ def test_right_runs_are_not_accused(make):
     assert report.ok, str(report)
     assert report.verdict == "NOTHING FOUND: samples were shown to be apart", str(report)
     assert "gradients not looked at" not in str(report)
+
+
+@pytest.mark.parametrize(
+    ("layer", "problem"), [(0, "boundaries_ignored"), (1, "boundaries_lost"), (2, "boundaries_lost")]
+)
+def test_a_layer_that_is_not_told_where_samples_begin_is_named(layer, problem):
+    """The first one is called by the model, which was told; the others lose what the layer before them had."""
+    report = report_of(Decoder(leaky=[layer]), [batch()])
+    assert problems(report) == [problem], str(report)
+    assert f"(layer {layer + 1} of 3)" in report.findings[0].detail
