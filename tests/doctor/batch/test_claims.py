@@ -75,7 +75,7 @@ def words_of(layout):
     yield "boundaries", {"cu_seqlens": layout.ends(), **mask}
     if len(rows) > 1:
         yield "boundaries of rows", {"cu_seqlens": layout.table(full, -1), **mask}
-        yield "boundaries without padding", {"cu_seqlens": layout.table(rows, -1), **mask}
+        yield "boundaries without padding", {"cu_seqlens": layout.table(rows, -1)}
     yield "lengths", {"seq_lengths": layout.table(layout.rows, 0)}
     yield "lengths in lists", {"seq_lengths": layout.rows, **mask}
 
@@ -138,3 +138,13 @@ def test_places_with_padding_and_without_are_one_claim():
     assert view.padding.tolist() == [[False] * 3 + [True] + [False] * 2 + [True] * 2]
     late = read_batch({"input_ids": ids, "cu_seqlens": [4, 6]})
     assert [tuple(segment) for segment in late.segments] == [(0, 4, 6)]
+
+
+def test_a_row_of_boundaries_may_end_before_its_row():
+    """The rest is padding, also one token of it: as a sample it would be one too many."""
+    ids = [[5, 6, 7, 8, 9, 0], [5, 6, 7, 8, 9, 3]]
+    view = read_batch({"input_ids": ids, "cu_seqlens": [[0, 3, 5], [0, 4, 6]]})
+    assert [tuple(segment) for segment in view.segments] == [(0, 0, 3), (0, 3, 5), (1, 0, 4), (1, 4, 6)]
+    assert view.padding.sum() == 1
+    view = read_batch({"input_ids": ids, "cu_seqlens": [[0, 3, 5], [-1, -1, -1]]})
+    assert [tuple(segment) for segment in view.segments][:2] == [(0, 0, 3), (0, 3, 5)]

@@ -227,10 +227,14 @@ def counts_real_tokens(word: Word, words: Iterable[Word]) -> bool:
 
 
 def _claim_of_boundaries(word: Word, partner: Word | None, shape: Shape) -> Claim | None:
-    boundaries = _joined(rows_of_boundaries(word), shape)
-    if boundaries is None or not len(boundaries):
+    rows = rows_of_boundaries(word)
+    boundaries = _joined(rows, shape)
+    if rows is None or boundaries is None or not len(boundaries):
         return None
-    lengths = np.diff(boundaries)
+    # Tokens after the last boundary of a row are of no sample, as after the last one of the batch.
+    width = shape[1]
+    ends = [row[-1] + at * width for at, row in enumerate(rows) if len(row) and row[-1] < width]
+    lengths = np.where(np.isin(boundaries[:-1], ends), 0, np.diff(boundaries))
     real = None if partner is None else _joined(rows_of_boundaries(partner), shape)
     if real is not None and len(real) == len(boundaries):
         lengths = np.minimum(np.diff(real), lengths)
