@@ -142,3 +142,28 @@ def test_few_of_a_tree_is_a_tree():
         [-100, -100, 0, 0],
         [-100, 5, 1, 1],
     ]
+
+
+def test_parts_of_several_trees_are_numbered_on():
+    """A part of the second tree under a number of the first would change samples that do not have it."""
+    trees = [toy_tree([[5, 6, 7], [5, 6, 8]]), toy_tree([[5, 6], [5, 7]]), toy_tree([[9]])]
+    samples = ReferenceSamples(trees)
+    assert [segment.parts for segment in samples.segments] == [(0, 1), (0, 2), (3, 4), (3, 5), (6,)]
+    assert [samples.samples_of(part) for part in range(7)] == [[0, 1], [0], [1], [2, 3], [2], [3], [4]]
+    assert [samples.part_at(1, place) for place in range(3)] == [0, 0, 2]
+    changed = samples.copies({3: np.array([4]), 6: np.array([2])})
+    assert [pack.input_ids.tolist() for pack in changed] == [[5, 6, 7, 8], [4, 6, 7], [2]]
+    assert [samples.begins_like_sibling(4, token) for token in (5, 6, 7)] == [False, False, True]
+    assert samples.name_of(6) == "the branch of sample 0 (1 token)"
+    assert [len(samples.part(0, 1)), len(samples.part(1)), samples.num_tokens] == [1, 2, 11]
+
+
+def test_tokens_of_samples_follow_each_other():
+    samples = ReferenceSamples([{"input_ids": [5, 9, 7]}, {"input_ids": [9, 4]}])
+    assert samples.token_ids.tolist() == [4, 5, 7, 9]
+    assert samples.next_tokens(np.array([4, 5, 7, 9])).tolist() == [5, 7, 9, 4]
+    assert samples.next_tokens(np.array([4, 9]), 2).tolist() == [7, 5]
+    assert samples.next_tokens(np.array([4, 7]), exclude=[5]).tolist() == [7, 9]
+    assert [segment.num_targets for segment in samples.segments] == [2, 1]
+    assert (samples.num_tokens, samples.num_targets, samples.has_labels, len(samples)) == (5, 3, False, 2)
+    assert ReferenceSamples([{"input_ids": [5, 6], "loss_mask": [0, 1]}]).has_labels
