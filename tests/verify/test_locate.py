@@ -304,3 +304,10 @@ def test_tokens_of_media_lie_beside_the_text_of_their_part(path, flat, placed):
     path = np.array(path)
     _place_media(path, ids, np.array(flat), [4])
     assert path.tolist() == placed
+
+
+def test_a_part_of_media_alone_follows_the_part_before_it():
+    """A branch that is a picture has no text of its own to be found by."""
+    ids, path = np.array([50, 51, 1, 1]), np.array([3, 4, -1, -1])
+    _place_media(path, ids, np.array([0, 1, 1, 50, 51, 1, 1, 1]), [2, 2])
+    assert path.tolist() == [3, 4, 5, 6]
