@@ -135,15 +135,15 @@ def test_clips_are_as_wide_as_the_longest():
 
 def test_media_without_sizes_are_one_for_each_row():
     """As many rows as media; or all media of a sample together, if their rows cannot be told apart."""
-    segments = segments_of()
+    segments = segments_of(([[1, 2, 2]], [], [[1, 2, 3]] * 3))
     for number in (0, 2):
         features = {"pixel_values": pixels(number, len(segments[number].media))}
         segments[number] = Segment(
             **{**{name: getattr(segments[number], name) for name in Segment.__slots__}, "features": features}
         )
-    assert check(joined(segments), segments).detail == "3 images"
+    assert check(joined(segments), segments).detail == "4 images"
     rows = joined(segments)["pixel_values"]
-    assert "images of sample 2 in another order" in check({"pixel_values": rows[[0, 2, 1]]}, segments).cause
+    assert "images of sample 2 in another order" in check({"pixel_values": rows[[0, 1, 3, 2]]}, segments).cause
     several = segments_of(([[1, 2, 2]], [], []))
     features = {"pixel_values": pixels(0, 7)}
     several[0] = Segment(**{**{name: getattr(several[0], name) for name in Segment.__slots__}, "features": features})
