@@ -17,6 +17,7 @@ from brimful.verify.models import tiny_model  # noqa: E402
 from brimful.verify.reference_samples import ReferenceSamples  # noqa: E402
 from brimful.verify.setup import PackingSetup  # noqa: E402
 from tests.verify import faults  # noqa: E402
+from tests.verify.toys import report  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -278,3 +279,9 @@ def test_arrays_are_compared_without_a_run_of_the_model():
     assert all(finding.passed for finding in right)
     wrong = check_batch(PackingSetup(NeverRun(2, 2), lambda features: PackCollator()(features[:1]), samples))
     assert "complete" in [finding.check for finding in wrong if finding.failed]
+
+
+def test_weights_of_flat_samples_are_no_weights_of_trees():
+    """A model that reads them has the mean that it was asked for, and it is named."""
+    (loss,) = [item for item in report(PackCollator(loss_weights="sample")).failures if item.check == "loss"]
+    assert loss.cause.startswith("the loss is a mean of per-sample means")
