@@ -143,3 +143,19 @@ def test_memory_is_bounded(monkeypatch):
     with recording({"wide": layer}, GRID, [0]) as result:
         layer(numbers(2, 3, 4))
     assert result.states[0].values.shape == (1, 3, 2)
+
+
+def test_a_medium_of_one_token_takes_several_columns_too():
+    """Towers that put their rows in the place of one placeholder; more columns than media share are none of tokens."""
+    grid = TokenGrid((2, 3), np.array([[False, True, False]] * 2))
+    assert grid.rows_of(numbers(2, 5, 2)).shape == (2, 5, 2)
+    values = torch.tensor([[1.0, 2, 7, 3, 4], [5, 6, 1, 8, 9]])
+    assert grid.by_token(values).tolist() == [[1, 7, 4], [5, 8, 9]]
+    assert TokenGrid((1, 3), np.zeros((1, 3), dtype=bool)).rows_of(numbers(1, 5, 2)) is None
+
+
+def test_log_probabilities_of_all_tokens_are_logits():
+    """Under a name that other models give to the log-probabilities of the targets."""
+    logits = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    outcome = outcome_of({"log_probs": logits.log_softmax(-1)}, TARGETS, GRID, 8)
+    np.testing.assert_allclose(outcome.losses, expected(logits), rtol=1e-5)
