@@ -1,5 +1,6 @@
 """Lines of the report: numbers that a user compares with those of the run."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -114,9 +115,23 @@ def test_the_right_divisor_is_not_accused():
 )
 def test_labels_are_read_by_what_four_of_five_are(labels, labeling):
     """A few may be replaced, as in distillation; a guess from fewer would accuse a right run."""
-    import numpy as np
-
     assert labeling_of(np.array([labels]), np.arange(5, 15)[None], np.array([0])) is labeling
+
+
+@pytest.mark.parametrize(
+    ("labels", "labeling"),
+    [
+        ([-100, 5, -100, 5], Labeling.AS_TOKENS),
+        ([5, -100, 5, -100], Labeling.SHIFTED),
+        ([-100, 5, 5, -100], Labeling.AS_TOKENS),
+        ([5, 5, -100, 5], Labeling.AS_TOKENS),
+        ([5, -100, 5, 5], Labeling.SHIFTED),
+    ],
+)
+def test_labels_of_one_repeated_token_cross_no_sample(labels, labeling):
+    """They are the token itself and the next one; read so that fewer of them belong to a neighbor, else as tokens."""
+    ids = np.full((1, 4), 5)
+    assert labeling_of(np.array([labels]), ids, np.array([0, 2])) is labeling
 
 
 def test_the_text_of_segments_has_its_trained_parts_marked():
