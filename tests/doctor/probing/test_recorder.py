@@ -158,4 +158,5 @@ def test_log_probabilities_of_all_tokens_are_logits():
     """Under a name that other models give to the log-probabilities of the targets."""
     logits = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
     outcome = outcome_of({"log_probs": logits.log_softmax(-1)}, TARGETS, GRID, 8)
+    assert outcome.losses is not None
     np.testing.assert_allclose(outcome.losses, expected(logits), rtol=1e-5)
