@@ -103,3 +103,6 @@ def test_masks_of_other_shapes_say_nothing():
     assert claim.visible.tolist() == [[True, False], [True, True]]
     (claim,) = claims_of({"attention_mask": torch.tensor([[[[1, 0], [1, 1]]]])}, 2)
     assert claim.visible.tolist() == [[True, False], [True, True]]
+    for shape in ((2, 2), (1, 2, 2), (1, 1, 2, 2)):
+        (claim,) = claims_of({"attention_mask": additive.reshape(shape)}, 2)
+        assert claim.visible.tolist() == [[True, False], [True, True]]
