@@ -97,10 +97,10 @@ _SILENT = ("stacklevel", "copy", "strict", "frozen")
 Position: TypeAlias = tuple[int, int]
 """Line and column."""
 
-_SECONDS = 180
+_SECONDS = 600
 """Time after which a change that makes the tests wait counts as seen."""
 
-_CPU_SECONDS = 60
+_CPU_SECONDS = 240
 """Processor time after which a change that makes the tests run for ever counts as seen, however busy the machine is."""
 
 _LIBRARIES = ("numpy", "pyarrow", "torch", "transformers")
