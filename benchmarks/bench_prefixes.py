@@ -19,7 +19,7 @@ from compare import Row, in_turn, main_of
 
 from brimful.base.compiling import compiled_forms
 from brimful.base.ragged import offsets_of
-from brimful.lengths.prefixes import find_prefixes, sharing_of
+from brimful.trees.prefixes import find_prefixes, sharing_of
 
 __all__ = ["measure"]
 

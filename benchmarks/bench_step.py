@@ -31,10 +31,10 @@ from compare import Row, in_turn, main_of
 
 from brimful import CostModel, plan_packs
 from brimful.base.compiling import compiled_forms
-from brimful.plan.trees.bound import bound_of_trees
 from brimful.rl import find_step_prefixes, plan_context_parallel, plan_step, warm_up
 from brimful.rl.step_items import prepare_step_items
 from brimful.rl.step_trees import NO_LIMIT, StepForest
+from brimful.trees.plan.bound import bound_of_trees
 
 CAPACITY = 32_768
 STEPS = ((1024, 8), (1024, 64), (4096, 64), (16384, 64))

@@ -18,11 +18,11 @@ from compare import describe_machine
 
 from brimful import LengthTable, plan_packs
 from brimful.base.compiling import compiled_forms
-from brimful.lengths.prefixes import Prefixes
 from brimful.plan import PlanSettings
 from brimful.plan.items import prepare_items
-from brimful.plan.trees.bound import bound_of_trees
-from brimful.plan.trees.pack_trees import forest_of
+from brimful.trees.plan.bound import bound_of_trees
+from brimful.trees.plan.pack_trees import forest_of
+from brimful.trees.prefixes import Prefixes
 
 CAPACITY = 32_768
 
@@ -48,7 +48,7 @@ class Grown:
         tokens = np.zeros(len(order), dtype=np.int32)
         tokens[order] = self.lengths
         return LengthTable(
-            {"tokens": tokens}, prefixes=Prefixes(order, np.array(self.shared, dtype=np.int32))
+            {"tokens": tokens}, sharing=Prefixes(order, np.array(self.shared, dtype=np.int32))
         )
 
 

@@ -128,8 +128,8 @@ def _trees(device: str, tiny: bool) -> Iterator[Sequence[str]]:
 
     from brimful import PackCollator
     from brimful.integrations.trainers import use_tree_attention
-    from brimful.integrations.trainers.tree_attention import TREE_ATTENTION, weighted_loss
     from brimful.rl import find_step_prefixes, pack_step, plan_step
+    from brimful.trees.attention import TREE_ATTENTION, weighted_loss
 
     prompt, answer, num_answers, groups = (48, 16, 4, 3) if tiny else (4096, 1024, 8, 4)
     size = _SIZES[device, tiny]

@@ -57,17 +57,8 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "mixtures": (["mixtures"], ["mixtures", "cli/test_mixture.py"]),
     "planners": (["planners"], ["planners", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "trees": (
-        ["plan/trees", "collate/trees", "collate/dialects/trees.py", "integrations/trainers/tree_attention.py"],
-        [
-            *(
-                "plan/trees",
-                "collate/trees",
-                "collate/dialects",
-                "collate/test_trees.py",
-                "golden/test_golden_trees.py",
-            ),
-            "integrations/trainers/test_tree_attention.py",
-        ],
+        ["trees"],
+        ["trees", "collate/dialects", "golden/test_golden_trees.py"],
     ),
     "sources": (["sources"], ["sources", "cli/bad_input"]),
     "encode": (["encode"], ["encode", "flow/test_entrance_law.py", "flow/test_per_turn.py"]),

@@ -24,11 +24,7 @@ from tests.library import ROOT, Import, Module, modules
 CORE = ("base", "sources", "encode", "lengths", "measure", "plan", "store", "serve", "collate")
 
 WINGS: dict[str, tuple[str, ...]] = {
-    "trees": (
-        *("base/tree_segments", "lengths/prefixes", "lengths/prefix_order", "measure/prefixes", "plan/trees/"),
-        *("plan/saved/tree_validation", "store/plan_trees", "store/tree_check", "store/shards/tree", "collate/trees/"),
-        *("collate/dialects/trees", "integrations/trainers/tree_attention", "integrations/trainers/small_models"),
-    ),
+    "trees": ("trees/",),
     "planners": ("planners/",),
     "mixtures": ("mixtures/",),
     "dynamic": ("dynamic/",),
@@ -59,7 +55,7 @@ WORDS = {
 
 
 def room_of(file: str) -> str:
-    """Return the room of a file, such as ``plan/planner.py``; that of ``plan/trees.py`` is ``trees``."""
+    """Return the room of a file, such as ``plan/planner.py``; that of ``trees/prefixes.py`` is ``trees``."""
     name = file.removesuffix(".py")
     for wing, beginnings in WINGS.items():
         if any(name == one or (one.endswith("/") and name.startswith(one)) for one in beginnings):

@@ -19,11 +19,10 @@ MAY_IMPORT = {
     "media/encode": {"base", "media", "sources", "encode"},
     "base/execute": {"base"},
     "measure": {"base", "lengths", "sources", "encode", "base/execute"},
-    "plan": {"base", "lengths", "plan/trees"},
+    "plan": {"base", "lengths"},
     "planners": {"base", "plan"},
-    "dynamic": {"base", "stream", "lengths", "sources", "encode", "plan", "store/shards", "serve"},
+    "dynamic": {"base", "stream", "lengths", "sources", "encode", "plan", "store/shards", "serve", "trees"},
     "mixtures": {"base", "lengths", "plan", "collate", "store/shards"},
-    "plan/trees": {"base", "lengths", "plan", "planners"},
     "store/shards": {"base"},
     "media/store": {"base", "media", "store/shards"},
     "store": {"base", "lengths", "sources", "encode", "measure", "plan", "store/shards", "base/execute"},
@@ -38,12 +37,22 @@ MAY_IMPORT = {
         "sources",
         "integrations/packed_layouts",
         "plan",
-        "plan/trees",
+        "trees",
         "store/shards",
         "serve",
     },
     "stream/producer": {
-        *("base", "base/execute", "lengths", "sources", "encode", "measure", "plan", "store/shards", "store"),
+        *(
+            "base",
+            "base/execute",
+            "lengths",
+            "sources",
+            "encode",
+            "measure",
+            "plan",
+            "store/shards",
+            "store",
+        ),
         *("serve", "stream", "media/sources", "media/media_places", "integrations/packed_layouts"),
     },
     "clusters": {
@@ -63,11 +72,27 @@ MAY_IMPORT = {
         "stream",
         "clusters",
         "collate",
+        "trees",
         "store/shards",
         "media/collate",
     },
-    "rl": {"base", "lengths", "plan", "planners", "plan/trees", "store/shards", "collate"},
-    "preferences": {"base", "sources", "store/shards", "serve", "collate", "integrations/trainers"},
+    "trees": {
+        *(
+            "base",
+            "base/execute",
+            "lengths",
+            "sources",
+            "encode",
+            "measure",
+            "plan",
+            "planners",
+            "store/shards",
+            "collate",
+        ),
+        "integrations/trainers",
+    },
+    "rl": {"base", "trees", "lengths", "plan", "planners", "store/shards", "collate"},
+    "preferences": {"base", "trees", "sources", "store/shards", "serve", "collate", "integrations/trainers"},
     "integrations/packed_layouts": {"base", "media", "sources"},
 }
 ANYTHING = {"report", "cli", "testing", "verify", "doctor", "integrations", "__init__", "__main__"}
@@ -95,7 +120,6 @@ OUTSIDE = {
     "planners": {"numpy"},
     "mixtures": {"numpy"},
     "dynamic": {"numpy"},
-    "plan/trees": {"numpy"},
     "store/shards": {"numpy", "xxhash"},
     "store": {"numpy", "xxhash"},
     "serve": {"numpy"},
@@ -111,6 +135,7 @@ OUTSIDE = {
     "media/collate": {"numpy"},
     "media/towers": set(),
     "integrations/trainers": {"numpy"},
+    "trees": {"numpy"},
     "rl": {"numpy"},
     "preferences": {"numpy"},
     "integrations/packed_layouts": {"numpy"},
@@ -120,6 +145,10 @@ OUTSIDE = {
 HEAVY_FILES = {
     "preferences": {"torch"},
     "collate/dialects": {"torch"},
+    "trees/dialects.py": {"torch"},
+    "trees/attention.py": {"torch", "transformers"},
+    "trees/masks.py": {"torch"},
+    "trees/small_models.py": {"torch", "transformers"},
     "collate/torch.py": {"torch"},
     "collate/loss_torch.py": {"torch"},
     "mixtures/source_losses.py": {"torch"},
@@ -216,7 +245,7 @@ def test_the_line_names_no_wing():
         words = {word for name in names_of(module) if isinstance(name, str) for word in re.split(r"[._]", name.lower())}
         checked += 1
         wrong += [f"{module.file}: {room}: {found}" for room, own in WINGS.items() if (found := own & words)]
-    assert checked > 150
+    assert checked > 130
     assert not wrong, "\n".join(wrong)
 
 
@@ -281,13 +310,12 @@ PLAN_MAY_IMPORT = {
     "plan_settings": {"policies", "algorithms"},
     "items": {"packing", "policies", "plan_settings"},
     "ledger": {"policies", "plan_settings"},
-    "trees": {"packing", "policies", "counts", "fit", "plan_settings", "items", "ledger"},
     "saved": {"packing", "policies", "schedule", "plan_settings", "ledger"},
     "plan": {"packing", "plan_settings", "ledger", "saved"},
     "drawn": {"packing", "plan_settings", "items", "ledger"},
     "planner": {
         *("packing", "policies", "counts", "fit", "order"),
-        *("algorithms", "plan_settings", "items", "ledger", "plan", "drawn", "trees"),
+        *("algorithms", "plan_settings", "items", "ledger", "plan", "drawn"),
     },
 }
 """Rooms and top modules of ``plan``, each behind all that it may import: read downwards it is the way of a plan."""
@@ -332,7 +360,7 @@ def test_modules_of_the_plan_import_in_one_direction():
 
 
 @pytest.mark.parametrize(
-    ("rooms", "num_modules"), [(("serve/", "stream/", "shared/"), 30), (("encode/", "measure/", "base/execute/"), 40)]
+    ("rooms", "num_modules"), [(("serve/", "stream/", "shared/"), 30), (("encode/", "measure/", "base/execute/"), 35)]
 )
 def test_modules_that_serve_and_that_measure_import_in_one_direction(rooms, num_modules):
     """Types count too: two modules that name each other are one module in two files."""
@@ -397,7 +425,7 @@ def test_the_house_is_seen_at_a_glance():
     """A newcomer who lists the package sees its rooms, and nothing else."""
     rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     modules = {path.name for path in ROOT.glob("*.py")} - {"__init__.py", "__main__.py"}
-    assert len(rooms | modules) <= 24, sorted(rooms | modules)
+    assert len(rooms | modules) <= 25, sorted(rooms | modules)
 
 
 def test_no_module_is_called_utils():

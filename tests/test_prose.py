@@ -44,7 +44,7 @@ NOUNS = frozenset(
         r"\w+",
         """
         beginning binding building children embedding encoding ending finding grouping heading labeling listing mapping meaning need
-        opening ordering packing padding reading rounding sampling saving scaling seed setting seven sharding
+        opening ordering packing padding reading rounding sampling saving scaling seed setting seven sharding sharing
         speed spelling string thing timing token training warning
         """,
     )

@@ -12,12 +12,12 @@ CEILINGS = {
     "sources": 27_800,
     "encode": 23_550,
     "lengths": 2_950,
-    "measure": 11_350,
-    "plan": 34_400,
-    "store": 14_250,
+    "measure": 11_300,
+    "plan": 34_000,
+    "store": 13_850,
     "serve": 9_000,
-    "collate": 16_500,
-    "trees": 29_500,
+    "collate": 14_950,
+    "trees": 29_600,
     "planners": 13_200,
     "mixtures": 9_500,
     "dynamic": 8_900,
@@ -26,7 +26,7 @@ CEILINGS = {
     "media": 41_700,
     "stream": 23_800,
     "rl": 24_200,
-    "preferences": 8_100,
+    "preferences": 8_300,
     "integrations": 33_200,
     "report": 23_650,
     "cli": 18_350,
@@ -36,14 +36,18 @@ CEILINGS = {
 }
 """Tokens of each room at most. They fall with the code, and what a feature adds it takes from its own room."""
 
-MAX_CORE = 160_750
-MAX_ALL = 518_450
+MAX_CORE = 158_600
+MAX_ALL = 520_300
 
-NUM_ARROWS = 48
+NUM_ARROWS = 24
 """Imports from the core into a wing, types included. The number only falls."""
 
-NUM_LINES = {"trees": 339, "media": 344, "mixtures": 0}
-"""Lines of the core that say a word of a wing. The numbers only fall."""
+NUM_LINES = {"trees": 68, "media": 341, "mixtures": 0}
+"""Lines of the core that say a word of a wing. The numbers only fall.
+
+Of trees, ten lines name the kind, its dialects and its choices; the others say a prefix, a parent, a tree or a fork of
+something else: names of files, special tokens, folders, templates, processes.
+"""
 
 
 def test_each_module_has_one_room():

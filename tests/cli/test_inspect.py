@@ -7,7 +7,7 @@ from pathlib import Path
 
 from brimful.plan import Plan
 from tests.cli.tools import one_json, outcome, refused, run, value
-from tests.store.tree_plans import written_trees
+from tests.trees.plans import written_trees
 
 
 def test_inspect_shows_a_length_table(packs: Path) -> None:

@@ -59,11 +59,11 @@ def test_measure_finds_prefixes(chats: Path, tokenizer: Path, tmp_path: Path) ->
     """Without it no plan on the command line could share them."""
     words = ("measure", chats, "-o", tmp_path / "l", "--tokenizer", tokenizer, "--quiet")
     run(*words, "--share", "prefixes", "--least-shared", "5", "--share-within", "row")
-    prefixes = LengthTable.open(tmp_path / "l").prefixes
+    prefixes = LengthTable.open(tmp_path / "l").sharing
     assert prefixes is not None
     assert (len(prefixes), prefixes.least, prefixes.shared.any()) == (6, 5, False)
     run(*words, "--share", "prefixes", "--least-shared", "5", "--on-mismatch", "rebuild")
-    prefixes = LengthTable.open(tmp_path / "l").prefixes
+    prefixes = LengthTable.open(tmp_path / "l").sharing
     assert prefixes is not None
     assert prefixes.shared.max() >= 5
 

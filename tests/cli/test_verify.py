@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.cli import main  # noqa: E402
-from tests.store.tree_plans import written_trees  # noqa: E402
+from tests.trees.plans import written_trees  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

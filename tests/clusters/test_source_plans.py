@@ -15,7 +15,7 @@ from brimful.clusters import shared_plan
 from brimful.clusters.source_plans import PackMetadata, group_of_packs
 from brimful.errors import SettingsError
 from brimful.plan import plan_packs
-from tests.store.tree_plans import plan_of_trees
+from tests.trees.plans import plan_of_trees
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from("abc")), min_size=1, max_size=30))

@@ -178,7 +178,7 @@ def test_packs_in_a_stream_stay_whole():
 def test_trees_in_a_stream_stay_whole_and_are_in_its_state():
     """Counted by their samples and the targets of all of them, and saved with the samples that wait."""
     trees = [toy_tree([[5, 6, 7, 8], [5, 6, 7, 9]]), toy_tree([[3, 4]]), toy_tree([[5, 5], [5, 6]])]
-    assert [[pack.tree is not None for pack in batch] for batch in TokenBudgetBatches(trees, TokenBudget(7))] == [
+    assert [[pack.sharing is not None for pack in batch] for batch in TokenBudgetBatches(trees, TokenBudget(7))] == [
         *([True, True], [True])
     ]
     by_targets = TokenBudgetBatches(trees, TokenBudget(6, count="loss_tokens", capacity=64))

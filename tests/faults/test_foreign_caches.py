@@ -64,7 +64,7 @@ def _lengths(home, cache):
 
 def _prefixes(home, cache):
     table = measure_lengths(ROWS, toy_chat_encoder(), cache_dir=cache, share="prefixes", least_shared=1)
-    return table.prefixes.shared.tolist()
+    return table.sharing.shared.tolist()
 
 
 def _index(home, cache):

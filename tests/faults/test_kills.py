@@ -17,7 +17,7 @@ from brimful.testing.toys import toy_chat_encoder
 from tests.faults.planted import CRASH_POINTS, die_at
 from tests.marks import long_but
 from tests.store.stores import tree
-from tests.store.tree_plans import written_trees
+from tests.trees.plans import written_trees
 
 ROWS = [{"text": chr(97 + number % 26) * (2 + number % 19)} for number in range(120)]
 

@@ -26,7 +26,6 @@ from brimful.encode.chat import ChatEncoder
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.text import CompletionEncoder, TextEncoder
 from brimful.encode.tokenizer_facts import TokenizerFacts
-from brimful.lengths.prefixes import Prefixes
 from brimful.lengths.table import LengthTable
 from brimful.measure.measure_settings import MeasureSettings, provenance_of
 from brimful.mixtures import Mixture
@@ -35,6 +34,8 @@ from brimful.rl import StepTrees, find_step_prefixes, plan_step
 from brimful.sources.augmented import identity_of
 from brimful.store.claim import JobSettings, PackJob, packs_per_shard
 from brimful.testing.toys import toy_chat_encoder, toy_packs
+from brimful.trees.plan.plan_trees import PlanTrees
+from brimful.trees.prefixes import Prefixes
 
 TOKENIZER = {
     "version": "1.0",
@@ -173,7 +174,7 @@ def plans() -> dict[str, Key]:
 
     def of_table(**parts: Any) -> Any:
         return LengthTable(
-            {"tokens": parts["tokens"], "patches": parts["patches"]}, prefixes=parts["prefixes"]
+            {"tokens": parts["tokens"], "patches": parts["patches"]}, sharing=parts["sharing"]
         ).fingerprint
 
     order = np.arange(5)
@@ -214,18 +215,18 @@ def plans() -> dict[str, Key]:
                 "sample_ids": plan.sample_ids[::-1].copy(),
                 "offsets": np.array([0, 1, *plan.offsets[2:]], dtype=plan.offsets.dtype),
                 "starts": plan.starts + 1,
-                "parents": np.full(len(plan.sample_ids), -1, dtype=np.int32),
+                "sharing": PlanTrees(np.full(len(plan.sample_ids), -1, dtype=np.int32)),
             },
-            names=frozenset({"capacity", "sample_ids", "offsets", "starts", "parents"}),
+            names=frozenset({"capacity", "sample_ids", "offsets", "starts", "sharing"}),
         ),
         "lengths": Key(
             of_table,
-            {"tokens": LENGTHS, "patches": LENGTHS, "prefixes": None},
-            {"tokens": swapped, "patches": swapped, "prefixes": Prefixes(order, shared)},
-            names=frozenset({"tokens", "patches", "prefixes"}),
+            {"tokens": LENGTHS, "patches": LENGTHS, "sharing": None},
+            {"tokens": swapped, "patches": swapped, "sharing": Prefixes(order, shared)},
+            names=frozenset({"tokens", "patches", "sharing"}),
         ),
         "prefixes": Key(
-            lambda **parts: LengthTable({"tokens": LENGTHS}, prefixes=Prefixes(**parts)).fingerprint,
+            lambda **parts: LengthTable({"tokens": LENGTHS}, sharing=Prefixes(**parts)).fingerprint,
             {"order": order, "shared": shared},
             {"order": order[[1, 0, 2, 3, 4]], "shared": np.array([0, 2, 0, 0, 0], dtype=np.int32)},
             names=frozenset({"order", "shared"}),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from brimful import LengthTable, Plan, plan_packs
-from brimful.lengths.prefixes import Prefixes
+from brimful.trees.prefixes import Prefixes
 from tests.golden.make import contents_of_plan, digest
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -33,7 +33,7 @@ def table() -> LengthTable:
     tokens, patches = np.zeros(120, np.int32), np.zeros(120, np.int32)
     tokens[order], patches[order] = np.maximum(lengths, 1), 64
     amounts = {"patches": np.where(shared >= 130, 64, 0).astype(np.int32)}
-    return LengthTable({"tokens": tokens, "patches": patches}, prefixes=Prefixes(order, shared, 64, amounts))
+    return LengthTable({"tokens": tokens, "patches": patches}, sharing=Prefixes(order, shared, 64, amounts))
 
 
 def plan_named(name: str, lengths: LengthTable) -> Plan:
@@ -43,8 +43,8 @@ def plan_named(name: str, lengths: LengthTable) -> Plan:
 
 def contents(plan: Plan) -> dict[str, Any]:
     """Return what must be found in a plan of trees, wherever it is opened."""
-    assert plan.parents is not None
-    return {**contents_of_plan(plan), "parents": digest(plan.parents)}
+    assert plan.sharing is not None
+    return {**contents_of_plan(plan), "parents": digest(plan.sharing.parents)}
 
 
 def main(directory: str) -> None:

@@ -45,7 +45,7 @@ def losses_and_gradients(packs, collator, reference=None):
 def test_pairs_that_share_their_prompt_have_the_loss_of_flat_pairs(branch, tmp_path):
     trees = list(tree_packs())
     flat = [pack.flat() for pack in trees]
-    assert all(pack.tree is not None for pack in trees)
+    assert all(pack.sharing is not None for pack in trees)
     assert sum(map(len, trees)) < sum(map(len, flat))
     # A pair is in one pack.
     assert all(set(pack.sample_ids.tolist()) == {i ^ 1 for i in pack.sample_ids.tolist()} for pack in flat)

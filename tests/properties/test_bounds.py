@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 
 from brimful import LengthTable, PackLoader, plan_packs
 from brimful.errors import InvalidLengthsError
-from brimful.lengths.prefixes import Prefixes
 from brimful.plan import ALGORITHMS, Alignment
 from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.any_fit import first_fit, next_fit, next_fit_upper_bound
 from brimful.plan.fit.best_fit import best_fit
-from brimful.plan.trees.bound import bound_of_trees
-from brimful.plan.trees.forest import Forest
 from brimful.planners.vector.pack_vectors import bound_of_budgets
 from brimful.report.analysis.facts import measure_budget_fill
 from brimful.rl import plan_step
@@ -25,10 +22,13 @@ from brimful.rl.item_search import ItemSearch
 from brimful.stream.assignment import Assignment, StreamOrder
 from brimful.testing.strategies import capacities_and_lengths
 from brimful.testing.toys import toy_packs, toy_records
-from tests.plan.trees.forests import optimum_of, size_of, table_of
+from brimful.trees.plan.bound import bound_of_trees
+from brimful.trees.plan.forest import Forest
+from brimful.trees.prefixes import Prefixes
 from tests.planners.optimal.instances import fewest_packs
 from tests.planners.vector.instances import vectors
 from tests.planners.vector.test_pack_vectors import fewest_packs as fewest_under_budgets
+from tests.trees.plan.forests import optimum_of, size_of, table_of
 
 SMALL = capacities_and_lengths(max_capacity=20, max_samples=8)
 
@@ -136,7 +136,7 @@ def test_bounds_that_are_the_optimum():
     assert plan_packs([3] * 7, capacity=100, budgets={"squares": 18}).bound == 4
     assert plan_packs([5, 5, 5], capacity=16, alignment=Alignment(segment=8)).bound == 2
     prefixes = Prefixes(np.arange(3), np.array([0, 50, 50], dtype=np.int32))
-    table = LengthTable({"tokens": np.array([80, 80, 80], dtype=np.int32)}, prefixes=prefixes)
+    table = LengthTable({"tokens": np.array([80, 80, 80], dtype=np.int32)}, sharing=prefixes)
     assert plan_packs(table, capacity=110, share="prefixes").bound == 2
     assert plan_packs(table, capacity=140, share="prefixes").bound == 1
 

@@ -24,7 +24,7 @@ from brimful.errors import BrimfulError
 from brimful.lengths.targets import Targets, runs_of_masks
 from brimful.mixtures import Mixture
 from brimful.plan import ALGORITHMS, Alignment, PlanSettings
-from tests.plan.trees.forests import paths_of, table_of
+from tests.trees.plan.forests import paths_of, table_of
 
 CAPACITY = 40
 
@@ -46,7 +46,7 @@ def _table() -> LengthTable:
     table = table_of(SAMPLES, patches=2)
     masks = Ragged(np.concatenate([np.array(mask, dtype=bool) for mask in MASKS]), offsets_of([*map(len, MASKS)]))
     targets = Targets.of_runs(runs_of_masks(masks))
-    return LengthTable({**table.budgets, "loss_tokens": targets.counts}, targets=targets, prefixes=table.prefixes)
+    return LengthTable({**table.budgets, "loss_tokens": targets.counts}, targets=targets, sharing=table.sharing)
 
 
 TABLE = _table()
@@ -157,7 +157,7 @@ def check_laws(plan: Plan, options: dict[str, Any]) -> None:
         + ledger.tokens_dropped + ledger.tokens_truncated + ledger.tokens_not_drawn
     )  # fmt: skip
     assert ledger.samples_in == ledger.samples_packed + ledger.samples_dropped + ledger.samples_not_drawn
-    if plan.parents is None:
+    if plan.sharing is None:
         spans = check_flat(plan, packs, options)
     else:
         spans = check_trees(plan)
@@ -172,8 +172,8 @@ def check_laws(plan: Plan, options: dict[str, Any]) -> None:
             members = [2 * group, 2 * group + 1]
             homes = [index for index, pack in enumerate(packs) for segment in pack if segment.sample_id in members]
             assert len(set(homes)) <= 1, f"group {group} was taken apart"
-            assert plan.parents is not None or len(homes) in (0, 2)
-            if homes and plan.parents is None:
+            assert plan.sharing is not None or len(homes) in (0, 2)
+            if homes and plan.sharing is None:
                 ids = [segment.sample_id for segment in packs[homes[0]]]
                 assert ids[ids.index(members[0]) :][:2] == members
     # Targets: the first token of what is packed is none.
@@ -238,10 +238,10 @@ def check_trees(plan: Plan) -> list[tuple[int, int, int]]:
     total = plan.settings.row_alignment.total
     for pack, paths in enumerate(paths_of(plan)):
         rows = range(int(plan.offsets[pack]), int(plan.offsets[pack + 1]))
-        children = Counter(int(parent) for parent in plan.parents[rows.start : rows.stop] if parent >= 0)
+        children = Counter(int(parent) for parent in plan.sharing.parents[rows.start : rows.stop] if parent >= 0)
         ends = {row for path in paths.values() for row in path[-1:] if plan.lengths[row] == 0}
         forks = sum(count - 1 for count in children.values()) - sum(
-            1 for row in ends if children[int(plan.parents[row])] > 1
+            1 for row in ends if children[int(plan.sharing.parents[row])] > 1
         )
         tokens = sum(int(plan.lengths[row]) for row in rows) + forks
         assert -(-tokens // total) * total <= CAPACITY

@@ -28,7 +28,6 @@ from brimful.base.ragged import offsets_of
 from brimful.base.rng import generator
 from brimful.base.tables import Ragged
 from brimful.encode.encoded_samples import is_compared
-from brimful.lengths.prefix_order import order_of_trees
 from brimful.lengths.targets import Targets, runs_of_masks
 from brimful.mixtures import Mixture
 from brimful.plan.counts.counting_sort import decreasing_order
@@ -43,6 +42,7 @@ from brimful.planners.vector.pack_vectors import pack_vectors
 from brimful.rl import plan_step
 from brimful.stream.producer.feed import arriving_lines
 from brimful.testing.toys import toy_chat_encoder
+from brimful.trees.prefix_order import order_of_trees
 from tests.planners.optimal.instances import fewest_packs
 from tests.planners.vector.instances import check, matrix
 from tests.stream.producer.streams import append, producer, shards_of, texts

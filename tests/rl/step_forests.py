@@ -38,7 +38,7 @@ def counted(ids, members):
 
 def rollouts(prompts, answers, *, prompt, answer, seed, longest=32_768):
     """Lengths of answers to prompts, lognormal, and the prefixes that they share."""
-    from brimful.lengths.prefixes import Prefixes
+    from brimful.trees.prefixes import Prefixes
 
     generator = np.random.default_rng(seed)
     trunks = np.clip(generator.lognormal(np.log(prompt), 0.5, prompts), 64, longest // 2).astype(np.int64)

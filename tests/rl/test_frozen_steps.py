@@ -17,9 +17,9 @@ import pytest
 
 from brimful import CostModel, LengthTable
 from brimful.errors import InvalidLengthsError, OversizedSampleError
-from brimful.lengths.prefixes import Prefixes
 from brimful.rl import plan_context_parallel, plan_step
 from brimful.rl.fill_bins import scattered
+from brimful.trees.prefixes import Prefixes
 from tests.plan.forms import use
 from tests.plan.frozen import assert_frozen, show
 from tests.rl.laws import random_step

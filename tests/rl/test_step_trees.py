@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from brimful import CostModel, LengthTable
 from brimful.base.compiling import compiled_forms
 from brimful.errors import InvalidLengthsError, SettingsError
-from brimful.lengths.prefixes import Prefixes
-from brimful.plan.trees.bound import bound_of_trees
 from brimful.rl import find_step_prefixes, pack_step, plan_step
 from brimful.rl.step_items import prepare_step_items
 from brimful.rl.step_trees import NO_LIMIT, StepForest
+from brimful.trees.plan.bound import bound_of_trees
+from brimful.trees.prefixes import Prefixes
 from tests.rl.step_forests import COST, UNIT, counted, forest_of_samples, rollouts
 
 
@@ -146,12 +146,12 @@ def test_a_shared_amount_is_counted_once():
     prefixes = Prefixes(
         np.arange(4), np.array([0, 80, 80, 80], np.int32), 1, {"patches": np.array([0, 64, 64, 64], np.int32)}
     )
-    table = LengthTable({"tokens": np.full(4, 100), "patches": np.full(4, 64)}, prefixes=prefixes)
+    table = LengthTable({"tokens": np.full(4, 100), "patches": np.full(4, 64)}, sharing=prefixes)
     settings: dict[str, Any] = {"capacity": 1000, "dp_world_size": 1, "budgets": {"patches": 64}}
-    assert plan_step(table, **settings, prefixes=table.prefixes).num_micro_batches == 1
+    assert plan_step(table, **settings, prefixes=table.sharing).num_micro_batches == 1
     assert plan_step(table, **settings).num_micro_batches == 4
     cost = CostModel(linear=1, quadratic=0, encoder_linear=10)
-    step = plan_step(table, capacity=1000, dp_world_size=1, cost=cost, prefixes=table.prefixes)
+    step = plan_step(table, capacity=1000, dp_world_size=1, cost=cost, prefixes=table.sharing)
     assert step.costs.tolist() == [[100 + 3 * 20 + 640]]
 
 

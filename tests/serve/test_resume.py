@@ -25,7 +25,7 @@ from brimful.stream import StreamLoader  # noqa: E402
 from brimful.testing.resume import Place, check_resume, resume_cases  # noqa: E402
 from brimful.testing.toys import toy_chat_encoder, toy_packs, toy_stream  # noqa: E402
 from tests.marks import long_but  # noqa: E402
-from tests.store.tree_plans import written_trees  # noqa: E402
+from tests.trees.plans import written_trees  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create", "ignore:.*fork", "ignore:'set_vital' is deprecated"

@@ -16,7 +16,7 @@ from brimful.errors import (
 from brimful.measure import LengthTable
 from brimful.serve.wrapped import EncodedRows, WrappedPacks
 from brimful.store.shards import PlainPack
-from tests.store.tree_plans import plan_of_trees
+from tests.trees.plans import plan_of_trees
 
 torch = pytest.importorskip("torch", reason="data sets of PyTorch")
 

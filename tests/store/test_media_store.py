@@ -28,7 +28,7 @@ from brimful.store import check_store
 from brimful.stream import StreamLoader, remove_acknowledged
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.store.stores import tree
-from tests.store.tree_plans import plan_of_trees
+from tests.trees.plans import plan_of_trees
 
 CAPACITY = 64
 

@@ -18,8 +18,9 @@ from brimful.store import check_store
 from brimful.store.shards import StreamLog
 from brimful.store.store_check import StoreCheck, _is_planned
 from brimful.testing.toys import toy_chat_encoder
+from brimful.trees.plan.plan_trees import PlanTrees
 from tests.store.stores import texts, written
-from tests.store.tree_plans import written_trees
+from tests.trees.plans import written_trees
 
 Stub: Any = SimpleNamespace
 """An object of which only some attributes are asked."""
@@ -79,11 +80,12 @@ def test_a_pack_has_the_tree_of_the_plan(tmp_path):
     plan = written_trees(tmp_path, ["aab", "aac", "bbd"], [[0, 1, 2]])
     assert check_store(tmp_path, plan=plan).samples == 3
     pack, arrays = open_packs(tmp_path)[0], {name: getattr(plan, name) for name in ("sample_ids", "starts", "lengths")}
-    others = [plan.parents, np.where(plan.parents == 0, -1, plan.parents), None]
-    planned = [_is_planned(Stub(offsets=plan.offsets, parents=other, **arrays), 0, pack) for other in others]
+    parents = plan.sharing.parents
+    others = [PlanTrees(parents), PlanTrees(np.where(parents == 0, -1, parents)), None]
+    planned = [_is_planned(Stub(offsets=plan.offsets, sharing=other, **arrays), 0, pack) for other in others]
     assert planned == [True, False, False]
-    flat = replace(pack, tree=None)
-    assert [_is_planned(Stub(offsets=plan.offsets, parents=other, **arrays), 0, flat) for other in others] == [
+    flat = replace(pack, sharing=None)
+    assert [_is_planned(Stub(offsets=plan.offsets, sharing=other, **arrays), 0, flat) for other in others] == [
         *(False, False, True)
     ]
 
@@ -96,7 +98,7 @@ def test_a_pack_has_the_segments_of_the_plan(tmp_path, part):
     assert [_is_planned(plan, index, packs[index]) for index in range(len(packs))] == [True] * 3
     columns = {name: np.array(getattr(plan, name)) for name in ("sample_ids", "starts", "lengths")}
     columns[part][-1] += 1
-    other = Stub(offsets=plan.offsets, parents=None, **columns)
+    other = Stub(offsets=plan.offsets, sharing=None, **columns)
     assert [_is_planned(other, index, packs[index]) for index in range(len(packs))] == [True, True, False]
 
 

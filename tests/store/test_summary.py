@@ -13,7 +13,7 @@ from brimful.encode.completions import BORROWED_REASON
 from brimful.lengths.targets import Targets
 from brimful.plan import Alignment
 from brimful.store.summary import PackSummary, why_dropped, write_dropped
-from tests.store.tree_plans import plan_of_trees, table_with_prefixes
+from tests.trees.plans import plan_of_trees, table_with_prefixes
 
 
 def table_of(tokens, targets=None, *, group_size=1, encoded_by=(), **account):

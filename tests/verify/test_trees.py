@@ -12,9 +12,9 @@ from brimful.testing.toys import toy_tree  # noqa: E402
 from brimful.verify import verify_packing  # noqa: E402
 from brimful.verify.drawn_samples import remembered, renumbered  # noqa: E402
 from brimful.verify.models import tiny_media_model, tiny_model  # noqa: E402
-from tests.collate.trees.reading import forest  # noqa: E402
 from tests.flow.test_media import png  # noqa: E402
 from tests.marks import long_but  # noqa: E402
+from tests.trees.collate.reading import forest  # noqa: E402
 from tests.verify import media_packs as packs_of  # noqa: E402
 from tests.verify import tree_faults as faults  # noqa: E402
 

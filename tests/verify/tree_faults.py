@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from brimful import PackCollator
-from brimful.store.shards import assemble_tree
 from brimful.testing.toys import toy_tree
+from brimful.trees.packs import assemble_tree
 
 IGNORE = -100
 SIZE = 112
@@ -277,8 +277,8 @@ class RowsOfSegments(PackCollator):
 
     def rows(self, features):
         (batch,) = super().rows(features)
-        assert batch.tree is not None
-        return [replace(batch, tree=replace(batch.tree, parents=batch.tree.parents * 0 - 1))]
+        assert batch.sharing is not None
+        return [replace(batch, sharing=replace(batch.sharing, parents=batch.sharing.parents * 0 - 1))]
 
 
 # Collators that make trees of plain samples themselves.
@@ -319,13 +319,13 @@ def as_tree(packs, key):
             )
     shape = toy_tree([key(one, items) for one, items in zip(ids, media, strict=True)], masks)
     owners = shape.sample_ids.tolist()
-    assert shape.tree is not None
+    assert shape.sharing is not None
     return assemble_tree(
         [ids[owner] for owner in owners],
         [masks[owner] for owner in owners],
         [names[owner] for owner in owners],
         np.diff(shape.cu_seqlens),
-        shape.tree.parents,
+        shape.sharing.parents,
         [media[owner] for owner in owners],
     )
 

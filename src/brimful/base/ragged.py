@@ -51,7 +51,7 @@ def starts_of(sizes: AnyArray) -> AnyArray:
     return starts
 
 
-def sums_of(values: AnyIntArray, offsets: Offsets) -> Int64Array:
+def sums_of(values: AnyIntArray | BoolArray, offsets: Offsets) -> Int64Array:
     """Add up the values of each row; 0 for a row without any.
 
     >>> sums_of(np.array([3, 5, 1]), np.array([0, 2, 2, 3])).tolist()
@@ -99,26 +99,3 @@ def mask_of_ranges(begins: Int64Array, ends: Int64Array, count: int) -> BoolArra
     changes = np.bincount(begins, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
     depths = np.cumsum(changes[:count])
     return depths > 0
-
-
-def lowest(values: AnyIntArray, begins: Int64Array, stops: Int64Array) -> Int64Array:
-    """Return the index of the least value of each range ``[begin, stop)``, none empty.
-
-    Ranges are answered level by level, by two ranges of a power of two that cover them (a sparse
-    table: Bender and Farach-Colton, 2000), of which one level is kept.
-
-    >>> lowest(np.array([5, 3, 4, 9]), np.array([0, 2]), np.array([3, 4])).tolist()
-    [1, 2]
-    """
-    result = np.zeros(len(begins), dtype=np.int64)
-    levels = np.frexp((stops - begins).astype(np.float64))[1] - 1
-    least = np.arange(len(values))
-    for level in range(int(levels.max(initial=-1)) + 1):
-        if level:
-            half = 1 << (level - 1)
-            left, right = least[:-half], least[half:]
-            least = np.where(values[right] < values[left], right, left)
-        rows = np.flatnonzero(levels == level)
-        left, right = least[begins[rows]], least[stops[rows] - (1 << level)]
-        result[rows] = np.where(values[right] < values[left], right, left)
-    return result

@@ -16,11 +16,11 @@ from brimful.base.typing import TokenIds
 from brimful.cli.program import in_flags
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
-from brimful.lengths.prefixes import sharing_of
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.serve import PackStore
 from brimful.sources.directory import is_pack_store
+from brimful.trees.prefixes import prefixes_of, sharing_of
 
 LENGTHS, PLAN, STORE = "length_table", "plan", "store"
 
@@ -86,8 +86,8 @@ def lengths_as_dict(table: LengthTable) -> dict[str, Any]:
         "rejected": len(table.rejected_ids),
         **(
             {}
-            if table.prefixes is None
-            else {"shared": asdict(sharing_of(table.prefixes, table.tokens))}
+            if table.sharing is None
+            else {"shared": asdict(sharing_of(prefixes_of(table), table.tokens))}
         ),
         "source": table.provenance.get("source"),
         "fingerprint": table.fingerprint,

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from brimful.base.optional import optional
+from brimful.base.sharing import Share
 from brimful.cli.option_values import imported
 from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.program import show
 from brimful.errors import SettingsError
-from brimful.lengths.prefixes import Share
 from brimful.serve import open_packs
 
 
@@ -125,9 +125,9 @@ def verify(
         with optional("torch", "torch", "brimful verify"):
             import torch  # noqa: F401
         from brimful import PackCollator
-        from brimful.collate.trees.fork import forked
         from brimful.integrations.trainers.model_facts import facts_of
         from brimful.media.collate import MediaFeatures
+        from brimful.trees.collate.fork import forked
         from brimful.verify import drawn_samples as drawn
         from brimful.verify import verify_packing
         from brimful.verify.models import load_model, tiny_media_model, tiny_model
@@ -169,10 +169,10 @@ def verify(
             total = sum(
                 len(sample["input_ids"])
                 if isinstance(sample, dict)
-                else len(sample if sample.tree is None else forked(sample))
+                else len(sample if sample.sharing is None else forked(sample))
                 for sample in samples
             )
-            has_trees = any(getattr(sample, "tree", None) is not None for sample in samples)
+            has_trees = any(getattr(sample, "sharing", None) is not None for sample in samples)
             collator: Any = PackCollator(
                 dialect="transformers_tree" if has_trees else "transformers",
                 pad_to=-(-(total + 1) // 16) * 16,

@@ -51,7 +51,7 @@ class PackMetadata:
     def indices(self) -> Ragged:
         """Sample ids of each pack, in order."""
         plan = self.plan
-        if plan.parents is None:
+        if plan.sharing is None:
             return Ragged(plan.sample_ids, plan.offsets)
         ends = np.flatnonzero(plan.ends_sample)
         return Ragged(plan.sample_ids[ends], np.searchsorted(ends, plan.offsets))
@@ -92,7 +92,7 @@ def group_of_packs(plan: Plan, codes: Int32Array) -> Int32Array:
     """
     packs = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
     sample_ids, lengths = plan.sample_ids[: len(packs)], plan.lengths[: len(packs)]
-    if plan.parents is not None:
+    if plan.sharing is not None:
         ends = np.flatnonzero(plan.ends_sample)
         packs, sample_ids = packs[ends], sample_ids[ends]
         lengths = plan.starts[ends] + lengths[ends]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.base.ragged import offsets_of
+from brimful.base.sharing import Sharing, wing_of
 from brimful.base.tokenized_media import Media
 from brimful.base.typing import (
     IGNORE_INDEX,
@@ -18,12 +19,11 @@ from brimful.base.typing import (
 )
 from brimful.collate.columns import Column
 from brimful.errors import CollateError
-from brimful.store.shards import PackTree
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossTerms:
-    """Terms of the loss of a row of trees: one for each token that a sample trains.
+    """Terms of the loss of a row: one for each token that a sample trains.
 
     Attributes:
         index: ``int64[M]``: the place whose logits predict the target; several branches have the
@@ -67,7 +67,7 @@ class PackedBatch:
         num_segments: real segments, the first of the ``S``; then the padding, then empty segments
             if requested.
         sample_ids: ``int64[num_segments]``; -1 in a pack without loss that fills an empty place.
-        num_loss_tokens: targets in the batch; of a tree, targets of all its samples.
+        num_loss_tokens: targets of all samples in the batch.
         real_lengths: ``int32[S]``: tokens of samples in each segment; 0 in the padding.
         max_seqlen: length of the longest segment, or its bound from the padding policy. A Python
             integer: a tensor defeats the cache of some kernels.
@@ -79,11 +79,11 @@ class PackedBatch:
             decoded; ``labels`` and ``num_loss_tokens`` already leave them out.
         columns: additional values of each token, ``[T, …]``, with the fill value at padding; not
             shifted.
-        tree: how the segments make samples that share their beginnings: positions are depths, and
-            the first token of a branch may have a label, which the last token of its trunk
-            predicts. None if each segment is a sample.
-        loss_terms: targets of a tree with the places that predict them, if the dialect gives these
-            instead of labels.
+        sharing: how the segments make samples that share tokens: the first token of a segment may
+            have a label, which the last token of an earlier one predicts. None if each segment is
+            a sample.
+        loss_terms: targets with the places that predict them, instead of labels; only of rows whose
+            samples share.
     """
 
     input_ids: Int64Array
@@ -102,7 +102,7 @@ class PackedBatch:
     media: tuple[Media, ...] = ()
     no_loss: tuple[int, ...] = ()
     columns: tuple[Column, ...] = ()
-    tree: PackTree | None = None
+    sharing: Sharing | None = None
     loss_terms: LossTerms | None = None
 
     @property
@@ -118,13 +118,13 @@ class PackedBatch:
         return offsets_of(self.real_lengths).astype(np.int32)
 
     @property
-    def tree_boundaries(self) -> CuSeqlens:
-        """Boundaries of the trees, within which a token predicts the next: ``int32``. A segment that
-        is a sample is a tree.
+    def boundaries(self) -> CuSeqlens:
+        """Boundaries within which the first token alone is not predicted: ``int32``; of segments if
+        each is a sample.
         """
-        if self.tree is None:
+        if self.sharing is None:
             return self.cu_seqlens
-        boundaries: CuSeqlens = self.cu_seqlens[np.append(self.tree.parents < 0, True)]
+        boundaries: CuSeqlens = wing_of(self.sharing).boundaries(self)
         return boundaries
 
     @property

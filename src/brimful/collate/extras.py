@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from brimful.base.ragged import starts_of
+from brimful.base.sharing import wing_of
 from brimful.base.tokenized_media import Media
 from brimful.base.typing import IGNORE_INDEX, AnyArray, Float32Array, Int32Array, Int64Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, join_columns
 from brimful.errors import CollateError
-from brimful.store.shards import Pack, PackTree
+from brimful.store.shards import Pack
 
 _MASK = "feature_attention_mask"
 """Array of the columns of audio clips that hold sound."""
@@ -70,11 +71,8 @@ def with_extras(
         if extra.no_loss is not None
         for segment in extra.no_loss.tolist()
     )
-    tree = batch.tree
-    if tree is not None and no_loss:
-        samples = tree.samples_through(np.array(no_loss))
-        batch = with_targets(batch, tree.without_targets(samples))
-        no_loss = tuple(tree.ends[samples].tolist())
+    if no_loss and batch.sharing is not None:
+        batch, no_loss = wing_of(batch.sharing).without_loss(batch, no_loss)
     elif no_loss:
         # The labels are an array of the row, so no array of the packs is overwritten.
         for segment in no_loss:
@@ -85,7 +83,7 @@ def with_extras(
         counts = loss_weights
         loss_weights = np.zeros(len(batch.input_ids), dtype=np.float32)
         loss_weights[is_token] = weights
-        # A target of a tree counts once for each sample that trains it.
+        # A target counts once for each sample that trains it.
         loss_weights = loss_weights if counts is None else loss_weights * counts
     media = join_media(
         [(first, extra.media) for first, extra in zip(first_segments, pack_extras, strict=True)]
@@ -94,7 +92,7 @@ def with_extras(
     if any(extra.columns for extra in pack_extras):
         titles = [f"the pack with samples {names_of([pack])}" for pack in packs]
         parts = zip((extra.columns for extra in pack_extras), map(len, packs), titles, strict=True)
-        columns = join_columns(list(parts), batch.tree_boundaries, is_token)
+        columns = join_columns(list(parts), batch.boundaries, is_token)
     return replace(
         batch,
         no_loss=no_loss,
@@ -103,21 +101,6 @@ def with_extras(
         rope_positions=rope_positions,
         media=media,
         columns=columns,
-    )
-
-
-def with_targets(batch: PackedBatch, tree: PackTree) -> PackedBatch:
-    """Return a row of trees with the targets of this tree: a token that several samples train has
-    their number as its weight.
-    """
-    targets = tree.target_ranges(batch.cu_seqlens)
-    counts = targets.sums(np.ones(tree.num_samples), len(batch.input_ids))
-    return replace(
-        batch,
-        tree=tree,
-        labels=np.where(counts > 0, batch.input_ids, IGNORE_INDEX),
-        loss_weights=counts.astype(np.float32),
-        num_loss_tokens=int(counts.sum()),
     )
 
 

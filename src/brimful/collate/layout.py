@@ -4,15 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.base.ragged import starts_of
+from brimful.base.sharing import wing_of
 from brimful.base.typing import IGNORE_INDEX, Int32Array
-from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
-from brimful.collate.extras import PackExtras, names_of, with_extras, with_targets
+from brimful.collate.extras import PackExtras, names_of, with_extras
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import Row, writer
 from brimful.errors import CollateError
-from brimful.store.shards import Pack, PackTree
+from brimful.store.shards import Pack
 
 _NO_PADDING = Padding()
 
@@ -60,10 +59,8 @@ def lay_out(
     )
     # The writer fills every array up to the end of the current pack, so nothing is written twice.
     first_segment = end = num_loss_tokens = longest = 0
-    has_trees = False
     for pack in packs:
         ids, mask, cu_seqlens = pack.input_ids, pack.loss_mask, pack.cu_seqlens
-        has_trees = has_trees or pack.tree is not None
         num_targets, longest_of_pack, end = write(ids, mask, cu_seqlens, first_segment, end, row)
         if end < 0:
             raise _contradiction(pack)
@@ -101,45 +98,10 @@ def lay_out(
         real_lengths=real_lengths[:-1],
         max_seqlen=max_seqlen,
     )
-    if has_trees:
-        batch = _with_tree(batch, packs)
+    sharing = next((pack.sharing for pack in packs if pack.sharing is not None), None)
+    if sharing is not None:
+        batch = wing_of(sharing).lay_out(batch, packs)
     return batch if extras is None else with_extras(batch, packs, extras)
-
-
-def _with_tree(batch: PackedBatch, packs: Sequence[Pack]) -> PackedBatch:
-    """Give a row the trees of its packs: positions are depths, and a token that several samples
-    train has the sum of their weights.
-    """
-    trees = [pack.tree for pack in packs if pack.tree is not None]
-    if len(trees) < len(packs):
-        raise CollateError(
-            f"the batch has packs of trees and other packs (samples {names_of(packs)}): give it "
-            "one kind"
-        )
-    if batch.has_gaps:
-        raise CollateError(
-            f"{setting('segment_multiple_of')} does not go with trees (samples {names_of(packs)}): "
-            "a branch continues its trunk without a gap; use total_multiple_of"
-        )
-    first_segments = starts_of(np.array([pack.num_segments for pack in packs])).tolist()
-    # The padding at the end, and empty segments after it, are trees of their own.
-    parents = np.full(len(batch.cu_seqlens) - 1, -1, dtype=np.int32)
-    for first, one in zip(first_segments, trees, strict=True):
-        parents[first : first + len(one.parents)] = np.where(
-            one.parents < 0, -1, one.parents + first
-        )
-    tree = PackTree(
-        parents,
-        np.concatenate(
-            [one.ends + first for first, one in zip(first_segments, trees, strict=True)]
-        ),
-        np.concatenate([one.spans for one in trees]),
-        np.concatenate([one.span_sizes for one in trees]),
-    )
-    size = batch.num_tokens
-    depths = np.concatenate([pack.starts for pack in packs])
-    batch.position_ids[:size] += np.repeat(depths, batch.lengths[: batch.num_segments])
-    return with_targets(batch, tree)
 
 
 def indexed_mask(batch: PackedBatch) -> Int32Array:

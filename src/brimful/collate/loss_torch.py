@@ -22,7 +22,6 @@ __all__ = [
     "per_sample_loss",
     "scale_for_ddp",
     "token_losses",
-    "tree_sample_loss",
 ]
 
 _CHUNK_LOGITS = 1 << 27
@@ -64,7 +63,7 @@ def packed_loss_sum(
         A float32 scalar; 0 for a batch without targets, and differentiable then too.
     """
     token_logits, targets = _align(logits, labels, cu_seqlens, labels_shifted)
-    nll: torch.Tensor = _TokenLoss.apply(token_logits, targets)
+    nll: torch.Tensor = TokenLoss.apply(token_logits, targets)
     if loss_weights is None:
         return nll.sum()
     weights = loss_weights.reshape(-1).to(nll)
@@ -162,40 +161,6 @@ def per_sample_loss(
     return SegmentLosses(nll_sum, num_targets, num_correct)
 
 
-def tree_sample_loss(
-    logits: torch.Tensor,
-    predictors: torch.Tensor,
-    targets: torch.Tensor,
-    samples: torch.Tensor,
-    num_samples: int,
-) -> SegmentLosses:
-    """Return loss and hits of every sample of a row of trees, equal to each sample alone.
-
-    Args:
-        logits: ``[T, V]`` or ``[1, T, V]``.
-        predictors, targets, samples: ``int64[N]``, from ``targets_of_samples``: the place that predicts
-            each target, the target, and its sample.
-        num_samples: samples of the row.
-
-    >>> logits = torch.tensor([[0.0, 9.0], [0.0, 9.0]])
-    >>> losses = tree_sample_loss(logits, *map(torch.tensor, ([0, 0], [1, 0], [0, 1])), 2)
-    >>> [round(loss, 3) for loss in losses.nll_sum.tolist()], losses.num_correct.tolist()
-    ([0.0, 9.0], [1, 0])
-    """
-    rows = logits.reshape(-1, logits.shape[-1])[predictors]
-    nll: torch.Tensor = _TokenLoss.apply(rows, targets)
-
-    def sum_by_sample(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        zeros = torch.zeros(num_samples, dtype=dtype, device=nll.device)
-        return zeros.index_add(0, samples, values.to(dtype))
-
-    nll_sum = sum_by_sample(nll, widest_float(nll.device)).float()
-    with torch.no_grad():
-        num_targets = sum_by_sample(torch.ones_like(samples), torch.int64)
-        num_correct = sum_by_sample(rows.argmax(dim=-1) == targets, torch.int64)
-    return SegmentLosses(nll_sum, num_targets, num_correct)
-
-
 def token_losses(
     logits: torch.Tensor,
     labels: torch.Tensor,
@@ -214,7 +179,7 @@ def token_losses(
         ``bool[T]``, true at a target with the highest logit.
     """
     token_logits, targets = _align(logits, labels, cu_seqlens, labels_shifted)
-    nll: torch.Tensor = _TokenLoss.apply(token_logits, targets)
+    nll: torch.Tensor = TokenLoss.apply(token_logits, targets)
     with torch.no_grad():
         is_target = targets != IGNORE_INDEX
         is_correct = (
@@ -339,7 +304,7 @@ def scale_for_ddp(
     return loss_sum * (dp_world_size / denominator if denominator else 0.0)
 
 
-class _TokenLoss(torch.autograd.Function):
+class TokenLoss(torch.autograd.Function):
     """Negative log likelihood of each target, 0 at ignored tokens, chunk by chunk in float32.
 
     Keeps one float32 per token for the backward pass, which computes the softmax again, as Liger

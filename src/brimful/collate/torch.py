@@ -10,7 +10,8 @@ import numpy as np
 import torch  # noqa: F401  imported so that a missing torch is an error immediately, not at the first batch
 
 from brimful.base.arguments import understands
-from brimful.base.checks import check_type, choice_of
+from brimful.base.checks import check_type
+from brimful.base.sharing import SHARING, wing_of
 from brimful.base.typing import Float32Array
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
@@ -22,13 +23,13 @@ from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, token_weights
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
-from brimful.collate.trees.branch import Branch
-from brimful.collate.trees.fork import forked_features
-from brimful.collate.trees.shared_targets import SharedTargets, summed_weights
 from brimful.errors import CollateError, SettingsError
 from brimful.store.shards import Pack
 
 __all__ = ["PackCollator"]
+
+_BRANCH, _SHARED_TARGETS = "fork", "sum"
+"""Loss of samples that share, if nothing else is asked for."""
 
 
 class PackCollator:
@@ -59,7 +60,8 @@ class PackCollator:
             Without it, attention crosses samples in packs of text in such a model.
         branch: form of the loss of trees, at the branches of a trunk. ``"fork"``: each branch
             repeats the last token of its trunk, so that labels stay one for each token. ``"index"``:
-            the batch names the place that predicts each target. ``Branch`` explains both.
+            the batch names the place that predicts each target. ``trees.collate.branch.Branch`` explains
+            both.
         shared_targets: weight of a target of a tree that several samples train: ``"sum"`` of their
             weights, as in flat packs; or their ``"mean"``, so that it counts once.
         media: makes the pixels, spectrograms and positions of packs with media:
@@ -88,8 +90,8 @@ class PackCollator:
         loss_weights: Callable[[PackedBatch], Float32Array] | str | None = None,
         position_start: int = 0,
         mrope: bool = False,
-        branch: Branch | str = Branch.FORK,
-        shared_targets: SharedTargets | str = SharedTargets.SUM,
+        branch: str = _BRANCH,
+        shared_targets: str = _SHARED_TARGETS,
         media: Callable[[Pack], PackExtras] | None = None,
     ) -> None:
         self.dialect = dialect_of(dialect)
@@ -108,8 +110,10 @@ class PackCollator:
         self._loss_weights = loss_weights
         self._position_start = position_start
         self._mrope = mrope
-        self._branch = choice_of(Branch, branch, argument="branch")
-        self._shared_targets = choice_of(SharedTargets, shared_targets, argument="shared_targets")
+        self._loss_form = branch, shared_targets
+        if self._loss_form != (_BRANCH, _SHARED_TARGETS):
+            for kind in SHARING:
+                wing_of(kind).LossForm(*self._loss_form)
         self.media = media
         if position_start and not self.dialect.any_start:
             raise SettingsError(
@@ -158,23 +162,24 @@ class PackCollator:
         """Convert the result of ``rows`` to the dialect.
 
         Raises:
-            CollateError: packs of trees, and a dialect that would take their segments for samples.
+            CollateError: packs whose samples share, and a dialect that would take their segments for
+                samples.
             SettingsError: weights that are not 1, for a trainer whose loss ignores them.
         """
-        if not self.dialect.takes_trees and any(batch.tree is not None for batch in rows):
-            takers = ", ".join(name for name, entry in DIALECTS.items() if entry.takes_trees)
-            raise CollateError(
-                f"{setting('dialect', self.dialect.name)} has no words for packs of trees, whose "
-                "segments are not samples: call use_tree_attention(model) before "
-                f"collator_for(model), use one of {takers}, or plan with "
-                f"{setting('share', 'none')}"
-            )
+        convert = self._convert
+        sharing = next((batch.sharing for batch in rows if batch.sharing is not None), None)
+        if sharing is not None:
+            wing = wing_of(sharing)
+            if not self.dialect.takes_sharing:
+                others = [name for name, entry in DIALECTS.items() if entry.takes_sharing]
+                raise wing.refusal(self.dialect.name, ", ".join(others))
+            convert = self.dialect.load(wing.DIALECTS)
         refuse_ignored_weights(rows, self._ignores_weights)
         if self.dialect.row_per_pack:
-            return self._convert(rows)
+            return convert(rows)
         (batch,) = rows
         if not self.dialect.row_per_sample:
-            return self._convert(batch)
+            return convert(batch)
         longest = int(batch.real_lengths.max())
         length = self.padding.row_length(longest)
         if length < longest:
@@ -222,10 +227,11 @@ class PackCollator:
         ]
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
-        # The layout refuses a batch of trees and other packs.
-        has_trees = packs[0].tree is not None
-        if has_trees and self._branch is Branch.FORK:
-            packs, extras = forked_features(packs, extras)
+        form = None
+        # The layout refuses a batch of packs whose samples share and of other packs.
+        if packs[0].sharing is not None:
+            form = wing_of(packs[0].sharing).LossForm(*self._loss_form)
+            packs, extras = form.prepare(packs, extras)
         fill, start = self.pad_token_id, self._position_start
         rows, padding = [slice(None)], Padding() if self.dialect.row_per_sample else self.padding
         if self.dialect.row_per_pack:
@@ -252,20 +258,12 @@ class PackCollator:
             ]
         if self._loss_weights is not None:
             weigh = self._loss_weights
-            batches = [
-                replace(
-                    batch,
-                    loss_weights=weigh(batch)
-                    if batch.tree is None
-                    else summed_weights(batch, weigh),
-                )
-                for batch in batches
-            ]
+            if form is not None:
+                weigh = partial(form.summed_weights, weigh=weigh)
+            batches = [replace(batch, loss_weights=weigh(batch)) for batch in batches]
         for batch in batches:
             _check_weights(batch)
-        if not has_trees:
-            return batches
-        return [self._branch.apply(batch, self._shared_targets) for batch in batches]
+        return batches if form is None else [form.apply(batch) for batch in batches]
 
     def _row_padding(self, rows: Sequence[Sequence[Pack]]) -> Padding:
         """Return padding that gives all rows the length of the longest, plus the dialect's spare

@@ -20,7 +20,8 @@ from brimful.dynamic.compose import MicroBatchComposer, SampleSegment
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError, EncodeError, LengthChangedError, SettingsError, StateError
 from brimful.lengths.targets import as_lengths
-from brimful.store.shards import Pack, PackTree, assemble_pack
+from brimful.store.shards import Pack, assemble_pack
+from brimful.trees.pack_tree import PackTree
 
 Item: TypeAlias = EncodedSample | Pack | TokenizedSample
 """A sample or a pack of a feed; a plain sample stays as it was read if a pack cannot represent all
@@ -220,8 +221,8 @@ class StreamSampleFeed:
         # The first token of a sample is never a target; the mask of a pack already excludes it.
         num_samples = 1 if isinstance(item, EncodedSample) else item.num_segments
         num_targets = int(np.count_nonzero(item.loss_mask[1:]))
-        if isinstance(item, Pack) and item.tree is not None:
-            num_samples, num_targets = item.num_samples, item.tree.num_targets
+        if isinstance(item, Pack) and item.sharing:
+            num_samples, num_targets = item.num_samples, item.sharing.num_targets
         self._items[self._num_taken] = item
         composer.add(
             self._num_taken,
@@ -331,7 +332,7 @@ def _packs_of(
         if isinstance(item, TokenizedSample):
             packs += [*_pack_of(singles), item.part(segment.start, segment.length)]
             singles = []
-        elif isinstance(item, Pack) and (item.num_segments > 1 or item.tree is not None):
+        elif isinstance(item, Pack) and (item.num_segments > 1 or item.sharing):
             if segment.length != len(item):
                 raise CollateError(
                     f"item {segment.key} is a pack of {item.num_samples} samples and "
@@ -378,7 +379,11 @@ def _to_json(value: Any) -> Any:
         text = base64.b64encode(value.astype(dtype, copy=False).tobytes()).decode("ascii")
         return {"dtype": dtype.str, "shape": list(value.shape), "data": text}
     if type(value).__name__ in _KINDS:
-        parts = {item.name: _to_json(getattr(value, item.name)) for item in fields(value)}
+        # States have their own name for what samples of a pack share.
+        parts = {
+            item.name.replace("sharing", "tree"): _to_json(getattr(value, item.name))
+            for item in fields(value)
+        }
         return {"class": type(value).__name__, **parts}
     if isinstance(value, Mapping):
         return {"items": {key: _to_json(value[key]) for key in value}}
@@ -399,5 +404,9 @@ def _from_json(value: Any) -> Any:
         return array.reshape(value["shape"]).astype(array.dtype.newbyteorder("="))
     if "items" in value:
         return {key: _from_json(part) for key, part in value["items"].items()}
-    parts = {name: _from_json(part) for name, part in value.items() if name != "class"}
+    parts = {
+        name.replace("tree", "sharing"): _from_json(part)
+        for name, part in value.items()
+        if name != "class"
+    }
     return _KINDS[value["class"]](**parts)

@@ -1,7 +1,6 @@
 """Lengths of samples: what measuring returns and all that planning needs."""
 
-from brimful.lengths.prefixes import Prefixes, Share, find_prefixes
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Account, Targets
 
-__all__ = ["Account", "LengthTable", "Prefixes", "Share", "Targets", "find_prefixes"]
+__all__ = ["Account", "LengthTable", "Targets"]

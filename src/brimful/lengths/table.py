@@ -49,6 +49,7 @@ import numpy.typing as npt
 
 from brimful.base.checks import path_of, position
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.base.sharing import SHARING, SharedLengths, wing_of
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import (
     AnyArray,
@@ -61,7 +62,6 @@ from brimful.base.typing import (
     Lengths,
 )
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
-from brimful.lengths.prefixes import Prefixes
 from brimful.lengths.targets import Account, Targets, as_lengths
 
 REJECTED = -1
@@ -84,7 +84,7 @@ class LengthTable:
         joins_rows: true if a sample is made of several rows, and must keep its beginning.
         targets: targets of the loss in each sample, not in the fingerprint; None if not measured.
         media_states: ``int64[num_samples]``, states of each sample's media files; None for texts.
-        prefixes: prefixes that samples share; None if they were not looked for.
+        sharing: what samples could share; None if it was not looked for.
 
     >>> LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
     LengthTable(3 samples, 8 tokens, 1 rejected, 4ba7723)
@@ -98,7 +98,7 @@ class LengthTable:
         rejects: Sequence[Sequence[Any]] = (),
         targets: Targets | None = None,
         media_states: Int64Array | None = None,
-        prefixes: Prefixes | None = None,
+        sharing: SharedLengths | None = None,
         path: str | None = None,
     ) -> None:
         if "tokens" not in budgets:
@@ -111,9 +111,9 @@ class LengthTable:
         if len(set(map(len, self.budgets.values()))) != 1:
             sizes = {name: len(column) for name, column in self.budgets.items()}
             raise InvalidLengthsError(f"the budgets have different numbers of samples: {sizes}")
-        if prefixes is not None and len(prefixes) != len(budgets["tokens"]):
+        if sharing is not None and len(sharing) != len(budgets["tokens"]):
             raise InvalidLengthsError(
-                f"the prefixes are of {len(prefixes):,} samples and the lengths of "
+                f"the {sharing.kind.value} are of {len(sharing):,} samples and the lengths of "
                 f"{len(budgets['tokens']):,}"
             )
         self.tokens = self.budgets["tokens"]
@@ -123,7 +123,7 @@ class LengthTable:
         self.num_rows = int(self.provenance.get("num_rows", len(self.tokens) // self.group_size))
         self.joins_rows = bool(self.provenance.get("has_mismatches", False))
         self.rejects, self.path = list(map(list, rejects)), path
-        self.targets, self.media_states, self.prefixes = targets, media_states, prefixes
+        self.targets, self.media_states, self.sharing = targets, media_states, sharing
 
     @classmethod
     def from_lengths(cls, lengths: IntArrayLike, **budgets: IntArrayLike) -> LengthTable:
@@ -193,8 +193,8 @@ class LengthTable:
         parts: dict[str, Any] = {
             name: fingerprint_array(self.budgets[name]) for name in self.budgets
         }
-        if self.prefixes is not None:
-            parts["prefixes"] = self.prefixes.identity
+        if self.sharing is not None:
+            parts[self.sharing.kind.value] = self.sharing.identity
         return fingerprint_of(parts)
 
     def save(self, path: AnyPath) -> None:
@@ -208,9 +208,9 @@ class LengthTable:
             columns |= self.targets.columns
         if self.media_states is not None:
             columns["media_states"] = self.media_states
-        if self.prefixes is not None:
-            description["prefixes"] = self.prefixes.description
-            columns |= self.prefixes.columns
+        if self.sharing is not None:
+            description[self.sharing.kind.value] = self.sharing.description
+            columns |= self.sharing.columns
         write_table(path, columns, description)
         self.path = os.fspath(path)
 
@@ -238,9 +238,14 @@ class LengthTable:
                 rejects=meta["rejects"],
                 targets=Targets.of_columns(columns, meta.get("targets")),
                 media_states=columns.flat("media_states") if "media_states" in columns else None,
-                prefixes=Prefixes.of_columns(columns, meta["prefixes"])
-                if "prefixes" in meta
-                else None,
+                sharing=next(
+                    (
+                        wing_of(share).of_table(columns, meta[share.value])
+                        for share in SHARING
+                        if share.value in meta
+                    ),
+                    None,
+                ),
                 path=name,
             )
             table.fingerprint = meta["fingerprint"]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from brimful.base.atomic_file import atomic_file
+from brimful.base.sharing import SharedLengths
 from brimful.base.tables import Ragged, open_table
 from brimful.base.typing import AnyPath
-from brimful.lengths.prefixes import Prefixes
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.block import RUNS
@@ -65,7 +65,7 @@ def assembled_table(
     tasks: list[BlockTask],
     context: BlockContext,
     provenance: dict[str, Any],
-    prefixes: Prefixes | None = None,
+    sharing: SharedLengths | None = None,
 ) -> LengthTable:
     """Join the rows of an earlier table and the files of the later tasks into the table of the
     source.
@@ -119,5 +119,5 @@ def assembled_table(
         ],
         targets=targets,
         media_states=states,
-        prefixes=prefixes,
+        sharing=sharing,
     )

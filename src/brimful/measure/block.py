@@ -15,7 +15,6 @@ from brimful.lengths.table import REJECTED
 from brimful.lengths.targets import Account, runs_of_masks
 from brimful.measure.block_task import BlockContext, BlockTask, batches_of, in_halves
 from brimful.measure.media_states import STATES, noted
-from brimful.measure.prefixes import head_columns
 from brimful.sources.sample import Sample
 
 RUNS = "target_runs"
@@ -56,8 +55,8 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     } | runs
     if takes_media:
         part[STATES] = states
-    if context.least_shared:
-        part |= head_columns(ids, mask.offsets, media, context)
+    if context.search:
+        part |= context.search.columns_of(ids, mask.offsets, media, context.encoder)
     write_table(task.part_path, part, description)
     return int(columns["tokens"][~is_empty].sum(dtype=np.int64))
 
@@ -81,7 +80,7 @@ class _Rows:
         """Return the tokens and the loss mask of all rows, and the media by row.
 
         The mask of a row that cannot be encoded is empty. There are no tokens unless the task keeps
-        them or prefixes are looked for.
+        them or what samples share is looked for.
         """
         sizes = np.zeros(len(self.task), dtype=np.int64)
         ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
@@ -94,7 +93,7 @@ class _Rows:
             rows = [sample.sample_id - self.task.start for sample in samples]
             sizes[rows] = lengths
             masks.append(batch.loss_mask)
-            if self.task.encoded_path is not None or self.context.least_shared:
+            if self.task.encoded_path is not None or self.context.search:
                 ids.append(batch.ids.values)
             self.errors += batch.errors.values()
             media |= {rows[index]: items for index, items in batch.attachments.items()}

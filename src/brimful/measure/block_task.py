@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError
@@ -31,7 +31,7 @@ class BlockContext:
     """Settings that all blocks of a job share; sent to each worker process once.
 
     Attributes:
-        least_shared: tokens that samples must share; 0 if prefixes are not looked for.
+        search: for what samples share (``base.sharing.wing_of``); None if it is not looked for.
     """
 
     source: Source
@@ -41,7 +41,7 @@ class BlockContext:
     keep_encoded: bool
     targets: bool
     looks_at_media: bool = False
-    least_shared: int = 0
+    search: Any = None
 
     @property
     def needs_runs(self) -> bool:

@@ -25,7 +25,6 @@ from brimful.measure.block_task import BlockContext, BlockTask
 from brimful.measure.measure_settings import MeasureSettings, open_earlier, provenance_of
 from brimful.measure.media_states import StatedRows, changed_samples
 from brimful.measure.pending import forget_shares, measure_share, run_pending, task_for
-from brimful.measure.prefixes import shared_prefixes
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
@@ -66,7 +65,7 @@ def measure_lengths(
             opens it (``LengthCache``).
         transforms: functions from a sample to a sample, run before measuring: short for
             ``source.augmented(transforms)``.
-        share: ``prefixes`` finds the beginnings that samples share (``LengthTable.prefixes``), so
+        share: ``prefixes`` finds the beginnings that samples share (``LengthTable.sharing``), so
             that a plan can have them once. Samples that may share are encoded twice, unless their
             tokens are kept.
         least_shared: shorter beginnings count as none.
@@ -114,12 +113,12 @@ def measure_and_keep(
     path, targets, rejects_path = settings.path, settings.targets, settings.rejects_path
     resources = settings.resources
     provenance = provenance_of(source, encoder, settings)
-    groups = settings.groups_of(source) if settings.shares else None
-    least_shared = settings.least_shared if settings.shares else 0
+    search = settings.search
+    groups = search and search.groups_of(settings.share_within, source)
     key = fingerprint_of(
         [
             *(_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None),
-            *(["prefixes", least_shared] if settings.shares else []),
+            *([] if search is None else search.identity),
         ]
     )
     folder = default_cache_dir(settings.cache_dir) / "lengths" / key[:16]
@@ -190,7 +189,7 @@ def measure_and_keep(
             encoded_dir is not None,
             targets,
             looks_at_media,
-            least_shared,
+            search,
         )
         if resources.execution.is_share:
             measure_share(context, tasks, folder / "shares" / source.fingerprint, resources, path)
@@ -201,12 +200,10 @@ def measure_and_keep(
                 (task.start, task.encoded_path) for task in tasks if task.encoded_path is not None
             ]
             samples = StoredSamples(paths)
-        prefixes = None
-        if settings.shares:
-            prefixes = shared_prefixes(
-                context, tasks, samples, groups, folder / "prefixes", resources
-            )
-        table = assembled_table(earlier_table, tasks, context, provenance, prefixes)
+        sharing = None
+        if search is not None:
+            sharing = search.find(context, tasks, samples, groups, folder, resources)
+        table = assembled_table(earlier_table, tasks, context, provenance, sharing)
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target.parent):
             earlier()  # another job may have measured other data into the file in the meantime

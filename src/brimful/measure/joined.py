@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from brimful.base.fingerprint import fingerprint_of
+from brimful.base.sharing import wing_of
 from brimful.errors import CacheMismatchError, SettingsError
-from brimful.lengths.prefixes import Prefixes
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.assembly import MAX_REJECTS
@@ -27,14 +27,14 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
         b.jsonl  4        sample  0         joined  3 5 4, samples 0 1 2 of a.jsonl and b.jsonl, in this order
 
     Packs are written from the same parts in the same order, or encoded from them on the fly.
-    Samples of different tables share no prefixes: measure the parts in one call if they should.
+    Samples of different tables share nothing: measure the parts in one call if they should.
 
     Args:
         tables: of the parts, in their order.
 
     Returns:
         One table, not saved. Its fingerprint, and so its plan, equals a table measured in one call
-        (with prefixes, if no sample of a table shares with one of another).
+        (with ``share``, if no sample of a table shares with one of another).
 
     Raises:
         CacheMismatchError: tables with different settings or columns, or two with the same data;
@@ -73,9 +73,9 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
         provenance=_provenance(tables),
         rejects=list(islice(rejects, MAX_REJECTS)),
         targets=_targets(tables),
-        prefixes=None
-        if first.prefixes is None
-        else Prefixes.joined([table.prefixes for table in tables if table.prefixes is not None]),
+        sharing=None
+        if first.sharing is None
+        else wing_of(first.sharing).joined([table.sharing for table in tables]),
         media_states=np.concatenate([table.media_states for table in tables])
         if has_states
         else None,
@@ -128,8 +128,9 @@ def _differences(first: LengthTable, table: LengthTable) -> list[str]:
         names.append(f"budgets ({', '.join(first.budgets)} and {', '.join(table.budgets)})")
     if first.group_size != table.group_size:
         names.append(f"samples of a row ({first.group_size} and {table.group_size})")
-    if (first.prefixes is None) != (table.prefixes is None):
-        names.append("share (one has prefixes that its samples share)")
+    kinds = [one.sharing.kind.value for one in (first, table) if one.sharing is not None]
+    if len(kinds) == 1:
+        names.append(f"share (one has {kinds[0]} that its samples share)")
     if first.per_turn != table.per_turn:
         names.append(f"answers as samples ({_per_turn(first)} and {_per_turn(table)})")
     if _kind_of_targets(first) != _kind_of_targets(table):

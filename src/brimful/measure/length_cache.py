@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from brimful.base.checks import check_type
+from brimful.base.sharing import Share
 from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder, encoder_for
 from brimful.encode.encoder import Encoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, CacheMismatchError, SettingsError
-from brimful.lengths.prefixes import Share
 from brimful.lengths.table import LengthTable
 from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import (
@@ -172,7 +172,8 @@ def writing_command(source: Source, encoder: Encoder, path: str, settings: Measu
         if settings.shares:
             within = "share_within" if is_in_python else repr(settings.share_within)
             least = settings.least_shared
-            texts.append(f"share='prefixes', least_shared={least}, share_within={within}")
+            share = f"share={Share(settings.share).value!r}"
+            texts.append(f"{share}, least_shared={least}, share_within={within}")
         call = f"measure_lengths(source, encoder, {', '.join(texts)})"
         return f"`from brimful import measure_lengths; {call}`, with source and encoder as here"
     flags |= {
@@ -182,7 +183,7 @@ def writing_command(source: Source, encoder: Encoder, path: str, settings: Measu
     }
     if settings.shares:
         flags |= {
-            "share": [Share.PREFIXES.value],
+            "share": [Share(settings.share).value],
             "least_shared": [str(settings.least_shared)],
             "share_within": [settings.share_within],
         }

@@ -14,15 +14,15 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from brimful.base.arguments import option
-from brimful.base.checks import whole_number
+from brimful.base.checks import choice_of, whole_number
 from brimful.base.execute import LOCAL, ExecutionLike, Resources, as_execution
 from brimful.base.fingerprint import differing_keys, fingerprint_array, short
 from brimful.base.progress import Progress
-from brimful.base.typing import AnyIntArray, AnyPath, Int64Array
+from brimful.base.sharing import LEAST_SHARED, Share, wing_of
+from brimful.base.typing import AnyIntArray, AnyPath
 from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
-from brimful.lengths.prefixes import LEAST_SHARED, Share
 from brimful.lengths.table import LengthTable
 from brimful.sources.augmented import Transform
 from brimful.sources.source import Source
@@ -110,7 +110,7 @@ class MeasureSettings(SampleSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Share.named(self.share)
+        object.__setattr__(self, "share", choice_of(Share, self.share, argument="share"))
         if self.on_mismatch not in ("error", "rebuild"):
             raise SettingsError(
                 f"{setting('on_mismatch', self.on_mismatch)} is unknown: use error or rebuild"
@@ -122,27 +122,13 @@ class MeasureSettings(SampleSettings):
 
     @property
     def shares(self) -> bool:
-        """True if the prefixes that samples share are looked for."""
-        return Share.named(self.share) is Share.PREFIXES
+        """True if what samples share is looked for."""
+        return self.share is not Share.NONE
 
-    def groups_of(self, source: Source) -> Int64Array | None:
-        """Return the groups of samples that may share, ``int64[num_samples]``; None if all may.
-
-        Raises:
-            SettingsError: other numbers than one for each sample.
-        """
-        if isinstance(self.share_within, str):
-            if self.share_within == "all":
-                return None
-            counts = source.rows.samples_by_row
-            return np.repeat(np.arange(len(counts)), counts)
-        groups = self.share_within
-        if groups.shape != (len(source),) or groups.dtype.kind not in "iu":
-            raise SettingsError(
-                f"{setting('share_within')} must be all, row, or a whole number for each of the "
-                f"{len(source):,} samples, and is {groups.dtype} of shape {groups.shape}"
-            )
-        return groups.astype(np.int64)
+    @property
+    def search(self) -> Any:
+        """Search for what samples share (``base.sharing.wing_of``); None if they share nothing."""
+        return wing_of(self.share).Search(self.least_shared) if self.shares else None
 
     def budgets_of(self, encoder: Encoder) -> tuple[str, ...]:
         """Return the budgets of a table: tokens first, then the requested ones, then the encoder's
@@ -195,7 +181,7 @@ def provenance_of(
 def _sharing_settings(source: Source, measuring: MeasureSettings) -> dict[str, Any]:
     within, places = measuring.share_within, source.media_directories
     return {
-        "share": Share.PREFIXES.value,
+        "share": Share(measuring.share).value,
         "least_shared": measuring.least_shared,
         "share_within": within if isinstance(within, str) else fingerprint_array(within),
         # Rows tell which media are one file, unless they name files in several directories.

@@ -37,7 +37,6 @@ from brimful.measure.comparison import (
     reference_rows,
 )
 from brimful.measure.media_states import STATES, StatedRows, changed_samples
-from brimful.measure.prefixes import HEAD_COLUMNS
 from brimful.sources.rows import Block
 
 _MAX_NAMED = 8
@@ -331,7 +330,7 @@ def has_lengths(task: BlockTask, context: BlockContext) -> bool:
             part.flat(name)
         if context.needs_runs:
             part.ragged(RUNS)
-        for name in HEAD_COLUMNS if context.least_shared else ():
+        for name in context.search.columns if context.search else ():
             part.flat(name)
     except (FileNotFoundError, KeyError, BrimfulError):
         return False

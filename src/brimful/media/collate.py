@@ -383,9 +383,9 @@ class MediaFeatures:
         """Return time, height and width of all tokens of a pack, ``int64[3, num_tokens]``."""
         assert self._rule is not None
         result: Int64Array = np.empty((3, len(pack)), dtype=np.int64)
-        if pack.tree is not None:
+        if pack.sharing is not None:
             # A branch goes on where its trunk ends, after the media of the trunk.
-            result[:, pack.tree.places(pack.cu_seqlens).values] = self._positions(pack.flat())
+            result[:, pack.sharing.places(pack.cu_seqlens).values] = self._positions(pack.flat())
             return result
         edges = pack.cu_seqlens.tolist()
         media: list[list[RopeMedium]] = [[] for _ in range(pack.num_segments)]

@@ -201,7 +201,7 @@ class Mixture(Draw):
         draws_packs = self.order is MixOrder.PACK_THEN_MIX or self.num_packs is not None
         for is_wrong, message in (
             (
-                settings.shares_prefixes,
+                settings.shares,
                 f"{setting('share', 'prefixes')} packs each sample once, and {mixture} draws some "
                 "more often: use weighting loss, or leave one out",
             ),

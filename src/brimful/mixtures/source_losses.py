@@ -107,7 +107,7 @@ class SourceNames:
         """
         result = []
         for batch in rows:
-            if batch.tree is not None:
+            if batch.sharing is not None:
                 raise SettingsError(
                     "losses of sources are of labels of one sample each, and samples of trees "
                     "share theirs: use evaluate_samples(…).by_source"

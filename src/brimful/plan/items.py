@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from brimful.base.fingerprint import fingerprint_array
+from brimful.base.sharing import wing_of
 from brimful.base.typing import AnyIntArray, Fingerprint, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, NoTargetError, OversizedSampleError, SettingsError
@@ -19,7 +20,6 @@ from brimful.plan.policies.groups import (
     as_groups,
     group_items,
     limits_of_members,
-    shared_in_groups,
 )
 from brimful.plan.policies.overflow import (
     NO_SAMPLES,
@@ -168,7 +168,7 @@ def prepare_items(
         table = LengthTable(
             {**table.budgets, "tokens": tokens},
             provenance=table.provenance,
-            prefixes=table.prefixes,
+            sharing=table.sharing,
         )
     if settings.max_path is not None and group_ids is not None:
         name = setting("groups") if groups is not None else "preferences"
@@ -218,7 +218,7 @@ def _segments(table: LengthTable, settings: PlanSettings) -> Segments:
         policy=policy,
         unit=settings.row_alignment.total if is_of_pack else 1,
         limit="capacity" if is_of_pack else "max_path",
-        shares_prefixes=settings.shares_prefixes,
+        shares=settings.shares,
     )
 
 
@@ -280,9 +280,11 @@ def _shared(
     lengths: AnyIntArray,
 ) -> Int64Array | None:
     """Return what samples share within their groups; None if the plan shares nothing."""
-    if not settings.shares_prefixes or table.prefixes is None or group_ids is None:
+    if not settings.shares or table.sharing is None or group_ids is None:
         return None
-    return shared_in_groups(table.prefixes, group_ids[sample_ids], sample_ids, lengths)
+    wing = wing_of(table.sharing)
+    saved: Int64Array = wing.saved_in_groups(table, group_ids[sample_ids], sample_ids, lengths)
+    return saved
 
 
 def _of_groups(

@@ -29,8 +29,8 @@ class Plan(PlannedPacks):
             ``offsets[i] … offsets[i + 1] - 1``.
         sample_ids: ``int[num_segments]``, in the narrowest of int32 and int64 that holds them.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
-        parents: ``int32[num_segments]``, an earlier segment of the same pack, counted from its first,
-            that the segment continues; -1 for none. None if no samples share their beginnings.
+        sharing: how segments make samples that share tokens; None if a segment is a sample or a
+            part of one.
         find_lengths, find_length_fingerprint: compute ``lengths`` and their fingerprint on first
             access.
         dropped_ids: ``int64``, samples that the overflow policy left out.

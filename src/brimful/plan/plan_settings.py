@@ -8,11 +8,11 @@ from typing import Any
 
 from brimful.base.arguments import option, settings_from
 from brimful.base.checks import check_type, choice_of, is_number, setting_number
+from brimful.base.sharing import Share, wing_of
 from brimful.base.typing import Fingerprint
 from brimful.base.wings import DRAWS, loaded
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.lengths.prefixes import Share
 from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME
 from brimful.plan.policies.budgets import UNALIGNED, Alignment, Budgets
 from brimful.plan.policies.draw import Draw
@@ -44,7 +44,7 @@ class PlanSettings:
         overflow_policy: ``overflow`` as a policy.
         no_target_policy: ``no_target`` as a policy.
         row_alignment: ``alignment`` as an object.
-        shares_prefixes: true if ``share`` is ``prefixes``.
+        shares: true if samples of a pack share anything.
         usable: maximum aligned tokens of a pack.
         longest_segment: maximum tokens that the overflow policy leaves of a sample.
 
@@ -97,7 +97,7 @@ class PlanSettings:
     overflow_policy: Overflow = field(init=False, repr=False, compare=False)
     no_target_policy: NoTarget = field(init=False, repr=False, compare=False)
     row_alignment: Alignment = field(init=False, repr=False, compare=False)
-    shares_prefixes: bool = field(init=False, repr=False, compare=False)
+    shares: bool = field(init=False, repr=False, compare=False)
     usable: int = field(init=False, repr=False, compare=False)
     longest_segment: int = field(init=False, repr=False, compare=False)
 
@@ -173,13 +173,13 @@ class PlanSettings:
             no_target_policy=no_target,
             row_alignment=alignment,
             usable=usable,
-            shares_prefixes=share is Share.PREFIXES,
+            shares=share is not Share.NONE,
             longest_segment=min(
                 capacity if rule.name == "concat_split" else usable, max_path or capacity
             ),
         )
-        if self.shares_prefixes:
-            self._check_sharing()
+        if self.shares:
+            wing_of(share).check_settings(self)
         if self.draw is not None:
             self.draw.check(self)
         if not rule.contradicts and num_packs is None and max_path is None:
@@ -222,34 +222,6 @@ class PlanSettings:
             if is_wrong:
                 raise SettingsError(message)
 
-    def _check_sharing(self) -> None:
-        """Refuse what has no meaning if samples share their prefixes."""
-        share = setting("share", "prefixes")
-        policy, alignment = self.overflow_policy, self.row_alignment
-        for is_wrong, message in (
-            (
-                self.algorithm != "auto",
-                f"{share} packs trees of samples, and "
-                f"{setting('algorithm', self.algorithm)} packs samples one by one: use auto",
-            ),
-            (
-                policy in (Overflow.SPLIT, Overflow.TRUNCATE_LEFT),
-                f"{share} shares beginnings, which {setting('overflow', policy.value)} cuts off: "
-                "use drop or truncate",
-            ),
-            (
-                alignment.segment > 1,
-                f"{share} makes segments that continue one another, and an alignment of "
-                f"{alignment.segment} tokens pads each of them: align only the total",
-            ),
-            (
-                self.min_fill,
-                f"{share} empties the emptiest packs anyway: leave {setting('min_fill')} out",
-            ),
-        ):
-            if is_wrong:
-                raise SettingsError(message)
-
     def as_dict(self) -> dict[str, Any]:
         """Return the settings for JSON: four always, the others if they differ from the
         defaults.
@@ -270,7 +242,7 @@ class PlanSettings:
             "phases": str(self.phases or ""),
             "epoch": self.epoch,
             "num_packs": self.num_packs,
-            "share": Share.PREFIXES.value if self.shares_prefixes else "",
+            "share": Share(self.share).value if self.shares else "",
             "max_path": self.max_path,
         }
         if self.draw is not None:

@@ -10,6 +10,7 @@ import numpy as np
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.ragged import positions_type
 from brimful.base.rng import generator
+from brimful.base.sharing import wing_of
 from brimful.base.typing import AnyIntArray, BoolArray, IntArrayLike
 from brimful.base.wings import BUDGET_PACKER, loaded
 from brimful.base.wording import setting
@@ -27,7 +28,6 @@ from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.plan.policies.overflow import Overflow, Truncated
-from brimful.plan.trees.pack_trees import PackedTrees, pack_trees
 
 _NONE_TRUNCATED = Truncated.none()
 
@@ -90,7 +90,7 @@ def plan_packs(
         sources: number of samples of each source to draw from, by name and in the order of the
             table; None for the files of the table.
         share: ``prefixes`` packs tokens with which several samples begin once for those in a pack
-            (``Plan.parents``); the table must have been measured with it.
+            (``Plan.sharing``); the table must have been measured with it.
         max_path: maximum tokens of a sample, such as the context of the model, if a pack may be
             longer; None for the capacity.
         uses: ``int[num_samples]``, how often each sample was consumed before
@@ -141,13 +141,13 @@ def plan_with(
         )
     items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
     draw: PackDrawn | None = None if settings.draw is None else loaded(settings.draw.packer)
-    if settings.shares_prefixes:
-        trees = pack_trees(table, items, settings, _pack)
-        packed = trees.result
+    if settings.shares:
+        sharing = wing_of(settings.share).pack(table, items, settings, _pack)
+        packed = sharing.result
         drawn = None
         if draw is not None:  # which draws each sample once: the packs are these
             drawn = draw(table, items, settings, sources=sources, uses=uses, pack=lambda *_: packed)
-        return _make_plan(table, items, packed, settings, drawn and drawn.record, trees=trees)
+        return _make_plan(table, items, packed, settings, drawn and drawn.record, sharing=sharing)
     if draw is None:
         return _make_plan(table, items, _pack(items, settings), settings)
     items, result, record, ledger = draw(
@@ -263,10 +263,10 @@ def _make_plan(
     settings: PlanSettings,
     drawn: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
-    trees: PackedTrees | None = None,
+    sharing: Any = None,
 ) -> Plan:
     packing, segments = result.packs, items.segments
-    if items.groups is not None and trees is None:
+    if items.groups is not None and sharing is None:
         packing = items.groups.to_samples(packing)
     ledger = ledger or ledger_of(table, segments, settings)
     # Rows of the segments, in the order of the packs.
@@ -275,8 +275,8 @@ def _make_plan(
     if segments.starts is not None:
         starts = segments.starts[rows]
     arrays: dict[str, Any] = {"offsets": packing.offsets, "starts": starts}
-    if trees is not None:
-        arrays, rows, ledger = trees.segments.arrays, trees.rows, trees.account(ledger)
+    if sharing is not None:
+        arrays, rows, ledger = sharing.arrays, sharing.rows, sharing.account(ledger)
     sample_ids = rows
     if segments.sample_ids is not None:
         sample_ids = segments.sample_ids[rows].astype(positions_type(len(table)), copy=False)
@@ -292,7 +292,7 @@ def _make_plan(
         capacity=settings.capacity,
         **arrays,
         sample_ids=sample_ids,
-        find_lengths=lambda: segments.lengths[rows] if trees is None else trees.segments.lengths,
+        find_lengths=lambda: segments.lengths[rows] if sharing is None else sharing.lengths,
         dropped_ids=segments.dropped_ids,
         truncated=truncated,
         ledger=ledger,

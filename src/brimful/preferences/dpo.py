@@ -14,15 +14,16 @@ from brimful.base.checks import check_type
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.loss import count_targets
-from brimful.collate.loss_torch import SegmentLosses, per_sample_loss, tree_sample_loss
+from brimful.collate.loss_torch import SegmentLosses, TokenLoss, per_sample_loss, widest_float
 from brimful.collate.torch import PackCollator
-from brimful.collate.trees.loss_terms import targets_of_samples
 from brimful.errors import CollateError, SettingsError
 from brimful.integrations.trainers.loss_weights import replace_loss
-from brimful.integrations.trainers.tree_attention import batch_for
 from brimful.preferences.losses import PreferenceLosses, preference_loss
 from brimful.preferences.references import ReferenceLogps
 from brimful.store.shards import Pack
+from brimful.trees.attention import batch_for
+from brimful.trees.collate.visibility import targets_of_samples
+from brimful.trees.pack_tree import tree_of
 
 __all__ = ["PreferenceCollator", "packed_preference_loss", "pair_segments", "train_on_preferences"]
 
@@ -95,11 +96,11 @@ class RowsCollator:
         have no references: theirs are zeros.
         """
         arrays = {"cu_seqlens": batch.cu_seqlens[: batch.num_segments + 1].copy(), name: segments}
-        if batch.tree is not None:
+        if batch.sharing is not None:
             arrays = {**targets_of_samples(batch)._asdict(), name: segments}
         extra: dict[str, Any] = {key: torch.from_numpy(array) for key, array in arrays.items()}
-        if batch.tree is not None:
-            extra["num_samples"] = batch.tree.num_samples
+        if batch.sharing is not None:
+            extra["num_samples"] = tree_of(batch).num_samples
         if self.references is not None:
             logps = [
                 self.references.of(pack)
@@ -223,11 +224,11 @@ class PreferenceCollator(RowsCollator):
         (batch,) = self.collator.rows(features)
         # A pack that only fills the last step of a rank has no targets; its pairs belong to another
         # step.
-        if batch.tree is None:
+        if batch.sharing is None:
             ids = batch.sample_ids
             targets = count_targets(batch.labels, batch.cu_seqlens, batch.num_segments)
         else:
-            ids = batch.sample_ids[batch.tree.ends]
+            ids = batch.sample_ids[tree_of(batch).ends]
             targets = np.bincount(targets_of_samples(batch).samples, minlength=len(ids))
         pairs = pair_segments(ids)
         pairs = pairs[targets[pairs].any(axis=1)]
@@ -312,3 +313,37 @@ def train_on_preferences(
         return result.losses
 
     train_with(trainer, reference_model, count_pairs, losses_of)
+
+
+def tree_sample_loss(
+    logits: torch.Tensor,
+    predictors: torch.Tensor,
+    targets: torch.Tensor,
+    samples: torch.Tensor,
+    num_samples: int,
+) -> SegmentLosses:
+    """Return loss and hits of every sample of a row of trees, equal to each sample alone.
+
+    Args:
+        logits: ``[T, V]`` or ``[1, T, V]``.
+        predictors, targets, samples: ``int64[N]``, from ``targets_of_samples``: the place that predicts
+            each target, the target, and its sample.
+        num_samples: samples of the row.
+
+    >>> logits = torch.tensor([[0.0, 9.0], [0.0, 9.0]])
+    >>> losses = tree_sample_loss(logits, *map(torch.tensor, ([0, 0], [1, 0], [0, 1])), 2)
+    >>> [round(loss, 3) for loss in losses.nll_sum.tolist()], losses.num_correct.tolist()
+    ([0.0, 9.0], [1, 0])
+    """
+    rows = logits.reshape(-1, logits.shape[-1])[predictors]
+    nll: torch.Tensor = TokenLoss.apply(rows, targets)
+
+    def sum_by_sample(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        zeros = torch.zeros(num_samples, dtype=dtype, device=nll.device)
+        return zeros.index_add(0, samples, values.to(dtype))
+
+    nll_sum = sum_by_sample(nll, widest_float(nll.device)).float()
+    with torch.no_grad():
+        num_targets = sum_by_sample(torch.ones_like(samples), torch.int64)
+        num_correct = sum_by_sample(rows.argmax(dim=-1) == targets, torch.int64)
+    return SegmentLosses(nll_sum, num_targets, num_correct)

@@ -205,7 +205,7 @@ def split_for_context_parallel(
     [[0, 3], [1, 2]]
     """
     layout = choice_of(ContextParallelLayout, layout, argument="layout")
-    if batch.tree is not None:
+    if batch.sharing is not None:
         raise CollateError(
             f"the row has trees (samples {', '.join(map(str, batch.sample_ids[:3].tolist()))}…), "
             "and no layout of context parallelism keeps a branch with its trunk: plan the step "

@@ -9,9 +9,9 @@ import numpy as np
 from brimful.base.typing import Float64Array, Int64Array
 from brimful.plan.fit.spread import occupy_empty_bins
 from brimful.plan.schedule.balance import assign_to_ranks
-from brimful.plan.trees.forest import Forest
-from brimful.plan.trees.segments import loads_of_trees, packs_of
 from brimful.rl.fill_bins import run_loop
+from brimful.trees.plan.forest import Forest
+from brimful.trees.plan.segments import loads_of_trees, packs_of
 
 _PRECISION = 512
 """Parts of the mean cost of a micro-batch; levels that differ by less than one are equal."""

@@ -24,11 +24,12 @@ from brimful.base.typing import (
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace, check_column_name, check_fill
 from brimful.collate.extras import PackExtras
-from brimful.collate.trees.loss_terms import terms_of_samples
 from brimful.errors import CollateError
 from brimful.rl.step_plan import StepPlan, StepTrees
-from brimful.store.shards import Pack, assemble_pack, assemble_tree
-from brimful.store.shards.tree import ends_of
+from brimful.store.shards import Pack, assemble_pack
+from brimful.trees.collate.visibility import terms_of_samples
+from brimful.trees.pack_tree import ends_of, tree_of
+from brimful.trees.packs import assemble_tree
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,14 +195,13 @@ def _tree_of(
             )
     ids, masks = zip(*(samples[sample] for sample in sample_ids.tolist()), strict=True)
     pack = assemble_tree(ids, masks, sample_ids, trees.lengths, parents)
-    assert pack.tree is not None
-    places = pack.tree.places(pack.cu_seqlens)
-    tokens = np.concatenate([ids[segment] for segment in pack.tree.ends.tolist()])
+    places = tree_of(pack).places(pack.cu_seqlens)
+    tokens = np.concatenate([ids[segment] for segment in tree_of(pack).ends.tolist()])
     if (wrong := np.flatnonzero(pack.input_ids[places.values] != tokens)).size:
         row = int(np.searchsorted(places.offsets, wrong[0], side="right")) - 1
         token = int(wrong[0] - places.offsets[row])
         raise CollateError(
-            f"sample {int(sample_ids[pack.tree.ends[row]])} has another token {token} than the "
+            f"sample {int(sample_ids[tree_of(pack).ends[row]])} has another token {token} than the "
             "samples that share it in the plan: find prefixes in the samples that are packed"
         )
     return pack, places
@@ -214,8 +214,7 @@ def _once(column: Column, pack: Pack, places: Ragged) -> Column:
     Raises:
         CollateError: samples that share a token have different values there, each of which counts.
     """
-    tree = pack.tree
-    assert tree is not None
+    tree = tree_of(pack)
     values = np.full((len(pack), *column.values.shape[1:]), column.fill, column.values.dtype)
     values[places.values] = column.values
     numbers = np.arange(len(places.values))
@@ -242,8 +241,7 @@ def _mean_weights(weights: npt.NDArray[np.floating[Any]], pack: Pack) -> Float64
     """Return the mean weight of the samples that train each token, which counts once for each of
     them: ``float64[num_tokens]``.
     """
-    assert pack.tree is not None
-    ranges_of_row = pack.tree.target_ranges(pack.cu_seqlens)
+    ranges_of_row = tree_of(pack).target_ranges(pack.cu_seqlens)
     counts = ranges_of_row.sums(np.ones(len(weights)), len(pack))
     return ranges_of_row.sums(weights, len(pack)) / np.maximum(counts, 1)
 
@@ -408,7 +406,7 @@ def _places_of(batch: PackedBatch, predicted: bool) -> tuple[Ragged, Int64Array]
     """Return the place of the value of each token of each sample of a row, -1 for none, and the
     samples.
     """
-    tree, places = batch.tree, None
+    tree, places = None if batch.sharing is None else tree_of(batch), None
     if tree is None:
         sizes = batch.real_lengths[: batch.num_segments]
         begins = batch.cu_seqlens[: batch.num_segments]

@@ -14,7 +14,6 @@ import numpy as np
 
 from brimful.base.checks import check_factor, check_rank, choice_of, setting_number
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.base.tree_segments import ends_sample, segments_above
 from brimful.base.typing import (
     AnyIntArray,
     Fingerprint,
@@ -26,6 +25,7 @@ from brimful.base.typing import (
 from brimful.base.wording import counted, percent
 from brimful.errors import SettingsError
 from brimful.plan.schedule.balance import Barrier, imbalance
+from brimful.trees.pack_tree import ends_sample, segments_above
 
 
 class LossMean(str, Enum):

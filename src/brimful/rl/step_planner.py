@@ -11,7 +11,6 @@ from brimful.base.checks import choice_of, setting_number, whole_number
 from brimful.base.compiling import warming_up
 from brimful.base.typing import Int64Array, IntArrayLike
 from brimful.errors import InvalidLengthsError, SettingsError
-from brimful.lengths.prefixes import Prefixes
 from brimful.lengths.targets import as_lengths
 from brimful.plan.packing import LengthsLike
 from brimful.plan.planner import plan_packs
@@ -27,6 +26,7 @@ from brimful.rl.step_items import (
 from brimful.rl.step_plan import StepPlan
 from brimful.rl.step_search import StepSearch
 from brimful.rl.step_trees import StepForest, TreeSearch, find_step_prefixes
+from brimful.trees.prefixes import Prefixes
 
 
 @understands(capacity=(*CAPACITY_NAMES, "max_tokens_per_gpu", "max_token_len"))

@@ -12,20 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.ragged import offsets_of, sums_of
+from brimful.base.sharing import LEAST_SHARED
 from brimful.base.typing import Float64Array, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, SettingsError
-from brimful.lengths.prefixes import LEAST_SHARED, Prefixes, find_prefixes
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.schedule.cost_model import CostModel
 from brimful.plan.schedule.pack_costs import pack_costs, sample_costs
-from brimful.plan.trees.bound import bound_of_trees
-from brimful.plan.trees.forest import Forest
-from brimful.plan.trees.segments import loads_of_trees, packs_of, segments_of
 from brimful.rl.spread_trees import spread_trees
 from brimful.rl.step_items import StepCost, StepItems
 from brimful.rl.step_plan import StepPlan, StepTrees
 from brimful.rl.step_search import StepSearch
+from brimful.trees.plan.bound import bound_of_trees
+from brimful.trees.plan.forest import Forest
+from brimful.trees.plan.segments import loads_of_trees, packs_of, segments_of
+from brimful.trees.prefixes import Prefixes, find_prefixes
 
 NO_LIMIT = 2**62
 """Capacity of what is not limited."""

@@ -11,6 +11,7 @@ import numpy as np
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.checks import check_type
 from brimful.base.fingerprint import short
+from brimful.base.sharing import wing_of
 from brimful.base.typing import AnyPath, IntArrayLike
 from brimful.base.wording import counted, setting
 from brimful.encode.encoded import EncodedSample
@@ -31,7 +32,7 @@ from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
 from brimful.serve.wrapped import EncodedRows, WrappedPacks
 from brimful.sources.augmented import Transform, names_of
 from brimful.sources.source import Source
-from brimful.store.shards import Pack, assemble_pack, assemble_tree
+from brimful.store.shards import Pack, assemble_pack
 
 
 class _PlannedPacks:
@@ -105,15 +106,17 @@ class _PlannedPacks:
             if any(sample.media for sample in samples)
             else None
         )
-        if plan.parents is not None:
-            return assemble_tree(
+        if plan.sharing is not None:
+            pack: Pack = wing_of(plan.sharing).assemble(
                 [sample.input_ids for sample in samples],
                 [sample.loss_mask for sample in samples],
                 sample_ids,
                 [segment.length for segment in segments],
-                plan.parents[first : first + len(segments)],
+                plan.sharing,
+                slice(first, first + len(segments)),
                 media,
             )
+            return pack
         slices = [slice(segment.start, segment.start + segment.length) for segment in segments]
         return assemble_pack(
             [sample.input_ids[tokens] for sample, tokens in zip(samples, slices, strict=True)],

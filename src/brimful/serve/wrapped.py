@@ -164,7 +164,11 @@ class WrappedPacks:
         settings = plan.settings
         policy = settings.overflow_policy
         for name, value, is_cut in (
-            ("share", "prefixes", plan.parents is not None),
+            (
+                "share",
+                plan.sharing and plan.sharing.kind.value,
+                plan.sharing is not None,
+            ),
             ("algorithm", "concat_split", settings.algorithm == "concat_split"),
             ("overflow", policy.value, policy not in (Overflow.ERROR, Overflow.DROP)),
         ):

@@ -226,7 +226,7 @@ def _make_plan(
         # A sample with attachments is not cut.
         remedy = None if job.attached is None else job.attached.remedy(table, longest)
         # A sample that lost its beginning shares nothing.
-        policy = "truncate" if settings.shares_prefixes else "split"
+        policy = "truncate" if settings.shares else "split"
         split = f"{setting('overflow', policy)}, " if remedy is None else remedy
         limit = "capacity" if settings.longest_segment == settings.usable else "max_path"
         hint = (

@@ -8,12 +8,12 @@ import numpy as np
 from brimful.base.attachment import attachment_store
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
+from brimful.base.sharing import Sharing, wing_of
 from brimful.base.typing import AnyPath, SampleIds
 from brimful.base.wording import counted
 from brimful.errors import CorruptFileError, UnfinishedStoreError
 from brimful.plan import Plan
 from brimful.store.shards import Pack, ShardReader, StreamLog, checked_file
-from brimful.store.tree_check import tree_fault
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def check_store(
     """Read every byte of a store and check it.
 
     Hashes, row checksums and running sums are compared with the log, and every segment with the
-    plan, if given. Packs of trees must be in canonical form, with every sample once. Referenced
+    plan, if given. Packs whose samples share must be in canonical form, with every sample once. Referenced
     files are compared with the packed fingerprints.
 
     Args:
@@ -71,7 +71,7 @@ def check_store(
                 f"{store.url}: the plan next to the packs is not the one they were written from"
             )
     num_packs = num_tokens = 0
-    has_trees = False
+    sharing: Sharing | None = None
     sample_ids: list[SampleIds] = []
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
@@ -93,23 +93,26 @@ def check_store(
                             f"{path}: row {row} does not hold the segments of pack "
                             f"{num_packs + row} of the plan"
                         )
-                    if pack.tree is not None and (fault := tree_fault(pack)):
-                        raise CorruptFileError(f"{path}: row {row} holds no tree: {fault}")
+                    sharing = pack.sharing
+                    if sharing is not None and (fault := wing_of(sharing).fault(pack)):
+                        raise CorruptFileError(
+                            f"{path}: row {row} holds no {wing_of(sharing).TITLE}: {fault}"
+                        )
                     attached.check(pack, f"{path}: row {row}")
                     num_tokens += len(pack)
                     sample_ids.append(np.unique(pack.sample_ids))
-                    has_trees |= pack.tree is not None
             num_packs += record.packs
             progress.advance(record.packs, tokens=record.tokens)
     if (num_packs, num_tokens) != (end.packs, end.tokens):
         raise CorruptFileError(
             f"{store.url} holds {num_packs:,} packs, its end counts {end.packs:,}"
         )
-    # A split sample is in several packs and counts once. Samples of trees are whole.
+    # A split sample is in several packs and counts once. Samples that share are whole.
     names, counts = np.unique(np.concatenate([[], *sample_ids]), return_counts=True)
-    if has_trees and (counts > 1).any():
+    if sharing is not None and (counts > 1).any():
         raise CorruptFileError(
-            f"{store.url} holds sample {int(names[counts > 1][0])} in several trees"
+            f"{store.url} holds sample {int(names[counts > 1][0])} in several "
+            f"{wing_of(sharing).TITLE}s"
         )
     return StoreCheck(len(records), num_packs, num_tokens, len(names), attached.num_checked)
 
@@ -117,13 +120,16 @@ def check_store(
 def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:
     """Return true if a pack has the segments of the plan at this index."""
     rows = slice(int(plan.offsets[index]), int(plan.offsets[index + 1]))
+    plan_columns, pack_columns = (
+        {} if one.sharing is None else one.sharing.columns for one in (plan, pack)
+    )
     return (
         np.array_equal(plan.sample_ids[rows], pack.sample_ids)
         and np.array_equal(plan.starts[rows], pack.starts)
         and np.array_equal(plan.lengths[rows], np.diff(pack.cu_seqlens))
-        and (
-            pack.tree is None
-            if plan.parents is None
-            else pack.tree is not None and np.array_equal(plan.parents[rows], pack.tree.parents)
+        and bool(plan_columns) == bool(pack_columns)
+        and all(
+            np.array_equal(values[rows], pack_columns[name])
+            for name, values in plan_columns.items()
         )
     )

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from brimful.base.atomic_file import atomic_file
+from brimful.base.sharing import wing_of
 from brimful.base.typing import AnyPath
 from brimful.base.wording import counted, in_python
 from brimful.encode.completions import BORROWED_REASON
@@ -16,7 +19,6 @@ from brimful.lengths.table import LengthTable
 from brimful.plan import Overflow, Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.sources.source import Source
-from brimful.store.plan_trees import SharedTokens, describe_sizes, fill_of
 
 _COLUMNS_SHOWN = 8
 """Unread columns that the summary names; the rest are counted."""
@@ -104,9 +106,11 @@ class PackSummary:
     media: Any = None
 
     @cached_property
-    def shared(self) -> SharedTokens | None:
-        """Tokens that the samples share; None in a flat plan."""
-        return SharedTokens.of(self.plan, self.table)
+    def shared(self) -> Any:
+        """Account of what the samples share; None if it is nothing."""
+        if self.plan.sharing is None:
+            return None
+        return wing_of(self.plan.sharing).account_of(self.plan, self.table)
 
     def lines(self) -> list[str]:
         """Return the summary as lines, with settings marked."""
@@ -249,6 +253,24 @@ class PackSummary:
 
     def __repr__(self) -> str:
         return f"PackSummary({self.directory!r}, {self.plan!r})"
+
+
+def fill_of(plan: Plan, shared: Any) -> str:
+    """Return the fill of a plan in words, with the room that sharing takes."""
+    return f"{100 * plan.fill_ratio:.2f} %{'' if shared is None else shared.room(plan)}"
+
+
+def describe_sizes(plan: Plan) -> str:
+    """Describe the numbers of samples in packs. As in reports, a median is a number that occurs,
+    the lower one of two.
+
+    >>> from brimful import plan_packs
+    >>> describe_sizes(plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None))
+    'samples/pack   2.0 on average, median 2, most 3'
+    """
+    sizes = plan.samples_of_packs
+    median = np.percentile(sizes, 50, method="inverted_cdf")
+    return f"samples/pack   {sizes.mean():.1f} on average, median {median:,}, most {sizes.max():,}"
 
 
 def _tokens(count: int, total: int) -> str:

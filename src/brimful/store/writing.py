@@ -15,6 +15,7 @@ from brimful.base.blobs import BlobGroup, BlobStore, LocalBlobStore, crash_point
 from brimful.base.checks import check_type
 from brimful.base.execute import run_tasks
 from brimful.base.fingerprint import short
+from brimful.base.sharing import wing_of
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoded_samples import EncodedSamples
@@ -31,7 +32,6 @@ from brimful.store.shards import (
     ShardWriter,
     StreamLog,
     add_shard,
-    assemble_tree,
     new_producer_id,
     version_of,
 )
@@ -114,7 +114,7 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
                 )
             )
         blob = files.blob(f"shards/{seq:08d}")
-        version = version_of(has_media=media is not None, has_trees=plan.parents is not None)
+        version = version_of(has_media=media is not None, sharing=plan.sharing)
         writer = ShardWriter(blob, version=version, media_root=context.media_root)
         for begin in range(first, end, BATCH_ROWS):
             writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end), media))
@@ -197,18 +197,20 @@ def _gather_rows(
         None if media is None else media.packs(sample_media, sample_ids, starts, lengths, segments)
     )
     runs = [(sample.input_ids, sample.loss_mask) for sample in samples]
-    if plan.parents is not None:
-        trees = [
-            assemble_tree(
-                [ids for ids, _ in runs[first_row:end_row]],
-                [mask for _, mask in runs[first_row:end_row]],
-                sample_ids[first_row:end_row],
-                lengths[first_row:end_row],
-                plan.parents[rows][first_row:end_row],
+    if plan.sharing is not None:
+        assemble = wing_of(plan.sharing).assemble
+        packs = [
+            assemble(
+                [ids for ids, _ in runs[begin:stop]],
+                [mask for _, mask in runs[begin:stop]],
+                sample_ids[begin:stop],
+                lengths[begin:stop],
+                plan.sharing,
+                slice(rows.start + begin, rows.start + stop),
             )
-            for first_row, end_row in pairwise(segments.tolist())
+            for begin, stop in pairwise(segments.tolist())
         ]
-        return PackRows.of_packs(trees, pack_media)
+        return PackRows.of_packs(packs, pack_media)
     # Most plans hold whole samples; then nothing is cut.
     if starts.any() or not np.array_equal(sample_lengths, lengths):
         cuts = zip(runs, starts.tolist(), (starts + lengths).tolist(), strict=True)

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
-from brimful.base.checks import check_share, setting_number, whole_number
+from brimful.base.checks import check_share, choice_of, setting_number, whole_number
 from brimful.base.fingerprint import fingerprint_array
 from brimful.base.ragged import offsets_of
+from brimful.base.sharing import LEAST_SHARED, Share
 from brimful.base.typing import (
     AnyIntArray,
     BoolArray,
@@ -26,7 +27,6 @@ from brimful.base.typing import (
 )
 from brimful.base.wording import differences, setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
-from brimful.lengths.prefixes import LEAST_SHARED, Share
 from brimful.lengths.table import REJECTED
 from brimful.lengths.targets import as_lengths
 from brimful.plan.algorithms import ALGORITHMS
@@ -166,7 +166,7 @@ class Lookahead:
         }
         self._keys: list[AnyIntArray] | None = None
         self._least_shared = whole_number(setting("least_shared"), least_shared, minimum=1)
-        if Share.named(share) is Share.PREFIXES:
+        if choice_of(Share, share, argument="share") is Share.PREFIXES:
             self._refuse_settings_without_trees()
             self._keys = []
             self._settings |= {"share": Share.PREFIXES.value, "least_shared": self._least_shared}

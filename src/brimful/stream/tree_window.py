@@ -8,12 +8,12 @@ import numpy as np
 
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import AnyIntArray, Int64Array, Lengths
-from brimful.lengths.prefixes import find_prefixes
 from brimful.plan.packing import Packing, PackResult
-from brimful.plan.trees.bound import bound_of_trees
-from brimful.plan.trees.forest import Forest
-from brimful.plan.trees.pack_trees import pack_forest
-from brimful.plan.trees.segments import TreeSegments, loads_of_trees, segments_of
+from brimful.trees.plan.bound import bound_of_trees
+from brimful.trees.plan.forest import Forest
+from brimful.trees.plan.pack_trees import pack_forest
+from brimful.trees.plan.segments import TreeSegments, loads_of_trees, segments_of
+from brimful.trees.prefixes import find_prefixes
 
 
 class TreeWindow:

@@ -25,8 +25,8 @@ from brimful.store.shards import (
     StreamLog,
     add_shard,
     assemble_pack,
-    assemble_tree,
 )
+from brimful.trees.packs import assemble_tree
 
 __all__ = [
     "ToyPacks",
@@ -161,7 +161,7 @@ def toy_tree(
         masks: targets of each; all tokens if None.
 
     >>> pack = toy_tree([[5, 6, 7], [5, 6, 8], [9]])
-    >>> pack.input_ids.tolist(), pack.tree.parents.tolist(), pack.sample_ids.tolist()
+    >>> pack.input_ids.tolist(), pack.sharing.parents.tolist(), pack.sample_ids.tolist()
     ([5, 6, 7, 8, 9], [-1, 0, 0, -1], [0, 0, 1, 2])
     """
     ids = [np.asarray(sample, dtype=np.int32) for sample in samples]
@@ -182,7 +182,7 @@ def toy_tree(
         for token in dict.fromkeys(int(ids[member][end]) for member in branches):
             grow([member for member in branches if ids[member][end] == token], end, number)
 
-    order = sorted(range(len(ids)), key=lambda sample: (ids[sample].tolist(), sample))
+    order = sorted(range(len(ids)), key=lambda sample: ids[sample].tolist())
     for token in dict.fromkeys(int(ids[sample][0]) for sample in order):
         grow([sample for sample in order if ids[sample][0] == token], 0, -1)
     owners, lengths, parents = map(list, zip(*segments, strict=True))

@@ -10,8 +10,8 @@ import torch
 from brimful.base.checks import check_type
 from brimful.base.wording import setting
 from brimful.errors import BrimfulError, SettingsError
-from brimful.integrations.trainers.tree_attention import TREE_ATTENTION
 from brimful.store.shards import Pack
+from brimful.trees.attention import TREE_ATTENTION
 from brimful.verify.checks import check_batch
 from brimful.verify.checks.isolation import check_isolation, check_padding_moves_nothing
 from brimful.verify.checks.labels import check_inputs_unmodified
@@ -197,7 +197,7 @@ def _with_long_samples(setup: PackingSetup, findings: list[Finding], example: An
     """
     tokens = [token for segment in setup.samples.segments for token in segment.ids.tolist()]
     is_pack = isinstance(example, Pack)
-    if is_pack and example.tree is not None:
+    if is_pack and example.sharing is not None:
         samples = ReferenceSamples(long_trees(tokens))
     else:
         samples = ReferenceSamples(

@@ -13,7 +13,9 @@ from brimful.base.wording import setting
 from brimful.collate.extras import PackExtras
 from brimful.errors import SettingsError
 from brimful.media import MediaKind
-from brimful.store.shards import Pack, PackTree, assemble_pack, assemble_tree
+from brimful.store.shards import Pack, assemble_pack
+from brimful.trees.pack_tree import PackTree, tree_of
+from brimful.trees.packs import assemble_tree
 
 _LENGTHS = (7, 12, 1, 20, 5, 13)
 """Tokens of each random sample: odd and even, a single one, more than windows and convolutions of
@@ -86,7 +88,7 @@ def random_trees(vocab: int, *, seed: int = 0) -> list[Pack]:
     A sample ends where others go on, one is there twice, one shares nothing, and one token is a
     trunk of its own.
 
-    >>> [(len(pack), pack.tree.num_samples, len(pack.flat())) for pack in random_trees(128)]
+    >>> [(len(pack), pack.num_samples, len(pack.flat())) for pack in random_trees(128)]
     [(66, 9, 165), (20, 3, 22)]
     """
     stream = generator(seed=seed, epoch=0, purpose="trees to verify with")
@@ -193,7 +195,7 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
     small_packs = []
     for pack in islice(packs, 2):
         room = max_tokens // 2
-        if pack.tree is not None:
+        if pack.sharing is not None:
             small_packs.append(_cut_tree(pack, room, max(2, max_tokens // 16), vocab))
             continue
         ids, masks = [], []
@@ -214,8 +216,7 @@ def _cut_tree(pack: Pack, max_tokens: int, max_length: int, vocab: int) -> Pack:
 
     Samples whose segments are not all among them are cut off there.
     """
-    tree = pack.tree
-    assert tree is not None
+    tree = tree_of(pack)
     lengths = np.minimum(np.diff(pack.cu_seqlens), max_length)
     count = max(1, int(np.searchsorted(np.cumsum(lengths), max_tokens, side="right")))
     lengths, parents = lengths[:count], tree.parents[:count]
@@ -244,8 +245,7 @@ def _whole_trees(pack: Pack, max_tokens: int) -> Pack:
     """Return the trees at the beginning of a pack that have at most this many tokens, but at least
     one.
     """
-    tree = pack.tree
-    assert tree is not None
+    tree = tree_of(pack)
     ends = tree.subtree_ends()[tree.parents < 0]
     num_trees = int(np.searchsorted(pack.cu_seqlens[ends], max_tokens, side="right"))
     end = int(ends[max(num_trees, 1) - 1])
@@ -279,7 +279,7 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
         SettingsError: no packs, or fewer than two segments in all.
     """
     first_packs = list(islice(packs, _PACKS_WITH_MEDIA))
-    if any(pack.tree is not None for pack in first_packs):
+    if any(pack.sharing is not None for pack in first_packs):
         return _at_least_two([_whole_trees(pack, max_tokens // 2) for pack in first_packs[:2]])
     segments = [
         (length, number, segment)

@@ -12,8 +12,8 @@ import torch
 from brimful.base.optional import optional
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.integrations.trainers.small_models import small_config, small_model
 from brimful.media import MediaKind
+from brimful.trees.small_models import small_config, small_model
 from brimful.verify.modes import first_sentence
 
 WITHOUT_SMALL_FORM = {

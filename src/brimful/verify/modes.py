@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from brimful.errors import BrimfulError, SettingsError
-from brimful.integrations.trainers.tree_attention import (
+from brimful.trees.attention import (
     TREE_ATTENTION,
     use_tree_attention,
     weighted_loss,

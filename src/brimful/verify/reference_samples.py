@@ -16,7 +16,8 @@ from brimful.collate.extras import PackExtras
 from brimful.encode import EncodedSample
 from brimful.errors import SettingsError
 from brimful.media import PlacedMedium
-from brimful.store.shards import Pack, PackTree, assemble_pack
+from brimful.store.shards import Pack, assemble_pack
+from brimful.trees.pack_tree import PackTree, tree_of
 
 Feature: TypeAlias = Pack | EncodedSample | Mapping[str, Any]
 """A pack or a plain sample."""
@@ -271,7 +272,7 @@ class ReferenceSamples:
 
 
 def _tree_of(feature: Feature) -> PackTree | None:
-    return feature.tree if isinstance(feature, Pack) else None
+    return tree_of(feature) if isinstance(feature, Pack) and feature.sharing else None
 
 
 _Paths: TypeAlias = list[tuple[int, ...]]
@@ -288,7 +289,7 @@ def _parts_of(
     cuts = _cuts(segments) if trees else [[len(segment.ids)] for segment in segments]
     by_tokens: dict[bytes, int] = {}
     for index, feature in enumerate(features):
-        if isinstance(feature, Pack) and (tree := feature.tree) is not None:
+        if isinstance(feature, Pack) and (tree := _tree_of(feature)) is not None:
             first = len(parts)
             parts += np.split(feature.input_ids.astype(np.int64), feature.cu_seqlens[1:-1])
             paths += [

@@ -17,7 +17,7 @@ from brimful.base.ragged import offsets_of
 from brimful.base.typing import BoolArray, Int64Array
 from brimful.collate.dialects.masks import additive_mask
 from brimful.errors import SettingsError
-from brimful.integrations.trainers.tree_attention import TREE_ATTENTION, masks_of
+from brimful.trees.attention import TREE_ATTENTION, masks_of
 from brimful.verify.locate import CollatedBatch, as_integers
 from brimful.verify.modes import NotSupported, switchable_module
 

@@ -20,8 +20,8 @@ SAMPLES = st.lists(
 def batch_of(dialect, samples, **options):
     """The batch of one tree of some samples, and the samples in the order in which they end."""
     pack = toy_tree(*zip(*samples, strict=True))
-    assert pack.tree is not None
-    order = pack.sample_ids[pack.tree.ends].tolist()
+    assert pack.sharing is not None
+    order = pack.sample_ids[pack.sharing.ends].tolist()
     return PackCollator(dialect=dialect, **options)([pack]), [samples[sample] for sample in order]
 
 

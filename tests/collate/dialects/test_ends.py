@@ -71,7 +71,7 @@ def test_positions_begin_elsewhere_only_where_they_are_no_boundaries(reader):
         batch = PackCollator(dialect=reader.dialect, position_start=2)(packs)
         assert [segment for segment in reader.segments(batch) if any(segment)] == samples
         return
-    assert not DIALECTS[reader.dialect].takes_trees, "positions of trees are depths, and no boundaries"
+    assert not DIALECTS[reader.dialect].takes_sharing, "positions of trees are depths, and no boundaries"
     with pytest.raises(SettingsError, match="whose trainer takes position 0 for the beginning of a segment"):
         PackCollator(dialect=reader.dialect, position_start=2)
 

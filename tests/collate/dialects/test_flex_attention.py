@@ -13,18 +13,12 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from brimful import PackCollator
 from brimful.collate import Padding, lay_out
-from brimful.collate.dialects.flex_attention import (
-    block_mask_of,
-    document_mask_mod,
-    to_flex_attention,
-    tree_block_mask,
-    tree_mask_mod,
-)
-from brimful.collate.dialects.masks import tree_mask
+from brimful.collate.dialects.flex_attention import block_mask_of, document_mask_mod, to_flex_attention
 from brimful.testing.contracts import DialectContract
 from brimful.testing.toys import toy_pack, toy_tree
+from brimful.trees.masks import tree_block_mask, tree_mask, tree_mask_mod
 from tests.collate.dialects.reading import I32, TEXT, between, changes, count_labels, pairs
-from tests.store.shards.test_tree import SAMPLES
+from tests.trees.test_pack_tree import SAMPLES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and its compiler; as errors they would break it
 

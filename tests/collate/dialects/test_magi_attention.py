@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from tests.collate.dialects.forks import SAMPLES, batch_of, trained_by  # noqa: E402
 from tests.collate.dialects.reading import I32, TEXT, count_labels, pairs  # noqa: E402
-from tests.collate.trees.reading import trained  # noqa: E402
+from tests.trees.collate.reading import trained  # noqa: E402
 
 
 def mask_of(batch):

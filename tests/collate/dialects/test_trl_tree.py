@@ -15,7 +15,7 @@ from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_tree  # noqa: E402
 from tests.collate.dialects.forks import SAMPLES, batch_of, trained_by  # noqa: E402
 from tests.collate.dialects.reading import I32, I64, between, pairs  # noqa: E402
-from tests.collate.trees.reading import trained  # noqa: E402
+from tests.trees.collate.reading import trained  # noqa: E402
 
 
 class TestTrlTree(DialectContract):

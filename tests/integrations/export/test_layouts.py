@@ -15,9 +15,9 @@ from brimful.collate.layout import lay_out
 from brimful.errors import CorruptFileError, SettingsError
 from brimful.integrations.export import LAYOUTS, check_export, export_packs
 from brimful.integrations.export.row_layouts import mask_of_labels
-from brimful.store.shards import PackTree, assemble_pack
-from brimful.store.shards.tree import ends_of
+from brimful.store.shards import assemble_pack
 from brimful.testing.toys import ToyPacks, toy_tree
+from brimful.trees.pack_tree import PackTree, ends_of
 from tests.integrations.export.stores import as_rows, picture, run_with, some_packs, tree
 from tests.integrations.trainers import tiny
 
@@ -258,8 +258,8 @@ def test_trees_are_read_back(name, tmp_path):
     for pack, read in zip(packs, layout().read(str(tmp_path), 3), strict=True):
         ends = ends_of(np.array(read.parents), np.array(read.sample_ids), np.diff(np.array(read.cu_seqlens)))
         columns = map(np.array, (read.parents, ends, read.spans, read.span_sizes))
-        assert PackTree(*columns) == pack.tree
-    packs[3].tree.spans[0] += 1
+        assert PackTree(*columns) == pack.sharing
+    packs[3].sharing.spans[0] += 1
     with pytest.raises(CorruptFileError, match="pack 3 has other spans than the store"):
         check_export(tmp_path, packs)
 

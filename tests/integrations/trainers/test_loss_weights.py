@@ -13,7 +13,7 @@ from brimful.integrations.trainers import use_loss_weights, use_tree_attention  
 from brimful.integrations.trainers.transformers import follow_schedule, log_packing  # noqa: E402
 from brimful.testing.toys import ToyPacks, toy_media_tokenizer, toy_tree  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
-from tests.collate.trees.reading import forest  # noqa: E402
+from tests.trees.collate.reading import forest  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -49,8 +49,8 @@ def arguments(folder, **options):
 
 def trainer_of(folder, packs, *, model=None, collator=None, has_own_attention=False, **options):
     model = model or tiny_model("qwen3")
-    dialect = "transformers" if packs[0].tree is None else "transformers_tree"
-    if packs[0].tree is not None and not has_own_attention:
+    dialect = "transformers" if packs[0].sharing is None else "transformers_tree"
+    if packs[0].sharing is not None and not has_own_attention:
         use_tree_attention(model)
     return transformers.Trainer(
         model=model,

@@ -5,11 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5.23")
 
-from brimful.integrations.trainers import small_models  # noqa: E402
 from brimful.integrations.trainers.attention import collator_for  # noqa: E402
 from brimful.integrations.trainers.model_facts import facts_of  # noqa: E402
-from brimful.integrations.trainers.small_models import small_config  # noqa: E402
 from brimful.testing.toys import toy_tree  # noqa: E402
+from brimful.trees import small_models  # noqa: E402
+from brimful.trees.small_models import small_config  # noqa: E402
 from brimful.verify.models import WITHOUT_SMALL_FORM, tiny_model  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -16,7 +16,7 @@ from brimful.plan import plan_packs
 from brimful.report.analysis.sample_fate import find_sample
 from brimful.sources import open_source
 from brimful.testing.toys import toy_chat_encoder
-from tests.store.tree_plans import plan_of_trees
+from tests.trees.plans import plan_of_trees
 
 TABLE = LengthTable.from_lengths([3, 9, 4, 2])
 

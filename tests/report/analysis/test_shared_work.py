@@ -19,7 +19,7 @@ from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import compare_plans
 from brimful.report.html.page import DATA_ID, render_page
 from brimful.report.text.report_lines import describe_facts
-from tests.store.tree_plans import plan_of_trees, table_with_prefixes
+from tests.trees.plans import plan_of_trees, table_with_prefixes
 
 SAMPLES = [[5, 6, 7, 8], [5, 6, 7, 9, 9], [5, 6, 7], [1, 2]]
 MODEL = CostModel(linear=2, quadratic=1, tile=1)

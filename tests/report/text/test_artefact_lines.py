@@ -47,7 +47,7 @@ def test_control_characters_of_the_data_do_not_reach_the_terminal(tmp_path: Path
 def test_lengths_say_what_samples_share() -> None:
     """Only if it was measured."""
     from brimful.report.text.artefact_lines import describe_lengths
-    from tests.store.tree_plans import table_with_prefixes
+    from tests.trees.plans import table_with_prefixes
 
     lines = describe_lengths(table_with_prefixes([[5, 6, 7], [5, 6, 8], [9]], least=2))
     assert lines[-1] == (

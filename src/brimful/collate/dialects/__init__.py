@@ -21,7 +21,7 @@ class Dialect:
 
     Attributes:
         name: its function is ``to_<name>``.
-        module: file in this folder that has the function.
+        module: file in this folder that has the function, or a module of another package.
         labels_shifted: labels are shifted left by one inside each segment, so the model must not
             shift them.
         row_per_pack: each pack is its own row, ``(B, S)``; otherwise all packs are in one row.
@@ -30,7 +30,8 @@ class Dialect:
         spare_tokens: padding tokens of each row beyond ``pad_to``.
         any_start: positions may begin at a number other than 0; trainers of the other dialects find
             boundaries by zeros.
-        takes_trees: it has words for samples that share their beginnings.
+        takes_sharing: it has words for rows whose samples share, which the wing of what they share
+            converts (``wing_of``).
     """
 
     name: str
@@ -40,20 +41,23 @@ class Dialect:
     row_per_sample: bool = False
     spare_tokens: int = 0
     any_start: bool = False
-    takes_trees: bool = False
+    takes_sharing: bool = False
 
-    def load(self) -> Callable[..., dict[str, Any]]:
-        """Import the function ``to_<name>``; it takes a list of batches if each pack is a row,
-        otherwise one batch.
+    def load(self, module: str = "") -> Callable[..., dict[str, Any]]:
+        """Import the function ``to_<name>``, of another module if it is given; it takes a list of
+        batches if each pack is a row, otherwise one batch.
 
         Raises:
             MissingExtraError: torch is not installed.
         """
         with optional("torch", "torch", f"the dialect {self.name}"):
-            module = import_module(f"{__name__}.{self.module}")
-        function: Callable[..., dict[str, Any]] = getattr(module, f"to_{self.name}")
+            name = module or self.module
+            functions = import_module(name if "." in name else f"{__name__}.{name}")
+        function: Callable[..., dict[str, Any]] = getattr(functions, f"to_{self.name}")
         return function
 
+
+_SHARED = "brimful.trees.dialects"
 
 DIALECTS: dict[str, Dialect] = {
     entry.name: entry
@@ -73,17 +77,20 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("verl", "one_row"),
         Dialect("llama_factory", "several_rows", row_per_pack=True, spare_tokens=1),
         Dialect("axolotl", "several_rows", row_per_pack=True),
-        Dialect("flex_attention", "flex_attention", any_start=True, takes_trees=True),
-        Dialect("dense_mask", "masks", any_start=True, takes_trees=True),
-        Dialect("dense_mask_additive", "masks", any_start=True, takes_trees=True),
+        Dialect("flex_attention", "flex_attention", any_start=True, takes_sharing=True),
+        Dialect("dense_mask", "masks", any_start=True, takes_sharing=True),
+        Dialect("dense_mask_additive", "masks", any_start=True, takes_sharing=True),
         Dialect("plain", "several_rows", row_per_sample=True, any_start=True),
-        Dialect("transformers_tree", "one_row", any_start=True, takes_trees=True),
-        Dialect("trl_tree", "trees", labels_shifted=True, any_start=True, takes_trees=True),
-        Dialect("art", "trees", row_per_pack=True, any_start=True, takes_trees=True),
+        Dialect("transformers_tree", _SHARED, any_start=True, takes_sharing=True),
+        Dialect("trl_tree", _SHARED, labels_shifted=True, any_start=True, takes_sharing=True),
+        Dialect("art", _SHARED, row_per_pack=True, any_start=True, takes_sharing=True),
         Dialect(
-            "nemo_automodel_tree", "trees", labels_shifted=True, any_start=True, takes_trees=True
+            *("nemo_automodel_tree", _SHARED),
+            labels_shifted=True,
+            any_start=True,
+            takes_sharing=True,
         ),
-        Dialect("magi_attention", "trees", any_start=True, takes_trees=True),
+        Dialect("magi_attention", _SHARED, any_start=True, takes_sharing=True),
     )
 }
 """Dialects by name."""

@@ -9,7 +9,6 @@ from brimful.collate.dialects.tensors import (
     divisor_if_no_target,
     other_tensors,
     token_row,
-    tree_tensors,
 )
 
 
@@ -26,22 +25,20 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
     ==========================================  =====================================================
 
     The mask takes 64 MiB at T = 8,192, and four times as much at twice the length. Padding attends
-    to padding, because an empty row of the softmax would be NaN. A row of trees has ``parents``,
-    ``tree_in`` and ``tree_out`` too, and a mask without windows: for Mistral or Gemma 3 take
-    ``masks_of(batch, model.config)`` of ``brimful.integrations.trainers.tree_attention``.
+    to padding, because an empty row of the softmax would be NaN.
     """
-    trees = tree_tensors(batch)
-    if trees:
-        mask = tree_mask(trees["tree_out"])
-    else:
-        segments = torch.from_numpy(batch.segment_index)
-        # True for keys of the query's segment up to the query.
-        mask = (segments[:, None] == segments[None, :]).tril_()
+    segments = torch.from_numpy(batch.segment_index)
+    # True for keys of the query's segment up to the query.
+    mask = (segments[:, None] == segments[None, :]).tril_()
+    return masked_row(batch, mask)
+
+
+def masked_row(batch: PackedBatch, mask: torch.Tensor) -> dict[str, Any]:
+    """Return one row of T tokens with its mask, ``bool[T, T]``, in the words of ``dense_mask``."""
     return {
         **token_row(batch),
         "attention_mask": mask[None, None],
         "use_cache": False,
-        **trees,
         **divisor_if_no_target(batch),
         **other_tensors(batch),
     }
@@ -64,17 +61,3 @@ def additive_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """
     lowest = torch.finfo(dtype).min
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, lowest)
-
-
-def tree_mask(tree_out: torch.Tensor) -> torch.Tensor:
-    """Return the mask of a row of trees: ``bool[T, T]``, true if the query attends to the key.
-
-    Args:
-        tree_out: ``int32[T]``, as in the batch.
-
-    >>> tree_mask(torch.tensor([4, 4, 3, 4])).int().tolist()
-    [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
-    """
-    places = torch.arange(len(tree_out), device=tree_out.device)
-    # A key sees no query before itself: the rest is the subtree of its segment.
-    return (places[:, None] < tree_out[None, :]).tril_()

@@ -17,9 +17,7 @@ from brimful.collate.dialects.tensors import (
     shifted_labels,
     thd_boundaries,
     token_row,
-    tree_tensors,
 )
-from brimful.collate.trees.visibility import attention_runs
 
 _KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
 
@@ -65,37 +63,6 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
         "max_length_q": batch.max_seqlen,
         "max_length_k": batch.max_seqlen,
         "seq_idx": row(batch.segment_index),
-        "use_cache": False,
-        **divisor_if_no_target(batch),
-        **other_tensors(batch),
-    }
-
-
-def to_transformers_tree(batch: PackedBatch) -> dict[str, Any]:
-    """Convert a batch for a model after ``use_tree_attention``; any other model would take the
-    segments of its trees for samples.
-
-    A flat row has the keys of ``transformers``. A row of trees has no boundaries. It has
-    ``parents``, ``tree_in`` and ``tree_out`` (``tree_tensors``), and one call of variable-length
-    attention with gathered keys and values:
-
-    ==========================================  =====================================================
-    ``tree_kv_index``                           ``int64[K]``: the place of each key, run by run
-    ``tree_cu_seqlens_q, tree_cu_seqlens_k``    ``int32[R + 1]``: boundaries of the runs
-    ``tree_max_length_q, tree_max_length_k``    Python integers
-    ==========================================  =====================================================
-    """
-    if batch.tree is None:
-        return to_transformers(batch)
-    runs = attention_runs(batch)
-    return {
-        **token_row(batch),
-        **tree_tensors(batch),
-        "tree_kv_index": torch.from_numpy(runs.kv_index),
-        "tree_cu_seqlens_q": torch.from_numpy(runs.cu_seqlens_q),
-        "tree_cu_seqlens_k": torch.from_numpy(runs.cu_seqlens_k),
-        "tree_max_length_q": runs.max_length_q,
-        "tree_max_length_k": runs.max_length_k,
         "use_cache": False,
         **divisor_if_no_target(batch),
         **other_tensors(batch),

@@ -14,7 +14,6 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import ColumnPlace
 from brimful.collate.extras import join_media
 from brimful.collate.padding import shift_labels, shift_left
-from brimful.collate.trees.visibility import tree_out
 from brimful.errors import CollateError
 
 
@@ -61,37 +60,6 @@ def token_row(batch: PackedBatch) -> dict[str, torch.Tensor]:
         **labels,
         "position_ids": torch.from_numpy(positions),
     }
-
-
-def tree_tensors(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """Return the trees of a row, and the terms of their loss if the batch has them; nothing for
-    other rows.
-
-    ==================  =================================================================
-    ``parents``         ``int32[S]``: an earlier segment of the row, or -1
-    ``tree_in``         ``int32[T]``: the place of each token
-    ``tree_out``        ``int32[T]``: the place after the subtree of its segment
-    ``loss_index``      ``int64[M]``: the place that predicts each target
-    ``loss_targets``    ``int64[M]``: the target
-    ``loss_weights``    ``float32[M]``: the sum of the weights of the samples that train it
-    ``loss_samples``    ``int64[M]``: the first of these samples, by its number in the row
-    ==================  =================================================================
-    """
-    if batch.tree is None:
-        return {}
-    tensors: dict[str, AnyArray] = {
-        "parents": batch.tree.parents,
-        "tree_in": np.arange(len(batch.input_ids), dtype=np.int32),
-        "tree_out": tree_out(batch),
-    }
-    if (terms := batch.loss_terms) is not None:
-        tensors |= {
-            "loss_index": terms.index,
-            "loss_targets": terms.targets,
-            "loss_weights": terms.weights,
-            "loss_samples": terms.samples,
-        }
-    return {name: torch.from_numpy(array) for name, array in tensors.items()}
 
 
 def flash_boundaries(batch: PackedBatch) -> dict[str, Any]:

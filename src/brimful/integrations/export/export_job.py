@@ -45,8 +45,8 @@ from brimful.integrations.export.row_layouts import BridgeLayout, HuggingFaceLay
 from brimful.integrations.export.webdataset import WebDatasetLayout
 from brimful.serve import Pack, PackStore, open_packs
 from brimful.sources import Source
-from brimful.store.shards.format import TREE_COLUMNS
 from brimful.store.shards.pack import FingerprintedPacks
+from brimful.trees.pack_tree import SHARD_COLUMNS
 
 _CLASSES: tuple[type[Layout], ...] = (
     EnergonLayout,
@@ -268,7 +268,7 @@ def _plan(
     if num_packs == 0:
         raise SettingsError(f"{_title(packs)} has no packs, so nothing can be exported")
     first_pack = packs[0]
-    if first_pack.tree is not None and not layout.takes_trees:
+    if first_pack.sharing is not None and not layout.takes_trees:
         first = next(name for name, entry in LAYOUTS.items() if entry.takes_trees)
         raise SettingsError(
             f"{_title(packs)} has packs of trees, and readers of {layout.name} would take their "
@@ -465,6 +465,6 @@ def _parts_of(
     return {
         name: [read_medium(pack, index, item) for item in pack.media]
         if name == "media"
-        else getattr(pack.tree if name in TREE_COLUMNS else pack, name).tolist()
+        else getattr(pack.sharing if name in SHARD_COLUMNS else pack, name).tolist()
         for name in names
     }

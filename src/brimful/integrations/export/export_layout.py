@@ -12,7 +12,6 @@ from brimful.base.typing import AnyPath, Fingerprint
 from brimful.errors import StoreError
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.store.shards import Pack
-from brimful.store.shards.format import TREE_COLUMNS
 
 _CHUNK = 1 << 22
 """Bytes copied at a time."""
@@ -222,11 +221,12 @@ def suffix_of(name: str, default: str) -> str:
 def tree_as_lists(pack: Pack) -> dict[str, list[int]]:
     """Return the columns of the tree of a pack; empty for a flat pack.
 
-    A reader gets ``Pack.tree`` back as ``PackTree(parents, ends_of(parents, sample_ids, lengths),
+    A reader gets ``Pack.sharing`` back as ``PackTree(parents, ends_of(parents, sample_ids, lengths),
     spans, span_sizes)``.
     """
     return {
-        name: getattr(pack.tree, name).tolist() for name in TREE_COLUMNS if pack.tree is not None
+        name: values.tolist()
+        for name, values in ({} if pack.sharing is None else pack.sharing.columns).items()
     }
 
 

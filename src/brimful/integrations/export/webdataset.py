@@ -22,7 +22,7 @@ from brimful.integrations.export.export_layout import (
     write_blob,
 )
 from brimful.store.shards import Pack
-from brimful.store.shards.format import TREE_COLUMNS
+from brimful.trees.pack_tree import SHARD_COLUMNS
 
 
 class WebDatasetLayout(Layout):
@@ -53,7 +53,7 @@ class WebDatasetLayout(Layout):
                 cu_seqlens=facts["cu_lengths"],
                 sample_ids=facts["sample_ids"],
                 starts=facts["starts"],
-                **{name: facts.get(name) for name in TREE_COLUMNS},
+                **{name: facts.get(name) for name in SHARD_COLUMNS},
                 media=[sample[item["part"]] for item in facts["media"]],
             )
 

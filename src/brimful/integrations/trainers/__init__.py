@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from brimful.integrations.trainers.loss_weights import use_loss_weights
     from brimful.integrations.trainers.refused_settings import check_arguments
     from brimful.integrations.trainers.transformers import packed_for_transformers
-    from brimful.integrations.trainers.tree_attention import use_tree_attention
     from brimful.integrations.trainers.trl import packed_for_trl
+    from brimful.trees.attention import use_tree_attention
 
 __getattr__ = at_first_use(
     __name__,
@@ -49,7 +49,7 @@ __getattr__ = at_first_use(
         "loss_weights": ("use_loss_weights",),
         "refused_settings": ("check_arguments",),
         "transformers": ("packed_for_transformers",),
-        "tree_attention": ("use_tree_attention",),
+        "brimful.trees.attention": ("use_tree_attention",),
         "trl": ("packed_for_trl",),
     },
 )

@@ -20,7 +20,7 @@ from brimful.collate.loss_torch import packed_loss_sum
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.model_facts import ModelFacts, facts_of
-from brimful.integrations.trainers.tree_attention import TREE_ATTENTION, TREES_FOR_SAMPLES
+from brimful.trees.attention import TREE_ATTENTION, TREES_FOR_SAMPLES
 
 __all__ = ["AttentionChoice", "Machine", "choose_attention", "collator_for"]
 
@@ -235,7 +235,7 @@ class _FlatCollator(PackCollator):
     """
 
     def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
-        if any(batch.tree is not None for batch in rows):
+        if any(batch.sharing is not None for batch in rows):
             raise SettingsError(TREES_FOR_SAMPLES)
         return super().speak(rows)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from brimful.collate.loss_torch import batch_loss_sum, batch_weight
-from brimful.integrations.trainers.tree_attention import batch_for
+from brimful.trees.attention import batch_for
 
 __all__ = ["use_loss_weights"]
 

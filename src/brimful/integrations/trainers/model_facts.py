@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from brimful.base.checks import check_type
-from brimful.integrations.trainers.small_models import sees_later_tokens
+from brimful.trees.small_models import sees_later_tokens
 
 __all__ = ["ModelFacts", "facts_of"]
 

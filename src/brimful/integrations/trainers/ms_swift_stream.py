@@ -73,7 +73,7 @@ class SwiftStream:
 
     def __getitem__(self, index: int) -> list[dict[str, Any]]:
         pack = self.packs[index]
-        if pack.tree is not None:
+        if pack.sharing is not None:
             raise SettingsError(
                 f"pack {index} of the stream is a tree of {counted(pack.num_samples, 'sample')}, "
                 "and ms-swift would take its segments for samples: pack without "

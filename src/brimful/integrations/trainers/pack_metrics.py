@@ -18,6 +18,7 @@ from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.refused_settings import check_arguments
 from brimful.mixtures.source_losses import SOURCE_IDS, SourceLosses, SourceNames, SourceParts
+from brimful.trees.pack_tree import tree_of
 
 _COUNTS = "pack_counts"
 _ALL = "all targets"
@@ -226,7 +227,7 @@ class _Counting:
             else sum(len(batch.input_ids) for batch in rows),
             sum(batch.num_loss_tokens for batch in rows),
             sum(
-                int((is_sample if batch.tree is None else is_sample[batch.tree.ends]).sum())
+                int((is_sample if batch.sharing is None else is_sample[tree_of(batch).ends]).sum())
                 for batch, is_sample in zip(rows, masks, strict=True)
             ),
             sum(len(batch.no_loss) for batch in rows),

@@ -109,7 +109,7 @@ def write_preset(
         )
     # xtuner trains the first token of a segment from the last of the segment before it, unless the
     # tokenization has masked it: samples begin with a prompt, and later parts do not.
-    if plan.parents is not None or plan.starts.any():
+    if plan.sharing is not None or plan.starts.any():
         raise SettingsError(
             "xtuner takes each segment for a whole sample: plan with "
             f"{setting('overflow', 'drop')} or {setting('overflow', 'truncate')}, and without "

@@ -104,7 +104,7 @@ class MediaLayout:
             packs[first_uses],
             first_use_packs,
             survey.sizes[first_uses],
-            has_trees=plan.parents is not None,
+            has_trees=plan.sharing is not None,
         )
 
     @property

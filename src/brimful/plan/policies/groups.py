@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.base.ragged import offsets_of, ranges
-from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, IntArrayLike, Lengths, Offsets
+from brimful.base.typing import BoolArray, Int64Array, IntArrayLike, Lengths, Offsets
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, SettingsError
-from brimful.lengths.prefixes import Prefixes
 from brimful.plan.packing import Packing
 from brimful.plan.policies.budgets import Alignment, Budgets, examples_of
 from brimful.plan.policies.overflow import Overflow
@@ -147,36 +146,6 @@ def check_beginnings_stay(policy: Overflow) -> None:
         )
 
 
-def shared_in_groups(
-    prefixes: Prefixes, groups: Int64Array, sample_ids: Int64Array, lengths: AnyIntArray
-) -> Int64Array:
-    """Return the tokens that each sample need not take, because a member of its group that comes
-    before it in the order of tokens has them: ``int64[num_samples]``.
-
-    A fork takes a token, so a branch shares one less than its trunk has.
-
-    Args:
-        prefixes: of all samples of the table.
-        groups: ``int64[num_samples]``: ``ALONE`` or an id of at least 0.
-        sample_ids: ``int64[num_samples]``.
-        lengths: ``int[num_samples]``, tokens.
-
-    >>> prefixes = Prefixes(np.array([1, 0]), np.array([0, 70]))
-    >>> shared_in_groups(prefixes, np.array([5, 5]), np.array([0, 1]), np.array([80, 90])).tolist()
-    [69, 0]
-    """
-    places = np.empty(len(prefixes), dtype=np.int64)
-    places[prefixes.order] = np.arange(len(prefixes))
-    order = np.lexsort((places[sample_ids], groups))
-    follows = np.flatnonzero((np.diff(groups[order]) == 0) & (groups[order[1:]] != ALONE))
-    before, after = order[follows], order[follows + 1]
-    shared = prefixes.shared[prefixes.between(sample_ids[before], sample_ids[after])]
-    shortest = np.minimum(lengths[before], lengths[after])
-    result = np.zeros(len(sample_ids), dtype=np.int64)
-    result[after] = np.minimum(shared, shortest) - ((shared > 0) & (shared < shortest))
-    return result
-
-
 def limits_of_members(
     tokens: Lengths,
     *,
@@ -207,7 +176,7 @@ def limits_of_members(
         capacity: maximum aligned tokens of a pack.
         alignment: alignment of segments.
         policy: policy for longer groups.
-        shared: tokens that each sample need not take (``shared_in_groups``); None for none.
+        shared: tokens that each sample need not take because a member of their group has them; None for none.
 
     Returns:
         ``int64[num_samples]``, or None.

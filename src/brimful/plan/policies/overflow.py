@@ -76,7 +76,7 @@ def apply_overflow(
     policy: Overflow,
     unit: int = 1,
     limit: str = "capacity",
-    shares_prefixes: bool = False,
+    shares: bool = False,
 ) -> Segments:
     """Turn samples into segments of at most ``capacity``. Samples of negative length (rejected) are
     left out.
@@ -87,7 +87,7 @@ def apply_overflow(
         policy: policy for longer samples.
         unit: capacities are multiples of this number; for the advice in the error.
         limit: name of the setting that limits segments; for the advice in the error.
-        shares_prefixes: samples share what they begin with; for the advice in the error.
+        shares: samples share what they begin with; for the advice in the error.
 
     Pure: no I/O.
 
@@ -105,7 +105,7 @@ def apply_overflow(
         longest = -(-int(lengths[oversized_ids].max()) // unit) * unit
         raise OversizedSampleError(
             f"{_oversized(lengths, oversized_ids, capacity, unit, limit)}. Choose "
-            f"{other_policies(shares_prefixes)}, or {setting(limit, longest)}"
+            f"{other_policies(shares)}, or {setting(limit, longest)}"
         )
     if policy in (Overflow.ERROR, Overflow.DROP):
         ids = np.flatnonzero((lengths > 0) & ~oversized)
@@ -130,10 +130,10 @@ def apply_overflow(
     )
 
 
-def other_policies(shares_prefixes: bool) -> str:
+def other_policies(shares: bool) -> str:
     """Return the policies that a plan may choose instead of ``error``, for messages."""
     drop = setting("overflow", Overflow.DROP.value)
-    if shares_prefixes:
+    if shares:
         return f"{drop} or truncate"
     return f"{drop}, truncate, truncate_left or split"
 

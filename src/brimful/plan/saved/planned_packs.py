@@ -62,8 +62,8 @@ import numpy as np
 
 from brimful.base.checks import position
 from brimful.base.ragged import sums_of
+from brimful.base.sharing import SHARING, Sharing, wing_of
 from brimful.base.tables import Ragged, open_table, write_table
-from brimful.base.tree_segments import ends_sample, segments_above
 from brimful.base.typing import (
     AnyIntArray,
     AnyPath,
@@ -73,7 +73,6 @@ from brimful.base.typing import (
     Lengths,
     Offsets,
 )
-from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.plan.ledger import Ledger
@@ -85,8 +84,8 @@ from brimful.plan.schedule.pack_costs import TOWER_SIZES
 
 
 class Segment(NamedTuple):
-    """A contiguous part of one sample in a pack: ``(sample_id, start, length)``. In a plan of
-    trees, other samples may share it: ``Plan.parents`` says which segment it continues.
+    """A contiguous part of one sample in a pack: ``(sample_id, start, length)``. Other
+    samples may share it: ``Plan.sharing`` says how.
     """
 
     sample_id: int
@@ -110,7 +109,7 @@ class PlannedPacks:
     truncated: Truncated
     ledger: Ledger
     settings: PlanSettings
-    parents: Lengths | None = None
+    sharing: Sharing | None = None
 
     @cached_property
     def lengths(self) -> Lengths:
@@ -139,13 +138,24 @@ class PlannedPacks:
 
     @cached_property
     def ends_sample(self) -> BoolArray:
-        """``bool[num_segments]``: true for the segments that end a sample; in a plan of trees, each
-        sample has one.
+        """``bool[num_segments]``: true for the segments that end a sample, or a part of it that was
+        split.
         """
-        if self.parents is None:
+        if self.sharing is None:
             return np.ones(self.num_segments, dtype=np.bool_)
-        above = segments_above(self.parents, self.offsets)
-        return ends_sample(above, self.sample_ids, self.lengths)
+        is_end: BoolArray = wing_of(self.sharing).ends_sample(self)
+        return is_end
+
+    @property
+    def samples_of_packs(self) -> Int64Array:
+        """``int64[num_packs]``: samples in each pack, where each part of a sample that was split
+        counts.
+
+        >>> from brimful import plan_packs
+        >>> plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None).samples_of_packs.tolist()
+        [2, 1, 3]
+        """
+        return sums_of(self.ends_sample, self.offsets)
 
     @cached_property
     def pack_tokens(self) -> Int64Array:
@@ -236,7 +246,7 @@ class PlannedPacks:
         >>> plan_packs(table, capacity=5, seed=None).costs(model, table).tolist()
         [[5.0, 32.0], [3.0, 0.0]]
         """
-        depths = None if self.parents is None else self.starts
+        depths = None if self.sharing is None else self.starts
         if lengths is None:
             return pack_costs(self.offsets, self.lengths, model, depths=depths)
         sizes = {
@@ -259,7 +269,7 @@ class PlannedPacks:
         """Return how much of a measured budget the samples of each pack take, ``int64[num_packs]``.
 
         A sample in several parts counts in the pack of its first part: media are never cut. What
-        samples share counts once, if the table says how much it is (``Prefixes.amounts``).
+        samples share counts once, if the table says how much it is.
 
         Raises:
             PlanMismatchError: the table has a different number of samples.
@@ -269,34 +279,11 @@ class PlannedPacks:
                 f"the plan is of {self.ledger.samples_in:,} samples and the length table has "
                 f"{len(lengths):,}"
             )
+        if self.sharing is not None:
+            return sums_of(wing_of(self.sharing).amounts(self, lengths, budget), self.offsets)
         amounts = lengths.budgets[budget][self.sample_ids].astype(np.int64)
-        if self.parents is None:
-            amounts[self.starts != 0] = 0
-            return sums_of(amounts, self.offsets)
-        amounts[~self.ends_sample] = 0
-        rows, places = self.shared_places(lengths)
-        if lengths.prefixes is not None and budget in lengths.prefixes.amounts:
-            amounts[rows] -= lengths.prefixes.amounts[budget][places]
+        amounts[self.starts != 0] = 0
         return sums_of(amounts, self.offsets)
-
-    def shared_places(self, lengths: LengthTable) -> tuple[Int64Array, Int64Array]:
-        """Return the segments of a plan of trees that end a sample which shares tokens with the
-        sample before it in its pack, and where in the prefixes of the table this is: two times
-        ``int64[num_sharing]``.
-
-        Raises:
-            PlanMismatchError: the table has no prefixes.
-        """
-        if self.parents is None or lengths.prefixes is None:
-            raise PlanMismatchError(
-                "the samples of the plan share their prefixes, and the length table does not have "
-                f"them: give the one that was measured with {setting('share', 'prefixes')}"
-            )
-        rows = np.flatnonzero(self.ends_sample)
-        tree = np.cumsum(self.parents < 0)[rows]
-        follows = np.flatnonzero(tree[1:] == tree[:-1])
-        before, rows = self.sample_ids[rows[follows]], rows[follows + 1]
-        return rows, lengths.prefixes.between(before, self.sample_ids[rows])
 
     def pack(self, index: int) -> list[Segment]:
         """Return the segments of one pack, in order."""
@@ -334,17 +321,17 @@ class PlannedPacks:
 
     @property
     def arrays(self) -> tuple[AnyIntArray, ...]:
-        """The arrays that are the plan: of packs, of segments, and of samples left out; parents
-        only of trees.
+        """The arrays that are the plan: of packs, of segments, of samples left out, and of what
+        samples share.
         """
         flat = self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids
-        return flat if self.parents is None else (*flat, self.parents)
+        return flat if self.sharing is None else (*flat, *self.sharing.columns.values())
 
 
 _KIND = "plan"
-_PLAIN, _WITH_TRUNCATED, _TREES = 1, 2, 3
-"""Versions. The first has no row of truncated samples, and is written without one. The third has
-the parents of segments, and that row if there are any.
+_PLAIN, _WITH_TRUNCATED = 1, 2
+"""Versions. The first has no row of truncated samples, and is written without one. A version of
+``SHARING`` has what samples share, and that row if there are any.
 """
 _PACK, _DROPPED, _TRUNCATED = 0, 1, 2
 
@@ -352,7 +339,7 @@ _PACK, _DROPPED, _TRUNCATED = 0, 1, 2
 def save_plan(path: AnyPath, packs: PlannedPacks, description: Mapping[str, Any]) -> None:
     """Write packs and their description, atomically."""
     offsets, sample_ids, starts = packs.offsets, packs.sample_ids, packs.starts
-    lengths, dropped_ids, parents = packs.lengths, packs.dropped_ids, packs.parents
+    lengths, dropped_ids = packs.lengths, packs.dropped_ids
     truncated = packs.truncated
     kind = np.full(packs.num_packs, _PACK, dtype=np.int8)
     further_rows = [(_DROPPED, dropped_ids, np.zeros(len(dropped_ids), dtype=np.int32))]
@@ -361,8 +348,10 @@ def save_plan(path: AnyPath, packs: PlannedPacks, description: Mapping[str, Any]
         further_rows.append((_TRUNCATED, truncated.sample_ids, truncated.lengths))
         description = {**description, "truncated_fingerprint": truncated.fingerprint}
         version = _WITH_TRUNCATED
-    if parents is not None:
-        version = _TREES
+    further_columns: dict[str, Any] = {}
+    if packs.sharing is not None:
+        further_columns = packs.sharing.columns
+        version = SHARING[packs.sharing.kind].plan_version
     for row_kind, ids, ids_lengths in further_rows:
         if len(ids):
             kind = np.append(kind, np.int8(row_kind))
@@ -377,9 +366,10 @@ def save_plan(path: AnyPath, packs: PlannedPacks, description: Mapping[str, Any]
     }
     if starts.any():
         columns["starts"] = Ragged(starts, offsets)
-    if parents is not None:
-        no_parents = np.full(len(sample_ids) - len(parents), -1, dtype=np.int32)
-        columns["parents"] = Ragged(np.concatenate([parents, no_parents]), offsets)
+    for name, values in further_columns.items():
+        # The rows after the packs share nothing.
+        nothing = np.full(len(sample_ids) - len(values), -1, dtype=np.int32)
+        columns[name] = Ragged(np.concatenate([values, nothing]), offsets)
     write_table(
         path,
         columns,
@@ -397,10 +387,11 @@ def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[s
     name = os.fspath(path)
     if meta.get("kind") != _KIND:
         raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and not a plan")
-    if meta.get("version") not in (_PLAIN, _WITH_TRUNCATED, _TREES):
+    kinds = {kind.plan_version: share for share, kind in SHARING.items()}
+    if meta.get("version") not in (_PLAIN, _WITH_TRUNCATED, *kinds):
         raise CorruptFileError(
             f"{name} has plan version {meta.get('version')}; this brimful reads {_PLAIN} to "
-            f"{_TREES}"
+            f"{max(kinds)}"
         )
     # Opens in milliseconds at any size: the arrays are compared with the fingerprint when they are
     # used.
@@ -430,12 +421,15 @@ def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[s
         )
         last_row -= 1
     dropped_ids = ids.row(last_row) if last_row >= meta["num_packs"] else ids.values[:0]
-    arrays = {
+    arrays: dict[str, Any] = {
         "offsets": offsets,
         "sample_ids": ids.values[:num_segments],
         "starts": starts,
         "dropped_ids": dropped_ids.astype(np.int64),
     }
-    if meta["version"] == _TREES:
-        arrays["parents"] = table.ragged("parents", checked=False).values[:num_segments]
+    if share := kinds.get(meta["version"]):
+        wing = wing_of(share)
+        arrays["sharing"] = wing.PlanSharing(
+            *(table.ragged(name, checked=False).values[:num_segments] for name in wing.PLAN_COLUMNS)
+        )
     return arrays, lengths.values[:num_segments], truncated, meta

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from brimful.base.sharing import wing_of
 from brimful.base.typing import AnyIntArray, Int64Array, Lengths
 from brimful.errors import PlanMismatchError
 from brimful.lengths.table import LengthTable
 from brimful.plan.packing import LengthsLike, Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
 from brimful.plan.saved.planned_packs import PlannedPacks
-from brimful.plan.saved.tree_validation import tree_sizes, validate_trees
 
 
 def validate_plan(
@@ -27,10 +27,10 @@ def validate_plan(
     sizes = np.diff(plan.offsets)
     if len(sizes) and int(sizes.min()) < 1:
         raise PlanMismatchError(f"pack {int(np.argmin(sizes))} is empty")
-    if plan.parents is None:
+    if plan.sharing is None:
         _validate_samples(plan, table.tokens)
     else:
-        validate_trees(plan, table)
+        wing_of(plan.sharing).validate(plan, table)
     _validate_account(plan, table.tokens)
     if groups is None:
         groups = table.groups
@@ -47,7 +47,7 @@ def _validate_loads(plan: PlannedPacks, table: LengthTable, *, has_columns: bool
         plan.settings.row_alignment.usable(plan.capacity),
         {name: limit for name, limit in limits.items() if has_columns or name in DERIVED},
     )
-    if plan.parents is None:
+    if plan.sharing is None:
         sizes = budgets.sizes(
             table,
             lengths=plan.lengths,
@@ -55,7 +55,7 @@ def _validate_loads(plan: PlannedPacks, table: LengthTable, *, has_columns: bool
             rounded=plan.settings.row_alignment.rounded(plan.lengths),
         )
     else:
-        sizes = tree_sizes(plan, table, budgets)
+        sizes = wing_of(plan.sharing).sizes(plan, table, budgets)
     loads = loads_of(Packing(plan.offsets, np.arange(len(plan.sample_ids))), sizes)
     for column, name in enumerate(budgets.names):
         overfull = np.flatnonzero(loads[:, column] > budgets.capacities[column])

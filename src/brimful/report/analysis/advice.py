@@ -23,14 +23,14 @@ import numpy as np
 from brimful.base.typing import Float64Array
 from brimful.base.wording import counted, percent
 from brimful.errors import PlanMismatchError, SettingsError
-from brimful.lengths.prefixes import sharing_of
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.schedule import pack_costs
 from brimful.report.analysis.shared_work import SharedWork
 from brimful.report.analysis.training_run import TrainingRun
-from brimful.store.plan_trees import lengths_in_packs, sample_ends
+from brimful.trees.account import lengths_in_packs, sample_ends
+from brimful.trees.prefixes import prefixes_of, sharing_of
 
 SAME_STEP_TOLERANCE = 0.1
 """Share by which two steps may differ and still count as the same."""
@@ -354,7 +354,7 @@ def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:
         return None
     # A sample that was split has several segments, and one of them begins at 0.
     sample_ids = plan.sample_ids
-    if plan.parents is not None:
+    if plan.sharing is not None:
         sample_ids = sample_ids[sample_ends(plan)]
     elif plan.ledger.samples_split:
         sample_ids = sample_ids[plan.starts == 0]
@@ -421,9 +421,9 @@ def sharing_notes(
             "much work, and a dense mask saves nothing in attention."
         )
         return [Note("shared", text, f"cost model of {run.model}: arithmetic of the forward pass")]
-    if lengths is None or lengths.prefixes is None:
+    if lengths is None or lengths.sharing is None:
         return []
-    sharing = sharing_of(lengths.prefixes, lengths.tokens)
+    sharing = sharing_of(prefixes_of(lengths), lengths.tokens)
     if sharing.ratio < 1 + _WORTH_SHARING:
         return []
     text = (

@@ -27,7 +27,7 @@ from brimful.report.analysis.shared_work import SharedWork
 from brimful.report.analysis.shown_packs import ShownPack
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import CAPACITIES, CapacityPoint, sweep_capacities
-from brimful.store.plan_trees import lengths_in_packs, sample_ends
+from brimful.trees.account import lengths_in_packs, sample_ends
 
 _FOR_COSTS = ("patch_blocks",)
 """Columns that only cost models read: shown only if they are limited."""
@@ -79,7 +79,7 @@ def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFil
     for name, column in table.budgets.items():
         is_used = name not in _FOR_COSTS and int(column.max(initial=0)) > 0
         if name not in ("tokens", "loss_tokens") and (name in limits or is_used):
-            if plan.parents is not None:
+            if plan.sharing is not None:
                 sums[name] = plan.sums_by_pack(table, name)
                 continue
             uses = column[plan.sample_ids].astype(np.int64)
@@ -316,7 +316,7 @@ def gather_facts(
         )
         if sources is not None:
             shares = source_shares(*sources, table, plan)
-    has_trees = plan is not None and plan.parents is not None
+    has_trees = plan is not None and plan.sharing is not None
     return Facts(
         title=title,
         table=table,

@@ -17,7 +17,6 @@ from brimful.lengths.table import LengthTable
 from brimful.plan import Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.ledger import MUCH_LOST, drop_reason
-from brimful.store.plan_trees import samples_of_packs
 
 
 @dataclass(frozen=True)
@@ -270,7 +269,7 @@ class SizeFacts:
     @classmethod
     def of(cls, plan: Plan) -> SizeFacts:
         """Count packs in bins of equal ratios, eight to a doubling."""
-        sizes = Histogram.of(samples_of_packs(plan))
+        sizes = Histogram.of(plan.samples_of_packs)
         least, median, most = percentiles(sizes, (0.0, 50.0, 100.0))
         bins = count_bins(sizes, ratio_edges(least, most, per_octave=8))
         return cls(sizes.total / sizes.num_items, least, median, most, bins)

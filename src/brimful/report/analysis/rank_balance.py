@@ -106,7 +106,7 @@ def measure_rank_balance(
         return None
     costs, parts, notes = _costs_of_parts(plan, run, table)
     totals = costs.sum(axis=1)
-    depths = None if plan.parents is None else plan.starts
+    depths = None if plan.sharing is None else plan.starts
     squares = pack_squares(plan.offsets, plan.lengths, depths=depths)
 
     def schedule_by(weights: Float64Array | None) -> Int64Array:

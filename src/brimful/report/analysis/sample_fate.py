@@ -10,8 +10,8 @@ from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.report.analysis.shown_packs import samples_through
 from brimful.sources import open_source
-from brimful.store.plan_trees import tree_of_pack
 from brimful.store.summary import why_dropped
+from brimful.trees.account import tree_of_pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def find_sample(sample_id: int, plan: Plan | None, table: LengthTable | None) ->
         return SampleFate(sample_id, origin, tokens, targets, "measured", "", ())
     places = _places(plan, sample_id)
     packed_tokens = sum(place.tokens for place in places)
-    is_split = plan.parents is None and len(places) > 1
+    is_split = plan.sharing is None and len(places) > 1
     status, reason = "split" if is_split else "packed", ""
     if not places and not np.isin(sample_id, plan.dropped_ids):
         status, reason = "rejected", _UNREADABLE
@@ -141,7 +141,7 @@ def _places(plan: Plan, sample_id: int) -> list[Place]:
     # Pack i holds the segments offsets[i] … offsets[i + 1] − 1.
     packs = np.searchsorted(plan.offsets, segments, side="right") - 1
     sharing: dict[int, int] = {}
-    if plan.parents is not None and len(packs):
+    if plan.sharing is not None and len(packs):
         # A segment may have the number of the sample only because that ends further down.
         tree = tree_of_pack(plan, pack := int(packs[0]))
         first = int(plan.offsets[pack])

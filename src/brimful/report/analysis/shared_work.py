@@ -9,7 +9,7 @@ from brimful.lengths.table import LengthTable
 from brimful.plan import Plan
 from brimful.plan.schedule import CostModel
 from brimful.plan.schedule.pack_costs import sample_costs
-from brimful.store.plan_trees import SharedTokens, lengths_in_packs
+from brimful.trees.account import SharedTokens, lengths_in_packs
 
 
 @dataclass(frozen=True)

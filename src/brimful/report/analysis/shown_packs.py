@@ -19,7 +19,8 @@ from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.audio import audio_header, load_audio
 from brimful.media.images import image_size, load_image
 from brimful.media.videos import load_frames, video_header
-from brimful.store.shards import Pack, PackSequence, PackTree
+from brimful.store.shards import Pack, PackSequence
+from brimful.trees.pack_tree import PackTree, tree_of
 
 _CANDIDATES = 64
 """Number of evenly spread packs from which the shown ones are choices."""
@@ -173,7 +174,7 @@ def samples_through(tree: PackTree) -> Int64Array:
     """Return the number of samples that pass through each segment, ``int64[num_segments]``.
 
     >>> from brimful.testing.toys import toy_tree
-    >>> samples_through(toy_tree([[5, 6, 7], [5, 6, 8], [9]]).tree).tolist()
+    >>> samples_through(toy_tree([[5, 6, 7], [5, 6, 8], [9]]).sharing).tolist()
     [2, 1, 1, 1]
     """
     is_end = np.zeros(len(tree.parents), dtype=np.int64)
@@ -187,7 +188,7 @@ def name_segments(tree: PackTree, sample_ids: AnyIntArray) -> list[str]:
 
     >>> from brimful.testing.toys import toy_tree
     >>> pack = toy_tree([[5, 6, 7], [5, 6], [5, 6, 8]])
-    >>> name_segments(pack.tree, pack.sample_ids)
+    >>> name_segments(pack.sharing, pack.sample_ids)
     ['sample 1, trunk of 3 samples', 'sample 0', 'sample 2']
     """
     ends = set(tree.ends.tolist())
@@ -339,14 +340,14 @@ def show_packs(
 def _show(
     pack: Pack, index: int, budgets: dict[str, int], decode: Decode | None, drawings: Iterator[int]
 ) -> ShownPack:
-    if pack.tree is None:
+    if pack.sharing is None:
         names, levels = (
             [f"sample {sample_id:,}" for sample_id in pack.sample_ids],
             [0] * pack.num_segments,
         )
     else:
-        names, levels = name_segments(pack.tree, pack.sample_ids), []
-        parents = pack.tree.parents
+        names, levels = name_segments(tree_of(pack), pack.sample_ids), []
+        parents = tree_of(pack).parents
         # A segment that alone continues its parent is not a branch.
         num_branches = np.bincount(parents[parents >= 0], minlength=len(parents)).tolist()
         for parent in parents.tolist():

@@ -10,7 +10,6 @@ from brimful.plan import ALGORITHMS, Alignment, Overflow, Plan, PlanSettings, pl
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.ledger import MUCH_LOST
-from brimful.store.plan_trees import samples_of_packs
 
 CAPACITIES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 """Capacities of every sweep, tokens."""
@@ -163,7 +162,7 @@ def compare_plans(
                 num_packs=other.num_packs,
                 over_bound=other.num_packs - other.bound,
                 fill_ratio=other.fill_ratio,
-                samples_per_pack=int(samples_of_packs(other).sum()) / max(1, other.num_packs),
+                samples_per_pack=int(other.samples_of_packs.sum()) / max(1, other.num_packs),
                 oversized=int((table.tokens > other.capacity).sum()),
                 tokens_lost=other.ledger.tokens_dropped + other.ledger.tokens_truncated,
                 lost_ratio=other.ledger.lost_ratio,
@@ -180,7 +179,7 @@ def compare_plans(
             add(plan)
         # Textbook algorithms know one budget and no trees: with these, `auto` is compared at each
         # capacity.
-        is_auto = settings.budgets or settings.shares_prefixes
+        is_auto = settings.budgets or settings.shares
         for algorithm in ("auto",) if is_auto else _ALGORITHMS:
             if capacity != plan.capacity or algorithm != settings.algorithm:
                 other_settings = PlanSettings(

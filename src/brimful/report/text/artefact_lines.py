@@ -8,7 +8,6 @@ import numpy as np
 from brimful.base.fingerprint import short
 from brimful.base.ragged import offsets_of
 from brimful.base.wording import counted, percent
-from brimful.lengths.prefixes import sharing_of
 from brimful.measure import LengthTable
 from brimful.media import PlacedMedium
 from brimful.mixtures.proportions import describe_mixture, sources_of_record
@@ -29,8 +28,11 @@ from brimful.report.text.tree_lines import (
     tree_heading,
 )
 from brimful.serve import PackStore
-from brimful.store.plan_trees import SharedTokens, describe_sizes, fill_of, tree_of_pack
-from brimful.store.shards import Pack, PackTree
+from brimful.store.shards import Pack
+from brimful.store.summary import describe_sizes, fill_of
+from brimful.trees.account import SharedTokens, tree_of_pack
+from brimful.trees.pack_tree import PackTree, tree_of
+from brimful.trees.prefixes import prefixes_of, sharing_of
 
 
 def describe_lengths(table: LengthTable) -> list[str]:
@@ -73,11 +75,12 @@ def describe_lengths(table: LengthTable) -> list[str]:
                 f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in unread
             )
             lines.append(f"not read       columns {names} of the rows")
-    if table.prefixes is not None:
-        sharing = sharing_of(table.prefixes, table.tokens)
+    if table.sharing is not None:
+        prefixes = prefixes_of(table)
+        sharing = sharing_of(prefixes, table.tokens)
         lines.append(
             f"shared         {counted(sharing.shares, 'sample')} of {len(table):,} begin as another "
-            f"does, with {table.prefixes.least:,} tokens or more: {sharing.tree_tokens:,} tokens if "
+            f"does, with {prefixes.least:,} tokens or more: {sharing.tree_tokens:,} tokens if "
             f"each is there once, {sharing.ratio:.2f} times fewer"
         )
     if table.provenance:
@@ -253,8 +256,8 @@ def show_pack(
         decode: tokens to text; None shows the boundaries alone.
         full: true shows whole texts instead of their beginnings and ends, and all branches.
     """
-    if pack.tree is not None:
-        return _show_tree(pack, pack.tree, index, capacity, decode, full)
+    if pack.sharing is not None:
+        return _show_tree(pack, tree_of(pack), index, capacity, decode, full)
     share = 100 * len(pack) / capacity
     lines = [
         f"pack {index}: {len(pack):,} of {capacity:,} tokens ({share:.1f} %), {pack.num_segments} "
@@ -315,7 +318,7 @@ def show_planned_pack(plan: Plan, index: int, full: bool = False) -> list[str]:
     ``full``.
     """
     segments = plan.pack(index)
-    if plan.parents is None:
+    if plan.sharing is None:
         total = sum(segment.length for segment in segments)
         return [
             f"pack {index}: {total:,} of {plan.capacity:,} tokens, {len(segments)} segments",
@@ -340,7 +343,7 @@ def planned_pack_as_dict(plan: Plan, index: int) -> dict[str, Any]:
     """Return a pack of a plan for JSON."""
     segments = plan.pack(index)
     branches = (
-        [{}] * len(segments) if plan.parents is None else _branches(tree_of_pack(plan, index))
+        [{}] * len(segments) if plan.sharing is None else _branches(tree_of_pack(plan, index))
     )
     return {
         "kind": "pack",
@@ -370,7 +373,7 @@ def _branches(tree: PackTree) -> list[dict[str, Any]]:
 def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Decode | None) -> dict[str, Any]:
     """Return a pack for JSON: its segments, with their texts if a tokenizer is given."""
     segments = []
-    branches = [{}] * pack.num_segments if pack.tree is None else _branches(pack.tree)
+    branches = [{}] * pack.num_segments if pack.sharing is None else _branches(tree_of(pack))
     for (facts, media), branch in zip(segments_of(pack), branches, strict=True):
         segment = {**asdict(facts), **branch}
         if decode is not None:

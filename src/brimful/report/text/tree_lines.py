@@ -7,7 +7,7 @@ import numpy as np
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import AnyIntArray
 from brimful.base.wording import counted, percent
-from brimful.store.shards import PackTree
+from brimful.trees.pack_tree import PackTree
 
 _BRANCHES = 16
 """Branches of a trunk that are drawn; of more, the others are counted."""

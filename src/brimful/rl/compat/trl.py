@@ -19,7 +19,7 @@ from brimful.plan import CostModel
 from brimful.rl.step_plan import StepPlan
 from brimful.rl.step_planner import plan_step
 from brimful.rl.step_trees import find_step_prefixes
-from brimful.store.shards import PackTree
+from brimful.trees.pack_tree import PackTree
 
 with optional("torch", "torch", "rows of TRL"):
     import torch

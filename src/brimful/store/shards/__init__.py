@@ -15,11 +15,9 @@ from brimful.store.shards.pack import (
     PackSequence,
     PlainPack,
     assemble_pack,
-    assemble_tree,
 )
 from brimful.store.shards.shard_reader import ShardReader, checked_file
 from brimful.store.shards.shard_record import EndRecord, ShardRecord, add_shard, new_producer_id
-from brimful.store.shards.tree import PackTree
 
 __all__ = [
     "BATCH_ROWS",
@@ -31,7 +29,6 @@ __all__ = [
     "Pack",
     "PackRows",
     "PackSequence",
-    "PackTree",
     "PlainPack",
     "ShardReader",
     "ShardRecord",
@@ -39,7 +36,6 @@ __all__ = [
     "StreamLog",
     "add_shard",
     "assemble_pack",
-    "assemble_tree",
     "checked_file",
     "new_producer_id",
     "version_of",

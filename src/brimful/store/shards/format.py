@@ -28,6 +28,7 @@ import xxhash
 
 from brimful.base.attachment import attachment_store
 from brimful.base.ragged import offsets_of
+from brimful.base.sharing import SHARING, Share, Sharing, wing_of
 from brimful.base.tables import to_arrow
 from brimful.base.typing import AnyArray, Offsets
 from brimful.store.shards.pack import Pack, PackRows
@@ -38,14 +39,19 @@ SHARD_VERSION = 1
 MEDIA_VERSION = 4
 """Version of a shard of packs with media."""
 
-TREE_VERSION, MEDIA_TREE_VERSION = 5, 6
-"""Versions of a shard of trees, without and with media."""
+_VERSIONS = {Share.NONE: (SHARD_VERSION, MEDIA_VERSION)} | {
+    share: (kind.shard_version, kind.shard_version + 1) for share, kind in SHARING.items()
+}
+"""Versions without and with media, by what packs share."""
 
-VERSIONS = (SHARD_VERSION, MEDIA_VERSION, TREE_VERSION, MEDIA_TREE_VERSION)
-"""All versions. A reader rejects every other one."""
-
-TREE_COLUMNS = ("parents", "spans", "span_sizes")
-"""Columns of trees, in the order in which they enter the checksum of a row."""
+CONTENTS = {
+    version: (share, bool(has_media))
+    for share, versions in _VERSIONS.items()
+    for has_media, version in enumerate(versions)
+}
+"""Contents of each version: what packs share, and whether they have media. A reader rejects every
+other version.
+"""
 
 BATCH_ROWS = 64
 """Rows in a record batch. A reader parses a shard batch by batch, and finds row ``r`` in batch
@@ -93,15 +99,21 @@ def batch_digest(checksums: AnyArray) -> str:
     return f"{xxhash.xxh3_64_intdigest(checksums.data) & 0xFFFFFFFF:08x}"
 
 
-def version_of(*, has_media: bool, has_trees: bool) -> int:
-    """Return the version of shards with media, with trees, or both.
+def version_of(*, has_media: bool, sharing: Sharing | None) -> int:
+    """Return the version of shards with media, of packs that share, or both.
 
-    >>> version_of(has_media=True, has_trees=False)
+    >>> version_of(has_media=True, sharing=None)
     4
     """
-    if has_trees:
-        return MEDIA_TREE_VERSION if has_media else TREE_VERSION
-    return MEDIA_VERSION if has_media else SHARD_VERSION
+    return _VERSIONS[Share.NONE if sharing is None else sharing.kind][has_media]
+
+
+def shared_columns(version: int) -> tuple[str, ...]:
+    """Return the columns of what packs share, in the order in which they enter the checksum of a
+    row; none in a shard of other packs.
+    """
+    share, _ = CONTENTS[version]
+    return () if share is Share.NONE else tuple(wing_of(share).SHARD_COLUMNS)
 
 
 @functools.cache
@@ -109,9 +121,8 @@ def schema_of(version: int) -> Any:
     """Return the Arrow schema of a shard."""
     import pyarrow as pa
 
-    has_media = version in (MEDIA_VERSION, MEDIA_TREE_VERSION)
+    _, has_media = CONTENTS[version]
     attached = attachment_store().column_types().items() if has_media else ()
-    has_trees = version in (TREE_VERSION, MEDIA_TREE_VERSION)
     return pa.schema(
         [
             ("input_ids", pa.list_(pa.int32())),
@@ -119,7 +130,7 @@ def schema_of(version: int) -> Any:
             ("lengths", pa.list_(pa.int32())),
             ("sample_ids", pa.list_(pa.int64())),
             ("starts", pa.list_(pa.int32())),
-            *((name, pa.list_(pa.int32())) for name in TREE_COLUMNS if has_trees),
+            *((name, pa.list_(pa.int32())) for name in shared_columns(version)),
             *attached,
             ("checksum", pa.uint64()),
         ],
@@ -143,7 +154,7 @@ class ShardWriter:
     def __init__(self, sink: Any, *, version: int = SHARD_VERSION, media_root: str = "") -> None:
         import pyarrow as pa
 
-        has_media = version in (MEDIA_VERSION, MEDIA_TREE_VERSION)
+        _, has_media = CONTENTS[version]
         self._attached = attachment_store() if has_media else None
         self._media_root = media_root
         self.batches = ""
@@ -170,12 +181,12 @@ class ShardWriter:
                 self._attached.cells_of(items, self._media_root)
                 for items in rows.attachments or attached
             ]
-        trees = [[getattr(tree, name) for name in TREE_COLUMNS] for tree in rows.trees or ()]
-        if trees:
-            # In a checksum, columns of trees come before cells of attachments.
+        sharing_columns = [[*sharing.columns.values()] for sharing in rows.sharings or ()]
+        if sharing_columns:
+            # In a checksum, columns of what packs share come before cells of attachments.
             cells = [
                 (*(array.tobytes() for array in arrays), *others)
-                for arrays, others in zip(trees, attached, strict=True)
+                for arrays, others in zip(sharing_columns, attached, strict=True)
             ]
         else:
             cells = list(attached)
@@ -210,7 +221,7 @@ class ShardWriter:
                 pa.ListArray.from_arrays(segment_offsets, to_arrow(values))
                 for values in (rows.lengths, rows.sample_ids, rows.starts)
             ),
-            *map(_list_column, zip(*trees, strict=True)),
+            *map(_list_column, zip(*sharing_columns, strict=True)),
             *(() if self._attached is None else self._attached.columns_of(attached)),
             to_arrow(checksum_column),
         ]

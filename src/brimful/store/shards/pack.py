@@ -13,9 +13,12 @@ import numpy as np
 
 from brimful.base.attachment import BadAttachmentError, attachments_of_segment
 from brimful.base.ragged import offsets_of
+from brimful.base.sharing import Sharing, wing_of
+from brimful.base.tables import Ragged
 from brimful.base.tokenized import TARGET_MASKS
 from brimful.base.typing import (
     IGNORE_INDEX,
+    AnyIntArray,
     CuSeqlens,
     Fingerprint,
     Labels,
@@ -26,7 +29,6 @@ from brimful.base.typing import (
     TokenIds,
 )
 from brimful.errors import CollateError
-from brimful.store.shards.tree import PackTree, ends_of, spans_of
 
 
 class _NoDictionary:
@@ -51,6 +53,24 @@ def _wrong_collator() -> CollateError:
     )
 
 
+class SharedPack(Sharing, Protocol):
+    """Sharing of a pack."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the pack."""
+
+    @property
+    def num_targets(self) -> int:
+        """Targets of all samples."""
+
+    def places(self, cu_seqlens: AnyIntArray) -> Ragged:
+        """Return the place in the pack of each token of each sample: one row for each sample."""
+
+    def without_targets(self) -> SharedPack:
+        """Return the same sharing of samples without targets."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pack(_NoDictionary):
     """Segments that share one sequence. Arrays are read-only views if the pack comes from a file.
@@ -65,8 +85,8 @@ class Pack(_NoDictionary):
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless the
             sample was cut.
         attachments: what belongs to some of its tokens, such as images, in their order.
-        tree: how the segments make samples that share their beginnings; None if each segment is a
-            sample, or a part of one. ``starts`` are depths in a tree.
+        sharing: how the segments make samples that share tokens; None if each segment is a sample,
+            or a part of one.
 
     >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
     >>> pack.labels.tolist(), pack.cu_seqlens.tolist(), len(pack)
@@ -79,7 +99,7 @@ class Pack(_NoDictionary):
     sample_ids: SampleIds
     starts: TokenIds
     attachments: Sequence[Any] = ()
-    tree: PackTree | None = None
+    sharing: SharedPack | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -92,7 +112,7 @@ class Pack(_NoDictionary):
     @property
     def num_samples(self) -> int:
         """Number of samples, where parts of a sample that was cut count one by one."""
-        return self.num_segments if self.tree is None else self.tree.num_samples
+        return self.num_segments if self.sharing is None else self.sharing.num_samples
 
     @property
     def labels(self) -> Labels:
@@ -122,7 +142,7 @@ class Pack(_NoDictionary):
         >>> pack.take([1]).labels.tolist(), pack.take([1]).sample_ids.tolist()
         ([-100, 9], [2])
         """
-        assert self.tree is None, "a segment of a tree is not a sample: take it from flat()"
+        assert self.sharing is None, "a segment is not a sample: take it from flat()"
         edges, starts = self.cu_seqlens.tolist(), self.starts.tolist()
         spans = [slice(edges[segment], edges[segment + 1]) for segment in segments]
         # ``assemble_pack`` takes the attachments of whole samples, in which a segment begins at its
@@ -144,36 +164,13 @@ class Pack(_NoDictionary):
         )
 
     def flat(self) -> Pack:
-        """Return the samples of a tree one after the other, each whole; any other pack unchanged.
-
-        >>> ids, masks = [np.array([5, 6, 7]), np.array([5, 6, 8])], [np.ones(3, bool)] * 2
-        >>> pack = assemble_tree([ids[0], *ids], [masks[0], *masks], [0, 0, 1], [2, 1, 1], [-1, 0, 0])
-        >>> len(pack), pack.flat().input_ids.tolist(), pack.flat().sample_ids.tolist()
-        (4, [5, 6, 7, 5, 6, 8], [0, 1])
+        """Return the samples one after the other, each whole; a pack that shares nothing is
+        unchanged.
         """
-        tree = self.tree
-        if tree is None:
+        if self.sharing is None:
             return self
-        places, paths = tree.places(self.cu_seqlens), tree.paths()
-        loss_mask = np.zeros(len(places.values), dtype=np.bool_)
-        numbers = replace(places, values=np.arange(len(places.values)))
-        loss_mask[tree.target_places(numbers).values] = True
-        attachments = [
-            replace(item, start=int(numbers.row(sample)[depth]), segment=sample)
-            for sample in range(tree.num_samples)
-            for segment in paths.row(sample).tolist()
-            for item in self.attachments
-            if item.segment == segment
-            for depth in [item.start - self.cu_seqlens[segment] + self.starts[segment]]
-        ]
-        return Pack(
-            self.input_ids[places.values],
-            loss_mask,
-            places.offsets.astype(np.int32),
-            self.sample_ids[tree.ends],
-            np.zeros(tree.num_samples, dtype=np.int32),
-            tuple(attachments),
-        )
+        flat: Pack = wing_of(self.sharing).flat(self)
+        return flat
 
     def without_loss(self) -> Pack:
         """Return the same tokens and media without targets and samples: every id is -1. It keeps a
@@ -183,7 +180,7 @@ class Pack(_NoDictionary):
             self,
             loss_mask=self.loss_mask & False,
             sample_ids=np.full_like(self.sample_ids, -1),
-            tree=None if self.tree is None else self.tree.without_targets(),
+            sharing=None if self.sharing is None else self.sharing.without_targets(),
         )
 
     def __eq__(self, other: object) -> bool:
@@ -193,16 +190,16 @@ class Pack(_NoDictionary):
             raise _wrong_collator()
         if not isinstance(other, Pack):
             return NotImplemented
-        arrays = (name for name in self.__slots__ if name not in ("attachments", "tree"))
+        arrays = (name for name in self.__slots__ if name not in ("attachments", "sharing"))
         is_equal = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
-        return is_equal and self.attachments == other.attachments and self.tree == other.tree
+        return is_equal and self.attachments == other.attachments and self.sharing == other.sharing
 
     def __dir__(self) -> list[str]:
         return dir(type(self))
 
     def __repr__(self) -> str:
         media = f", media: {len(self.attachments)}" if self.attachments else ""
-        samples = "" if self.tree is None else f", a tree of {self.tree.num_samples} samples"
+        samples = "" if self.sharing is None else f", {self.sharing}"
         return (
             f"Pack({len(self):,} tokens, {self.num_segments} segments{samples}, "
             f"{self.num_loss_tokens:,} loss tokens{media})"
@@ -256,61 +253,11 @@ def assemble_pack(
         cu_seqlens=cu_seqlens,
         sample_ids=np.asarray(sample_ids, dtype=np.int64),
         starts=first_tokens,
-        attachments=_placed(attachments, sample_ids, first_tokens, cu_seqlens),
+        attachments=placed_attachments(attachments, sample_ids, first_tokens, cu_seqlens),
     )
 
 
-def assemble_tree(
-    ids: Sequence[TokenIds],
-    masks: Sequence[LossMask],
-    sample_ids: Sequence[int] | SampleIds,
-    lengths: Sequence[int] | Lengths,
-    parents: Sequence[int] | Lengths,
-    attachments: Sequence[Sequence[Any]] | None = None,
-) -> Pack:
-    """Assemble the pack of samples that share their beginnings, segment by segment in depth-first
-    order.
-
-    Args:
-        ids, masks, attachments: of the whole sample that each segment is a part of.
-        sample_ids: of the sample that ends with the segment; of the next segment if none does.
-        lengths: tokens of each segment.
-        parents: an earlier segment, or -1.
-
-    Raises:
-        CollateError: a segment holds only a part of an attachment.
-
-    >>> ids, masks = [np.array([5, 6, 7]), np.array([5, 6, 8])], [np.ones(3, bool)] * 2
-    >>> pack = assemble_tree([ids[0], *ids], [masks[0], *masks], [0, 0, 1], [2, 1, 1], [-1, 0, 0])
-    >>> pack.input_ids.tolist(), pack.starts.tolist(), pack.loss_mask.tolist()
-    ([5, 6, 7, 8], [0, 2, 2], [False, True, True, True])
-    """
-    sample_ids = np.asarray(sample_ids, dtype=np.int64)
-    lengths, parents = np.asarray(lengths, dtype=np.int32), np.asarray(parents, dtype=np.int32)
-    stops = lengths.tolist()
-    for segment, parent in enumerate(parents.tolist()):
-        if parent >= 0:
-            stops[segment] += stops[parent]
-    starts = np.array(stops, dtype=np.int32) - lengths
-    cuts = [slice(start, stop) for start, stop in zip(starts.tolist(), stops, strict=True)]
-    cu_seqlens = offsets_of(lengths).astype(np.int32)
-    ends = ends_of(parents, sample_ids, lengths)
-    spans = spans_of([masks[segment][: stops[segment]] for segment in ends.tolist()])
-    tree = PackTree(parents, ends, *spans)
-    loss_mask = np.zeros(int(cu_seqlens[-1]), dtype=np.bool_)
-    loss_mask[tree.target_places(tree.places(cu_seqlens)).values] = True
-    return Pack(
-        np.concatenate([one[cut] for one, cut in zip(ids, cuts, strict=True)]).astype(np.int32),
-        loss_mask,
-        cu_seqlens,
-        sample_ids,
-        starts,
-        _placed(attachments, sample_ids, starts, cu_seqlens),
-        tree,
-    )
-
-
-def _placed(
+def placed_attachments(
     attachments: Sequence[Sequence[Any]] | None,
     sample_ids: Sequence[int] | SampleIds,
     starts: Lengths,
@@ -346,7 +293,7 @@ class PackRows:
         starts: ``int32[num_segments]``.
         segments: ``int64[num_packs + 1]``, first segment of each pack, and the end.
         attachments: of each pack; None if the packs of this store have none.
-        trees: of each pack; None if the segments of this store are samples, or parts of them.
+        sharings: of each pack; None if the segments of this store are samples, or parts of them.
 
     >>> rows = PackRows(np.array([5, 6, 7], np.int32), np.ones(3, bool), np.array([2, 1], np.int32),
     ...                 np.array([4, 2]), np.zeros(2, np.int32), np.array([0, 2]))
@@ -361,7 +308,7 @@ class PackRows:
     starts: Lengths
     segments: Offsets
     attachments: Sequence[Sequence[Any]] | None = None
-    trees: Sequence[PackTree] | None = None
+    sharings: Sequence[SharedPack] | None = None
 
     @classmethod
     def of_packs(
@@ -376,15 +323,15 @@ class PackRows:
             np.concatenate([pack.starts for pack in packs]),
             offsets_of([pack.num_segments for pack in packs]),
             attachments,
-            [pack.tree for pack in packs if pack.tree is not None] or None,
+            [pack.sharing for pack in packs if pack.sharing is not None] or None,
         )
 
     def __post_init__(self) -> None:
         assert self._token_offsets[-1] == len(self.input_ids)
-        assert self.trees is None or len(self.trees) == len(self)
-        # A token is predicted from the tokens before it in its segment, and the first has none. The
-        # first of a branch is predicted from its trunk.
-        if self.trees is None:
+        assert self.sharings is None or len(self.sharings) == len(self)
+        # A token is predicted from the tokens before it in its segment, and the first has none,
+        # unless another segment comes before it in its sample.
+        if self.sharings is None:
             self.loss_mask[self._token_offsets[:-1]] = False
 
     @cached_property

@@ -15,21 +15,19 @@ from brimful.base.blobs import BlobStore
 from brimful.base.blobs.interface import WRITE_AGAIN
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
+from brimful.base.sharing import Share, wing_of
 from brimful.base.tables import to_numpy
 from brimful.base.typing import AnyArray
 from brimful.errors import CorruptFileError
 from brimful.store.shards.format import (
     BATCH_ROWS,
-    MEDIA_TREE_VERSION,
-    MEDIA_VERSION,
-    TREE_COLUMNS,
-    VERSIONS,
+    CONTENTS,
     batch_digest,
     row_checksum,
     schema_of,
+    shared_columns,
 )
 from brimful.store.shards.pack import Pack
-from brimful.store.shards.tree import PackTree, ends_of
 
 _BOOL = np.dtype(np.bool_)
 
@@ -37,7 +35,9 @@ _BOOL = np.dtype(np.bool_)
 class _BatchViews:
     """NumPy views of the columns of one batch. Once made, they give a row by a few slices."""
 
-    def __init__(self, batch: Any, attached_names: Sequence[str]) -> None:
+    def __init__(
+        self, batch: Any, attached_names: Sequence[str], sharing_names: Sequence[str]
+    ) -> None:
         import pyarrow as pa
 
         # A flipped bit may be in the offsets and buffer sizes: validate before any column is
@@ -51,9 +51,7 @@ class _BatchViews:
         self.cu_seqlens = offsets_of(self.lengths).astype(np.int32)
         self.sample_ids, _ = _list_views(batch.column("sample_ids"))
         self.starts, _ = _list_views(batch.column("starts"))
-        self.trees = [
-            _list_views(batch.column(name)) for name in TREE_COLUMNS if name in batch.schema.names
-        ]
+        self.sharing = [_list_views(batch.column(name)) for name in sharing_names]
         self.bits, self.mask_offsets = _text_views(batch.column("loss_mask"))
         checksums = to_numpy(batch.column("checksum"))
         self.digest = batch_digest(checksums)
@@ -66,9 +64,9 @@ class _BatchViews:
         # Columns without a value in this batch need no slices.
         self.attached = [(data.data, offsets) if len(data) else None for data, offsets in views]
 
-    def tree_of(self, row: int) -> list[AnyArray]:
-        """Return the columns of a pack's tree; empty in a shard without trees."""
-        return [values[offsets[row] : offsets[row + 1]] for values, offsets in self.trees]
+    def sharing_of(self, row: int) -> list[AnyArray]:
+        """Return the columns of what a pack's samples share; empty if they share nothing."""
+        return [values[offsets[row] : offsets[row + 1]] for values, offsets in self.sharing]
 
     def attached_of(self, row: int) -> list[bytes]:
         """Return the stored cells of a pack's attachments; empty in a shard of text."""
@@ -133,7 +131,7 @@ class ShardReader:
             raise CorruptFileError(
                 f"{path} cannot be read as a shard: {str(error).splitlines()[0]}"
             ) from error
-        versions = {str(number).encode(): number for number in VERSIONS}
+        versions = {str(number).encode(): number for number in CONTENTS}
         if version not in versions:
             known = ", ".join(map(str, versions.values()))
             raise CorruptFileError(
@@ -144,7 +142,9 @@ class ShardReader:
                 raise CorruptFileError(
                     f"{path} has no column {field.name!r} of type {field.type}: {WRITE_AGAIN}"
                 )
-        self.has_media = versions[version] in (MEDIA_VERSION, MEDIA_TREE_VERSION)
+        share, self.has_media = CONTENTS[versions[version]]
+        self._wing = None if share is Share.NONE else wing_of(share)
+        self._sharing_names = shared_columns(versions[version])
         self._attached = attachment_store() if self.has_media else None
         self._batches: dict[int, _BatchViews] = {}
 
@@ -156,6 +156,7 @@ class ShardReader:
             batch = _BatchViews(
                 self._reader.get_batch(batch_index),
                 () if self._attached is None else self._attached.COLUMNS,
+                self._sharing_names,
             )
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise CorruptFileError(
@@ -193,8 +194,8 @@ class ShardReader:
         )
         # The views share the mapped file, which may change under an open reader: check at every
         # read.
-        attached, branches = batch.attached_of(i), batch.tree_of(i)
-        columns = (ids, bits, lengths, sample_ids, starts, *branches, *attached)
+        attached, sharing = batch.attached_of(i), batch.sharing_of(i)
+        columns = (ids, bits, lengths, sample_ids, starts, *sharing, *attached)
         if row_checksum(*columns) != batch.checksums[i]:
             raise CorruptFileError(
                 f"{self.path}: row {row} has other bytes than were written: {WRITE_AGAIN}"
@@ -205,13 +206,8 @@ class ShardReader:
         return Pack(
             *(ids, mask, cu_seqlens - cu_seqlens[0], sample_ids, starts),
             () if self._attached is None else self._attached.stored(attached, self._media),
-            _tree(branches, sample_ids, lengths) if branches else None,
+            None if self._wing is None else self._wing.of_shard(sharing, sample_ids, lengths),
         )
-
-
-def _tree(branches: Sequence[AnyArray], sample_ids: AnyArray, lengths: AnyArray) -> PackTree:
-    parents, spans, span_sizes = branches
-    return PackTree(parents, ends_of(parents, sample_ids, lengths), spans, span_sizes)
 
 
 @contextlib.contextmanager
