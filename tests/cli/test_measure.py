@@ -11,6 +11,7 @@ import pytest
 from brimful.errors import CacheMismatchError
 from brimful.measure import LengthCache, LengthTable
 from brimful.serve import open_packs
+from brimful.trees.prefixes import prefixes_of
 from tests.cli.tools import LENGTHS, refused, result_of, run, value
 
 
@@ -59,12 +60,10 @@ def test_measure_finds_prefixes(chats: Path, tokenizer: Path, tmp_path: Path) ->
     """Without it no plan on the command line could share them."""
     words = ("measure", chats, "-o", tmp_path / "l", "--tokenizer", tokenizer, "--quiet")
     run(*words, "--share", "prefixes", "--least-shared", "5", "--share-within", "row")
-    prefixes = LengthTable.open(tmp_path / "l").sharing
-    assert prefixes is not None
+    prefixes = prefixes_of(LengthTable.open(tmp_path / "l"))
     assert (len(prefixes), prefixes.least, prefixes.shared.any()) == (6, 5, False)
     run(*words, "--share", "prefixes", "--least-shared", "5", "--on-mismatch", "rebuild")
-    prefixes = LengthTable.open(tmp_path / "l").sharing
-    assert prefixes is not None
+    prefixes = prefixes_of(LengthTable.open(tmp_path / "l"))
     assert prefixes.shared.max() >= 5
 
 

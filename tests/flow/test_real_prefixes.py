@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from brimful import ChatEncoder, measure_lengths, open_source
-from brimful.trees.prefixes import sharing_of
+from brimful.trees.prefixes import prefixes_of, sharing_of
 from tests.flow.test_real_data import rows_of
 
 
@@ -60,8 +60,7 @@ def test_dialogues_by_turn(name, num_dialogues, least_ratio, data_dir, small_tok
     source = open_source(rows, cache_dir=tmp_path)
     encoder = ChatEncoder(small_tokenizer)
     table = measure_lengths(source, encoder, share="prefixes", cache_dir=tmp_path, num_proc=1)
-    assert table.sharing is not None
-    sharing = sharing_of(table.sharing, table.tokens)
+    sharing = sharing_of(prefixes_of(table), table.tokens)
     ids = [encoder.encode(source[index]).input_ids.tolist() for index in range(len(source))]
     assert sharing.flat_tokens == sum(map(len, ids))
     assert sharing.tree_tokens == distinct_tokens(ids, 64)

@@ -14,7 +14,7 @@ from brimful.rl import find_step_prefixes, pack_step, plan_step
 from brimful.rl.step_items import prepare_step_items
 from brimful.rl.step_trees import NO_LIMIT, StepForest
 from brimful.trees.plan.bound import bound_of_trees
-from brimful.trees.prefixes import Prefixes
+from brimful.trees.prefixes import Prefixes, prefixes_of
 from tests.rl.step_forests import COST, UNIT, counted, forest_of_samples, rollouts
 
 
@@ -148,10 +148,10 @@ def test_a_shared_amount_is_counted_once():
     )
     table = LengthTable({"tokens": np.full(4, 100), "patches": np.full(4, 64)}, sharing=prefixes)
     settings: dict[str, Any] = {"capacity": 1000, "dp_world_size": 1, "budgets": {"patches": 64}}
-    assert plan_step(table, **settings, prefixes=table.sharing).num_micro_batches == 1
+    assert plan_step(table, **settings, prefixes=prefixes_of(table)).num_micro_batches == 1
     assert plan_step(table, **settings).num_micro_batches == 4
     cost = CostModel(linear=1, quadratic=0, encoder_linear=10)
-    step = plan_step(table, capacity=1000, dp_world_size=1, cost=cost, prefixes=table.sharing)
+    step = plan_step(table, capacity=1000, dp_world_size=1, cost=cost, prefixes=prefixes_of(table))
     assert step.costs.tolist() == [[100 + 3 * 20 + 640]]
 
 

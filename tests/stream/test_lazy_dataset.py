@@ -166,9 +166,9 @@ def test_lengths(tmp_path):
             SettingsError, match=rf"num_packs={declared} is not .* lanes={lanes}, so .*: declare {right}$"
         ):
             LazyShardedDataset(tmp_path, num_packs=declared, lanes=lanes)
-    declared = LazyShardedDataset(tmp_path, num_packs=4)
-    assert len(declared) == 4
-    assert "growing, 4 declared, lanes 2" in repr(declared)
+    growing = LazyShardedDataset(tmp_path, num_packs=4)
+    assert len(growing) == 4
+    assert "growing, 4 declared, lanes 2" in repr(growing)
     producer.append(3)
     producer.close()
     assert samples(dataset) == list(itertools.chain(*zip([0, 1, 2], [3, 4, 5], strict=True)))

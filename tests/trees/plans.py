@@ -9,6 +9,7 @@ from brimful.plan.ledger import Ledger
 from brimful.plan.packing import PlanOutcome
 from brimful.plan.policies.overflow import Truncated
 from brimful.testing.toys import toy_chat_encoder, toy_tree
+from brimful.trees.pack_tree import tree_of
 from brimful.trees.plan.plan_trees import PlanTrees
 from brimful.trees.prefixes import find_prefixes
 
@@ -25,7 +26,7 @@ def plan_of_trees(samples, packs, *, capacity=64):
         offsets=offsets_of([tree.num_segments for tree in trees]),
         sample_ids=np.concatenate(owners).astype(np.int32),
         starts=np.concatenate([tree.starts for tree in trees]),
-        sharing=PlanTrees(np.concatenate([tree.sharing.parents for tree in trees if tree.sharing is not None])),
+        sharing=PlanTrees(np.concatenate([tree_of(tree).parents for tree in trees])),
         find_lengths=lambda: lengths,
         dropped_ids=np.setdiff1d(np.arange(len(samples)), np.concatenate(packs)),
         truncated=Truncated.none(),

@@ -16,6 +16,7 @@ from brimful.trees.account import (
     sample_ends,
     tree_of_pack,
 )
+from brimful.trees.pack_tree import tree_of
 from tests.trees.plans import plan_of_trees, table_with_prefixes
 
 PACKS = st.lists(st.integers(0, 3), min_size=10, max_size=10)
@@ -144,8 +145,7 @@ def test_counts_are_of_sets_of_prefixes(samples, packs):
     assert plan.samples_of_packs.tolist() == list(map(len, groups))
     assert lengths_in_packs(plan).tolist() == [len(samples[plan.sample_ids[end]]) for end in sample_ends(plan)]
     for index, group in enumerate(groups):
-        made, tree = toy_tree([samples[n] for n in group]).sharing, tree_of_pack(plan, index)
-        assert made is not None
+        made, tree = tree_of(toy_tree([samples[n] for n in group])), tree_of_pack(plan, index)
         assert replace(tree, ends=made.ends) == made.without_targets()
         assert tree.ends.tolist() == made.ends.tolist()
     assert shared.flat_tokens == sum(len(samples[n]) for n in packed)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from brimful.errors import CorruptFileError
 from brimful.store.shards import PackRows, ShardReader, ShardWriter, version_of
 from brimful.testing.toys import toy_pack, toy_tree
+from brimful.trees.pack_tree import tree_of
 
 SAMPLES = st.lists(
     st.lists(st.integers(0, 2), min_size=1, max_size=8).flatmap(
@@ -64,8 +65,7 @@ def test_segments_are_in_depth_first_order(samples):
     """Depths continue, subtrees are ranges, and a token is a target if any of its samples trains it."""
     tokens, masks = zip(*samples, strict=True)
     pack = toy_tree(tokens, masks)
-    tree = pack.sharing
-    assert tree is not None
+    tree = tree_of(pack)
     lengths = np.diff(pack.cu_seqlens)
     stops = pack.starts + lengths
     ends = tree.subtree_ends()
@@ -87,8 +87,7 @@ def test_targets_are_ranges_of_the_row(samples):
     """A token of a trunk trains with the weights of the samples that train it, however many ranges that takes."""
     tokens, masks = zip(*samples, strict=True)
     pack = toy_tree(tokens, masks)
-    tree = pack.sharing
-    assert tree is not None
+    tree = tree_of(pack)
     targets = tree.target_places(tree.places(pack.cu_seqlens))
     of_samples = [targets.row(sample).tolist() for sample in range(tree.num_samples)]
     assert tree.num_targets == sum(map(len, of_samples))
@@ -107,8 +106,7 @@ def test_samples_through_segments(samples, chosen):
     """All samples of a subtree, and no other: their targets can go, and the others keep theirs."""
     tokens, masks = zip(*samples, strict=True)
     pack = toy_tree(tokens, masks)
-    tree = pack.sharing
-    assert tree is not None
+    tree = tree_of(pack)
     paths = [set(tree.paths().row(sample).tolist()) for sample in range(tree.num_samples)]
     segments = sorted(chosen & set(range(pack.num_segments)))
     through = tree.samples_through(np.array(segments, dtype=np.int64))
@@ -123,8 +121,7 @@ def test_a_sample_that_others_continue_ends_in_their_trunk():
     """And a copy of it is a segment without tokens."""
     pack = toy_tree([[1, 2], [1, 2, 3], [1, 2]], [[True] * 2, [True] * 3, [False] * 2])
     assert pack.input_ids.tolist() == [1, 2, 3]
-    tree = pack.sharing
-    assert tree is not None
+    tree = tree_of(pack)
     assert (pack.sample_ids.tolist(), tree.parents.tolist()) == ([0, 2, 1], [-1, 0, 0])
     assert np.diff(pack.cu_seqlens).tolist() == [2, 0, 1]
     assert tree.ends.tolist() == [0, 1, 2]
@@ -164,8 +161,7 @@ def test_a_flipped_bit_in_a_tree_is_seen(tmp_path, column):
 
 def test_a_filler_keeps_its_tree_and_no_sample():
     filler = toy_tree([[7, 1, 2], [7, 1, 3]]).without_loss()
-    tree = filler.sharing
-    assert tree is not None
+    tree = tree_of(filler)
     assert (filler.num_loss_tokens, filler.sample_ids.tolist()) == (0, [-1, -1, -1])
     assert (tree.parents.tolist(), tree.spans.tolist()) == ([-1, 0, 0], [])
     assert filler.flat().input_ids.tolist() == [7, 1, 2, 7, 1, 3]

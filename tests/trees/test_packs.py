@@ -13,6 +13,7 @@ from brimful.errors import CorruptFileError
 from brimful.store import check_store
 from brimful.store.shards import ShardReader
 from brimful.testing.toys import toy_tree
+from brimful.trees.pack_tree import tree_of
 from brimful.trees.packs import fault as tree_fault
 from tests.trees.plans import written_trees
 
@@ -27,17 +28,16 @@ def pack():
 def changed(column, place, value):
     """The pack with another number in one of its columns."""
     whole = pack()
-    holder = whole.sharing if column in ("parents", "spans", "span_sizes") else whole
+    holder = tree_of(whole) if column in ("parents", "spans", "span_sizes") else whole
     values = getattr(holder, column).copy()
     values[place] = value
     if holder is whole:
         return replace(whole, **{column: values})
-    assert whole.sharing is not None
-    return replace(whole, sharing=replace(whole.sharing, **{column: values}))
+    return replace(whole, sharing=replace(tree_of(whole), **{column: values}))
 
 
 def test_the_pack_is_as_the_faults_expect():
-    assert pack().sharing.parents.tolist() == [-1, 0, 0, 0, 3, 3, -1]
+    assert tree_of(pack()).parents.tolist() == [-1, 0, 0, 0, 3, 3, -1]
     assert pack().starts.tolist() == [0, 3, 3, 3, 4, 4, 0]
     assert np.diff(pack().cu_seqlens).tolist() == [3, 0, 1, 1, 1, 1, 1]
     assert tree_fault(pack()) == ""
@@ -85,34 +85,34 @@ def test_a_fault_is_named(column, place, value, fault):
 def test_each_sample_has_a_number_of_spans(change):
     """Of one sample fewer or more, the targets of the others would still add up."""
     whole = toy_tree([[1, 2], [1, 3], [1, 4]], [[True] * 2, [True] * 2, [False] * 2])
-    assert whole.sharing is not None
-    sizes = np.resize(np.append(whole.sharing.span_sizes, 0), 3 + change).astype(np.int32)
-    found = tree_fault(replace(whole, sharing=replace(whole.sharing, span_sizes=sizes)))
+    tree = tree_of(whole)
+    sizes = np.resize(np.append(tree.span_sizes, 0), 3 + change).astype(np.int32)
+    found = tree_fault(replace(whole, sharing=replace(tree, span_sizes=sizes)))
     assert found == f"it has targets of {3 + change} samples and holds 3"
 
 
 def test_a_later_span_ends_with_its_sample():
     """The first of two spans is right, and the second goes on into the next sample."""
     whole = toy_tree([[1, 2, 3, 4], [9, 8]], [[False, True, False, True], [True] * 2])
-    assert whole.sharing is not None
-    assert whole.sharing.spans.tolist() == [1, 2, 3, 4, 1, 2]
+    tree = tree_of(whole)
+    assert tree.spans.tolist() == [1, 2, 3, 4, 1, 2]
     spans = np.array([1, 2, 3, 5, 1, 2], dtype=np.int32)
-    found = tree_fault(replace(whole, sharing=replace(whole.sharing, spans=spans)))
+    found = tree_fault(replace(whole, sharing=replace(tree, spans=spans)))
     assert found == "sample 0 has 4 tokens, and its targets are [1, 2, 3, 5]"
 
 
 def test_a_tree_that_has_ended_has_no_further_branch():
     """Not even the first tree of the pack, after the root of the second."""
     whole = toy_tree([[1, 2], [1, 3], [9, 4], [9, 5]])
-    assert whole.sharing is not None
-    parents = whole.sharing.parents.copy()
+    tree = tree_of(whole)
+    parents = tree.parents.copy()
     assert parents.tolist() == [-1, 0, 0, -1, 3, 3]
     parents[5] = 0
-    assert tree_fault(replace(whole, sharing=replace(whole.sharing, parents=parents))).startswith(
+    assert tree_fault(replace(whole, sharing=replace(tree, parents=parents))).startswith(
         "segment 5 continues segment 0, whose subtree has ended"
     )
     for count in (5, 7):
-        other = replace(whole.sharing, parents=np.resize(whole.sharing.parents, count))
+        other = replace(tree, parents=np.resize(tree.parents, count))
         assert tree_fault(replace(whole, sharing=other)) == f"it has {count} parents for 6 segments"
 
 

@@ -24,7 +24,7 @@ from brimful.measure.measure_settings import MeasureSettings
 from brimful.sources import line_index, open_source
 from brimful.testing.toys import toy_chat_encoder
 from brimful.trees import prefix_search
-from brimful.trees.prefixes import Prefixes, find_prefixes
+from brimful.trees.prefixes import Prefixes, find_prefixes, prefixes_of
 from tests.measure.encoders import Letters, Silent
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 
@@ -51,11 +51,6 @@ def _measure(source: Any, encoder: Any = None, **options: Any) -> LengthTable:
     return measure_lengths(source, encoder or Letters(), **options)
 
 
-def _found(table: LengthTable) -> Prefixes:
-    assert table.sharing is not None
-    return table.sharing
-
-
 def _lists(found: Prefixes) -> tuple[list[int], list[int]]:
     return found.order.tolist(), found.shared.tolist()
 
@@ -68,9 +63,9 @@ def _at_once(texts: list[str], **options: Any) -> tuple[list[int], list[int]]:
 def test_prefixes_are_measured_with_the_lengths(source, tmp_path):
     """Without it a plan of a data set could share nothing."""
     table = _measure(source, path=tmp_path / "lengths.arrow")
-    assert _lists(_found(table)) == ([0, 4, 1, 2, 3, 5, 6, 7], [0, 4, 3, 0, 0, 3, 0, 0])
+    assert _lists(prefixes_of(table)) == ([0, 4, 1, 2, 3, 5, 6, 7], [0, 4, 3, 0, 0, 3, 0, 0])
     again = LengthTable.open(tmp_path / "lengths.arrow")
-    assert (_lists(_found(again)), again.fingerprint) == (_lists(_found(table)), table.fingerprint)
+    assert (_lists(prefixes_of(again)), again.fingerprint) == (_lists(prefixes_of(table)), table.fingerprint)
     assert table.provenance["sharing"] == {"share": "prefixes", "least_shared": 3, "share_within": "all"}
 
 
@@ -93,7 +88,7 @@ def test_windows_find_what_is_found_at_once(texts, least, groups, window, tmp_pa
             share_within="all" if groups is None else groups,
             cache_dir=home,
         )
-    order, shared = _lists(_found(table))
+    order, shared = _lists(prefixes_of(table))
     expected_order, expected = _at_once(texts, least=least, groups=groups)
     trees = {text[:least] for text in texts}
     if max(sum(len(text) for text in texts if text.startswith(tree)) for tree in trees) <= window:
@@ -146,7 +141,7 @@ def test_a_tree_larger_than_a_window_is_cut_between_its_branches(put, monkeypatc
     monkeypatch.setattr(prefix_search, "_LONG", 6)
     texts = ["sssabcd", "sssklmn", "sssabcde", "sssk", "sssabcdef", "sssklm"]
     monkeypatch.setattr(prefix_search, "_WINDOW_TOKENS", 24)
-    found = _found(_measure(open_source(put("data.jsonl", _jsonl(texts)))))
+    found = prefixes_of(_measure(open_source(put("data.jsonl", _jsonl(texts)))))
     assert _lists(found) == ([0, 2, 4, 3, 5, 1], [0, 7, 8, 0, 4, 6])
 
 
@@ -168,7 +163,7 @@ def test_a_killed_job_continues_after_its_last_window(source, monkeypatch):
             _measure(source, broken)
     assert broken.seen == [*TEXTS, *(TEXTS[index] for index in (0, 1, 4)), *(TEXTS[index] for index in (3, 5))]
     resumed = Letters()
-    found = _found(_measure(source, resumed))
+    found = prefixes_of(_measure(source, resumed))
     assert resumed.seen == ["zzz", "zzz"]
     assert _lists(found) == _at_once(TEXTS, least=3)
     assert table.sharing is None
@@ -186,7 +181,7 @@ def test_a_damaged_window_is_compared_again(source, tmp_path, damage):
         data[: len(data) // 2] if damage == "cut" else data.replace(b"\x04\x00\x00\x00\x03", b"\x09\0\0\0\3")
     )
     encoder = Letters()
-    assert _lists(_found(_measure(source, encoder, cache_dir=tmp_path))) == _at_once(TEXTS, least=3)
+    assert _lists(prefixes_of(_measure(source, encoder, cache_dir=tmp_path))) == _at_once(TEXTS, least=3)
     assert sorted(encoder.seen) == sorted(TEXTS[index] for index in (0, 1, 3, 4, 5))
 
 
@@ -195,7 +190,7 @@ def test_a_second_run_asks_for_nothing(source, tmp_path):
     first = _measure(source)
     for path in (None, tmp_path / "other.arrow"):
         second = _measure(source, Silent(), path=path)
-        assert (_lists(_found(second)), second.fingerprint) == (_lists(_found(first)), first.fingerprint)
+        assert (_lists(prefixes_of(second)), second.fingerprint) == (_lists(prefixes_of(first)), first.fingerprint)
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -204,7 +199,7 @@ def test_appended_rows_share_with_earlier_ones(source, put, tmp_path, named):
     path = tmp_path / "lengths.arrow" if named else None
     _measure(source, path=path)
     encoder, texts = Letters(), [*TEXTS, "abcz", "v"]
-    found = _found(_measure(open_source(put("data.jsonl", _jsonl(texts))), encoder, path=path))
+    found = prefixes_of(_measure(open_source(put("data.jsonl", _jsonl(texts))), encoder, path=path))
     assert _lists(found) == _at_once(texts, least=3)
     assert encoder.seen == ["abcz", "v", *(texts[index] for index in (0, 1, 3, 4, 5, 8))]
 
@@ -244,7 +239,7 @@ def test_answers_of_one_conversation_share(tmp_path):
     turns = [{"role": role, "content": "ab"} for role in ("user", "assistant") * 3]
     rows = [{"messages": turns}, {"messages": turns[:2]}, {"messages": turns[:4]}]
     source = open_source(rows, cache_dir=tmp_path, per_turn=True)
-    found = _found(_measure(source, toy_chat_encoder(), share_within="row"))
+    found = prefixes_of(_measure(source, toy_chat_encoder(), share_within="row"))
     trees = np.split(found.order, np.flatnonzero(found.shared == 0)[1:])
     assert [tree.tolist() for tree in trees] == [[0, 1, 2], [3], [4, 5]]
 
@@ -254,7 +249,8 @@ def test_samples_of_one_row_share(tmp_path):
     rows = [{"prompt": "abcdef", "chosen": answer, "rejected": "no"} for answer in ("yes", "yea")]
     source = open_source(rows, cache_dir=tmp_path)
     within, everywhere = (
-        _found(_measure(source, toy_chat_encoder(), share_within=which, least_shared=6)) for which in ("row", "all")
+        prefixes_of(_measure(source, toy_chat_encoder(), share_within=which, least_shared=6))
+        for which in ("row", "all")
     )
     assert within.order.reshape(2, 2).max(axis=1).tolist() == [1, 3]
     assert np.flatnonzero(within.shared).tolist() == [1, 3]
@@ -290,7 +286,7 @@ def test_kept_tokens_are_not_encoded_again(source, tmp_path):
     table, stored = measure_and_keep(source, encoder, settings, tmp_path / "encoded")
     assert encoder.seen == TEXTS
     assert stored is not None
-    assert _lists(_found(table)) == _at_once(TEXTS, least=3)
+    assert _lists(prefixes_of(table)) == _at_once(TEXTS, least=3)
 
 
 def test_processes_find_the_same(source, tmp_path, monkeypatch):
@@ -298,7 +294,7 @@ def test_processes_find_the_same(source, tmp_path, monkeypatch):
     monkeypatch.setattr(prefix_search, "_WINDOW_TOKENS", 13)
     tables = [_measure(source, toy_chat_encoder(), num_proc=n, cache_dir=tmp_path / f"{n}") for n in (1, 2)]
     assert tables[0].fingerprint == tables[1].fingerprint
-    assert _lists(_found(tables[0])) == _at_once(TEXTS, least=3)
+    assert _lists(prefixes_of(tables[0])) == _at_once(TEXTS, least=3)
 
 
 def test_shares_of_a_job_find_them_once(source, tmp_path):
@@ -307,7 +303,7 @@ def test_shares_of_a_job_find_them_once(source, tmp_path):
     with pytest.raises(UnfinishedSharesError):
         _measure(source, path=path, execution=Execution(task_index=0, num_tasks=2))
     table = _measure(source, path=path, execution=Execution(task_index=1, num_tasks=2))
-    assert _lists(_found(table)) == _at_once(TEXTS, least=3)
+    assert _lists(prefixes_of(table)) == _at_once(TEXTS, least=3)
 
 
 def test_joined_tables_keep_their_trees(put):
@@ -315,7 +311,7 @@ def test_joined_tables_keep_their_trees(put):
     halves = [TEXTS[:5], TEXTS[5:]]
     sources = [open_source(put(f"{number}.jsonl", _jsonl(half))) for number, half in enumerate(halves)]
     tables = [_measure(source) for source in sources]
-    assert _lists(_found(join_tables(tables))) == ([0, 4, 1, 2, 3, 5, 6, 7], [0, 4, 3, 0, 0, 0, 0, 0])
+    assert _lists(prefixes_of(join_tables(tables))) == ([0, 4, 1, 2, 3, 5, 6, 7], [0, 4, 3, 0, 0, 0, 0, 0])
     with pytest.raises(CacheMismatchError, match="these parts differ: least_shared, share, share_within, share"):
         join_tables([tables[0], measure_lengths(sources[1], Letters())])
 
@@ -349,7 +345,7 @@ def test_pictures_are_shared_by_content(pictures):
     rows = [chat("abc", "p0.png"), chat("abd", "p0.png"), chat("abc", "p1.png"), chat("abc", other)]
     rows += [chat("abe", picture(0)), chat("abf", picture(0)), chat("abc"), chat("abc", "p0.png", other)]
     length = 1 + len(picture(0)) % 7
-    found = _found(_of_pictures(pictures, rows, least_shared=length))
+    found = prefixes_of(_of_pictures(pictures, rows, least_shared=length))
     # Rows 0 and 1 name one file, 4 and 5 bring equal bytes; row 7 has another second picture.
     trees = np.split(found.order, np.flatnonzero(found.shared == 0)[1:])
     assert sorted(sorted(tree.tolist()) for tree in trees) == [[0, 1, 7], [2], [3], [4, 5], [6]]
@@ -375,18 +371,18 @@ def test_pictures_of_equal_rows_in_two_directories_differ(tmp_path, kept):
     source = open_source([tmp_path / "one/rows.jsonl", tmp_path / "two/rows.jsonl"], media=True)
     settings = MeasureSettings(share="prefixes", least_shared=3, num_proc=1, cache_dir=tmp_path / "cache")
     table, _ = measure_and_keep(source, PictureEncoder(), settings, tmp_path / "encoded" if kept else None)
-    trees = np.split(_found(table).order, np.flatnonzero(_found(table).shared == 0)[1:])
+    trees = np.split(prefixes_of(table).order, np.flatnonzero(prefixes_of(table).shared == 0)[1:])
     assert [tree.tolist() for tree in trees] == [[0, 1], [2, 3]]
 
 
 def test_a_picture_that_was_replaced_is_compared_again(pictures):
     """Without it an old forest would stay when its pictures have changed."""
     rows = [chat("ab", "p0.png"), chat("ab", "p0.png"), chat("ab", "p3.png"), chat("ab", "same as p3.png")]
-    first = _found(_of_pictures(pictures, rows))
+    first = prefixes_of(_of_pictures(pictures, rows))
     assert (first.shared > 0).tolist() == [False, True, False, False]
     path = pictures / "data" / "p0.png"
     path.write_bytes(picture(1))
-    second = _found(_of_pictures(pictures, rows))
+    second = prefixes_of(_of_pictures(pictures, rows))
     assert second.shared[1] - first.shared[1] == len(picture(1)) % 7 - len(picture(0)) % 7
 
 
@@ -397,4 +393,4 @@ def test_packing_measures_prefixes(source, tmp_path):
         pack_dataset(source, toy_chat_encoder(), tmp_path / name, share=share, **options)
     assert LengthTable.open(tmp_path / "flat/lengths.arrow").sharing is None
     table = LengthTable.open(tmp_path / "trees/lengths.arrow")
-    assert _lists(_found(table)) == _at_once(TEXTS, least=3)
+    assert _lists(prefixes_of(table)) == _at_once(TEXTS, least=3)

@@ -16,7 +16,7 @@ from brimful.base.tables import open_table
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.lengths import LengthTable
 from brimful.trees.prefix_order import _find_by_bytes, _find_by_merging
-from brimful.trees.prefixes import Prefixes, SharedTotals, find_prefixes, sharing_of
+from brimful.trees.prefixes import Prefixes, SharedTotals, find_prefixes, prefixes_of, sharing_of
 
 _SAMPLES = st.lists(
     st.lists(st.sampled_from([-1, 0, 1, 70_000]), max_size=5).map(tuple)
@@ -140,11 +140,11 @@ def test_a_table_keeps_its_prefixes(tmp_path):
     table = LengthTable(tokens, sharing=_prefixes(patches=[0, 4, 0]))
     table.save(tmp_path / "t.arrow")
     again = LengthTable.open(tmp_path / "t.arrow")
-    assert again.sharing is not None
-    assert (again.sharing.order.dtype, again.sharing.order.tolist()) == (np.int64, [0, 2, 1])
-    assert (again.sharing.shared.dtype, again.sharing.shared.tolist()) == (np.int32, [0, 2, 0])
-    assert again.sharing.least == 2
-    assert {name: a.tolist() for name, a in again.sharing.amounts.items()} == {"patches": [0, 4, 0]}
+    prefixes = prefixes_of(again)
+    assert (prefixes.order.dtype, prefixes.order.tolist()) == (np.int64, [0, 2, 1])
+    assert (prefixes.shared.dtype, prefixes.shared.tolist()) == (np.int32, [0, 2, 0])
+    assert prefixes.least == 2
+    assert {name: a.tolist() for name, a in prefixes.amounts.items()} == {"patches": [0, 4, 0]}
     assert again.fingerprint == table.fingerprint
 
 

@@ -9,6 +9,7 @@ from brimful.errors import SettingsError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.store.shards import assemble_pack
 from brimful.testing.toys import toy_pack, toy_tree
+from brimful.trees.pack_tree import tree_of
 from brimful.verify.drawn_samples import (
     few_of,
     few_with_media,
@@ -41,7 +42,8 @@ def test_media_of_a_cut_sample_are_taken_along():
 
 
 def shape(pack):
-    return np.diff(pack.cu_seqlens).tolist(), pack.tree.parents.tolist(), pack.sample_ids[pack.tree.ends].tolist()
+    tree = tree_of(pack)
+    return np.diff(pack.cu_seqlens).tolist(), tree.parents.tolist(), pack.sample_ids[tree.ends].tolist()
 
 
 def rows_of(pack):
@@ -117,7 +119,7 @@ def test_samples_of_a_cut_tree_are_beginnings_of_its_own(room):
     lengths = np.diff(small.cu_seqlens)
     count = len(lengths)
     assert lengths.tolist() == np.minimum(np.diff(whole.cu_seqlens), limit)[:count].tolist()
-    assert small.tree.parents.tolist() == whole.tree.parents[:count].tolist()
+    assert tree_of(small).parents.tolist() == tree_of(whole).parents[:count].tolist()
     if count < whole.num_segments:
         assert len(small) + min(limit, int(np.diff(whole.cu_seqlens)[count])) > room
     own = dict(zip(whole.flat().sample_ids.tolist(), rows_of(whole), strict=True))
@@ -131,7 +133,7 @@ def cut_path(pack, sample, limit):
     """The places of a sample that are left when each of its segments has at most so many tokens."""
     number = pack.flat().sample_ids.tolist().index(sample)
     places, begin = [], 0
-    for segment in pack.tree.paths().row(number).tolist():
+    for segment in tree_of(pack).paths().row(number).tolist():
         length = int(np.diff(pack.cu_seqlens)[segment])
         places += range(begin, begin + min(length, limit))
         begin += length

@@ -16,7 +16,7 @@ from brimful.verify.tree_rows import (  # noqa: E402
     paths_of,
     right_attention,
 )
-from tests.collate.trees.reading import forest  # noqa: E402
+from tests.trees.collate.reading import forest  # noqa: E402
 from tests.verify import tree_faults as faults  # noqa: E402
 from tests.verify.toys import NeverRun, setup_of  # noqa: E402
 

@@ -10,6 +10,7 @@ import torch
 
 from brimful import PackCollator
 from brimful.testing.toys import toy_tree
+from brimful.trees.pack_tree import tree_of
 from brimful.trees.packs import assemble_tree
 
 IGNORE = -100
@@ -277,8 +278,8 @@ class RowsOfSegments(PackCollator):
 
     def rows(self, features):
         (batch,) = super().rows(features)
-        assert batch.sharing is not None
-        return [replace(batch, sharing=replace(batch.sharing, parents=batch.sharing.parents * 0 - 1))]
+        tree = tree_of(batch)
+        return [replace(batch, sharing=replace(tree, parents=tree.parents * 0 - 1))]
 
 
 # Collators that make trees of plain samples themselves.
@@ -319,13 +320,12 @@ def as_tree(packs, key):
             )
     shape = toy_tree([key(one, items) for one, items in zip(ids, media, strict=True)], masks)
     owners = shape.sample_ids.tolist()
-    assert shape.sharing is not None
     return assemble_tree(
         [ids[owner] for owner in owners],
         [masks[owner] for owner in owners],
         [names[owner] for owner in owners],
         np.diff(shape.cu_seqlens),
-        shape.sharing.parents,
+        tree_of(shape).parents,
         [media[owner] for owner in owners],
     )
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from brimful import PackCollator
 from brimful.testing.toys import toy_tree
+from brimful.trees.pack_tree import tree_of
 
 SAMPLES = st.lists(
     st.lists(st.integers(1, 3), min_size=1, max_size=8).flatmap(
@@ -20,8 +21,7 @@ SAMPLES = st.lists(
 def batch_of(dialect, samples, **options):
     """The batch of one tree of some samples, and the samples in the order in which they end."""
     pack = toy_tree(*zip(*samples, strict=True))
-    assert pack.sharing is not None
-    order = pack.sample_ids[pack.sharing.ends].tolist()
+    order = pack.sample_ids[tree_of(pack).ends].tolist()
     return PackCollator(dialect=dialect, **options)([pack]), [samples[sample] for sample in order]
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 
 from brimful.report.text.artefact_lines import pack_as_dict, show_pack, show_planned_pack
 from brimful.testing.toys import toy_tree
+from brimful.trees.pack_tree import tree_of
 from tests.trees.plans import plan_of_trees
 from tests.trees.test_pack_tree import SAMPLES
 
@@ -106,8 +107,7 @@ def test_each_segment_is_drawn_below_its_parent(samples):
         mark = line[column]
         parents.append(-1 if mark == "─" else owners[column])
         owners[column + 3 * (mark in "├└")] = number
-    assert pack.sharing is not None
-    assert parents == pack.sharing.parents.tolist()
+    assert parents == tree_of(pack).parents.tolist()
     num_branches = Counter(parents)
     assert [line.lstrip(" │")[0] == "↳" for line in lines] == [
         parent >= 0 and num_branches[parent] == 1 for parent in parents

@@ -56,15 +56,14 @@ def test_samples_are_counted_by_what_becomes_of_them(logged):
 @pytest.mark.parametrize("engine_id", ["", "fast 1"])
 def test_samples_are_compared_where_a_faster_library_encodes(engine_id):
     """Without it a wrong library spoils the stream in silence; an encoder that is its own reference would do its work twice."""
-    other, asked = toy_chat_encoder(), []
+    other, asked, wrong = toy_chat_encoder(), [], [Sample(0, text="abd")]
 
-    class Fast(type(other)):  # type: ignore[misc]
+    class Fast(type(other)):
         engine = SimpleNamespace(
             id=engine_id, name="fast", reference=SimpleNamespace(encode_batch=lambda _: other.encode_batch(wrong)),
             distrust=lambda name, reason: asked.append((name, reason)),
         )  # fmt: skip
 
-    wrong = [Sample(0, text="abd")]
     one = Intake(Fast(), ProducerSettings(capacity=3), "the feed")
     if not engine_id:
         assert list(one.take([Sample(0, text="abc")], 0)[0]) == [0]

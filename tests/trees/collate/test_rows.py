@@ -9,6 +9,7 @@ from brimful.collate import Padding, lay_out
 from brimful.collate.torch import PackCollator
 from brimful.errors import CollateError
 from brimful.testing.toys import toy_pack, toy_tree
+from brimful.trees.pack_tree import tree_of
 from tests.trees.test_pack_tree import SAMPLES
 
 
@@ -21,8 +22,7 @@ def test_a_row_of_one_tree():
     assert batch.labels.tolist() == [IGNORE_INDEX, 6, 7, 8, 9, *[IGNORE_INDEX] * 3]
     assert batch.target_weights.tolist() == [0, 1, 2, 1, 1, 0, 0, 0]
     assert batch.cu_seqlens.tolist() == [0, 3, 4, 6, 8]
-    tree = batch.sharing
-    assert tree is not None
+    tree = tree_of(batch)
     assert (tree.parents.tolist(), tree.ends.tolist()) == ([-1, 0, 0, -1], [1, 2])
     assert batch.num_loss_tokens == 5
 
@@ -36,10 +36,9 @@ def test_two_trees_in_a_row_are_two_rows(samples):
     alone = [lay_out([pack]) for pack in packs]
     for name in ("input_ids", "labels", "position_ids", "loss_weights"):
         assert getattr(batch, name).tolist() == np.concatenate([getattr(one, name) for one in alone]).tolist()
-    tree = batch.sharing
-    assert tree is not None
+    tree = tree_of(batch)
     places = tree.places(batch.cu_seqlens)
-    parts = [one.sharing.places(one.cu_seqlens).values for one in alone if one.sharing is not None]
+    parts = [tree_of(one).places(one.cu_seqlens).values for one in alone]
     assert places.values.tolist() == [*parts[0].tolist(), *(parts[1] + len(packs[0])).tolist()]
     assert batch.target_weights.sum() == batch.num_loss_tokens
     assert batch.num_loss_tokens == sum(sum(mask[1:]) for mask in masks) + sum(len(one) - 1 for one in tokens)
