@@ -1,6 +1,8 @@
 """Rows of trees in models of Transformers: logits, loss and gradients are as of each sample alone."""
 
 import pickle
+from itertools import combinations
+from types import SimpleNamespace
 
 import pytest
 
@@ -268,6 +270,46 @@ def test_one_call_of_flash_attention_is_all_runs(family, wrap, function, monkeyp
     kernel = getattr(tree_attention, wrap)(function)
     monkeypatch.setattr(tree_attention, "_flash_kernel", lambda *_: kernel)
     torch.testing.assert_close(model(**batch).logits, run_by_run, **CLOSE)
+
+
+INSTALLED = ["flash_attn_interface", "flash_attn", "torch.nn.attention.varlen"]
+
+
+@pytest.mark.parametrize("installed", [set(names) for n in range(4) for names in combinations(INSTALLED, n)], ids=str)
+def test_the_fastest_installed_kernel_that_can_is_chosen(installed, monkeypatch):
+    """Flash attention 3 runs on Hopper alone and without dropout, torch's own without dropout, none of them before
+    Ampere, in float32, or with a softcap or sinks: such layers are computed run by run."""
+
+    def import_module(name):
+        if name not in installed:
+            raise ImportError(name)
+        return SimpleNamespace(flash_attn_varlen_func=name, varlen_attn=name)
+
+    monkeypatch.setattr(tree_attention, "import_module", import_module)
+    monkeypatch.setattr(tree_attention, "_installed_kernel", tree_attention._installed_kernel.__wrapped__)
+
+    def chosen(major=9, device="cuda", dtype=torch.bfloat16, **options):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, 0))
+        layer = tree_attention._Layer(**{**dict.fromkeys(tree_attention._Layer._fields), "dropout": 0.0, **options})
+        kernel = tree_attention._flash_kernel(torch.device(device), dtype, layer)
+        return kernel and kernel.args[0]
+
+    for major in (7, 8, 9, 10):
+        for dropout in (0.0, 0.1):
+            usable = {name for name in installed if major >= 8 and (dropout == 0 or name == "flash_attn")}
+            usable -= set() if major == 9 else {"flash_attn_interface"}
+            expected = min(usable, key=INSTALLED.index, default=None)
+            assert chosen(major, dropout=dropout) == chosen(major, dropout=dropout, dtype=torch.float16) == expected
+    assert chosen(dtype=torch.float32) is chosen(device="cpu") is chosen(softcap=1.0) is None
+    assert chosen(s_aux=torch.zeros(2)) is None
+
+
+def test_a_kernel_gets_the_dropout_of_the_layer():
+    """It would train without: flash attention 3 has no such argument, so it is given only where there is dropout."""
+    for dropout in (0.0, 0.1):
+        layer = tree_attention._Layer(dropout, None, None, None, None)
+        options = tree_attention._flash_attention(lambda: None).args[1](layer, False)
+        assert options.get("dropout_p", 0.0) == dropout
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def to_trl_tree(batch: PackedBatch) -> dict[str, Any]:
         },
     }
     # A label has the sum of the weights of the samples that train it.
-    weights = (shifted_weights(whole) / targets.times.clip(1))[targets.predicting]
+    weights = shifted_weights(whole)[targets.predicting] / targets.times[targets.predicting]
     if (weights != 1).any():
         arrays["loss_weights"] = weights.astype(np.float32)
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, groupby
 
 import numpy as np
 from hypothesis import strategies as st
 
 from brimful import LengthTable
+from brimful.trees.plan.forest import Forest
 from brimful.trees.prefixes import Prefixes
 
 STRETCH = 12
@@ -18,13 +20,16 @@ words = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=7), min_size=1
 """Samples of letters, of which many share a beginning."""
 
 
-def _drawn_words(seed):
+def _drawn_words(seed, num_letters=4, longest=6, count=12):
     draw = np.random.default_rng(seed)
-    return [draw.integers(0, 4, size).tolist() for size in draw.integers(1, 7, 12)]
+    return [draw.integers(0, num_letters, size).tolist() for size in draw.integers(1, longest + 1, count)]
 
 
 wide_words = st.integers(0, 2**16).map(_drawn_words)
 """Twelve samples of letters, with up to four branches at a trunk: Hypothesis itself draws few of such a size."""
+
+many_words = words | st.integers(0, 2**16).map(lambda seed: _drawn_words(seed, 3, 5, 40))
+"""The same and forty samples, of which some are equal."""
 
 
 def stretched(words_of_letters, stretch=STRETCH):
@@ -66,6 +71,50 @@ def size_of(samples):
     for path in tokens:
         branches.setdefault(path[:-1], set()).add(path)
     return len(tokens), sum(len(paths) - 1 for path, paths in branches.items() if path)
+
+
+@dataclass
+class Node:
+    """A leaf, or a trunk with what is below it: leaves that end with it, and then its branches."""
+
+    leaves: list[int]
+    depth: int
+    children: list[Node]
+
+
+def trees_of(samples, leaves, depth=0):
+    """The trees of some leaves of sorted samples that share ``depth`` tokens."""
+    ended = [leaf for leaf in leaves if len(samples[leaf]) == depth]
+    nodes = [Node([leaf], depth, []) for leaf in ended]
+    for _, group in groupby(leaves[len(ended) :], key=lambda leaf: samples[leaf][depth]):
+        below = list(group)
+        common = min(common_of(samples[below[0]], samples[leaf]) for leaf in below)
+        children = trees_of(samples, below, common) if len(below) > 1 else []
+        nodes.append(Node(below, common, children))
+    return nodes
+
+
+def amounts(depth):
+    """What the first tokens of a path take of two budgets: tokens, and squares."""
+    return np.array([depth, depth**2])
+
+
+OF_SAMPLE = np.array([0, 7])
+"""What each sample takes in addition, even one of which all tokens are shared."""
+
+
+def load_of(samples):
+    """What a pack of some samples takes of both budgets, with the room of forks."""
+    distinct, forks = size_of([tuple(sample) for sample in samples])
+    depths = [len(path) for path in {tuple(sample[:end]) for sample in samples for end in range(1, len(sample) + 1)}]
+    return np.array([distinct + forks, sum(2 * depth - 1 for depth in depths)]) + len(samples) * OF_SAMPLE
+
+
+def forest_of_both(samples):
+    """The forest of sorted samples with both budgets."""
+    shared = [0, *(common_of(samples[leaf - 1], samples[leaf]) for leaf in range(1, len(samples)))]
+    sizes = [amounts(len(sample)) + OF_SAMPLE for sample in samples]
+    return Forest.of(np.array(sizes), np.array([amounts(depth) for depth in shared]))
 
 
 def optimum_of(samples, capacity):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.base.compiling import compiled
-from brimful.base.typing import BoolArray, Int64Array
+from brimful.base.typing import Int64Array
 from brimful.trees.plan.forest import Forest
 
 
@@ -42,28 +42,21 @@ def bound_of_trees(forest: Forest, capacities: Int64Array) -> TreeBound:
     TreeBound(packs=2, tokens=19)
     """
     num_leaves, depths, parents = forest.num_leaves, forest.depths, forest.parents
-    lengths = depths - np.where((parents >= 0)[:, None], depths[parents], 0)
-    copies = np.ones(len(parents), dtype=np.int64)
-    # No trunk has a second copy in a tree that a pack can hold.
-    tree = np.cumsum(forest.gaps < 0) - 1
-    tree = np.concatenate([tree, tree[forest.first]])
-    loads = np.zeros((int(tree.max(initial=-1)) + 1, lengths.shape[1]), dtype=np.int64)
-    np.add.at(loads, tree, lengths)
-    is_large: BoolArray = np.any(loads > capacities, axis=1)
-    trunks = num_leaves + np.flatnonzero(is_large[tree[num_leaves:]])
-    count = compiled(_count_copies, len(trunks), sum_calls=True) or _count_copies
+    lengths = depths - forest.depths_of(parents)
+    # The last number of both is of no trunk.
+    copies = np.ones(len(parents) + 1, dtype=np.int64)
+    loads_below = np.zeros((len(parents) + 1, len(capacities)), dtype=np.int64)
     # The leaves of each trunk are added at once.
-    loads_below = np.zeros_like(lengths)
-    has_parent = np.flatnonzero(parents[:num_leaves] >= 0)
-    np.add.at(loads_below, parents[has_parent], lengths[has_parent])
-    count(trunks, depths, parents, lengths, capacities, loads_below, copies)
-    totals = (lengths * copies[:, None]).sum(axis=0)
+    np.add.at(loads_below, parents[:num_leaves], lengths[:num_leaves])
+    count = compiled(_count_copies, len(forest.first), sum_calls=True) or _count_copies
+    count(num_leaves, depths, parents, lengths, capacities, loads_below, copies)
+    totals = (lengths * copies[:-1, None]).sum(axis=0)
     packs = int((-(-totals // capacities)).max())
-    return TreeBound(max(packs, int(copies.max(initial=0))), int(totals[0]))
+    return TreeBound(max(packs, int(copies[:-1].max(initial=0))), int(totals[0]))
 
 
 def _count_copies(
-    trunks: Int64Array,
+    num_leaves: int,
     depths: Int64Array,
     parents: Int64Array,
     lengths: Int64Array,
@@ -71,8 +64,8 @@ def _count_copies(
     loads_below: Int64Array,
     copies: Int64Array,
 ) -> None:
-    """Count the copies of each of some trunks, children before parents; to be compiled."""
-    for trunk in trunks:
+    """Count the copies of each trunk, children before parents; to be compiled."""
+    for trunk in range(num_leaves, len(parents)):
         number = copies[trunk]
         for budget in range(len(capacities)):
             room = capacities[budget] - depths[trunk, budget]
@@ -80,9 +73,8 @@ def _count_copies(
                 number = max(number, -(-loads_below[trunk, budget] // room))
         copies[trunk] = number
         parent = parents[trunk]
-        if parent >= 0:
-            copies[parent] = max(copies[parent], number)
-            for budget in range(len(capacities)):
-                loads_below[parent, budget] += (
-                    loads_below[trunk, budget] + lengths[trunk, budget] * number
-                )
+        copies[parent] = max(copies[parent], number)
+        for budget in range(len(capacities)):
+            loads_below[parent, budget] += (
+                loads_below[trunk, budget] + lengths[trunk, budget] * number
+            )

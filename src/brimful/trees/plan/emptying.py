@@ -43,7 +43,7 @@ def emptied(forest: Forest, packs: Packing, capacities: Int64Array) -> Packing:
     parts = packs_of(part_of_pack[pack], num_parts)
     leaves = parts.items.astype(np.int64, copy=False)
     trunks = trunks_with_previous(forest, parts.offsets, leaves)
-    shared = np.where((trunks >= 0)[:, None], forest.depths[trunks], 0)
+    shared = forest.depths_of(trunks)
     is_open = np.ones(len(packs), dtype=np.bool_)
     for part in range(num_parts):
         rows = slice(int(parts.offsets[part]), int(parts.offsets[part + 1]))
@@ -77,7 +77,7 @@ class _Placement:
         self.pack[packs.items] = np.repeat(np.arange(len(packs)), packs.sizes)
         self.loads = loads_of_trees(forest, packs)
         self.is_open: BoolArray = np.ones(len(packs), dtype=np.bool_)
-        self._shared = np.where(forest.gaps >= 0, forest.depths[forest.gaps, 0], 0)
+        self._shared = forest.depths_of(forest.gaps)[:, 0]
         # A tree is the leaves from one that shares nothing to the next.
         edges = np.append(np.flatnonzero(self._shared == 0), forest.num_leaves)
         counts = np.diff(edges)

@@ -26,7 +26,7 @@ from functools import cached_property
 import numpy as np
 
 from brimful.base.compiling import compiled
-from brimful.base.typing import BoolArray, Int64Array
+from brimful.base.typing import Int64Array
 from brimful.trees.prefixes import lowest
 
 CRUMB = 16
@@ -97,19 +97,13 @@ class Forest:
         # Children close before their parents, so trunks are numbered as they close.
         order = np.empty(num_trunks, dtype=np.int64)
         order[closing] = np.arange(num_trunks)
-        new_numbers = num_leaves + closing
-
-        def renumbered(trunks: Int64Array) -> Int64Array:
-            is_one = trunks >= 0
-            return np.where(is_one, new_numbers[np.where(is_one, trunks, 0)], _NO_TRUNK)
-
+        # The last number is the one of no trunk.
+        numbers = np.append(num_leaves + closing, _NO_TRUNK)
         parents = np.full(num_leaves + num_trunks, _NO_TRUNK, dtype=np.int64)
         gaps = np.full(num_leaves, _NO_TRUNK, dtype=np.int64)
-        if num_trunks:
-            numbers = renumbered(parents_of_places[: count + num_trunks])
-            parents[places] = numbers[:count]
-            parents[num_leaves:] = numbers[count:][order]
-            gaps[places] = renumbered(gaps_of_places)
+        parents[places] = numbers[parents_of_places[:count]]
+        parents[num_leaves:] = numbers[parents_of_places[count:]][order]
+        gaps[places] = numbers[gaps_of_places]
         first, last, row = (places[column[order]] for column in (first, last, row))
         return cls(np.concatenate([sizes, shared[row]]), parents, gaps, first, last + 1)
 
@@ -117,13 +111,6 @@ class Forest:
     def num_leaves(self) -> int:
         """Leaves, which are samples."""
         return len(self.gaps)
-
-    @cached_property
-    def is_branch(self) -> BoolArray:
-        """``bool[num_nodes]``: true for nodes with tokens of their own that continue a trunk."""
-        has_parent = self.parents >= 0
-        tokens = self.depths[:, 0]
-        return has_parent & (tokens > tokens[self.parents])
 
     @cached_property
     def sums(self) -> Int64Array:
@@ -136,6 +123,10 @@ class Forest:
         sums = np.zeros((self.num_leaves + 1, self.depths.shape[1]), dtype=np.int64)
         np.cumsum(additions, axis=0, out=sums[1:])
         return sums
+
+    def depths_of(self, trunks: Int64Array) -> Int64Array:
+        """Return the depths of trunks, 0 for -1: ``int64[n, num_budgets]``."""
+        return np.where((trunks != _NO_TRUNK)[:, None], self.depths[trunks], 0)
 
     def added_by(self, before: Int64Array, leaves: Int64Array, trunks: Int64Array) -> Int64Array:
         """Return what leaves add to a pack in which another leaf is the one before them.
@@ -151,11 +142,10 @@ class Forest:
         Returns:
             ``int64[n, num_budgets]``.
         """
-        is_shared = trunks >= 0
-        upto = np.where(is_shared[:, None], self.depths[trunks], 0)
+        upto = self.depths_of(trunks)
         additions = self.depths[leaves] - upto
-        ends = self.depths[:, 0]
-        additions[:, 0] += is_shared & (ends[before] > upto[:, 0]) & (ends[leaves] > upto[:, 0])
+        ends = np.minimum(self.depths[before, 0], self.depths[leaves, 0])
+        additions[:, 0] += (trunks != _NO_TRUNK) & (ends > upto[:, 0])
         return additions
 
     def loads(self, first: Int64Array, stop: Int64Array) -> Int64Array:
@@ -171,7 +161,7 @@ class Forest:
             before: ``int64[n]``, leaves.
             leaves: ``int64[n]``, later leaves.
         """
-        depths = np.where(self.gaps >= 0, self.depths[self.gaps, 0], 0)
+        depths = self.depths_of(self.gaps)[:, 0]
         return self.gaps[lowest(depths, before + 1, leaves + 1)]
 
     def without_crumbs(self) -> Forest:
@@ -186,26 +176,23 @@ class Forest:
         """
         num_leaves, parents, tokens = self.num_leaves, self.parents, self.depths[:, 0]
         num_nodes = len(parents)
-        has_parent = parents >= 0
-        branches = np.bincount(parents[self.is_branch], minlength=num_nodes)
+        has_parent = parents != _NO_TRUNK
+        is_branch = has_parent & (tokens > tokens[parents])
+        branches = np.bincount(parents[is_branch], minlength=num_nodes)
         is_end = np.zeros(num_nodes, dtype=np.bool_)
-        is_end[parents[has_parent & ~self.is_branch]] = True
-        is_short = has_parent & (tokens - tokens[parents] < CRUMB) & ~is_end
-        is_short[:num_leaves] = False
-        target = np.arange(num_nodes)
-        for trunk in np.flatnonzero(is_short).tolist():
+        is_end[parents[has_parent & ~is_branch]] = True
+        is_crumb = has_parent & ~is_end
+        is_crumb[:num_leaves] = False
+        # The last number is the one of no trunk.
+        target = np.append(np.arange(num_nodes), _NO_TRUNK)
+        for trunk in np.flatnonzero(is_crumb).tolist():
             parent = parents[trunk]
             if (branches[trunk] - 1) * (tokens[trunk] - tokens[parent]) < CRUMB:
                 target[trunk] = parent
                 branches[parent] += branches[trunk] - 1
-        if (target == np.arange(num_nodes)).all():
-            return self
         while not np.array_equal(further := target[target], target):
             target = further
-        is_shared = (self.gaps >= 0)[:, None]
-        return Forest.of(
-            self.depths[:num_leaves], np.where(is_shared, self.depths[target[self.gaps]], 0)
-        )
+        return Forest.of(self.depths[:num_leaves], self.depths_of(target[self.gaps]))
 
 
 def _find_trunks(

@@ -134,7 +134,7 @@ def pack(
     forest, rows = forest_of(table, items, settings)
 
     def pack_loads(loads: Int64Array) -> PackResult[Packing]:
-        sizes = loads[:, 0].astype(np.int32) if loads.shape[1] == 1 else loads
+        sizes = loads if len(items.capacities) > 1 else loads.ravel().astype(np.int32)
         return pack_flat(replace(items, sizes=sizes), settings)
 
     if items.groups is None:
@@ -250,7 +250,7 @@ def forest_of(
     for column, name in enumerate(budgets.names):
         if name in prefixes.amounts:
             shared[follows, column] = prefixes.amounts[name][between]
-            least = np.full(len(ids) + 1, _NEVER)
+            least = np.full(len(ids), _NEVER)
             np.minimum.at(least, path, shared[is_whole, column])
             shared[is_whole, column] = least[path]
         elif name == "squares":

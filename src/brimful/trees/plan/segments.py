@@ -53,18 +53,16 @@ def segments_of(forest: Forest, packs: Packing) -> TreeSegments:
     pack = np.repeat(np.arange(len(packs)), packs.sizes)
     leaves = packs.items.astype(np.int64, copy=False)
     trunks = trunks_with_previous(forest, packs.offsets, leaves)
-    shared = np.where(trunks >= 0, forest.depths[trunks, 0], 0)
-    ends = forest.depths[leaves, 0]
+    shared = forest.depths_of(trunks)[:, :1]
     # The trunks of the packs alone.
-    tree = Forest.of(ends[:, None], shared[:, None])
+    tree = Forest.of(forest.depths[leaves, :1], shared)
     parents, is_trunk = tree.parents, np.arange(len(tree.parents)) >= len(leaves)
     tokens = tree.depths[:, 0]
     first_leaf = np.arange(len(parents))
     first_leaf[len(leaves) :] = tree.first
     # A leaf that ends where its trunk ends, and is its first, ends with the segment of the trunk.
-    begins = np.where(parents >= 0, tokens[parents], 0)
+    begins = tree.depths_of(parents)[:, 0]
     is_segment = is_trunk | (tokens > begins) | (first_leaf != first_leaf[parents])
-    is_segment[parents < 0] = True
     nodes = np.flatnonzero(is_segment)
     # Depth first: by the first leaf, and outer trunks before inner ones and before leaves.
     nodes = nodes[np.lexsort((~is_trunk[nodes], tokens[nodes], first_leaf[nodes]))]

@@ -262,12 +262,12 @@ def _merge_many(
 def _packs_of_pieces(sizes: Int64Array, room: Int64Array) -> list[list[int]]:
     if sizes.shape[1] > 1:
         return pack_vectors(sizes, capacities=room).packs.as_lists()
-    rows = np.flatnonzero(sizes[:, 0])
-    lengths = sizes[rows, 0]
+    tokens = sizes.ravel()
+    rows = np.flatnonzero(tokens)
+    lengths = tokens[rows]
     counts = Histogram.of(lengths)
     runs = best_fit_decreasing(counts, capacity=int(room[0]))
     packs = [rows[p].tolist() for p in runs.assign(decreasing_order(lengths, counts)).as_lists()]
     # Leaves that end where the trunk ends take nothing.
-    packs = packs or [[]]
-    packs[0] += np.flatnonzero(sizes[:, 0] == 0).tolist()
+    packs[0] += np.flatnonzero(tokens == 0).tolist()
     return packs
