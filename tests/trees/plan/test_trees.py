@@ -196,6 +196,14 @@ def test_patches_of_a_trunk_count_once_only_where_the_table_has_them():
     assert plans[1].sums_by_pack(unknown, "patches").tolist() == [128, 128]
 
 
+def test_the_outcome_says_how_many_trees_had_to_be_cut():
+    """A tree in several packs repeats its trunk: two of three here, and a sample alone is not a tree."""
+    trees = [stretched([[tree, 0], [tree, 1], [tree, 2]]) for tree in range(2)]
+    samples = [*trees[0], *trees[1], *stretched([[2, 0], [2, 1], [3]])]
+    plan = planned(samples, 37)
+    assert plan.outcome.description == "2 of 3 trees in several packs"
+
+
 def test_patches_of_a_beginning_that_was_cut_count_once():
     """Six captions of one picture, all of which are cut to the same tokens: one pack holds them."""
     shared = np.array([0, 150, 150, 120, 150, 150], dtype=np.int32)
@@ -207,6 +215,35 @@ def test_patches_of_a_beginning_that_was_cut_count_once():
         )
         plan.validate(table)
         assert plan.sums_by_pack(table, "patches").tolist() == [64]
+
+
+def test_patches_of_a_beginning_that_was_cut_count_as_what_all_share():
+    """Two samples with two pictures in common, and a third with one of them, cut to the same tokens: not one pack."""
+    columns = {"tokens": np.full(3, 160, np.int32), "patches": np.full(3, 192, np.int32)}
+    prefixes = Prefixes(np.arange(3), np.array([0, 150, 150], np.int32), 64, {"patches": np.array([0, 128, 64])})
+    table = LengthTable(columns, prefixes=prefixes)
+    options = {"max_path": 100, "overflow": "truncate", "share": "prefixes"}
+    plan = plan_packs(table, capacity=400, budgets={"patches": 330}, **options)
+    assert sorted(len(paths) for paths in paths_of(plan)) == [1, 2]
+
+
+def test_a_tree_with_a_short_trunk_is_cut_where_that_saves_a_pack():
+    """A trunk of 2 tokens costs little in two packs: its branches fill the packs of 140, which are 13 without."""
+    samples = [[0, 0, *[branch] * 110] for branch in (1, 2)]
+    samples += [[3 + other] * length for other, length in enumerate([140, 140, *[150] * 10])]
+    plan = planned(samples, 256)
+    plan.validate(table_of(samples))
+    assert (plan.num_packs, plan.ledger.tokens_shared) == (12, 0)
+
+
+def test_of_two_ways_with_equally_many_packs_the_one_with_fewer_tokens_is_taken():
+    """Trees that stay whole are cut when their pack is emptied, and then repeat 50 tokens more than short trunks would."""
+    shared = np.array([0, 1, 50, 0, 50, 2, 0, 2], np.int32)
+    tokens = np.array([191, 230, 160, 60, 90, 172, 12, 152], np.int32)
+    plan = plan_packs(
+        LengthTable({"tokens": tokens}, prefixes=Prefixes(np.arange(8), shared)), capacity=256, share="prefixes"
+    )
+    assert (plan.num_packs, plan.ledger.tokens_packed) == (5, 1_017)
 
 
 @pytest.mark.parametrize(
