@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import tarfile
 import types
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -93,22 +94,63 @@ def test_metadata(directory):
     assert num_parts == sum(3 + 2 * bool(pack.media) for pack in some_packs(NUM_PACKS, with_media=True))
 
 
-def test_the_task_encoder_beside_it_needs_nothing_of_brimful(directory, monkeypatch):
-    """It is copied to clusters where brimful is not installed."""
+@dataclass(kw_only=True)
+class EnergonSample:
+    """As Energon's ``Sample`` and ``Batch``: a key, and what derived classes add."""
+
+    __key__: str
+
+
+def cooked_samples(directory):
+    """The samples of the first shard as Energon decodes them, by the endings of their members."""
+    decoders = {"json": json.loads, "npy": lambda data: np.load(io.BytesIO(data))}
+    samples: dict[str, dict] = {}
+    with tarfile.open(directory / "packs-000000.tar") as tar:
+        for name in tar.getnames():
+            key, _, part = name.partition(".")
+            decode = decoders.get(part.rpartition(".")[2], bytes)
+            samples.setdefault(key, {"__key__": key})[part] = decode(content(tar, name))
+    return list(samples.values())
+
+
+def test_the_task_encoder_beside_it_needs_nothing_of_brimful(packs, directory, monkeypatch):
+    """It is copied to clusters where brimful is not installed; there it makes rows of packs, and of batches of them."""
     pytest.importorskip("torch")
     for name in [name for name in sys.modules if name.split(".")[0] == "brimful"]:
         monkeypatch.setitem(sys.modules, name, None)  # importing it raises
     energon = types.ModuleType("megatron.energon")
     energon.Cooker = lambda *_, **__: None  # type: ignore[attr-defined]
-    energon.Batch = energon.Sample = energon.TaskEncoder = object  # type: ignore[attr-defined]
+    energon.Batch = energon.Sample = EnergonSample  # type: ignore[attr-defined]
+    energon.TaskEncoder = object  # type: ignore[attr-defined]
     energon.stateless = lambda function: function  # type: ignore[attr-defined]
-    energon.basic_sample_keys = dict  # type: ignore[attr-defined]
+    energon.basic_sample_keys = lambda sample: {"__key__": sample["__key__"]}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "megatron", types.ModuleType("megatron"))
     monkeypatch.setitem(sys.modules, "megatron.energon", energon)
     task = types.ModuleType("task")
     monkeypatch.setitem(sys.modules, "task", task)  # dataclasses look up the module that they are made in
     exec((directory / "task_encoder.py").read_text(), task.__dict__)
-    assert {"PackSample", "cook_pack", "PackTaskEncoder"} <= vars(task).keys()
+    samples = [task.cook_pack(sample) for sample in cooked_samples(directory)]
+    batch = task.PackTaskEncoder().batch(samples)
+    assert batch.__key__ == [sample.__key__ for sample in samples]
+    for row, some in [*((sample, [pack]) for sample, pack in zip(samples, packs, strict=False)), (batch, packs[:4])]:
+        places = np.cumsum([0, *map(len, some)])
+        segments = np.cumsum([0, *(pack.num_segments for pack in some)])
+        lengths = [length for pack in some for length in np.diff(pack.cu_seqlens).tolist()]
+        labels = [label for pack in some for label in shift_labels(pack.labels, pack.cu_seqlens).tolist()]
+        assert row.tokens.tolist() == [[token for pack in some for token in pack.input_ids.tolist()]]
+        assert row.labels.tolist() == [labels]
+        assert row.loss_mask.tolist() == [[float(label != -100) for label in labels]]
+        assert row.is_target.tolist() == [[mask for pack in some for mask in pack.loss_mask.tolist()]]
+        assert row.position_ids.tolist() == [[place for length in lengths for place in range(length)]]
+        assert row.cu_lengths.tolist() == [np.cumsum([0, *lengths]).tolist()]
+        assert row.max_lengths.tolist() == [max(lengths)]
+        assert row.sample_ids.tolist() == [sample for pack in some for sample in pack.sample_ids.tolist()]
+        assert row.starts.tolist() == [start for pack in some for start in pack.starts.tolist()]
+        assert [(item["data"], item["segment"], item["start"]) for item in row.media] == [
+            (item.medium.read(), item.segment + segments[number], item.start + places[number])
+            for number, pack in enumerate(some)
+            for item in pack.media
+        ]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,5 +1,6 @@
 """Exports as jobs: the same bytes, whole or not at all, refused where another export lies."""
 
+import json
 import os
 import subprocess
 import sys
@@ -125,8 +126,10 @@ def test_what_was_deleted_is_written_again(name, tmp_path):
 
 
 def test_a_directory_with_another_export_is_refused(tmp_path):
-    """Two exports in one folder would be read as one."""
+    """Two exports in one folder would be read as one; later versions know this one by its header."""
     export_packs(some_packs(5), to="jsonl", directory=tmp_path)
+    header = json.loads((tmp_path / ".brimful" / "export.json").read_text())
+    assert (header["format"], header["version"]) == ("brimful.export", 1)
     with pytest.raises(StoreMismatchError, match="layout \\('jsonl' there, 'bridge' now\\)"):
         export_packs(some_packs(5), to="bridge", directory=tmp_path)
     with pytest.raises(StoreMismatchError, match="packs \\(5 there, 6 now\\)"):

@@ -9,7 +9,7 @@ import pytest
 from brimful import measure_lengths, open_source, plan_packs, write_packs
 from brimful.errors import BadSampleError, SettingsError, StoreMismatchError
 from brimful.integrations.export import check_export, export_packs
-from brimful.integrations.export.packed_pairs import SAMPLE_LOADER, comparable
+from brimful.integrations.export.packed_pairs import SAMPLE_LOADER, comparable, open_as_packed
 from brimful.integrations.packed_layouts import PackedPairs
 from brimful.testing.contracts import RowsContract
 from brimful.testing.toys import toy_chat_encoder
@@ -161,6 +161,15 @@ def test_cut_samples_and_other_data_are_refused(tmp_path):
         export_packs(tmp_path / "packs", to="packed-chats", directory=tmp_path / "export", source=open_source(rows))
     with pytest.raises(StoreMismatchError, match="is not the data that was packed"):
         export_packs(tmp_path / "packs", to="packed-chats", directory=tmp_path / "export", source=rows[:1])
+
+
+@pytest.mark.parametrize("media", [False, True])
+def test_data_are_opened_as_they_were_packed(media):
+    """Packs of texts name the rows without their pictures; data that are in no packs are opened with them."""
+    packs = PacksOf()
+    packs.identity = {"source": open_source(CHATS, media=media).fingerprint}
+    assert open_as_packed(CHATS, packs).fingerprint == packs.identity["source"]
+    assert open_as_packed(CHATS[:1], packs).fingerprint == open_source(CHATS[:1], media=True).fingerprint
 
 
 def test_the_check_compares_texts(packs, source, tmp_path):

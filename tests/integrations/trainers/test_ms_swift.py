@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from brimful.errors import MissingExtraError, OversizedSampleError, SettingsError
+from brimful.integrations.trainers import ms_swift
 from brimful.integrations.trainers.ms_swift import SwiftPacks, install
 from tests.integrations.trainers.swift_run import CANNOT
 
@@ -143,6 +145,14 @@ def test_without_ms_swift_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "swift", None)
     monkeypatch.setitem(sys.modules, "swift.dataset.packing", None)
     with pytest.raises(MissingExtraError, match="pip install"):
+        install()
+
+
+@pytest.mark.parametrize("name", ["peft", "torchvision", None])
+def test_what_ms_swift_itself_misses_is_not_called_ms_swift(name, monkeypatch):
+    """To install ms-swift would not help."""
+    monkeypatch.setattr(ms_swift, "import_module", mock.Mock(side_effect=ModuleNotFoundError("none", name=name)))
+    with pytest.raises(ModuleNotFoundError, match="none"):
         install()
 
 

@@ -41,7 +41,7 @@ class MegatronSftLayout(Layout):
                     for role, text in turns_of_conversation(shard.plan.source[sample_id])
                 ]
                 row = {"messages": messages, "sample_ids": sample_ids}
-                yield json.dumps(row, ensure_ascii=True).encode() + b"\n"
+                yield json.dumps(row).encode() + b"\n"
 
         key = _key(shard.number)
         return shard.outcome({key: write_blob(shard.store, key, lines())})
