@@ -33,6 +33,17 @@ MACHINES = [
 ]
 
 
+def test_this_machine_has_the_capability_of_its_gpu_and_a_cpu_has_none(monkeypatch):
+    """A guess at it would choose kernels that the GPU cannot run."""
+    for has_gpu in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+        cuda, cpu = Machine.here("cuda:0"), Machine.here("cpu")
+        assert (cuda.device, cuda.capability, cuda.modern) == ("cuda", (9, 0) if has_gpu else None, has_gpu)
+        assert (cpu.device, cpu.capability, cpu.modern) == ("cpu", None, False)
+        assert (Machine.here().device == "cuda") == has_gpu
+
+
 @pytest.mark.parametrize(("machine", "name", "words"), MACHINES, ids=lambda value: getattr(value, "title", None))
 def test_every_machine_gets_an_attention_that_runs_there(machine, name, words):
     """V100, T4, MPS, NPU and CPU are not locked out, and no one is told to install anything."""
