@@ -3,6 +3,7 @@
 import pickle
 from itertools import combinations
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -291,7 +292,7 @@ def test_the_fastest_installed_kernel_that_can_is_chosen(installed, monkeypatch)
     def chosen(major=9, device="cuda", dtype=torch.bfloat16, **options):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, 0))
         layer = tree_attention._Layer(**{**dict.fromkeys(tree_attention._Layer._fields), "dropout": 0.0, **options})
-        kernel = tree_attention._flash_kernel(torch.device(device), dtype, layer)
+        kernel: Any = tree_attention._flash_kernel(torch.device(device), dtype, layer)
         return kernel and kernel.args[0]
 
     for major in (7, 8, 9, 10):
@@ -308,7 +309,8 @@ def test_a_kernel_gets_the_dropout_of_the_layer():
     """It would train without: flash attention 3 has no such argument, so it is given only where there is dropout."""
     for dropout in (0.0, 0.1):
         layer = tree_attention._Layer(dropout, None, None, None, None)
-        options = tree_attention._flash_attention(lambda: None).args[1](layer, False)
+        kernel: Any = tree_attention._flash_attention(lambda: None)
+        options = kernel.args[1](layer, False)
         assert options.get("dropout_p", 0.0) == dropout
 
 

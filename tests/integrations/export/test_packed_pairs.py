@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from typing import Any
 
 import pytest
 
@@ -166,7 +167,7 @@ def test_cut_samples_and_other_data_are_refused(tmp_path):
 @pytest.mark.parametrize("media", [False, True])
 def test_data_are_opened_as_they_were_packed(media):
     """Packs of texts name the rows without their pictures; data that are in no packs are opened with them."""
-    packs = PacksOf()
+    packs: Any = PacksOf()
     packs.identity = {"source": open_source(CHATS, media=media).fingerprint}
     assert open_as_packed(CHATS, packs).fingerprint == packs.identity["source"]
     assert open_as_packed(CHATS[:1], packs).fingerprint == open_source(CHATS[:1], media=True).fingerprint

@@ -35,6 +35,9 @@ class ReadLoaderBase:
         self._epoch = None
         self.reset()
 
+    def _iter_batches(self):
+        raise NotImplementedError
+
     def reset(self):
         self.batches_processed = self.tokens_processed = 0
 

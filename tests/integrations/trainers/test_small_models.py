@@ -12,7 +12,7 @@ from brimful.integrations.trainers import small_models  # noqa: E402
 from brimful.integrations.trainers.small_models import measured, small_config, small_model  # noqa: E402
 
 
-class WithScale(torch.nn.Module):
+class WithScale(torch.nn.Module):  # type: ignore[name-defined]
     """A matrix, a vector and a number, in the shape of a model."""
 
     def __init__(self, config):

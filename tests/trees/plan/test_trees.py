@@ -222,7 +222,7 @@ def test_patches_of_a_beginning_that_was_cut_count_as_what_all_share():
     columns = {"tokens": np.full(3, 160, np.int32), "patches": np.full(3, 192, np.int32)}
     prefixes = Prefixes(np.arange(3), np.array([0, 150, 150], np.int32), 64, {"patches": np.array([0, 128, 64])})
     table = LengthTable(columns, prefixes=prefixes)
-    options = {"max_path": 100, "overflow": "truncate", "share": "prefixes"}
+    options: dict[str, Any] = {"max_path": 100, "overflow": "truncate", "share": "prefixes"}
     plan = plan_packs(table, capacity=400, budgets={"patches": 330}, **options)
     assert sorted(len(paths) for paths in paths_of(plan)) == [1, 2]
 
