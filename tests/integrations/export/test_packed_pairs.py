@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brimful import measure_lengths, open_source, plan_packs, write_packs
-from brimful.errors import BadSampleError, SettingsError, StoreMismatchError
+from brimful.errors import BadSampleError, SettingsError, SourceError, StoreMismatchError
 from brimful.integrations.export import check_export, export_packs
 from brimful.integrations.export.packed_pairs import SAMPLE_LOADER, comparable, open_as_packed
 from brimful.integrations.packed_layouts import PackedPairs
@@ -243,6 +243,19 @@ def test_bad_packs_are_malformed_rows(tmp_path):
     assert "2 prompts and 1 captions" in reasons[2]
     assert "of one length" in reasons[3]
     assert "pack 2: sample 0 of the pack" in str(results[2])
+
+
+def test_a_tar_that_is_none_or_changes_is_named(tmp_path):
+    """In one line, whether it was damaged before it was opened, or is overwritten while it is read."""
+    path, pack = tmp_path / "a.tar", json.dumps({"images": [[]], "prompts": [["a"]], "captions": [["b"]]}).encode()
+    write_tar(path, {"ps_00000000": {"json": pack}})
+    rows = PackedPairs(path)
+    assert len(list(rows.read(0, 1))) == 1
+    path.write_bytes(b"no tar" * 400)
+    with pytest.raises(SourceError, match=r"a\.tar changed while it was being read"):
+        list(rows.read(0, 1))
+    with pytest.raises(SourceError, match=r"a\.tar is not a readable tar"):
+        PackedPairs(path)
 
 
 def test_a_tar_that_begins_with_an_extended_header(tmp_path):

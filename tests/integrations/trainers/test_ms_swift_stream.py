@@ -157,6 +157,8 @@ def test_a_stream_that_grows_needs_steps_and_no_shuffling(tmp_path, swift):
         producer.step()
     with pytest.raises(SettingsError, match="still grows, so its length is unknown: set --max_steps"):
         ms_swift_stream._stream_of(arguments(tmp_path, max_steps=-1))
+    with pytest.raises(SettingsError, match="set --train_iters"):
+        ms_swift_stream._stream_of(arguments(tmp_path, global_batch_size=2, train_iters=None))
     with pytest.raises(SettingsError, match="--train_dataloader_shuffle false"):
         ms_swift_stream._stream_of(arguments(tmp_path, train_dataloader_shuffle=True))
     rows = ms_swift_stream._stream_of(arguments(tmp_path, global_batch_size=2, train_iters=3))
