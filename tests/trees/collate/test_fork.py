@@ -80,10 +80,22 @@ def test_both_forms_train_what_the_samples_train(modulus, samples):
     assert fork.num_loss_tokens == index.num_loss_tokens == sum(truth.values())
 
 
-def test_a_picture_that_ends_with_its_trunk_cannot_be_repeated():
-    image = PlacedMedium(Medium(MediaKind.IMAGE, "a.png"), start=1, length=2, num_tokens=2, segment=0)
-    pack = replace(toy_tree([[5, 6, 6, 7], [5, 6, 6, 8]]), attachments=(image,))
-    with pytest.raises(CollateError, match=r"sample 0: image 'a\.png' ends where its samples part"):
-        forked(pack)
-    (moved,) = forked(replace(pack, attachments=(replace(image, length=1),))).attachments
-    assert (moved.start, moved.segment) == (1, 0)
+@pytest.mark.parametrize("root", [0, 1])
+def test_a_picture_that_ends_with_its_trunk_cannot_be_repeated(root):
+    """Every other place in a trunk of four tokens stays its place; the second of two trees has other numbers."""
+    pack = toy_tree([[*[5 + tree] * 4, branch] for tree in (0, 1) for branch in (7, 8)])
+    segment = 3 * root
+    begin = int(pack.cu_seqlens[segment])
+    for start in range(4):
+        for length in range(1, 5 - start):
+            medium = Medium(MediaKind.IMAGE, "a.png")
+            image = PlacedMedium(medium, start=begin + start, length=length, num_tokens=length, segment=segment)
+            placed = replace(pack, attachments=(image,))
+            if start + length == 4:
+                with pytest.raises(
+                    CollateError, match=rf"sample {2 * root}: image 'a\.png' ends where its samples part"
+                ):
+                    forked(placed)
+            else:
+                (moved,) = forked(placed).attachments
+                assert (moved.start, moved.segment) == (root * (3 + 2 + 2) + start, segment)
