@@ -221,7 +221,7 @@ def test_patches_of_a_beginning_that_was_cut_count_as_what_all_share():
     """Two samples with two pictures in common, and a third with one of them, cut to the same tokens: not one pack."""
     columns = {"tokens": np.full(3, 160, np.int32), "patches": np.full(3, 192, np.int32)}
     prefixes = Prefixes(np.arange(3), np.array([0, 150, 150], np.int32), 64, {"patches": np.array([0, 128, 64])})
-    table = LengthTable(columns, prefixes=prefixes)
+    table = LengthTable(columns, sharing=prefixes)
     options: dict[str, Any] = {"max_path": 100, "overflow": "truncate", "share": "prefixes"}
     plan = plan_packs(table, capacity=400, budgets={"patches": 330}, **options)
     assert sorted(len(paths) for paths in paths_of(plan)) == [1, 2]
@@ -241,7 +241,7 @@ def test_of_two_ways_with_equally_many_packs_the_one_with_fewer_tokens_is_taken(
     shared = np.array([0, 1, 50, 0, 50, 2, 0, 2], np.int32)
     tokens = np.array([191, 230, 160, 60, 90, 172, 12, 152], np.int32)
     plan = plan_packs(
-        LengthTable({"tokens": tokens}, prefixes=Prefixes(np.arange(8), shared)), capacity=256, share="prefixes"
+        LengthTable({"tokens": tokens}, sharing=Prefixes(np.arange(8), shared)), capacity=256, share="prefixes"
     )
     assert (plan.num_packs, plan.ledger.tokens_packed) == (5, 1_017)
 
