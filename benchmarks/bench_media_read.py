@@ -44,7 +44,7 @@ _CAPACITY = 2048
 class _PictureEncoder(type(toy_chat_encoder())):  # type: ignore[misc]
     """The toy encoder with a fixed number of tokens for a picture."""
 
-    takes_media = True
+    takes_attachments = True
 
     @property
     def budgets(self) -> tuple[str, ...]:
@@ -54,16 +54,16 @@ class _PictureEncoder(type(toy_chat_encoder())):  # type: ignore[misc]
     def length_settings(self) -> dict[str, Any]:
         return {**super().length_settings, "media": {"family": "a fixed number of tokens"}}
 
-    def sizes_of_media(self, media: Any) -> dict[str, int]:
-        return {"images": len(media)}
+    def attachment_sizes(self, attachments: Any) -> dict[str, int]:
+        return {"images": len(attachments)}
 
     def encode_batch(self, samples: Any) -> list[Any]:
         return [_encoded(sample) for sample in samples]
 
 
 def _encoded(sample: Sample) -> EncodedSample:
-    media, ids = [], np.full(_TOKENS_OF_PICTURE * len(sample.media) + 4, 7, dtype=np.int32)
-    for index, medium in enumerate(sample.media):
+    media, ids = [], np.full(_TOKENS_OF_PICTURE * len(sample.attachments) + 4, 7, dtype=np.int32)
+    for index, medium in enumerate(sample.attachments):
         size = _TOKENS_OF_PICTURE
         grid = (1, 32, 32)
         media.append(
@@ -126,7 +126,7 @@ def _write_bare(packs: PackStore, path: Path) -> None:
                 [np.diff(pack.cu_seqlens) for pack in group],
                 [pack.sample_ids for pack in group],
                 [pack.starts for pack in group],
-                [[item.read() for item in pack.media] for pack in group],
+                [[item.read() for item in pack.attachments] for pack in group],
             ]
             writer.write_batch(pa.record_batch(columns, schema=schema))
 
@@ -158,7 +158,7 @@ def _reading(home: Path, count: int, num_bytes: int, repetitions: int) -> list[R
                 + pack.starts.sum()
             )
             total += 0 * int(pack.input_ids.sum() + touched) + sum(
-                len(item.read()) for item in pack.media
+                len(item.read()) for item in pack.attachments
             )
         return total
 
@@ -245,7 +245,7 @@ watcher = threading.Thread(target=watch)
 watcher.start()
 home = Path(sys.argv[2])
 packs = bench_media_read._pack(home, int(sys.argv[3]), home / sys.argv[4], sys.argv[4])
-assert sum(len(item.read()) for pack in packs for item in pack.media)
+assert sum(len(item.read()) for pack in packs for item in pack.attachments)
 is_done.set()
 watcher.join()
 print(peaks["RssAnon"], peaks["VmRSS"])

@@ -185,7 +185,7 @@ def model_of_images(
 
 def samples_of(pack: Pack, extras: Any) -> Iterator[dict[str, Any]]:
     """Yield the segments of a pack, each as a sample of its own: tokens, labels, positions and pixels."""
-    pictures = extras.media[0] if extras and extras.media else None
+    pictures = extras.attached[0] if extras and extras.attached else None
     if pictures is not None:
         grids, pixels = pictures.arrays["image_grid_thw"], pictures.arrays["pixel_values"]
         # Pixels of all images are concatenated; an image has as many rows as its grid has patches.

@@ -70,7 +70,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "media": (
         ["media"],
         [
-            *("media", "measure/test_media_comparison.py"),
+            "media",
             *(f"flow/test_media{name}.py" for name in ("", "_families", "_features")),
         ],
     ),

@@ -30,7 +30,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "dynamic": ("dynamic/",),
     "fast": ("encode/fast/", "base/preloading", "base/execute/preload"),
     "clusters": ("clusters/",),
-    "media": ("media/", "base/tokenized_media", "collate/features", "measure/media_states"),
+    "media": ("media/",),
     "stream": ("stream/",),
     "rl": ("rl/",),
     "preferences": ("preferences/",),

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from brimful.base.sharing import SHARING, Share, wing_of
-from brimful.store.shards.format import CONTENTS, MEDIA_VERSION, SHARD_VERSION, version_of
+from brimful.store.shards.format import ATTACHMENT_VERSION, CONTENTS, SHARD_VERSION, version_of
 
 NAMES = re.findall(r"``([A-Za-z_]+)(?:\([^`]*\))?``", wing_of.__doc__.partition("it has:")[2])
 """What ``wing_of`` lists, with some fields of it."""
@@ -26,7 +26,10 @@ def test_a_kind_has_all_that_the_line_asks_for(kind):
 def test_a_version_has_one_meaning():
     """A reader that takes trees for flat packs would train on parts of samples."""
     assert len(CONTENTS) == 2 + 2 * len(SHARING)
-    assert [version_of(has_media=media, sharing=None) for media in (False, True)] == [SHARD_VERSION, MEDIA_VERSION]
+    assert [version_of(has_attachments=media, sharing=None) for media in (False, True)] == [
+        SHARD_VERSION,
+        ATTACHMENT_VERSION,
+    ]
     plans = [1, 2, *(kind.plan_version for kind in SHARING.values())]
     assert len(set(plans)) == len(plans)
 

@@ -107,8 +107,8 @@ def test_a_mixed_data_set_from_the_shell_and_back(media_home, tmp_path):
 
     shown(*exported("export", *sources))
     samples = open_source(tmp_path / "export", media=True)
-    assert sorted(len(samples[row].media) for row in range(len(samples))) == [0, 1, 1]
-    assert [item.read() for row in range(3) for item in samples[row].media] == [picture.read_bytes()] * 2
+    assert sorted(len(samples[row].attachments) for row in range(len(samples))) == [0, 1, 1]
+    assert [item.read() for row in range(3) for item in samples[row].attachments] == [picture.read_bytes()] * 2
     assert "in the order in which they were packed" in refused(*exported("other", *reversed(sources)))
 
 

@@ -41,7 +41,7 @@ def test_limits_of_pixels_change_what_is_packed(media_home: Path, tmp_path: Path
         run(*pack(media_home, "--max-length", 512, "-o", out, "--max-samples", 2, "--quiet", *options))
         identities.append(open_packs(out).identity["encoder"])
     assert len(set(identities)) == 3
-    patches = [sum(item.num_patches for p in open_packs(tmp_path / name) for item in p.media) for name in "01"]
+    patches = [sum(item.num_patches for p in open_packs(tmp_path / name) for item in p.attachments) for name in "01"]
     assert patches[1] < patches[0]
 
 
@@ -112,12 +112,14 @@ def test_a_picture_that_does_not_fit_names_its_way_out(
 
 def test_a_pack_is_shown_with_its_pictures_as_words(media_packs: Path) -> None:
     """Without it `inspect` prints the same token hundreds of times."""
-    number = next(index for index, pack in enumerate(open_packs(media_packs)) if pack.media)
+    number = next(index for index, pack in enumerate(open_packs(media_packs)) if pack.attachments)
     text = "\n".join(run("inspect", media_packs, "--pack", number)[0])
     assert "<|image_pad|>" not in text
     assert "<|vision_start|>[image 'pictures/" in text
     segments = result_of("inspect", media_packs, "--pack", number)["segments"]
-    assert sum(len(segment.get("media", ())) for segment in segments) == len(open_packs(media_packs)[number].media)
+    assert sum(len(segment.get("media", ())) for segment in segments) == len(
+        open_packs(media_packs)[number].attachments
+    )
 
 
 def test_the_page_shows_packs_as_pictures_and_stays_small(media_packs: Path, tmp_path: Path) -> None:

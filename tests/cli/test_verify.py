@@ -137,7 +137,7 @@ def test_a_model_of_the_users_own_is_verified_on_packs_with_media(pictures, tmp_
     from brimful.verify.models import tiny_media_model
 
     store = open_packs(pictures / "packs")
-    settings = store.media_settings
+    settings = store.attachment_settings
     assert settings is not None
     tiny_media_model(settings, {MediaKind.IMAGE: 10_268}, 10_300).save_pretrained(tmp_path)
     code, out, err = run(

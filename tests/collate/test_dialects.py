@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import (  # noqa: E402
     DIALECTS,
-    Media,
+    AttachedInputs,
     PackExtras,
     Padding,
     dialect_of,
@@ -81,7 +81,7 @@ def test_every_dialect_carries_media_in_the_order_of_segments(name):
                 "feature_attention_mask": np.full((1, 5), number, np.int32),
             },
         }
-        return PackExtras(media=tuple(Media(kind, np.array([0], np.int32), arrays[kind]) for kind in kinds))
+        return PackExtras(attached=tuple(AttachedInputs(kind, np.array([0], np.int32), arrays[kind]) for kind in kinds))
 
     packs = [
         (toy_pack([4, 2]), extras(1, ["image", "audio"])),

@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from brimful import PackCollator  # noqa: E402
-from brimful.base.tokenized import read_tokenized  # noqa: E402
 from brimful.collate import DIALECTS, PackExtras, Padding, lay_out  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.media import MediaKind, Medium, PlacedMedium  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
+from brimful.serve.tokenized import read_tokenized  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 
 PLAIN = {"input_ids": [1, 2], "labels": [1, 2]}

@@ -113,7 +113,7 @@ def test_media_are_kept_with_their_tokens(tmp_path):
     batch = EncodedBatch.of([_encoded([1, 2, 3, 4, 5, 6], [False] * 6), _encoded([7], [True])])
     write_stored(tmp_path / "a", batch.ids, batch.loss_mask, {0: [in_file, in_row]})
     stored = StoredSamples([(10, str(tmp_path / "a"))])
-    kept = [sample.media for sample in pickle.loads(pickle.dumps(stored)).read([11, 10])]
+    kept = [sample.attachments for sample in pickle.loads(pickle.dumps(stored)).read([11, 10])]
     assert kept == [(), (in_file, _picture("", 4))]
     assert [item.stamp for item in kept[1]] == [in_file.stamp, 0]
     assert (stored[11].input_ids.tolist(), is_stored(tmp_path / "a", 2)) == ([7], True)
@@ -138,4 +138,4 @@ def test_files_of_texts_have_no_column_of_media(tmp_path):
     """Jobs on texts leave the files that they left before."""
     _store(tmp_path / "a", [_encoded([1], [True])])
     assert tables.open_table(tmp_path / "a").names == ["ids", "loss_mask"]
-    assert StoredSamples([(0, str(tmp_path / "a"))])[0].media == ()
+    assert StoredSamples([(0, str(tmp_path / "a"))])[0].attachments == ()

@@ -167,7 +167,7 @@ def survive_with_pictures(folder, seed, expected_samples):
             kills += 1
             start()
     served = [
-        (pack.sample_ids.tolist(), [(item.fingerprint, item.read()) for item in pack.media])
+        (pack.sample_ids.tolist(), [(item.fingerprint, item.read()) for item in pack.attachments])
         for pack in open_packs(stream)
     ]
     assert served == expected_samples, "lost, twice, or other bytes"
@@ -183,7 +183,7 @@ def pictures_of_one_run(folder):
     write_pictures(folder / "in", range(5))
     produce_pictures(picture_rows(), folder / "in", folder / "out", None, 0)
     return [
-        (pack.sample_ids.tolist(), [(item.fingerprint, item.read()) for item in pack.media])
+        (pack.sample_ids.tolist(), [(item.fingerprint, item.read()) for item in pack.attachments])
         for pack in open_packs(folder / "out")
     ]
 

@@ -14,16 +14,16 @@ def alone_inputs(pack, segment, features):
     """One sample of a pack as a model takes it, without a collator: with types of tokens, of which it makes positions."""
     begin, end = pack.cu_seqlens[segment : segment + 2].tolist()
     ids, mask = pack.input_ids[begin:end], pack.loss_mask[begin:end]
-    media = tuple(item for item in pack.media if item.segment == segment)
+    media = tuple(item for item in pack.attachments if item.segment == segment)
     single = assemble_pack([ids], [np.array(mask)], [0], attachments=[[_moved(item, -begin) for item in media]])
     tensor = torch.tensor(ids[None].astype(np.int64))
     inputs = {"input_ids": tensor, "attention_mask": torch.ones_like(tensor)}
     if media:
         extras = features(single)
-        inputs |= {name: torch.from_numpy(array) for one in extras.media for name, array in one.arrays.items()}
+        inputs |= {name: torch.from_numpy(array) for one in extras.attached for name, array in one.arrays.items()}
         if extras.rope_positions is not None:
             types = torch.zeros_like(tensor, dtype=torch.int32)
-            for item in single.media:
+            for item in single.attachments:
                 size = item.num_tokens // len(item.runs)
                 for run in item.runs:
                     start = item.start + run

@@ -42,7 +42,9 @@ def test_samples_come_back_with_their_tokens(directory, source, encoder, tmp_pat
     for row, (pack, number, sample_id) in enumerate(segments):
         sample = samples[row]
         assert encoder.encode(sample).input_ids.tolist() == pack.segment(number).tolist()
-        assert [medium.read() for medium in sample.media] == [medium.read() for medium in source[sample_id].media]
+        assert [medium.read() for medium in sample.attachments] == [
+            medium.read() for medium in source[sample_id].attachments
+        ]
 
 
 def test_media_of_an_export_are_those_of_the_source(directory, source, tmp_path):
@@ -54,7 +56,7 @@ def test_media_of_an_export_are_those_of_the_source(directory, source, tmp_path)
         for key, pack in zip(keys, open_packs(directory), strict=True):
             facts = json.loads(content(tar, f"{key}.json"))
             by_sample = {sample_id: [] for sample_id in facts["sample_ids"]}
-            for item, own_item in zip(facts["media"], pack.media, strict=True):
+            for item, own_item in zip(facts["media"], pack.attachments, strict=True):
                 by_sample[facts["sample_ids"][item["segment"]]].append(content(tar, f"{key}.{item['part']}"))
                 assert (item["start"], item["length"], tuple(item["grid"])) == (
                     own_item.start,
@@ -63,8 +65,8 @@ def test_media_of_an_export_are_those_of_the_source(directory, source, tmp_path)
                 )
                 num_media += 1
             for sample_id, contents in by_sample.items():
-                assert contents == [medium.read() for medium in source[sample_id].media]
-    assert num_media == sum(len(source[index].media) for index in range(len(source))) > 15
+                assert contents == [medium.read() for medium in source[sample_id].attachments]
+    assert num_media == sum(len(source[index].attachments) for index in range(len(source))) > 15
 
 
 @pytest.mark.parametrize("version", ["BRIMFUL_ENERGON5", "BRIMFUL_ENERGON7", "BRIMFUL_ENERGON8"])

@@ -76,14 +76,14 @@ def test_each_sample_is_packed_once_with_its_media(source, encoder, packs):
     """Byte for byte, each at its tokens, and no pack above its budgets."""
     seen = []
     for pack in packs:
-        assert sum(item.num_patches for item in pack.media) <= 600
+        assert sum(item.num_patches for item in pack.attachments) <= 600
         for segment, sample_id in enumerate(pack.sample_ids.tolist()):
             seen.append(sample_id)
             alone = encoder.encode(source[sample_id])
             begin = int(pack.cu_seqlens[segment])
-            items = [item for item in pack.media if item.segment == segment]
-            assert [item.read() for item in items] == [medium.read() for medium in source[sample_id].media]
-            assert [item.start - begin for item in items] == [item.start for item in alone.media]
+            items = [item for item in pack.attachments if item.segment == segment]
+            assert [item.read() for item in items] == [medium.read() for medium in source[sample_id].attachments]
+            assert [item.start - begin for item in items] == [item.start for item in alone.attachments]
             assert pack.segment(segment).tolist() == alone.input_ids.tolist()
     assert sorted(seen) == list(range(len(source)))
 
@@ -99,7 +99,7 @@ def test_packs_on_the_fly_are_those_of_the_store(source, encoder, packs, tmp_pat
         places = [
             [
                 (item.medium.kind, item.medium.name, item.read(), item.start, item.grid, item.segment)
-                for item in pack.media
+                for item in pack.attachments
             ]
             for pack in (ours, theirs)
         ]
@@ -109,10 +109,10 @@ def test_packs_on_the_fly_are_those_of_the_store(source, encoder, packs, tmp_pat
 def test_budgets_of_media_are_measured(source, encoder, tmp_path):
     """The table knows what the towers will get."""
     table = measure_lengths(source, encoder, cache_dir=tmp_path)
-    assert table.budgets["images"].tolist() == [len(source[index].media) for index in range(len(source))]
+    assert table.budgets["images"].tolist() == [len(source[index].attachments) for index in range(len(source))]
     encoded = [encoder.encode(source[index]) for index in range(len(source))]
     assert table.tokens.tolist() == [len(sample) for sample in encoded]
-    patches = [sum(int(np.prod(item.grid)) for item in sample.media) for sample in encoded]
+    patches = [sum(int(np.prod(item.grid)) for item in sample.attachments) for sample in encoded]
     assert table.budgets["patches"].tolist() == patches
 
 
@@ -137,7 +137,7 @@ def test_samples_with_pictures_that_are_all_too_long(source, encoder, tmp_path):
 def test_packs_with_media_need_their_features(packs):
     """Without it a model is trained on placeholders."""
     with pytest.raises(CollateError, match=r"holds image .* and the collator makes no features of media"):
-        PackCollator()([next(pack for pack in packs if pack.media)])
+        PackCollator()([next(pack for pack in packs if pack.attachments)])
 
 
 def test_a_picture_that_was_changed_since_is_named(small_qwen, encoder, tmp_path):
@@ -161,7 +161,7 @@ def test_a_picture_that_was_changed_since_is_named(small_qwen, encoder, tmp_path
 def test_other_settings_of_the_processor_are_refused(small_qwen, packs):
     """Other limits give other grids than were counted."""
     collator = PackCollator(media=MediaFeatures(small_qwen, "qwen2-vl", max_pixels=5_000))
-    pack = max(packs, key=lambda pack: sum(item.num_patches for item in pack.media))
+    pack = max(packs, key=lambda pack: sum(item.num_patches for item in pack.attachments))
     with pytest.raises(CollateError, match="its settings differ from the job's"):
         collator([pack])
 
@@ -242,8 +242,8 @@ def test_packed_is_alone(family, source, small_qwen, tmp_path):
         encoded = encoder.encode(sample)
         inputs = {"input_ids": torch.tensor(encoded.input_ids[None].astype(np.int64))}
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        if sample.media:
-            pictures = [Image.open(medium.open()) for medium in sample.media]
+        if sample.attachments:
+            pictures = [Image.open(medium.open()) for medium in sample.attachments]
             inputs |= processor(images=pictures, return_tensors="pt")
             inputs["mm_token_type_ids"] = (inputs["input_ids"] == TOKENS["image_token_id"]).int()
         logits = model(**inputs, use_cache=False).logits[0]
@@ -303,7 +303,7 @@ def test_a_fixed_number_of_tokens_for_each_picture(source, small_qwen, tmp_path)
 
     store, features = llava_store(source, small_qwen, tmp_path)
     small = renumbered(list(store))
-    assert {item.num_tokens for pack in small.packs for item in pack.media} == {16}
-    model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)
+    assert {item.num_tokens for pack in small.packs for item in pack.attachments} == {16}
+    model = tiny_media_model(store.attachment_settings, small.token_ids, small.vocab)
     collator = PackCollator(media=features)
     assert assert_packed_is_alone(model, small.packs, collator, features, "model.vision_tower") == len(source)

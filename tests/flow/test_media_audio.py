@@ -85,7 +85,7 @@ def test_spectrograms_have_as_many_columns_as_were_counted(packs, processor):
     seen = 0
     for pack in packs:
         batch = collator([pack])
-        columns = [item.num_mel_frames for item in pack.media]
+        columns = [item.num_mel_frames for item in pack.attachments]
         assert batch["feature_attention_mask"].sum(-1).tolist() == columns
         assert batch["input_features"].shape[1:] == (128, 3000)
         seen += len(columns)
@@ -101,7 +101,7 @@ def test_packed_is_alone(packs, processor):
     from tests.flow.parity import assert_packed_is_alone
 
     small = renumbered(list(packs))
-    model = tiny_media_model(packs.media_settings, small.token_ids, small.vocab)
+    model = tiny_media_model(packs.attachment_settings, small.token_ids, small.vocab)
     features = MediaFeatures.of_packs(packs, processor)
     collator = PackCollator(media=features)
     assert assert_packed_is_alone(model, small.packs, collator, features, "model.audio_tower") == 4
@@ -113,4 +113,4 @@ def test_another_rate_is_refused(packs, tmp_path, processor):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({**settings, "hop_length": 320}))
     collator = PackCollator(media=MediaFeatures(tmp_path, "qwen2-audio"))
     with pytest.raises(CollateError, match="its settings differ from the job's"):
-        collator([next(pack for pack in packs if pack.media)])
+        collator([next(pack for pack in packs if pack.attachments)])

@@ -61,8 +61,8 @@ def store_of(rows, family, tokens, chat_template, tokenizer_folder, folder, capa
     pack_dataset(source, encoder, folder / "p", settings, num_proc=1, cache_dir=folder / "cache")
     store = open_packs(folder / "p")
     small = renumbered(list(store))
-    assert store.media_settings is not None
-    model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)
+    assert store.attachment_settings is not None
+    model = tiny_media_model(store.attachment_settings, small.token_ids, small.vocab)
     return small.packs, model, MediaFeatures.of_packs(store, folder)
 
 
@@ -109,7 +109,7 @@ def test_sounds_and_pictures_in_one_model(omni):
     packs, model, features = omni
     # Where positions are not given, the model finds media by the tokens before them: those of these packs.
     for pack in packs:
-        for item in pack.media:
+        for item in pack.attachments:
             name = "audio_start_token_id" if item.medium.kind.value == "audio" else "vision_start_token_id"
             setattr(model.config, name, int(pack.input_ids[item.start + item.runs[0] - 1]))
             setattr(model.model.config, name, getattr(model.config, name))
@@ -122,7 +122,7 @@ def test_sounds_and_pictures_in_one_model(omni):
 def test_sounds_are_as_wide_as_the_longest_of_the_batch(omni, monkeypatch):
     """Qwen2.5-Omni reads the columns of the mask alone: with all columns of its longest sound it gives the same logits."""
     packs, model, features = omni
-    sounds = [item for pack in packs for item in pack.media if item.num_mel_frames]
+    sounds = [item for pack in packs for item in pack.attachments if item.num_mel_frames]
     short = PackCollator(media=features)(packs)
     monkeypatch.setattr(type(features.family), "needs_full_spectrograms", True)
     full = PackCollator(media=features)(packs)
@@ -140,7 +140,7 @@ def test_sounds_are_as_wide_as_the_longest_of_the_batch(omni, monkeypatch):
 def test_pictures_in_tiles(internvl):
     """InternVL: one picture is several rows of pixels, and each row is a tile of its own for the tower."""
     packs, model, features = internvl
-    tiles = [item.num_tokens // 4 for pack in packs for item in pack.media]
+    tiles = [item.num_tokens // 4 for pack in packs for item in pack.attachments]
     assert 1 in tiles
     assert max(tiles) == 5
     collator = PackCollator(media=features)

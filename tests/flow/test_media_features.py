@@ -67,14 +67,14 @@ def test_features_are_those_that_are_made_when_read(stores, small_qwen):
         assert extras.rope_positions is not None
         assert expected.rope_positions is not None
         assert np.array_equal(extras.rope_positions, expected.rope_positions)
-        for ours, theirs in zip(extras.media, expected.media, strict=True):
+        for ours, theirs in zip(extras.attached, expected.attached, strict=True):
             assert ours.segments.tolist() == theirs.segments.tolist()
             assert ours.arrays.keys() == theirs.arrays.keys()
             for name, array in theirs.arrays.items():
                 assert ours.arrays[name].dtype == array.dtype
                 assert ours.arrays[name].tobytes() == array.tobytes()
-    assert stored.media.num_stored == 3
-    assert "as features" in stored.media.places()[0]
+    assert stored.census.num_stored == 3
+    assert "as features" in stored.census.places()[0]
     assert check_store(stored.directory).media == NUM_ROWS
     assert PackCollator(media=read)([stored[0]])["pixel_values"].shape[0] > 0
 
@@ -90,23 +90,23 @@ def test_features_of_a_plan_without_kept_tokens_are_the_same(stores, home, small
         **options,
     )
     again = open_packs(tmp_path / "again")
-    assert (again.fingerprint, again.media.num_stored) == (stores[1].fingerprint, 3)
+    assert (again.fingerprint, again.census.num_stored) == (stores[1].fingerprint, 3)
     read = MediaFeatures.of_packs(again)
     for ours, theirs in zip(map(read, again), map(read, stores[1]), strict=True):
-        assert [item.arrays["pixel_values"].tobytes() for item in ours.media] == [
-            item.arrays["pixel_values"].tobytes() for item in theirs.media
+        assert [item.arrays["pixel_values"].tobytes() for item in ours.attached] == [
+            item.arrays["pixel_values"].tobytes() for item in theirs.attached
         ]
 
 
 def test_captions_of_a_picture_share_it(home, small_qwen):
     """Eight captions of three pictures: each picture is encoded, stored and placed once, and each caption sees its own."""
     packs = pack(home, small_qwen, "features", home / "captions", share="prefixes", least_shared=8)
-    names = [[item.medium.name for item in pack.media] for pack in packs]
+    names = [[item.medium.name for item in pack.attachments] for pack in packs]
     assert sorted(name for pack in names for name in pack) == ["0.png", "1.png", "2.png"]
-    (count,) = packs.media.kinds.values()
-    assert (count.count, count.distinct, packs.media.num_stored) == (3, 3, 3)
+    (count,) = packs.census.kinds.values()
+    assert (count.count, count.distinct, packs.census.num_stored) == (3, 3, 3)
     seen = {
-        sample_id: [item.medium.name for item in flat.media if item.segment == segment]
+        sample_id: [item.medium.name for item in flat.attachments if item.segment == segment]
         for flat in (pack.flat() for pack in packs)
         for segment, sample_id in enumerate(flat.sample_ids.tolist())
     }
@@ -117,7 +117,7 @@ def test_captions_of_a_picture_share_it(home, small_qwen):
 def test_its_bytes_are_refused_by_name(stores):
     """An export needs them, and says how to get them."""
     with pytest.raises(BadMediumError, match=r"as features.*media_storage"):
-        stores[1][0].media[0].read()
+        stores[1][0].attachments[0].read()
 
 
 def test_a_flipped_byte_is_found(stores, home):
@@ -139,7 +139,7 @@ def test_features_of_another_medium_are_found(stores):
     """A whole block in the place of another passes its own digest."""
     from dataclasses import replace
 
-    items = {item.fingerprint: item for pack in stores[1] for item in pack.media}
+    items = {item.fingerprint: item for pack in stores[1] for item in pack.attachments}
     one, other = list(items.values())[:2]
     pack = stores[1][0]
     swapped = replace(pack, attachments=(replace(one, medium=other.medium, segment=0),))
@@ -177,7 +177,7 @@ def test_the_size_is_said_before_it_is_written(home, small_qwen):
     line = next(line for line in said if line.startswith("media:"))
     assert "3 distinct ones stored as features" in line
     assert "× their bytes" in line
-    assert packs.media.holds_features
+    assert packs.census.holds_features
     # Stages come one after the other: one within another would count twice among the seconds of the job.
     ends = [stage.started + stage.seconds for stage in progress.stages]
     assert "features" in {stage.name for stage in progress.stages}

@@ -147,8 +147,8 @@ def test_features_are_those_that_are_made_when_read(home_of, family):
         assert (expected.rope_positions is None) == (extras.rope_positions is None) == (family == "qwen2-audio")
         if expected.rope_positions is not None and extras.rope_positions is not None:
             assert np.array_equal(extras.rope_positions, expected.rope_positions)
-        assert [item.kind for item in extras.media] == [item.kind for item in expected.media]
-        for ours, theirs in zip(extras.media, expected.media, strict=True):
+        assert [item.kind for item in extras.attached] == [item.kind for item in expected.attached]
+        for ours, theirs in zip(extras.attached, expected.attached, strict=True):
             assert ours.segments.tolist() == theirs.segments.tolist()
             assert ours.arrays.keys() == theirs.arrays.keys()
             for name, array in theirs.arrays.items():
@@ -159,9 +159,9 @@ def test_features_are_those_that_are_made_when_read(home_of, family):
         {"pixel_values_videos", "video_grid_thw"} if family in VIDEOS else {"input_features", "feature_attention_mask"}
     )
     assert names | ({"second_per_grid_ts"} if family == "qwen2.5-vl" else set()) <= seen
-    assert check_store(stored.directory).media == sum(len(pack.media) for pack in made)
+    assert check_store(stored.directory).media == sum(len(pack.attachments) for pack in made)
     with pytest.raises(BadMediumError, match=r"as features.*media_storage"):
-        next(item for pack in stored for item in pack.media).read()
+        next(item for pack in stored for item in pack.attachments).read()
 
 
 @pytest.mark.parametrize("family", ["qwen2.5-vl", "qwen2-audio"])
@@ -181,14 +181,14 @@ def test_the_size_on_disk_is_said_before_anything_is_written(home_of, family):
     files = [path.stat().st_size for path in (home.folder / "said" / "media").iterdir()]
     size = sum(files) - 1024 * len(files)  # the end of each tar
     assert f"{size / {'k': 1e3, 'M': 1e6}[match[3]]:.3g}" == f"{float(match[2]):.3g}"
-    assert packs.media.num_stored == int(match[1]) == 3
+    assert packs.census.num_stored == int(match[1]) == 3
 
 
 def test_padding_of_spectrograms_takes_no_room(home_of):
     """A sound of 0.7 seconds has 70 columns of 400; those of 300 seconds that Qwen2.5-Omni pads to would be 15 MB."""
     home = home_of("qwen2-audio")
     maker = FeatureMaker(home.processor, home.encoder.family)
-    item = home.encoder.encode(home.source[1]).media[0]
+    item = home.encoder.encode(home.source[1]).attachments[0]
     medium = Medium(MediaKind.AUDIO, "a", data=sound(0.7, 0))
     block = maker.block(medium, item, "0" * 32)
     stored, _ = from_block(block)

@@ -79,8 +79,8 @@ def test_or_its_sample_is_trained_without_loss(broken, small_qwen, tmp_path):
                 (batch,) = collator.rows([pack])
                 samples += batch.sample_ids.tolist()
                 assert batch.num_loss_tokens == int((batch.labels != IGNORE_INDEX).sum())
-                patches = sum(item.num_patches for item in pack.media)
-                for media in batch.media:
+                patches = sum(item.num_patches for item in pack.attachments)
+                for media in batch.attached:
                     assert len(media.arrays["pixel_values"]) == patches
                 bad = [segment for segment, sample in enumerate(pack.sample_ids.tolist()) if sample == 3]
                 assert batch.no_loss == tuple(bad)
@@ -90,8 +90,8 @@ def test_or_its_sample_is_trained_without_loss(broken, small_qwen, tmp_path):
                 assert batch.labels.tolist() == labels.tolist()
                 assert ("without loss" in repr(batch)) == bool(bad)
                 rows = 0
-                for item in pack.media:
-                    block = batch.media[0].arrays["pixel_values"][rows : rows + item.num_patches]
+                for item in pack.attachments:
+                    block = batch.attached[0].arrays["pixel_values"][rows : rows + item.num_patches]
                     assert bool(block.any()) == (item.medium.name != BAD)
                     rows += item.num_patches
             assert sorted(samples) == list(range(NUM_ROWS))
@@ -114,7 +114,7 @@ def test_a_fill_pack_is_not_counted(broken, small_qwen, tmp_path):
     features = MediaFeatures.of_packs(packs, small_qwen, on_bad_medium="no_loss", bad_media_log=log)
     (batch,) = PackCollator(media=features).rows([pack.without_loss()])
     assert (batch.no_loss, features.num_bad_media, log.exists()) == ((), 0, False)
-    assert len(batch.media[0].segments) == len(pack.media)
+    assert len(batch.attached[0].segments) == len(pack.attachments)
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
@@ -156,9 +156,9 @@ def test_nothing_decoded_outlives_its_batch(store, small_qwen):
     """Kept pixels of an epoch are what fills hosts; each epoch here would leave a megabyte."""
     packs = open_packs(store)
     collator = PackCollator(media=MediaFeatures.of_packs(packs, small_qwen))
-    pack = max(packs, key=lambda pack: len(pack.media))
+    pack = max(packs, key=lambda pack: len(pack.attachments))
     (batch,) = collator.rows([pack])
-    alive = [weakref.ref(array) for media in batch.media for array in media.arrays.values()]
+    alive = [weakref.ref(array) for media in batch.attached for array in media.arrays.values()]
     assert alive
     del batch
     gc.collect()
@@ -174,6 +174,6 @@ def test_nothing_decoded_outlives_its_batch(store, small_qwen):
             sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    pixels = sum(item.num_patches for one in packs for item in one.media) * 3 * 2 * 14 * 14 * 4
+    pixels = sum(item.num_patches for one in packs for item in one.attachments) * 3 * 2 * 14 * 14 * 4
     assert sizes[-1] - sizes[1] < pixels / 20, sizes
     assert np.diff(sizes).max() < pixels

@@ -92,9 +92,9 @@ def test_packed_is_alone(name, data_dir, small_qwen, tmp_path):
     settings = PlanSettings(capacity=900)
     pack_dataset(source, encoder, tmp_path / "p", settings, num_proc=1, cache_dir=tmp_path / "c")
     store = open_packs(tmp_path / "p")
-    assert store.media_settings is not None
+    assert store.attachment_settings is not None
     small = renumbered(list(store))
-    model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)
+    model = tiny_media_model(store.attachment_settings, small.token_ids, small.vocab)
     features = MediaFeatures.of_packs(store, tmp_path)
     tower = "model.audio_tower" if family == "qwen2-audio" else "model.visual"
     num_samples = assert_packed_is_alone(model, small.packs, PackCollator(media=features), features, tower)

@@ -23,7 +23,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from brimful import PackCollator, PackedDataset, PackLoader, TokenBudgetBatches  # noqa: E402
-from brimful.base.tokenized_media import FEATURE_KEYS  # noqa: E402
 from brimful.base.typing import IGNORE_INDEX  # noqa: E402
 from brimful.collate.dialects import DIALECTS  # noqa: E402
 from brimful.collate.loss_torch import batch_loss_sum, batch_weight, global_sum, scale_for_ddp  # noqa: E402
@@ -37,6 +36,7 @@ from brimful.media import MediaKind  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.media.families.qwen_audio import sound_tokens  # noqa: E402
+from brimful.media.tokenized import ARRAY_KEYS  # noqa: E402
 from brimful.serve.worker_loader import WorkerLoader  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
 from brimful.stream import LazyShardedDataset, PackingProducer, StreamLoader  # noqa: E402
@@ -104,7 +104,9 @@ def home_of(small_qwen, tmp_path_factory):
             return known[medium.data] if medium.data in known else known.setdefault(medium.data, make(medium, item))
 
         made.features._maker.of = remembered
-        made.tokens = {int(one.input_ids[item.start + item.runs[0]]) for one in made.samples for item in one.media}
+        made.tokens = {
+            int(one.input_ids[item.start + item.runs[0]]) for one in made.samples for item in one.attachments
+        }
         return made
 
     return home
@@ -144,7 +146,7 @@ class Case:
     def num_placeholders(self, batch):
         """Those of the tokens of a batch, and those of its features."""
         of_features = 0
-        for item in batch.media:
+        for item in batch.attached:
             sizes = [array.prod(axis=1) // 4 for key, array in item.arrays.items() if key.endswith("grid_thw")]
             if self.home and not sizes:
                 sizes = [[sound_tokens(columns) for columns in item.arrays["feature_attention_mask"].sum(axis=-1)]]
@@ -226,7 +228,7 @@ def keys_of(batch):
     """What a model gets in addition to tokens."""
     extras = ("loss_weights", "source_ids", "rope_positions")
     return {
-        *(name for item in batch.media for name in item.arrays),
+        *(name for item in batch.attached for name in item.arrays),
         *(n for n in extras if getattr(batch, n) is not None),
     }
 
@@ -272,7 +274,7 @@ def check_ranks(case, name, count, places, tail):
 
 
 def pixels_of(batch):
-    return {name: array.tobytes() for item in batch.media for name, array in item.arrays.items()}
+    return {name: array.tobytes() for item in batch.attached for name, array in item.arrays.items()}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *CHATS])
@@ -291,7 +293,7 @@ def test_the_fill_pack_is_the_first_of_the_epoch_without_targets(case_of, kind):
         said: list[Any] = []
         for pack in (case.packs(3)[0], case.packs(3)[0].without_loss()):
             try:
-                said.append(FEATURE_KEYS & collator([pack]).keys())
+                said.append(ARRAY_KEYS & collator([pack]).keys())
             except CollateError as error:
                 said.append(type(error))
         assert said[0] == said[1], dialect

@@ -78,12 +78,12 @@ def alone_inputs(encoder, features, sample):
     from brimful.store.shards import assemble_pack
 
     encoded = encoder.encode(sample)
-    pack = assemble_pack([encoded.input_ids], [encoded.loss_mask], [0], attachments=[encoded.media])
+    pack = assemble_pack([encoded.input_ids], [encoded.loss_mask], [0], attachments=[encoded.attachments])
     ids = torch.tensor(encoded.input_ids[None].astype(np.int64))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if sample.media:
+    if sample.attachments:
         types = (ids == TOKENS["image_token_id"]).int() + 2 * (ids == TOKENS["video_token_id"]).int()
-        arrays = {name: array for media in features(pack).media for name, array in media.arrays.items()}
+        arrays = {name: array for media in features(pack).attached for name, array in media.arrays.items()}
         inputs |= {name: torch.from_numpy(array) for name, array in arrays.items()}
         inputs["mm_token_type_ids"] = types
     return encoded, inputs
@@ -104,7 +104,7 @@ def test_positions_are_those_of_the_model(family, source, small_qwen, processors
             begin, end = pack.cu_seqlens[segment : segment + 2].tolist()
             rows = batch["position_ids"][:, 0, begin:end]
             assert rows[0].tolist() == list(range(len(encoded)))
-            if source[sample_id].media:
+            if source[sample_id].attachments:
                 names = (
                     "image_grid_thw",
                     "video_grid_thw",
@@ -125,7 +125,7 @@ def test_packed_is_alone(family, source, small_qwen, processors, tmp_path):
     _, store = packed(family, source, small_qwen, processors[family], tmp_path)
     features = MediaFeatures.of_packs(store, processors[family])
     small = renumbered(list(store))
-    model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)
+    model = tiny_media_model(store.attachment_settings, small.token_ids, small.vocab)
     collator = PackCollator(media=features)
     assert assert_packed_is_alone(model, small.packs, collator, features, "model.visual") == len(source)
 
@@ -147,6 +147,6 @@ def test_features_know_the_settings_of_the_packs(source, small_qwen, processors,
     with pytest.raises(SettingsError, match=r"has patch_size=16 for images and the packs were made with 14: give the"):
         MediaFeatures.of_packs(dataset, processors["qwen3-vl"])
     wrong = PackCollator(media=MediaFeatures(processors["qwen2.5-vl"], "qwen2.5-vl", fps=5, max_pixels=20_000))
-    pack = next(pack for pack in dataset if any(item.num_frames > 1 for item in pack.media))
+    pack = next(pack for pack in dataset if any(item.num_frames > 1 for item in pack.attachments))
     with pytest.raises(CollateError, match="settings of the processor differ from the job's"):
         wrong([pack])

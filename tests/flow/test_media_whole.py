@@ -137,8 +137,8 @@ def test_each_sample_once_with_the_bytes_of_its_media(name, count, storage, data
     source = open_source(files, media_dir=media_dir, max_samples=count, format=row_format)
     assert len(source) == (num_samples if count is None else count)
     encoder = MediaChatEncoder(Tokenizer(processor, fast=False), open_family(family, processor), chat_template=template)
-    assert encoder.family.settings == store.media_settings
-    reference = encoder.media_reference
+    assert encoder.family.settings == store.attachment_settings
+    reference = encoder.attachment_reference
     assert reference.obstacle == ""
     seen, contents, media = [], set(), 0
     for pack in store:
@@ -151,9 +151,9 @@ def test_each_sample_once_with_the_bytes_of_its_media(name, count, storage, data
             assert pack.loss_mask[begin + 1 : end].tolist() == alone.loss_mask[1:].tolist()
             if storage == "references":  # the same tokens, whatever is stored
                 assert reference.difference(sample, int(table.tokens[sample_id])) == ""
-            items = [item for item in pack.media if item.segment == segment]
-            assert [item.start - begin for item in items] == [item.start for item in alone.media]
-            assert [item.medium.name for item in items] == [medium.name for medium in sample.media]
+            items = [item for item in pack.attachments if item.segment == segment]
+            assert [item.start - begin for item in items] == [item.start for item in alone.attachments]
+            assert [item.medium.name for item in items] == [medium.name for medium in sample.attachments]
             for item in items:
                 content = (media_dir / item.medium.name).read_bytes()
                 assert item.read() == content
@@ -169,9 +169,9 @@ def test_each_sample_once_with_the_bytes_of_its_media(name, count, storage, data
     if count is None:
         assert media == num_media
     if storage == "bytes":  # complete by itself, each content once
-        assert store.media.num_stored == len(contents)
+        assert store.census.num_stored == len(contents)
         moved = open_packs(out.rename(tmp_path / "moved"), media_root=tmp_path / "nowhere")
-        assert {item.read() for pack in moved for item in pack.media} == contents
+        assert {item.read() for pack in moved for item in pack.attachments} == contents
         out = tmp_path / "moved"
     if count is None:
         result = outcome("verify", out, "--processor", processor, "--attention", "sdpa", "--json")[1]

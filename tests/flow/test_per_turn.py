@@ -98,8 +98,8 @@ def test_pictures_are_those_of_the_turns_so_far(small_qwen):
     assert len(found) == len(expected) == 2 * len(whole)
     for one, other in zip(found, expected, strict=True):
         assert not one.difference(other)
-        assert [(item.start, item.medium.read()) for item in one.media] == [
-            (item.start, item.medium.read()) for item in other.media
+        assert [(item.start, item.medium.read()) for item in one.attachments] == [
+            (item.start, item.medium.read()) for item in other.attachments
         ]
 
 
@@ -112,9 +112,9 @@ def test_captions_share_all_before_them(small_qwen):
     encoder = encoder_for(source, small_qwen, chat_template=template, media=family)
     one, other = EncodedSamples(source, encoder)
     begin = int(one.loss_mask.argmax())
-    assert int(other.loss_mask.argmax()) == begin > one.media[0].start + one.media[0].length
+    assert int(other.loss_mask.argmax()) == begin > one.attachments[0].start + one.attachments[0].length
     assert one.input_ids[:begin].tolist() == other.input_ids[:begin].tolist()
-    assert one.media[0].medium == other.media[0].medium
+    assert one.attachments[0].medium == other.attachments[0].medium
 
 
 @pytest.fixture(scope="module")

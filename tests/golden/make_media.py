@@ -51,7 +51,7 @@ def contents_of_media(packs: Any) -> dict[str, Any]:
                 item.fingerprint,
             ]
             for pack in packs
-            for item in pack.media
+            for item in pack.attachments
         ],
     }
 

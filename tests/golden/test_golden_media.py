@@ -52,7 +52,7 @@ def test_finished_stores_open(golden, store):
     packs = open_packs(store)
     assert normalised(make_media.contents_of_media(packs)) == expected
     for pack in packs:
-        for item in pack.media:
+        for item in pack.attachments:
             assert fingerprint_bytes(item.read()) == item.fingerprint
 
 
@@ -60,7 +60,7 @@ def test_finished_stores_open(golden, store):
 def test_the_census_needs_the_log_alone(golden, store):
     """Nothing is made up, or read for it."""
     shutil.rmtree(Path(store, "shards"))
-    census = open_packs(store).media
+    census = open_packs(store).census
     assert census.as_dict()["kinds"] == {"image": COUNTS}
     assert len(census.lines()) == 3
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from brimful.errors import BadSampleError
 from brimful.measure import block_task
 from brimful.measure.block_task import BlockTask, batches_of, num_characters
-from brimful.measure.media_states import StatedRows
+from brimful.media.measure import StatedRows
 from brimful.sources.sample import Sample
 from brimful.trees.prefix_search import _Window
 

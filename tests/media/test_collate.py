@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.base.blobs import LocalBlobStore
-from brimful.base.tokenized import read_tokenized
 from brimful.errors import CollateError, SettingsError, WrongTypeError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.collate import MediaFeatures
 from brimful.media.families import open_family
 from brimful.media.medium import MediaContainer
 from brimful.media.rope_positions import QWEN2_VL, RopeMedium, rope_positions
+from brimful.serve.tokenized import read_tokenized
 from brimful.testing.toys import toy_pack, toy_tree
 
 
@@ -40,22 +40,24 @@ def test_settings_that_contradict_each_other(processor):
 def test_packs_say_how_their_media_were_encoded(processor):
     """Text, packs of earlier versions, and packs that hold no features each need another answer."""
     settings = open_family("qwen2.5-vl", str(processor)).settings
-    packs = SimpleNamespace(media_settings=settings, media_features=None)
+    packs = SimpleNamespace(attachment_settings=settings, attachment_features=None)
     assert MediaFeatures.of_packs(packs, processor).family.name == "qwen2.5-vl"
     with pytest.raises(SettingsError, match="these packs hold no features: give processor"):
         MediaFeatures.of_packs(packs)
     with pytest.raises(SettingsError, match="the packs do not say how media were encoded"):
-        MediaFeatures.of_packs(SimpleNamespace(media_settings=None), processor)
+        MediaFeatures.of_packs(SimpleNamespace(attachment_settings=None), processor)
     with pytest.raises(WrongTypeError, match="packs must be a PackedDataset or a PackStore"):
         MediaFeatures.of_packs(["packs"])
     maker = MediaFeatures(processor, "qwen2.5-vl")._settings
-    stored = SimpleNamespace(media_settings=settings, media_features={"settings": maker, "tokens_per_second": 3.5})
+    stored = SimpleNamespace(
+        attachment_settings=settings, attachment_features={"settings": maker, "tokens_per_second": 3.5}
+    )
     features = MediaFeatures.of_packs(stored)
     assert (features.tokens_per_second, features._settings) == (3.5, maker)
     assert MediaFeatures.of_packs(stored, processor, tokens_per_second=4).tokens_per_second == 4
     for fingerprint in ("0", "z"):
         other = SimpleNamespace(
-            media_settings=settings, media_features={**stored.media_features, "settings": fingerprint}
+            attachment_settings=settings, attachment_features={**stored.attachment_features, "settings": fingerprint}
         )
         with pytest.raises(
             SettingsError, match="has other settings than the one that made the features in these packs"

@@ -34,7 +34,7 @@ def test_packs_of_a_plan_are_those_of_its_store(store, tmp_path):
         assert packs.__getitems__([2, 0, -1]) == [packs[2], packs[0], packs[len(packs) - 1]]
         assert packs[1:] == list(packs)[1:]
         assert (packs.fingerprint, packs.alignment) == (plan.fingerprint, plan.alignment)
-        assert (packs.media_settings, packs.media_features) == (None, None)
+        assert (packs.attachment_settings, packs.attachment_features) == (None, None)
         assert packs.facts["packs"] == plan.num_packs
     assert [segment.sample_id for segment in plan.pack(1)] == planned[1].sample_ids.tolist()
     with pytest.raises(IndexError):
@@ -98,4 +98,4 @@ def test_rows_that_are_wrapped_are_packed_whole():
     packs = PackedDataset.wrap(rows, 5, seed=None)
     assert packs.facts["packs"] == len(packs) == 2
     assert packs.__getitems__([1, 0]) == [packs[1], packs[0]]
-    assert packs.media_settings is packs.media_features is None
+    assert packs.attachment_settings is packs.attachment_features is None

@@ -32,8 +32,8 @@ def test_facts_of_a_store(tmp_path):
     assert store.fill_ratio == pytest.approx(78 / (16 * len(plan)))
     assert store.fingerprint == plan.fingerprint
     assert store.alignment == plan.alignment
-    assert (store.media_settings, store.media_features, store.has_media) == (None, None, False)
-    assert not store.media.kinds
+    assert (store.attachment_settings, store.attachment_features, store.has_attachments) == (None, None, False)
+    assert not store.census.kinds
     samples = [[segment.sample_id for segment in pack] for pack in plan]
     assert [pack.sample_ids.tolist() for pack in store] == samples
     assert [pack.sample_ids.tolist() for pack in store[1:-1]] == samples[1:-1]
@@ -47,5 +47,5 @@ def test_a_store_without_packs(tmp_path):
     """Of a data set whose samples were all left out: nothing divides by its zero packs."""
     store = open_packs(toy_stream(tmp_path, []))
     assert (len(store), store.num_tokens, store.num_shards, store.fill_ratio) == (0, 0, 0, 1.0)
-    assert not store.has_media
+    assert not store.has_attachments
     assert list(store) == []

@@ -16,7 +16,7 @@ from brimful.testing.toys import toy_stream
 def files_of(directory, **options):
     store = LocalBlobStore(directory)
     records, _ = StreamLog(store).records()
-    return ShardFiles(store, MediaFiles(store, records, ""), **options), records
+    return ShardFiles(store, lambda: MediaFiles(store, records, ""), **options), records
 
 
 def first_samples(files, records):
@@ -31,7 +31,7 @@ def test_the_shards_that_were_opened_first_are_let_go(tmp_path, monkeypatch):
     assert first_samples(files, records) == [[0], [1], [3], [4]]
     assert list(files._open) == [2, 3]
     assert files.pack(records[1], 1).sample_ids.tolist() == [2]
-    assert not files.has_media(records[3])
+    assert not files.has_attachments(records[3])
     assert list(files._open) == [3, 1]
 
 

@@ -184,10 +184,13 @@ def test_a_picture_goes_along_once_it_was_shown():
     messages = turns("user", "assistant", "user", "assistant")
     messages[0]["content"], messages[2]["content"] = "<image>one", "<image>two"
     source = open_source([{"messages": messages, "images": pictures}], media=True, per_turn=True)
-    assert [[medium.read() for medium in sample.media] for sample in source.read(0, 2)] == [pictures[:1], pictures]
+    assert [[medium.read() for medium in sample.attachments] for sample in source.read(0, 2)] == [
+        pictures[:1],
+        pictures,
+    ]
     question = [{"role": "user", "content": "<image>what?"}, *turns("user", "assistant", "user", "assistant")[1:]]
     source = open_source([{"messages": question, "image": "a.png"}], media=True, per_turn=True)
-    assert source[0].media == source[1].media
+    assert source[0].attachments == source[1].attachments
 
 
 def test_captions_of_a_picture_are_alternatives():
@@ -196,8 +199,8 @@ def test_captions_of_a_picture_are_alternatives():
     first, second = source.read(0, 2)
     assert first.messages[0] == second.messages[0]
     assert [first.messages[1]["content"], second.messages[1]["content"]] == ["A cat.", "A pet."]
-    assert first.media == second.media
-    assert len(first.media) == 1
+    assert first.attachments == second.attachments
+    assert len(first.attachments) == 1
     assert source.where(1) == "memory[0], answer 2"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
-from brimful.errors import BadSampleError
+from brimful.errors import BadSampleError, UnknownFormatError
 from brimful.sources import Sample, open_source
-from brimful.sources.formats import FORMATS, detect
+from brimful.sources.formats import FORMATS, detect, row_format
 
 
 def _user(content):
@@ -298,6 +300,27 @@ def test_a_text_where_an_object_is_due(format_name):
         (error,) = open_source([text], format=format_name).read(0, 1)
         assert isinstance(error, BadSampleError)
         assert "found [" not in error.reason
+
+
+KEYS = ["caption", "captions", "objects", "width", "height", "audio", "speech", "image", "text", "transcript"]
+KEYS += ["prompt", "messages", "question", "answer", "words"]
+
+
+@pytest.mark.parametrize("name", [None, "caption", "captions", "objects", "transcript", "text", "prompt"])
+def test_a_format_that_is_not_loaded_is_the_format_of_no_row(name, monkeypatch):
+    """Without it a caption is a document, until another row has loaded the format of captions."""
+
+    def detected(keys):
+        try:
+            return detect([dict.fromkeys(keys, "a")], name and {name: "words"})
+        except UnknownFormatError as error:
+            return error.message
+
+    rows = [keys for size in range(3 if name else 4) for keys in combinations(KEYS, size)]
+    formats = [detected(keys) for keys in rows]
+    assert len(set(formats)) > 3
+    monkeypatch.setattr(row_format, "LATE_FORMATS", {})
+    assert formats == [detected(keys) for keys in rows]
 
 
 def test_a_mapped_name_stands_in_the_reason():

@@ -74,12 +74,12 @@ def test_media_columns_give_what_is_stored_and_decode_nothing(
     source = open_source(given, media_dir=tmp_path)
     first, second = source.read(0, 2)
     assert not isinstance(first, BadSampleError)
-    assert [medium.kind.value for medium in first.media] == ["image", "audio", "image"]
-    contents = [medium.read() for medium in first.media]
+    assert [medium.kind.value for medium in first.attachments] == ["image", "audio", "image"]
+    contents = [medium.read() for medium in first.attachments]
     assert sorted(contents) == [b"beside", b"no picture at all", b"no sound"]
     assert not isinstance(second, BadSampleError)
-    assert first.media == second.media
-    assert source[1].media == first.media
+    assert first.attachments == second.attachments
+    assert source[1].attachments == first.attachments
 
 
 def test_columns_that_are_decoded_and_those_that_are_not_are_one_data_set() -> None:

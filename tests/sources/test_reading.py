@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brimful.errors import BadSampleError
 from brimful.sources import Sample, open_source
-from brimful.sources.formats import FORMATS, format_named
+from brimful.sources.formats import FORMATS, format_class, format_named
 from brimful.sources.reading import Reading
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
@@ -135,7 +135,7 @@ VALID = {
     "alpaca_kto": {"instruction": "q", "output": "a", "kto_tag": False},
     "transcript": {"audio": "a.flac", "transcript": "a"},
 }
-WITH_MEDIA = {name for name, row_format in FORMATS.items() if row_format.puts_media_first}
+WITH_MEDIA = {name for name in FORMATS if format_class(name).puts_attachments_first}
 columns = st.sampled_from(
     ["id", "source", "image", "images", "videos", "audio", "label", "chosen", "rejected", "score"]
 )
@@ -154,7 +154,7 @@ def test_every_format_has_a_valid_row_above() -> None:
 @given(st.sampled_from(sorted(FORMATS.keys() - WITH_MEDIA)), st.dictionaries(columns, json_values, max_size=4))
 def test_each_column_is_read_or_named_or_refused(name: str, more: dict[str, Any]) -> None:
     """The law of the entrance: nothing that a row says is passed over without a word."""
-    more = {column: value for column, value in more.items() if column not in FORMATS[name].default_fields.values()}
+    more = {column: value for column, value in more.items() if column not in format_class(name).default_fields.values()}
     row = {**VALID[name], **more}  # type: ignore[dict-item]
     (sample,) = open_source([row], format=name).read(0, 1)
     says = {column for column, value in more.items() if value is not None and value not in ("", [], {})}
@@ -174,7 +174,7 @@ def test_each_column_beside_a_medium_is_read_or_named_or_refused(name: str, more
         assert any(f"column {column!r}" in sample.reason for column in says)
     else:
         assert set(sample.unread) == says
-        assert len(sample.media) == 1
+        assert len(sample.attachments) == 1
 
 
 @pytest.mark.parametrize("name", sorted(WITH_MEDIA))
@@ -189,7 +189,7 @@ def test_rows_of_a_medium_need_one(name: str) -> None:
 @given(st.sampled_from(sorted(FORMATS)), json_values, json_values)
 def test_a_row_of_anything_is_a_sample_or_an_error_of_its_own(name: str, value: Any, other: Any) -> None:
     """Without it one odd row ends a job of a hundred million with a traceback."""
-    keys = list(FORMATS[name].default_fields)
+    keys = list(format_class(name).default_fields)
     row = {**VALID[name], **dict(zip(keys, [value, other], strict=False))}  # type: ignore[dict-item]
     (result,) = open_source([row], format=name).read(0, 1)
     assert isinstance(result, (Sample, BadSampleError))

@@ -55,6 +55,6 @@ def results(source: Any) -> list[Any]:
     from brimful.errors import BadSampleError
 
     return [
-        result.reason if isinstance(result, BadSampleError) else [medium.read() for medium in result.media]
+        result.reason if isinstance(result, BadSampleError) else [medium.read() for medium in result.attachments]
         for result in source.read(0, len(source))
     ]

@@ -38,22 +38,22 @@ def chat(text, *images):
 class PictureEncoder(type(toy_chat_encoder())):
     """The toy encoder, with pictures in front of the text of their turn."""
 
-    takes_media = True
+    takes_attachments = True
     num_encoded = 0
 
     @property
     def budgets(self):
         return ("patches", "images")
 
-    def sizes_of_media(self, media):
-        return {"patches": sum(item.num_patches for item in media), "images": len(media)}
+    def attachment_sizes(self, attachments):
+        return {"patches": sum(item.num_patches for item in attachments), "images": len(attachments)}
 
     def encode_batch(self, samples):
         type(self).num_encoded += len(samples)
         return [self._with_media(sample) for sample in samples]
 
     def _with_media(self, sample):
-        pieces, flags, placed, media = [], [], [], iter(sample.media)
+        pieces, flags, placed, media = [], [], [], iter(sample.attachments)
         count = 0
         try:
             for turn in sample.messages:

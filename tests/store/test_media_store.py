@@ -60,7 +60,7 @@ def pack(home, storage="references", directory="packs", **options):
 
 def bytes_by_sample(packs):
     return {
-        sample_id: [item.read() for item in pack.media if item.segment == segment]
+        sample_id: [item.read() for item in pack.attachments if item.segment == segment]
         for pack in packs
         for segment, sample_id in enumerate(pack.sample_ids.tolist())
     }
@@ -68,7 +68,7 @@ def bytes_by_sample(packs):
 
 def expected_bytes(home):
     return {
-        sample.sample_id: [medium.read() for medium in sample.media]
+        sample.sample_id: [medium.read() for medium in sample.attachments]
         for sample in map(source_in(home).__getitem__, range(30))
     }
 
@@ -97,7 +97,7 @@ def test_pictures_of_a_trunk_are_there_once(home, storage):
     keys = []
     for sample, parts in zip(samples, captions(), strict=True):
         ids, numbers = sample.input_ids.tolist(), [part for part in parts if isinstance(part, int)]
-        for item, number in zip(sample.media, numbers, strict=True):
+        for item, number in zip(sample.attachments, numbers, strict=True):
             ids[item.start : item.start + item.length] = [1000 + number] * item.length
         keys.append(ids)
     plan = plan_of_trees(keys, [[0, 1, 2, 3, 4, 5], [6, 7, 8], [9]], capacity=CAPACITY)
@@ -106,17 +106,17 @@ def test_pictures_of_a_trunk_are_there_once(home, storage):
     options = {"num_proc": 1, "shard_bytes": 4 * CAPACITY, "cache_dir": home / "cache", "progress": progress}
     write_packs(plan, source, encoder, home / "packs", media_storage=storage, **options)
     packs = open_packs(home / "packs")
-    assert [len(pack.media) for pack in packs] == [3, 4, 1]  # pictures 0, 1, 2; 1, 3, 4, 2; 4
+    assert [len(pack.attachments) for pack in packs] == [3, 4, 1]  # pictures 0, 1, 2; 1, 3, 4, 2; 4
     for pack, made in zip(packs, PackedDataset.from_plan(source, encoder, plan), strict=True):
         for flat in (pack.flat(), made.flat()):
             for segment, sample_id in enumerate(flat.sample_ids.tolist()):
                 first, stop = flat.cu_seqlens[segment : segment + 2].tolist()
                 assert flat.input_ids[first:stop].tolist() == samples[sample_id].input_ids.tolist()
-                placed = [(item.start - first, item.read()) for item in flat.media if item.segment == segment]
-                assert placed == [(item.start, item.medium.read()) for item in samples[sample_id].media]
-    (count,) = packs.media.kinds.values()
-    assert (count.count, count.distinct, packs.media.num_stored) == (8, 5, 5 if storage == "bytes" else 0)
-    assert count.tokens == sum(item.num_tokens for pack in packs for item in pack.media)
+                placed = [(item.start - first, item.read()) for item in flat.attachments if item.segment == segment]
+                assert placed == [(item.start, item.medium.read()) for item in samples[sample_id].attachments]
+    (count,) = packs.census.kinds.values()
+    assert (count.count, count.distinct, packs.census.num_stored) == (8, 5, 5 if storage == "bytes" else 0)
+    assert count.tokens == sum(item.num_tokens for pack in packs for item in pack.attachments)
     assert check_store(home / "packs", plan=plan).media == 8
     assert said[0].startswith("media: 15 of the samples in the packs (")
 
@@ -127,7 +127,7 @@ def test_media_come_back_byte_for_byte(home, storage):
     packs = pack(home, storage)
     assert bytes_by_sample(packs) == expected_bytes(home)
     assert check_store(home / "packs").media == sum(map(len, expected_bytes(home).values()))
-    assert all(item.medium.size is not None for pack in packs for item in pack.media)
+    assert all(item.medium.size is not None for pack in packs for item in pack.attachments)
 
 
 def test_a_row_without_its_picture_is_rejected_once(home):
@@ -145,7 +145,7 @@ def test_a_picture_that_is_drawn_again_is_no_other(home):
     source = open_source([chat("ab", "photos/p0.png")] + [chat("cd")] * 6, media=True, media_dir=home / "data")
     settings = PlanSettings(capacity=12, draw=Mixture(weights={"a": 1, "b": 1}, stop="all_exhausted"))
     pack_dataset(source, PictureEncoder(), home / "packs", settings, sources={"a": 1, "b": 6}, num_proc=1)
-    (count,) = open_packs(home / "packs").media.kinds.values()
+    (count,) = open_packs(home / "packs").census.kinds.values()
     assert count.count > 1
     assert count.distinct == 1
 
@@ -154,7 +154,7 @@ def test_a_store_with_bytes_is_complete_by_itself(home):
     """It moves without the pictures, and holds each distinct one once."""
     expected = expected_bytes(home)
     packs = pack(home, "bytes")
-    assert packs.media.num_stored == len({content for contents in expected.values() for content in contents}) == 5
+    assert packs.census.num_stored == len({content for contents in expected.values() for content in contents}) == 5
     assert packs.notes == {}
     shutil.rmtree(home / "data")
     (home / "packs").rename(home / "elsewhere")
@@ -187,9 +187,9 @@ def test_media_of_a_planned_store_stay_when_trained_shards_go(home, storage, num
 def test_bytes_of_rows_are_stored_once_beside_references(home):
     """They are in no file, and three of them are all there are."""
     packs = pack(home)
-    assert packs.media.num_stored == 3
+    assert packs.census.num_stored == 3
     assert packs.media_root == str(home / "data")
-    kinds = Counter(item.medium.container is None for pack in packs for item in pack.media)
+    kinds = Counter(item.medium.container is None for pack in packs for item in pack.attachments)
     assert kinds == {True: 10, False: 8}
 
 
@@ -317,7 +317,9 @@ def test_kept_places_of_pictures_that_changed_are_not_used(home, monkeypatch):
     (home / "data" / "photos" / "p0.png").write_bytes(picture(0, size=43))
     packs = pack(home, directory="killed")
     assert bytes_by_sample(packs) == expected_bytes(home)
-    assert {item.length for pack in packs for item in pack.media if item.medium.name.endswith("p0.png")} == {1 + 43 % 7}
+    assert {item.length for pack in packs for item in pack.attachments if item.medium.name.endswith("p0.png")} == {
+        1 + 43 % 7
+    }
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_written(home, monkeypatch):
@@ -364,7 +366,7 @@ def test_damaged_containers_are_found_and_written_again(home, fault, message):
 def test_flipped_bytes_of_a_container_are_found(home):
     """By whoever reads the medium, and by a check of the store."""
     packs = pack(home, "bytes")
-    medium = next(item.medium for pack in packs for item in pack.media)
+    medium = next(item.medium for pack in packs for item in pack.attachments)
     with open(medium.path, "r+b") as file:
         file.seek(medium.offset + 3)
         byte = file.read(1)
@@ -426,9 +428,9 @@ def test_round_trip(tmp_path_factory, samples, storage, is_in_rows):
     expected = {index: [picture(number) for number in numbers] for index, (_, numbers) in enumerate(samples)}
     assert bytes_by_sample(packs) == expected
     distinct = {number for _, numbers in samples for number in numbers}
-    assert packs.media.num_stored == (len(distinct) if is_in_rows or storage == "bytes" else 0)
-    items = [item for pack in packs for item in pack.media]
-    census = packs.media.kinds.get("image", KindCount())
+    assert packs.census.num_stored == (len(distinct) if is_in_rows or storage == "bytes" else 0)
+    items = [item for pack in packs for item in pack.attachments]
+    census = packs.census.kinds.get("image", KindCount())
     assert (census.count, census.distinct) == (len(items), len({item.fingerprint for item in items}))
     sums = [(len(item.read()), item.num_tokens, item.num_patches, item.num_frames) for item in items]
     assert [census.bytes, census.tokens, census.patches, census.frames] == np.sum([[0] * 4, *sums], axis=0).tolist()

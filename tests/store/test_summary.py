@@ -219,7 +219,7 @@ def test_what_only_some_jobs_have_is_said_once_it_is_there():
         **plan.ledger.as_dict(),
     }
     assert rich.as_dict() == {**plain.as_dict(), "shards": 2, "unit": "lines", "seconds": {"plan": 1.0}}
-    assert plain.media is None
+    assert plain.census is None
 
 
 def lengths_of(tokens, targets=None, *, group_size=1, **budgets):

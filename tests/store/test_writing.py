@@ -214,8 +214,8 @@ def test_the_facts_of_media_go_to_their_shard():
     plan = plan_packs([3] * 8, capacity=3, seed=None)
     layout = SimpleNamespace(of_samples=lambda seq, ids: (seq, ids.tolist()))
     tasks = shard_task.ShardTasks([0, 2, 1], plan, 3, layout)
-    assert [task.media for task in tasks] == [(0, [0, 1, 2]), (2, [6, 7]), (1, [3, 4, 5])]
-    assert [task.media for task in shard_task.ShardTasks([0, 2], plan, 3, None)] == [None, None]
+    assert [task.attached for task in tasks] == [(0, [0, 1, 2]), (2, [6, 7]), (1, [3, 4, 5])]
+    assert [task.attached for task in shard_task.ShardTasks([0, 2], plan, 3, None)] == [None, None]
 
 
 @pytest.mark.parametrize(

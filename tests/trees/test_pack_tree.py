@@ -47,7 +47,7 @@ def test_each_sample_comes_back_from_its_path(samples):
         where = slice(*flat.cu_seqlens[segment : segment + 2].tolist())
         assert flat.input_ids[where].tolist() == tokens[sample]
         assert flat.loss_mask[where].tolist() == [False, *masks[sample][1:]]
-        attached = [(mark.start - where.start, mark.token) for mark in flat.media if mark.segment == segment]
+        attached = [(mark.start - where.start, mark.token) for mark in flat.attachments if mark.segment == segment]
         assert attached == list(enumerate(tokens[sample]))
     assert flat.flat() is flat
 
@@ -130,7 +130,7 @@ def test_a_sample_that_others_continue_ends_in_their_trunk():
 
 def shard_of(path, packs):
     sink = io.BytesIO()
-    writer = ShardWriter(sink, version=version_of(has_media=False, sharing=packs[0].sharing))
+    writer = ShardWriter(sink, version=version_of(has_attachments=False, sharing=packs[0].sharing))
     writer.add_packs(packs)
     path.write_bytes(sink.getvalue())
     return ShardReader(str(path), size=len(sink.getvalue()))

@@ -38,7 +38,7 @@ def test_media_of_a_cut_sample_are_taken_along():
         [[picture], []],
     )
     small = few_with_media([pack], max_tokens=100)
-    assert [(len(item.media), item.sample_ids.tolist()) for item in small] == [(1, [7]), (0, [8])]
+    assert [(len(item.attachments), item.sample_ids.tolist()) for item in small] == [(1, [7]), (0, [8])]
 
 
 def shape(pack):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and Transformers; 
 def setup_of(store, features):
     """Small packs of a store, a tiny model of its family, and a right collator."""
     small = renumbered(few_with_media(store, max_tokens=600))
-    model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)
+    model = tiny_media_model(store.attachment_settings, small.token_ids, small.vocab)
     size = sum(len(pack) for pack in small.packs) + 9
     return small.packs, model, PackCollator(pad_to=size, media=remembered(features))
 

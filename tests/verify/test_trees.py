@@ -269,7 +269,7 @@ def pictures(small_qwen, tmp_path_factory):
     folder = packs_of.qwen_folder(tmp_path_factory.mktemp("qwen"), "qwen2.5-vl")
     store, features = packs_of.packs_of(rows, "qwen2.5-vl", small_qwen, folder, capacity=200)
     small = renumbered(list(store))
-    return small.packs, tiny_media_model(store.media_settings, small.token_ids, small.vocab), remembered(features)
+    return small.packs, tiny_media_model(store.attachment_settings, small.token_ids, small.vocab), remembered(features)
 
 
 @pytest.mark.parametrize("branch", ["fork", "index"])

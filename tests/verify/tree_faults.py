@@ -316,7 +316,11 @@ def as_tree(packs, key):
             masks.append(pack.loss_mask[begin:end])
             names.append(int(pack.sample_ids[segment]))
             media.append(
-                [replace(item, start=item.start - begin, segment=0) for item in pack.media if item.segment == segment]
+                [
+                    replace(item, start=item.start - begin, segment=0)
+                    for item in pack.attachments
+                    if item.segment == segment
+                ]
             )
     shape = toy_tree([key(one, items) for one, items in zip(ids, media, strict=True)], masks)
     owners = shape.sample_ids.tolist()

@@ -1,23 +1,36 @@
 """Attachments: what travels with a sample in addition to its tokens, such as its images.
 
 The packages of the line carry attachments and do not know their kinds. Images, videos and audio are
-one kind, in the room ``media``; ``brimful.base.wings`` names it, and it is loaded when it is
-needed.
+one kind, in the room ``media``; ``brimful.base.wings`` names its modules, which are loaded when they
+are needed: a sample without attachments loads none.
+
+An attachment of an encoded sample or a pack is a frozen dataclass with ``start``, the first of its
+tokens, and ``length``, their number, both counted in the sample or in the pack; ``segment``, the
+number of the segment that it belongs to, 0 in a sample; ``title``, kind and name for messages;
+``identity``, bytes that are equal if a model reads two of them as equal; and ``is_unchanged``, true
+if its file is as it was measured. What becomes an input of the model is ``AttachedInputs``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import import_module
 from typing import Any
 
-from brimful.base.wings import ATTACHMENT_JOBS, ATTACHMENT_STORE
+from brimful.base.typing import AnyArray, Int32Array
+from brimful.base.wings import ATTACHMENT_INPUTS, ATTACHMENT_STORE
 
 CONTAINER_BYTES = 256 << 20
 """Target size of the bytes that come with one shard: a killed job rewrites at most one for each
 process.
+"""
+
+
+ATTACHMENT_KINDS = {"image": "images", "video": "videos", "audio": "audio"}
+"""Kinds of attachments, by the names that rows of data and keys of batches give them, with their
+plurals.
 """
 
 
@@ -43,8 +56,7 @@ class BadAttachmentError(ValueError):
 
 
 def attachment_store() -> Any:
-    """Return the package of attachments in the files of pack stores (``brimful.media.store``). It
-    has:
+    """Return the package of attachments in files (``brimful.media.store``). It has:
 
     - ``COLUMNS``: names of their columns in a shard, in the order in which they enter the checksum
       of a row;
@@ -53,25 +65,50 @@ def attachment_store() -> Any:
       to it;
     - ``columns_of(cells)``: the columns of some packs, as Arrow arrays;
     - ``files_of(store, records, notes, root=None)``: the files that the packs of a log refer to,
-      with their ``root`` and ``census(directory)``; ``root`` is the current directory of
-      references, the recorded one if None;
+      with their ``root`` and ``census(directory)``, whose ``lines()`` and ``as_dict()`` count them
+      by ``kinds``; ``root`` is the current directory of references, the recorded one if None;
     - ``stored(cells, files)``: the attachments of a pack from its cells;
     - ``to_json(items)``: the attachments of a sample without their bytes; ``from_json(text)`` gives
       them back;
-    - ``check_of(files)``: a check of the attachments of a store: ``check_shard(record)`` and
-      ``check(pack, name)``.
-
-    An attachment is a frozen dataclass with ``start``, the first of its tokens, and ``length``,
-    their number, both counted in the sample or in the pack; ``segment``, the number of the segment
-    that it belongs to, 0 in a sample; ``title``, kind and name for messages; and ``identity``,
-    bytes that are equal if a model reads two of them as equal.
+    - ``check_of(files)``: a check of the attachments of a store: ``check_shard(record)``,
+      ``check(pack, name)``, and ``num_checked`` attachments so far.
     """
     return import_module(ATTACHMENT_STORE)
 
 
-def attachment_jobs() -> Any:
-    """Return the package with the attachments of jobs that write packs (``brimful.media.job``)."""
-    return import_module(ATTACHMENT_JOBS)
+@dataclass(frozen=True, slots=True)
+class AttachedInputs:
+    """Inputs of a model for all attachments of one kind in a pack or a batch, in the order of their
+    tokens.
+
+    Attributes:
+        kind: one of ``ATTACHMENT_KINDS``.
+        segments: ``int32[num_items]``: the segment that each item belongs to.
+        arrays: by the name of the model's argument (``pixel_values``, ``input_features``). Arrays
+            of several packs are joined on their first axis.
+    """
+
+    kind: str
+    segments: Int32Array
+    arrays: Mapping[str, AnyArray]
+
+
+def attachment_inputs() -> Any:
+    """Return the module of inputs for attachments in plain samples, which users and other trainers
+    tokenized, and in batches (``brimful.media.tokenized``). It has:
+
+    - ``ARRAY_KEYS``: keys of plain samples and batches that are inputs; ``KEYS``: these, and keys
+      of plain samples that say for each token whether it stands for one;
+    - ``of_row(row, tokens, token_ids)``: the ``AttachedInputs`` of a ``TokenizedRow`` with its
+      ``RowTokens``, the indices of the tokens that stand for each kind, and the marks that say so;
+      ``token_ids`` has the token of each kind, as far as the model is known;
+    - ``check_positions(sample, name)``: refuses a sample whose inputs need positions that it lacks;
+    - ``completed(extras, packs, is_plain)``: the ``PackExtras`` of the packs of a batch; the packs
+      of plain samples get the positions and marks that others have;
+    - ``join(parts)``: inputs of several packs as inputs of one row; ``parts`` are pairs of the
+      first segment of a pack in the row, and its inputs.
+    """
+    return import_module(ATTACHMENT_INPUTS)
 
 
 def attachments_of_segment(

@@ -16,6 +16,9 @@ IGNORE_INDEX = -100
 ``torch.nn.CrossEntropyLoss``).
 """
 
+TARGET_MASKS = ("loss_mask", "completion_mask", "assistant_masks")
+"""Keys that mark the targets of a sample without labels."""
+
 PAIRS_PER_BLOCK = 64 * 64
 """Pairs of patches in one unit of the budget ``patch_blocks``: sums of squared patches exceed 32
 bits.

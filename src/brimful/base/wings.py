@@ -39,13 +39,19 @@ BUDGET_PACKER = "brimful.planners.vector.pack_vectors:pack_vectors"
 FORMAT_MODULES = ("brimful.preferences.formats",)
 """Modules that register formats of rows (``sources.formats.register``)."""
 
-MEDIA_FORMATS = "brimful.media.sources.captions"
-"""Module that registers formats of rows of a medium and its text."""
+LATE_FORMATS = {
+    "caption": "brimful.media.sources.captions",
+    "detection": "brimful.media.sources.captions",
+    "transcript": "brimful.media.sources.captions",
+}
+"""Modules that register formats of rows of an attachment and its text, by their names."""
 
-TOWERS_MODULE = "brimful.media.towers"
-"""Module whose ``tower_terms`` reads the costs of towers from a model's config
-(``plan.schedule.cost_model``).
+LATE_COLUMNS = {"caption", "captions", "objects"}
+"""Columns of these formats, besides columns of attachments: a row without any is of another format.
 """
+
+TOWER_TERMS = "brimful.media.towers:tower_terms"
+"""Function that reads the costs of towers from a model's config (``plan.schedule.cost_model``)."""
 
 READER_MODULES = {
     "directory": ("brimful.integrations.packed_layouts", "brimful.media.sources.paired_files"),
@@ -56,11 +62,24 @@ READER_MODULES = {
 of their own, or None.
 """
 
-ATTACHMENT_JOBS = "brimful.media.job"
-"""Package of attachments in jobs that write packs."""
+ATTACHMENT_JOB = "brimful.media.job.media_job:job_of"
+"""Function from a ``PackJob`` to its ``AttachmentJob`` (``store.claim``), or None."""
+
+ATTACHMENT_WRITER = "brimful.media.job.writer:ShardMediaWriter"
+"""Writer of the attachments of one shard (``store.writing``)."""
+
+ATTACHMENT_INPUTS = "brimful.media.tokenized"
+"""Module of inputs for attachments in plain samples and batches (``attachment.attachment_inputs``).
+"""
+
+ATTACHMENT_MEASURES = "brimful.media.measure"
+"""Module of attachments in measured rows (``measure.block_task.attachment_measures``)."""
+
+PLACING = "brimful.media.sources.places:MediaPlace"
+"""Class of ``sources.attachment_names.Placing``: ``(directory, allow_outside)``."""
 
 ATTACHMENT_STORE = "brimful.media.store"
 """Package of attachments in pack stores (``attachment.attachment_store``)."""
 
-MEDIA_ENCODER = "brimful.media.encode"
-"""Package of the encoder of chats with attachments, ``MediaChatEncoder``."""
+ATTACHMENT_ENCODER = "brimful.media.encode:MediaChatEncoder"
+"""Encoder of chats with attachments: ``(tokenizer, family, **settings)``."""

@@ -183,7 +183,7 @@ def _show_store(
             "fill_ratio": packs.fill_ratio,
             "identity": packs.identity,
             "notes": packs.notes,
-            **({"media": packs.media.as_dict()} if packs.media.kinds else {}),
+            **({"media": packs.census.as_dict()} if packs.census.kinds else {}),
             **({} if plan is None else plan.ledger.as_dict()),
             **({"stream": status.as_dict()} if is_watched else {}),
         }

@@ -100,10 +100,10 @@ def report(
     packs = packs if capacity is None else None
     shown: list[ShownPack] = []
     # Only the page shows packs, and only packs with media: `brimful inspect` shows texts.
-    if output is not None and packs is not None and packs.has_media and plan is not None:
+    if output is not None and packs is not None and packs.has_attachments and plan is not None:
         budgets = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
         shown = show_packs(packs, budgets=budgets, decode=decoder_of(None, packs))
-    media = None if packs is None else packs.media
+    media: Any = None if packs is None else packs.census
     title = os.path.basename(os.path.normpath(path))
     facts = gather_facts(
         title, table=table, plan=plan, run=run, sources=sources, shown=shown, media=media

@@ -92,7 +92,7 @@ def verify(
         raise SettingsError(f"packs are given twice: {store} and --packs {options['packs']}")
     directory = store if store is not None else options["packs"]
     packs = None if directory is None else open_packs(directory)
-    media_settings = None if packs is None else packs.media_settings
+    media_settings = None if packs is None else packs.attachment_settings
     given = (path is not None) + (model_type is not None)
     if given != 1 and not (given == 0 and media_settings is not None):
         raise SettingsError(
@@ -115,7 +115,7 @@ def verify(
         raise SettingsError(
             "these packs hold media: give --processor DIR, the directory of the model's processor"
         )
-    if packs is not None and packs.media_features is not None:
+    if packs is not None and packs.attachment_features is not None:
         raise SettingsError(
             "these packs hold features, and verify makes them of the media, to compare: verify "
             "packs of the same plan that were written with --media references"

@@ -291,7 +291,7 @@ class SharedPackedDataset(IndexedPacks):
             a run, not to an epoch.
         replans: true if the membership of packs changes with the epoch.
         alignment: multiples of tokens that the plan left room for.
-        media_settings: settings that media were encoded with; None for packs of text.
+        attachment_settings: settings that media were encoded with; None for packs of text.
 
     Args:
         source: the samples, or anything that ``open_source`` takes.
@@ -324,7 +324,10 @@ class SharedPackedDataset(IndexedPacks):
         self._current: Any = multiprocessing.RawArray("c", _MAX_PATH)
         self._pid = os.getpid()
         self._follow(shared)
-        self.alignment, self.media_settings = self._packs.alignment, self._packs.media_settings
+        self.alignment, self.attachment_settings = (
+            self._packs.alignment,
+            self._packs.attachment_settings,
+        )
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from brimful.base.attachment import AttachedInputs
 from brimful.base.optional import at_first_use
-from brimful.base.tokenized_media import Media
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace
 from brimful.collate.dialects import DIALECTS, Dialect, dialect_of
@@ -18,10 +18,10 @@ from brimful.collate.padding import Padding, shift_labels
 
 __all__ = [
     "DIALECTS",
+    "AttachedInputs",
     "Column",
     "ColumnPlace",
     "Dialect",
-    "Media",
     "Normaliser",
     "PackExtras",
     "PackedBatch",

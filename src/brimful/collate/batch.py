@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.base.attachment import AttachedInputs
 from brimful.base.ragged import offsets_of
 from brimful.base.sharing import Sharing, wing_of
-from brimful.base.tokenized_media import Media
 from brimful.base.typing import (
     IGNORE_INDEX,
     BoolArray,
@@ -74,9 +74,9 @@ class PackedBatch:
         source_ids: ``int32[num_segments]``, or None if the packs do not have them.
         loss_weights: ``float32[T]`` at the targets; None for 1 at every target.
         rope_positions: ``int64[3, T]``: time, height, width of mRoPE; None for text.
-        media: images, videos and audio with the segment that owns each.
-        no_loss: segments that are trained without loss because one of their media could not be
-            decoded; ``labels`` and ``num_loss_tokens`` already leave them out.
+        attached: inputs for attachments, with the segment that owns each.
+        no_loss: segments that are trained without loss because one of their attachments could not
+            be decoded; ``labels`` and ``num_loss_tokens`` already leave them out.
         columns: additional values of each token, ``[T, …]``, with the fill value at padding; not
             shifted.
         sharing: how the segments make samples that share tokens: the first token of a segment may
@@ -99,7 +99,7 @@ class PackedBatch:
     source_ids: Int32Array | None = None
     loss_weights: Float32Array | None = None
     rope_positions: Int64Array | None = None
-    media: tuple[Media, ...] = ()
+    attached: tuple[AttachedInputs, ...] = ()
     no_loss: tuple[int, ...] = ()
     columns: tuple[Column, ...] = ()
     sharing: Sharing | None = None

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.attachment import attachment_inputs
 from brimful.base.checks import choice_of, is_number
-from brimful.base.tokenized_media import FEATURE_KEYS
 from brimful.base.typing import AnyArray, BoolArray, CuSeqlens
 from brimful.collate.padding import shift_left
 from brimful.errors import CollateError, SettingsError
@@ -31,8 +31,8 @@ _WORDS = """
     doc_lens label_mask max_doc_lens packed_seq_lengths
 """
 
-WORDS_OF_DIALECTS = FEATURE_KEYS | set(_WORDS.split())
-"""Keys of all dialects and of media, which no column may have as its name."""
+WORDS_OF_DIALECTS = frozenset(_WORDS.split())
+"""Keys of all dialects, which no column may have as its name."""
 
 
 class ColumnPlace(str, Enum):
@@ -118,7 +118,7 @@ def check_column_name(name: str) -> None:
     """
     if not isinstance(name, str) or not name:
         raise SettingsError(f"the name of a column must be a text and is {name!r}")
-    if name in WORDS_OF_DIALECTS:
+    if name in WORDS_OF_DIALECTS or name in attachment_inputs().ARRAY_KEYS:
         raise SettingsError(
             f"a column cannot be called {name!r}, which is a key of the batch of some trainer: "
             "rename it"

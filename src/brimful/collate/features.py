@@ -3,18 +3,16 @@ collated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from brimful.base.ragged import ranges
-from brimful.base.tokenized import TokenizedSample, read_tokenized
-from brimful.base.tokenized_media import MARK_KEYS
+from brimful.base.attachment import attachment_inputs
 from brimful.base.wording import setting
 from brimful.collate.columns import Column, ColumnPlace
 from brimful.collate.extras import PackExtras
 from brimful.errors import CollateError
+from brimful.serve.tokenized import TokenizedSample, read_tokenized
 from brimful.store.shards import Pack
 
 Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any] | TokenizedSample
@@ -25,7 +23,7 @@ def as_packs(
     features: Sequence[Feature],
     *,
     position_start: int = 0,
-    media: Callable[[Pack], PackExtras] | None = None,
+    maker: Callable[[Pack], PackExtras] | None = None,
 ) -> tuple[list[Pack], list[PackExtras | None] | None]:
     """Turn features into packs and their extras; the extras are None if no feature has any.
 
@@ -35,7 +33,7 @@ def as_packs(
     Args:
         features: packs or plain samples.
         position_start: first position that a sample's own positions may have, in addition to 0.
-        media: function that makes the features of a pack's media; None refuses packs with media.
+        maker: function that makes the inputs for a pack's attachments; None refuses packs with any.
 
     Raises:
         CollateError: a sample cannot be read or collated; names the sample and the key.
@@ -45,11 +43,11 @@ def as_packs(
     for index, feature in enumerate(features):
         if isinstance(feature, Pack):
             packs.append(feature)
-            if media is not None:
-                extras[index] = media(feature)
-            elif feature.media:
+            if maker is not None:
+                extras[index] = maker(feature)
+            elif feature.attachments:
                 raise CollateError(
-                    f"a pack holds {feature.media[0].title} and the collator makes no features of "
+                    f"a pack holds {feature.attachments[0].title} and the collator makes no features of "
                     "media: give it PackCollator(media=MediaFeatures(…)) with the processor of "
                     "the model"
                 )
@@ -57,7 +55,7 @@ def as_packs(
             packs.append(feature[0])
             extras[index] = feature[1] or PackExtras()
         else:
-            sample = read_sample(feature, f"sample {index} of the batch", media)
+            sample = read_sample(feature, f"sample {index} of the batch", maker)
             # The collator computes positions itself, so a sample's own positions are only checked.
             if sample.position_start not in (0, position_start):
                 raise CollateError(
@@ -77,72 +75,41 @@ def as_packs(
                     for key, values in sample.marks.items()
                 ]
                 extras[index] = PackExtras(
-                    *(sample.loss_weights, sample.source_ids, sample.rope_positions, sample.media),
+                    *(sample.loss_weights, sample.source_ids, sample.rope_positions),
+                    attached=sample.attached,
                     columns=tuple(columns),
                 )
     if not extras:
         return packs, None
-    has_positions = any(extra.rope_positions is not None for extra in extras.values())
-    marks = {
-        column.name: column
-        for extra in extras.values()
-        for column in extra.columns
-        if column.name in MARK_KEYS
-    }
-    for index, (feature, pack) in enumerate(zip(features, packs, strict=True)):
-        # In a batch with media, a text sample gets the same position three times, and no
-        # placeholders.
-        if not isinstance(feature, tuple):
-            extras[index] = _as_text(extras.get(index, PackExtras()), pack, has_positions, marks)
-    return packs, [extras.get(index) for index in range(len(packs))]
+    all_extras: Sequence[PackExtras] = [
+        extras.get(index, PackExtras()) for index in range(len(packs))
+    ]
+    if any(extra.rope_positions is not None or extra.columns for extra in all_extras):
+        is_plain = [not isinstance(feature, tuple) for feature in features]
+        all_extras = attachment_inputs().completed(all_extras, packs, is_plain)
+    return packs, list(all_extras)
 
 
-def read_sample(feature: Any, name: str, media: Any) -> TokenizedSample:
-    """Read a plain sample; ``MediaFeatures`` makes the positions that it lacks, and checks its
-    placeholders.
+def read_sample(feature: Any, name: str, maker: Any) -> TokenizedSample:
+    """Read a plain sample; a maker with ``of_sample`` makes the positions that it lacks, and checks
+    its placeholders.
 
     Args:
         feature: see ``read_tokenized``.
         name: name of the sample in messages.
-        media: the ``media`` function of the collator.
+        maker: of the inputs for attachments, of the collator.
 
     Raises:
         CollateError: see ``read_tokenized``; or the sample has patches and no positions, and
             positions cannot be made.
     """
-    if hasattr(media, "of_sample"):
-        sample = read_tokenized(feature, name, token_ids=media.token_ids)
-        return media.of_sample(sample, name)  # type: ignore[no-any-return]
+    if hasattr(maker, "of_sample"):
+        sample = read_tokenized(feature, name, token_ids=maker.token_ids)
+        return maker.of_sample(sample, name)  # type: ignore[no-any-return]
     sample = read_tokenized(feature, name)
-    grids = [key for item in sample.media for key in item.arrays if key.endswith("grid_thw")]
-    if grids and sample.positions is None:
-        raise CollateError(
-            f"{name} has {grids[0]!r} and no 'position_ids': give the model's own, as "
-            "get_rope_index makes them, or PackCollator(media=MediaFeatures(…)), which makes "
-            "them; 0, 1, 2, … for a model with positions of text"
-        )
+    if sample.attached:
+        attachment_inputs().check_positions(sample, name)
     return sample
-
-
-def _as_text(
-    extra: PackExtras, pack: Pack, has_positions: bool, marks: Mapping[str, Column]
-) -> PackExtras:
-    """Return the extras of a sample, completed with mRoPE positions and marks that other samples of
-    its batch have.
-    """
-    own = {column.name for column in extra.columns}
-    missing = [
-        replace(column, values=np.zeros(len(pack), column.values.dtype))
-        for name, column in marks.items()
-        if name not in own
-    ]
-    positions = extra.rope_positions
-    if has_positions and positions is None and not extra.media:
-        lengths = np.diff(pack.cu_seqlens)
-        positions = np.repeat(
-            ranges(np.zeros_like(lengths), lengths)[None].astype(np.int64), 3, axis=0
-        )
-    return replace(extra, rope_positions=positions, columns=(*extra.columns, *missing))
 
 
 def check_vocabulary(packs: Sequence[Pack], vocab_size: int) -> None:

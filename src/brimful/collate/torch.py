@@ -40,7 +40,7 @@ class PackCollator:
     ``input_ids``, and ``labels`` if not all tokens are targets) are accepted like packs, so this
     also replaces ``DataCollatorWithFlattening``; a row of several samples is split by its
     ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``. A list of samples in the
-    batch, as ``PackedDataset.wrap`` returns it, is one pack. ``tokenized.read_tokenized`` lists the
+    batch, as ``PackedDataset.wrap`` returns it, is one pack. ``serve.tokenized.read_tokenized`` lists the
     keys of a plain sample, and the keys that it refuses.
 
     Args:
@@ -215,7 +215,7 @@ class PackCollator:
             for feature in features
         ]
         items = [item for group in groups for item in group]
-        packs, extras = as_packs(items, position_start=self._position_start, media=self.media)
+        packs, extras = as_packs(items, position_start=self._position_start, maker=self.media)
         ids = [
             sample_id
             for group in groups

@@ -10,16 +10,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from brimful.base.attachment import AttachedInputs
 from brimful.base.fingerprint import fingerprint_array
 from brimful.base.rng import generator
-from brimful.base.tokenized import TokenizedSample, read_tokenized
-from brimful.base.tokenized_media import Media
 from brimful.base.typing import Int64Array, IntArrayLike, Lengths
 from brimful.base.wording import counted
 from brimful.dynamic.compose import MicroBatchComposer, SampleSegment
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError, EncodeError, LengthChangedError, SettingsError, StateError
 from brimful.lengths.targets import as_lengths
+from brimful.serve.tokenized import TokenizedSample, read_tokenized
 from brimful.store.shards import Pack, assemble_pack
 from brimful.trees.pack_tree import PackTree
 
@@ -347,7 +347,7 @@ def _packs_of(
 
 def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> list[Pack]:
     """Return single samples as a list with one pack; an empty list without samples."""
-    ids, masks, sample_ids, starts, media = [], [], [], [], []
+    ids, masks, sample_ids, starts, attachments = [], [], [], [], []
     for segment, item in singles:
         # A pack of one sample may hold a part of it, and the segment a part of that part: the
         # starts are added.
@@ -360,16 +360,26 @@ def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> l
         sample_ids.append(sample_id)
         starts.append(item_start + segment.start)
         # In a pack of one sample, media starts are relative to the pack.
-        media.append([replace(medium, start=medium.start + item_start) for medium in item.media])
+        attachments.append(
+            [replace(medium, start=medium.start + item_start) for medium in item.attachments]
+        )
     return (
-        [assemble_pack(ids, masks, sample_ids, starts, media if any(media) else None)]
+        [assemble_pack(ids, masks, sample_ids, starts, attachments if any(attachments) else None)]
         if ids
         else []
     )
 
 
-_KINDS = {kind.__name__: kind for kind in (EncodedSample, Pack, PackTree, TokenizedSample, Media)}
+_KINDS: dict[str, Any] = {
+    **{kind.__name__: kind for kind in (EncodedSample, Pack, PackTree, TokenizedSample)},
+    "Media": AttachedInputs,
+}
 """Classes of what a state may hold, by name: nothing else is built from a file."""
+
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+_FIELDS = {"attached": "media", "sharing": "tree"}
+"""Names of fields in a state, where they differ."""
 
 
 def _to_json(value: Any) -> Any:
@@ -378,13 +388,10 @@ def _to_json(value: Any) -> Any:
         dtype = value.dtype.newbyteorder("<")
         text = base64.b64encode(value.astype(dtype, copy=False).tobytes()).decode("ascii")
         return {"dtype": dtype.str, "shape": list(value.shape), "data": text}
-    if type(value).__name__ in _KINDS:
-        # States have their own name for what samples of a pack share.
-        parts = {
-            item.name.replace("sharing", "tree"): _to_json(getattr(value, item.name))
-            for item in fields(value)
-        }
-        return {"class": type(value).__name__, **parts}
+    if type(value) in _NAMES:
+        names = [item.name for item in fields(value)]
+        parts = {_FIELDS.get(name, name): _to_json(getattr(value, name)) for name in names}
+        return {"class": _NAMES[type(value)], **parts}
     if isinstance(value, Mapping):
         return {"items": {key: _to_json(value[key]) for key in value}}
     if isinstance(value, (list, tuple)):
@@ -404,8 +411,9 @@ def _from_json(value: Any) -> Any:
         return array.reshape(value["shape"]).astype(array.dtype.newbyteorder("="))
     if "items" in value:
         return {key: _from_json(part) for key, part in value["items"].items()}
+    names = {written: name for name, written in _FIELDS.items()}
     parts = {
-        name.replace("tree", "sharing"): _from_json(part)
+        names.get(name, str(name)): _from_json(part)
         for name, part in value.items()
         if name != "class"
     }

@@ -4,14 +4,13 @@ import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from importlib import import_module
 from inspect import signature
 from typing import Any
 
 from brimful.base.arguments import as_settings, option, understands
 from brimful.base.checks import choice_of
 from brimful.base.typing import AnyPath
-from brimful.base.wings import MEDIA_ENCODER
+from brimful.base.wings import ATTACHMENT_ENCODER, loaded
 from brimful.base.wording import setting
 from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn
 from brimful.encode.encoder import Encoder, TokenEncoder
@@ -137,7 +136,7 @@ def encoder_for(
     TokenEncoder(train_on labels)
     """
     settings = as_settings(EncoderSettings, settings, options)
-    train_on, media = settings.train_on, settings.media
+    train_on, family = settings.train_on, settings.media
     mode = choice_of(Mode, settings.mode, argument="mode")
     if mode is Mode.AUTO:
         assert source is not None
@@ -183,15 +182,15 @@ def encoder_for(
             if isinstance(tokenizer, Tokenizer)
             else Tokenizer(tokenizer, fast=False)
         )
-    if media is None:
+    if family is None:
         return _ENCODERS[mode](tokenizer, **values)
     if mode is not Mode.CHAT:
         raise SettingsError(
             f"media are packed with {setting('mode', Mode.CHAT.value)}, and the mode is "
             f"{mode.value}"
         )
-    encoder: Encoder = import_module(MEDIA_ENCODER).MediaChatEncoder(
-        tokenizer, media, compare_media=settings.compare_media, **values
+    encoder: Encoder = loaded(ATTACHMENT_ENCODER)(
+        tokenizer, family, compare_media=settings.compare_media, **values
     )
     return encoder
 

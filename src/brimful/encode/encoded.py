@@ -60,11 +60,6 @@ class EncodedSample:
         return len(self.input_ids)
 
     @property
-    def media(self) -> tuple[Any, ...]:
-        """Images, videos and audio (``media.PlacedMedium``), in the order of their tokens."""
-        return self.attachments
-
-    @property
     def labels(self) -> Labels:
         """``int64[length]``: the token where it is a target, else ``IGNORE_INDEX``. Not shifted."""
         return np.where(self.loss_mask, self.input_ids, IGNORE_INDEX).astype(np.int64)
@@ -89,10 +84,8 @@ class EncodedSample:
 
     def __repr__(self) -> str:
         targets = int(np.count_nonzero(self.loss_mask))
-        media = f", media: {len(self.attachments)}" if self.attachments else ""
-        return (
-            f"EncodedSample({counted(len(self), 'token')}, {counted(targets, 'loss token')}{media})"
-        )
+        end = f", media: {len(self.attachments)})" if self.attachments else ")"
+        return f"EncodedSample({counted(len(self), 'token')}, {counted(targets, 'loss token')}{end}"
 
 
 MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
@@ -183,54 +176,60 @@ def write_stored(
     path: AnyPath,
     ids: Ragged,
     loss_mask: LossMask,
-    media: Mapping[int, Sequence[Any]] | None = None,
+    attachments: Mapping[int, Sequence[Any]] | None = None,
 ) -> None:
     """Write the samples of one block.
 
     Args:
         ids: ``int32``, a row for each sample; empty for a rejected one.
         loss_mask: ``bool[len(ids.values)]``.
-        media: media of each row that has any.
+        attachments: of each row that has any.
     """
     columns = {"ids": ids, "loss_mask": Ragged(loss_mask.view(np.uint8), ids.offsets)}
-    if media:
+    if attachments:
         texts = [
-            attachment_store().to_json(media[row]) if row in media else b""
+            attachment_store().to_json(attachments[row]) if row in attachments else b""
             for row in range(len(ids))
         ]
-        columns["media"] = Ragged(
+        columns[_ATTACHMENTS] = Ragged(
             np.frombuffer(b"".join(texts), dtype=np.uint8), offsets_of([*map(len, texts)])
         )
     write_table(path, columns, {"kind": "encoded"})
 
 
+_ATTACHMENTS = "media"
+"""Column of attachments as JSON."""
+
+
 class _File(NamedTuple):
-    """The samples of one file; media as JSON, None if no sample has any."""
+    """The samples of one file; attachments as JSON, None if no sample has any."""
 
     offsets: list[int]
     ids: TokenIds
     loss_mask: LossMask
-    media: Ragged | None
+    attachments: Ragged | None
 
 
 def _open(path: AnyPath, *, checked: bool = True) -> _File:
     """Map a file; its columns are compared with their checksums if ``checked``."""
     table = open_table(path)
     ids, loss_mask = (table.ragged(name, checked=checked) for name in ("ids", "loss_mask"))
-    media = table.ragged("media", checked=checked) if "media" in table else None
-    return _File(ids.offsets.tolist(), ids.values, loss_mask.values.view(np.bool_), media)
+    texts = table.ragged(_ATTACHMENTS, checked=checked) if _ATTACHMENTS in table else None
+    return _File(ids.offsets.tolist(), ids.values, loss_mask.values.view(np.bool_), texts)
 
 
 def is_stored(path: AnyPath, count: int) -> bool:
-    """Return true if a file holds ``count`` samples, byte for byte as written, and their media are
-    unchanged.
+    """Return true if a file holds ``count`` samples, byte for byte as written, and their attachments
+    are unchanged.
     """
     try:
         file = _open(path)
         if len(file.offsets) != count + 1:
             return False
         texts = (
-            [] if file.media is None else [file.media.row(row).tobytes() for row in range(count)]
+            []
+            if file.attachments is None
+            else [file.attachments.row(row).tobytes() for row in range(count)]
         )
         return all(
             item.is_unchanged for text in texts for item in attachment_store().from_json(text)
@@ -259,18 +258,18 @@ class StoredSamples:
         return self.read([sample_id])[0]
 
     def read(self, sample_ids: Sequence[int]) -> list[EncodedSample]:
-        """Return samples, as views; bytes of media that came with rows are not among them."""
+        """Return samples, as views; bytes of attachments that came with rows are not among them."""
         file_indices = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
         samples = []
         # One lookup per sample: this is the inner loop of writing packs, whose samples come in
         # random order.
         for sample_id, file_index in zip(sample_ids, file_indices.tolist(), strict=True):
-            offsets, ids, loss_mask, media = self._open_files.get(file_index) or self._open_file(
+            offsets, ids, loss_mask, texts = self._open_files.get(file_index) or self._open_file(
                 file_index
             )
             row = sample_id - self._first_ids[file_index]
             span = slice(offsets[row], offsets[row + 1])
-            items = () if media is None else attachment_store().from_json(media.row(row).tobytes())
+            items = () if texts is None else attachment_store().from_json(texts.row(row).tobytes())
             samples.append(EncodedSample(ids[span], loss_mask[span], items))
         return samples
 

@@ -279,7 +279,7 @@ def _probes(
         for sample in source.read(row, row + 1)
         if isinstance(sample, Sample)
     ]
-    for sample in sorted(samples, key=lambda sample: not sample.media):
+    for sample in sorted(samples, key=lambda sample: not sample.attachments):
         if number == 0:
             return
         try:
@@ -292,7 +292,7 @@ def _probes(
 
 def _sizes(encoder: Encoder, sample: Sample) -> Mapping[str, int]:
     encoded_items = encoder.encode(sample)
-    return {"tokens": len(encoded_items), **encoder.sizes_of_media(encoded_items.media)}
+    return {"tokens": len(encoded_items), **encoder.attachment_sizes(encoded_items.attachments)}
 
 
 def _compare(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,26 +26,6 @@ from brimful.sources.sample import Sample
 
 PendingBatch: TypeAlias = Callable[[], EncodedBatch]
 """The second half of measuring a batch, which any thread may call."""
-
-
-class MediaReference(Protocol):
-    """The reference from a sample with media to tokens, with which an encoder is compared."""
-
-    @property
-    def id(self) -> Fingerprint:
-        """Fingerprint of everything that decides its output."""
-
-    @property
-    def obstacle(self) -> str:
-        """The reason why nothing can be compared here; empty without one."""
-
-    def difference(self, sample: Sample, length: int) -> str | None:
-        """Describe how a sample of a measured length differs; empty if it does not, None if it
-        cannot be compared.
-
-        Raises:
-            BadSampleError: it can no longer be encoded, or one of its media cannot be decoded.
-        """
 
 
 TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
@@ -150,22 +130,19 @@ class Encoder(abc.ABC):
     one.
     """
 
-    takes_media = False
-    """True if it encodes images, videos and audio; else samples with media are refused."""
+    takes_attachments = False
+    """True if it encodes attachments; else samples with any are refused."""
 
     @property
     def budgets(self) -> tuple[str, ...]:
         """Names of what it measures in addition to tokens: ``patches``, ``images``, …."""
         return ()
 
-    def sizes_of_media(self, media: Sequence[Any]) -> dict[str, int]:
-        """Return what the media of one encoded sample take of each of ``budgets``, by its name."""
+    def attachment_sizes(self, attachments: Sequence[Any]) -> dict[str, int]:
+        """Return what the attachments of one encoded sample take of each of ``budgets``, by its
+        name.
+        """
         return {}
-
-    @property
-    def media_reference(self) -> MediaReference | None:
-        """The model's own processor of samples with media; None without one to compare with."""
-        return None
 
     @property
     @abc.abstractmethod

@@ -30,7 +30,7 @@ from brimful.errors import BadSampleError
 from brimful.sources.reading import NEEDS_PROCESSOR
 from brimful.sources.sample import Sample
 
-_NO_MEDIA = f"holds media, {NEEDS_PROCESSOR}"
+_REFUSAL = f"holds media, {NEEDS_PROCESSOR}"
 
 
 class RenderingEncoder(Encoder):
@@ -205,8 +205,8 @@ class RenderingEncoder(Encoder):
             if index in renderings:
                 continue
             try:
-                if sample.media and not self.takes_media:
-                    raise BadSampleError(_NO_MEDIA, sample_id=sample.sample_id)
+                if sample.attachments and not self.takes_attachments:
+                    raise BadSampleError(_REFUSAL, sample_id=sample.sample_id)
                 renderings[index] = self._render_sample(sample)
                 if sample.completion is not None:
                     self._check_completion(sample)

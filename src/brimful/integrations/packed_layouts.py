@@ -23,7 +23,7 @@ from brimful.base.fingerprint import canonical_json, fingerprint_bytes
 from brimful.base.tars import open_tar
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.errors import SourceError
-from brimful.media.media_places import MARK
+from brimful.sources.attachment_names import MARK
 from brimful.sources.lines import JsonLines
 from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import exchange

@@ -64,6 +64,9 @@ from brimful.base.typing import (
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
 from brimful.lengths.targets import Account, Targets, as_lengths
 
+STATES = "media_states"
+"""Column of the states of the files of attachments, ``int64``: 0 for a sample without files."""
+
 REJECTED = -1
 """Length of a sample that could not be read or encoded."""
 
@@ -83,7 +86,8 @@ class LengthTable:
         per_turn: true if each answer of a conversation is a sample.
         joins_rows: true if a sample is made of several rows, and must keep its beginning.
         targets: targets of the loss in each sample, not in the fingerprint; None if not measured.
-        media_states: ``int64[num_samples]``, states of each sample's media files; None for texts.
+        states: ``int64[num_samples]``, states of the files of each sample's attachments; None for
+            texts.
         sharing: what samples could share; None if it was not looked for.
 
     >>> LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
@@ -97,7 +101,7 @@ class LengthTable:
         provenance: Mapping[str, Any] | None = None,
         rejects: Sequence[Sequence[Any]] = (),
         targets: Targets | None = None,
-        media_states: Int64Array | None = None,
+        states: Int64Array | None = None,
         sharing: SharedLengths | None = None,
         path: str | None = None,
     ) -> None:
@@ -123,7 +127,7 @@ class LengthTable:
         self.num_rows = int(self.provenance.get("num_rows", len(self.tokens) // self.group_size))
         self.joins_rows = bool(self.provenance.get("has_mismatches", False))
         self.rejects, self.path = list(map(list, rejects)), path
-        self.targets, self.media_states, self.sharing = targets, media_states, sharing
+        self.targets, self.states, self.sharing = targets, states, sharing
 
     @classmethod
     def from_lengths(cls, lengths: IntArrayLike, **budgets: IntArrayLike) -> LengthTable:
@@ -206,8 +210,8 @@ class LengthTable:
         if self.targets is not None:
             description["targets"] = self.targets.kind
             columns |= self.targets.columns
-        if self.media_states is not None:
-            columns["media_states"] = self.media_states
+        if self.states is not None:
+            columns[STATES] = self.states
         if self.sharing is not None:
             description[self.sharing.kind.value] = self.sharing.description
             columns |= self.sharing.columns
@@ -237,7 +241,7 @@ class LengthTable:
                 provenance=meta["provenance"],
                 rejects=meta["rejects"],
                 targets=Targets.of_columns(columns, meta.get("targets")),
-                media_states=columns.flat("media_states") if "media_states" in columns else None,
+                states=columns.flat(STATES) if STATES in columns else None,
                 sharing=next(
                     (
                         wing_of(share).of_table(columns, meta[share.value])

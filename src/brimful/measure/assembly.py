@@ -13,11 +13,10 @@ from brimful.base.atomic_file import atomic_file
 from brimful.base.sharing import SharedLengths
 from brimful.base.tables import Ragged, open_table
 from brimful.base.typing import AnyPath
-from brimful.lengths.table import LengthTable
+from brimful.lengths.table import STATES, LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.block import RUNS
 from brimful.measure.block_task import BlockContext, BlockTask
-from brimful.measure.media_states import STATES
 from brimful.sources.source import Source
 
 MAX_REJECTS = 1000
@@ -72,7 +71,7 @@ def assembled_table(
     """
     source = context.source
     columns = {name: np.empty(len(source), dtype=np.int32) for name in context.budgets}
-    states = np.zeros(len(source), dtype=np.int64) if context.encoder.takes_media else None
+    states = np.zeros(len(source), dtype=np.int64) if context.encoder.takes_attachments else None
     runs: list[Ragged] = []
     accounts: list[Any] = []
     # Libraries of all rows, including rows that an earlier job measured; tables without any have no
@@ -84,8 +83,8 @@ def assembled_table(
         for name in context.budgets:
             columns[name][: len(earlier_table)] = earlier_table.budgets[name]
         if states is not None:
-            assert earlier_table.media_states is not None, "others were not taken"
-            states[: len(earlier_table)] = earlier_table.media_states
+            assert earlier_table.states is not None, "others were not taken"
+            states[: len(earlier_table)] = earlier_table.states
         accounts.append(earlier_table.account.as_dict())
         if context.needs_runs:
             assert earlier_table.targets is not None
@@ -118,6 +117,6 @@ def assembled_table(
             for sample_id, reason in islice(rejects_of(earlier_table, tasks), MAX_REJECTS)
         ],
         targets=targets,
-        media_states=states,
+        states=states,
         sharing=sharing,
     )

@@ -11,10 +11,15 @@ from brimful.base.tables import Ragged, write_table
 from brimful.base.typing import BoolArray, Lengths, LossMask, TokenIds
 from brimful.encode.encoded import write_stored
 from brimful.errors import BadSampleError
-from brimful.lengths.table import REJECTED
+from brimful.lengths.table import REJECTED, STATES
 from brimful.lengths.targets import Account, runs_of_masks
-from brimful.measure.block_task import BlockContext, BlockTask, batches_of, in_halves
-from brimful.measure.media_states import STATES, noted
+from brimful.measure.block_task import (
+    BlockContext,
+    BlockTask,
+    attachment_measures,
+    batches_of,
+    in_halves,
+)
 from brimful.sources.sample import Sample
 
 RUNS = "target_runs"
@@ -25,21 +30,25 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     """Measure one block, write its files and return the number of its tokens; runs in any
     process.
     """
-    rows, takes_media = _Rows(context, task), context.encoder.takes_media
+    rows = _Rows(context, task)
+    has_states = context.encoder.takes_attachments
     samples = context.source.read_plain(task.start, task.stop)
     states = np.zeros(len(task), dtype=np.int64)
-    if takes_media:
+    if has_states:
         # Before transforms, which may replace a file by bytes.
-        samples = noted(samples, states, task.start)
+        samples = attachment_measures().noted(samples, states, task.start)
     batches = batches_of(context.source.augment(samples), rows.errors)
-    ids, mask, media = rows.encode(batches)
-    columns = {"tokens": np.diff(mask.offsets).astype(np.int32), **rows.sizes_of_media(media)}
+    ids, mask, attachments = rows.encode(batches)
+    columns = {
+        "tokens": np.diff(mask.offsets).astype(np.int32),
+        **rows.attachment_sizes(attachments),
+    }
     if "loss_tokens" in context.budgets:
         columns["loss_tokens"] = np.diff(offsets_of(mask.values)[mask.offsets]).astype(np.int32)
     # The file of lengths is written last: a job that is killed between the two measures the block
     # again.
     if task.encoded_path is not None:
-        write_stored(task.encoded_path, Ragged(ids, mask.offsets), mask.values, media)
+        write_stored(task.encoded_path, Ragged(ids, mask.offsets), mask.values, attachments)
     runs = {RUNS: runs_of_masks(mask)} if context.needs_runs else {}
     is_empty = columns["tokens"] < 1
     description = {
@@ -53,10 +62,10 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     part = {
         name: np.where(is_empty, np.int32(REJECTED), columns[name]) for name in context.budgets
     } | runs
-    if takes_media:
+    if has_states:
         part[STATES] = states
     if context.search:
-        part |= context.search.columns_of(ids, mask.offsets, media, context.encoder)
+        part |= context.search.columns_of(ids, mask.offsets, attachments, context.encoder)
     write_table(task.part_path, part, description)
     return int(columns["tokens"][~is_empty].sum(dtype=np.int64))
 
@@ -77,7 +86,7 @@ class _Rows:
     def encode(
         self, batches: Iterable[list[Sample]]
     ) -> tuple[TokenIds, Ragged, dict[int, tuple[Any, ...]]]:
-        """Return the tokens and the loss mask of all rows, and the media by row.
+        """Return the tokens and the loss mask of all rows, and the attachments by row.
 
         The mask of a row that cannot be encoded is empty. There are no tokens unless the task keeps
         them or what samples share is looked for.
@@ -85,7 +94,7 @@ class _Rows:
         sizes = np.zeros(len(self.task), dtype=np.int64)
         ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
         masks: list[LossMask] = [np.empty(0, dtype=bool)]
-        media: dict[int, tuple[Any, ...]] = {}
+        attachments: dict[int, tuple[Any, ...]] = {}
         begin = partial(self.context.encoder.begin_encoding, targets=self.context.needs_labels)
         for samples, batch in in_halves(begin, batches):
             lengths, offsets = batch.lengths, batch.ids.offsets
@@ -96,19 +105,19 @@ class _Rows:
             if self.task.encoded_path is not None or self.context.search:
                 ids.append(batch.ids.values)
             self.errors += batch.errors.values()
-            media |= {rows[index]: items for index, items in batch.attachments.items()}
+            attachments |= {rows[index]: items for index, items in batch.attachments.items()}
             # The first token of a sample is not a target: no token before it can predict it.
             num_targets = np.diff(offsets_of(batch.loss_mask)[offsets])
             num_targets[lengths > 0] -= batch.loss_mask[offsets[:-1][lengths > 0]]
             self._count(samples, lengths > 0, num_targets > 0)
-        return np.concatenate(ids), Ragged(np.concatenate(masks), offsets_of(sizes)), media
+        return np.concatenate(ids), Ragged(np.concatenate(masks), offsets_of(sizes)), attachments
 
-    def sizes_of_media(self, media: Mapping[int, Sequence[Any]]) -> dict[str, Lengths]:
-        """Return what the media of each row take of each budget; 0 for rows without media."""
+    def attachment_sizes(self, attachments: Mapping[int, Sequence[Any]]) -> dict[str, Lengths]:
+        """Return what the attachments of each row take of each budget; 0 for rows without any."""
         encoder = self.context.encoder
         columns = {name: np.zeros(len(self.task), dtype=np.int32) for name in encoder.budgets}
-        for row, items in media.items():
-            sizes = encoder.sizes_of_media(items)
+        for row, items in attachments.items():
+            sizes = encoder.attachment_sizes(items)
             for name, column in columns.items():
                 column[row] = sizes[name]
         return columns

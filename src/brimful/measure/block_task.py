@@ -2,12 +2,16 @@
 together.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import Any, Protocol, TypeVar
 
+from brimful.base.wings import ATTACHMENT_MEASURES
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError
 from brimful.sources.sample import PlainMessages, Sample
@@ -16,7 +20,7 @@ from brimful.sources.source import Source
 _BATCH_SAMPLES = 1024
 _BATCH_CHARACTERS = 1 << 20
 _PART_CHARACTERS = 1 << 10
-"""Characters that a content with media counts as: it opens files, which takes as long as some
+"""Characters that a content with attachments counts as: it opens files, which takes as long as some
 text.
 """
 
@@ -40,7 +44,7 @@ class BlockContext:
     skip_bad: bool
     keep_encoded: bool
     targets: bool
-    looks_at_media: bool = False
+    looks_at_files: bool = False
     search: Any = None
 
     @property
@@ -74,6 +78,32 @@ class BlockTask:
 
     def __str__(self) -> str:
         return f"samples {self.start:,} to {self.stop - 1:,}"
+
+
+class LengthComparison(Protocol):
+    """Comparison of some samples of a job, block by block."""
+
+    def is_due(self, task: BlockTask) -> bool:
+        """Return true if the lengths of a measured block were not compared yet."""
+
+    def compare(self, task: BlockTask) -> None:
+        """Compare samples of a measured block, and record that it was done.
+
+        Raises:
+            ProcessorDiffersError: a sample has other tokens.
+        """
+
+
+def attachment_measures() -> Any:
+    """Return the module of attachments in measured rows (``brimful.media.measure``). It has:
+
+    - ``noted(samples, states, start)``: yields samples, and stores the states of their files in
+      ``int64[num_samples]`` of the samples from ``start``;
+    - ``changed_samples(source, runs, resources)``: yields the first row of each run whose files
+      changed, and its first changed sample; ``runs`` are pairs of the first row and states of each;
+    - ``Comparison(context, progress)``: the ``LengthComparison`` with the model's own processor.
+    """
+    return import_module(ATTACHMENT_MEASURES)
 
 
 def in_halves(
@@ -133,17 +163,17 @@ def batches_of(
 
 
 def num_characters(sample: Sample) -> int:
-    """Return the characters of a sample's texts; a content with media counts as
+    """Return the characters of a sample's texts; a content with attachments counts as
     ``_PART_CHARACTERS``.
     """
     messages = sample.messages
     if type(messages) is PlainMessages:
         return sum(map(len, messages.texts))
     texts = [turn.get("content") or "" for turn in messages or ()]
-    num_media = len(texts) - [*map(type, texts)].count(str)
+    num_parts = len(texts) - [*map(type, texts)].count(str)
     num_texts = (
         sum(map(len, texts))
-        if not num_media
+        if not num_parts
         else sum(len(text) for text in texts if type(text) is str)
     )
-    return len(sample.text or "") + num_texts + num_media * _PART_CHARACTERS
+    return len(sample.text or "") + num_texts + num_parts * _PART_CHARACTERS

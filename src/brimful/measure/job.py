@@ -21,9 +21,8 @@ from brimful.measure.assembly import (
     rejects_of,
     write_rejects,
 )
-from brimful.measure.block_task import BlockContext, BlockTask
+from brimful.measure.block_task import BlockContext, BlockTask, attachment_measures
 from brimful.measure.measure_settings import MeasureSettings, open_earlier, provenance_of
-from brimful.measure.media_states import StatedRows, changed_samples
 from brimful.measure.pending import forget_shares, measure_share, run_pending, task_for
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
@@ -102,13 +101,13 @@ def measure_and_keep(
     settings: MeasureSettings,
     encoded_dir: AnyPath | None = None,
     *,
-    looks_at_media: bool = True,
+    looks_at_files: bool = True,
 ) -> tuple[LengthTable, StoredSamples | None]:
     """Measure lengths and keep the tokens in ``encoded_dir``, so that writing need not encode
     again; None without a directory.
 
-    With ``looks_at_media`` false, lengths are reused even if files of media changed since: for
-    packs that are already written.
+    With ``looks_at_files`` false, lengths are reused even if files of attachments changed since:
+    for packs that are already written.
     """
     path, targets, rejects_path = settings.path, settings.targets, settings.rejects_path
     resources = settings.resources
@@ -149,10 +148,10 @@ def measure_and_keep(
         )
     ):
         earlier_table = None
-    looks_at_media = looks_at_media and encoder.takes_media
-    if earlier_table is not None and looks_at_media and earlier_table.media_states is not None:
-        rows = [StatedRows(0, earlier_table.media_states)]
-        with closing(changed_samples(source, rows, resources)) as changes:
+    looks_at_files = looks_at_files and encoder.takes_attachments
+    if earlier_table is not None and looks_at_files and earlier_table.states is not None:
+        runs = [(0, earlier_table.states)]
+        with closing(attachment_measures().changed_samples(source, runs, resources)) as changes:
             for _, sample_id in changes:
                 if is_kept:
                     raise CacheMismatchError(
@@ -173,8 +172,8 @@ def measure_and_keep(
         ]
     else:
         first_new = len(earlier_table) if earlier_table is not None else 0
-        # Kept media are identified by their paths, which the rows do not determine.
-        places = source.media_directories if encoder.takes_media else []
+        # Kept attachments are identified by their paths, which the rows do not determine.
+        places = source.attachment_directories if encoder.takes_attachments else []
         encoded_key = fingerprint_of([key, encoder.fingerprint, *places])[:16]
         tasks = [
             task_for(block, max(block.start, first_new), folder / "parts", encoded_dir, encoded_key)
@@ -188,7 +187,7 @@ def measure_and_keep(
             settings.on_bad_sample == "skip",
             encoded_dir is not None,
             targets,
-            looks_at_media,
+            looks_at_files,
             search,
         )
         if resources.execution.is_share:

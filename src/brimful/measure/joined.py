@@ -67,7 +67,7 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
         for table, offset in zip(tables, offsets, strict=False)
         for sample_id, *rest in table.rejects
     )
-    has_states = all(table.media_states is not None for table in tables)
+    has_states = all(table.states is not None for table in tables)
     return LengthTable(
         {name: np.concatenate([table.budgets[name] for table in tables]) for name in first.budgets},
         provenance=_provenance(tables),
@@ -76,9 +76,7 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
         sharing=None
         if first.sharing is None
         else wing_of(first.sharing).joined([table.sharing for table in tables]),
-        media_states=np.concatenate([table.media_states for table in tables])
-        if has_states
-        else None,
+        states=np.concatenate([table.states for table in tables]) if has_states else None,
     )
 
 

@@ -214,14 +214,14 @@ def _flags_of(
     )
     tokenizer = Tokenizer(name, ask_hub=False) if name else None
     processor = None if family is None or family.directory is None else os.fspath(family.directory)
-    directories = source.media_directories
+    directories = source.attachment_directories
     is_near = directories == list(
         dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths)
     )
     opening: dict[str, Any] = {
         "format": None if source.detected or len(source.formats) > 1 else source.format_name,
         "media_dir": None if is_near or not directories else directories[0],
-        "media_outside": source.has_media_outside,
+        "media_outside": source.has_attachments_outside,
         "per_turn": source.per_turn,
     }
     train_on = getattr(getattr(encoder, "train_on", None), "value", None)
@@ -240,7 +240,7 @@ def _flags_of(
         {**item.length_settings, **item.label_settings} for item in (encoder, encoder_again)
     )
     plain = {name: value for name, value in source.row_settings.items() if name != "transforms"}
-    if ours != theirs or alike.row_settings != plain or alike.media_directories != directories:
+    if ours != theirs or alike.row_settings != plain or alike.attachment_directories != directories:
         return None
     place = tokenizer and tokenizer.place
     models = {"tokenizer": None if place == processor else place, "processor": processor}

@@ -179,7 +179,7 @@ def provenance_of(
 
 
 def _sharing_settings(source: Source, measuring: MeasureSettings) -> dict[str, Any]:
-    within, places = measuring.share_within, source.media_directories
+    within, places = measuring.share_within, source.attachment_directories
     return {
         "share": Share(measuring.share).value,
         "least_shared": measuring.least_shared,

@@ -26,17 +26,21 @@ from brimful.base.wording import setting
 from brimful.encode.encoded import is_stored
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError
+from brimful.lengths.table import STATES
 from brimful.measure.block import RUNS, measure_block
-from brimful.measure.block_task import BlockContext, BlockTask
+from brimful.measure.block_task import (
+    BlockContext,
+    BlockTask,
+    LengthComparison,
+    attachment_measures,
+)
 from brimful.measure.comparison import (
-    MediaComparison,
     ReferenceRows,
     compare_block,
     is_compared,
     measure_and_compare,
     reference_rows,
 )
-from brimful.measure.media_states import STATES, StatedRows, changed_samples
 from brimful.sources.rows import Block
 
 _MAX_NAMED = 8
@@ -218,7 +222,9 @@ def run_pending(
     changed_blocks = _changed_blocks(tasks, context, resources)
     with progress.stage(stage, total=num_earlier + sum(map(len, tasks)), unit="rows"):
         progress.advance(num_earlier, resumed=True)
-        comparison = MediaComparison(context, progress) if context.encoder.takes_media else None
+        comparison: LengthComparison | None = None
+        if context.encoder.takes_attachments:
+            comparison = attachment_measures().Comparison(context, progress)
         pending_tasks, uncompared_tasks, undecoded_tasks = [], [], []
         for task in tasks:
             is_current = task.start not in changed_blocks
@@ -289,7 +295,7 @@ def _is_for_one_process(context: BlockContext, tasks: Sequence[BlockTask]) -> bo
     # tokenizer's work, which uses all cores from one process; labels are Python's.
     if len(tasks) <= (_ONE_PROCESS_BLOCKS if context.needs_labels else 4 * _ONE_PROCESS_BLOCKS):
         return True
-    if context.encoder.takes_media or not context.encoder.engine.uses_threads:
+    if context.encoder.takes_attachments or not context.encoder.engine.uses_threads:
         return False
     return _text_bytes(tasks) < _ONE_PROCESS_BYTES
 
@@ -303,8 +309,8 @@ def _text_bytes(tasks: Sequence[BlockTask]) -> int:
 def _changed_blocks(
     tasks: list[BlockTask], context: BlockContext, resources: Resources
 ) -> set[int]:
-    """Return the first rows of measured blocks with a media file that changed since."""
-    if not context.looks_at_media:
+    """Return the first rows of measured blocks with a file of attachments that changed since."""
+    if not context.looks_at_files:
         return set()
     # Kept tokens have their own states, which are checked with them,
     # except the states of files whose images a transform has read.
@@ -314,11 +320,9 @@ def _changed_blocks(
         for task in tasks
         if (task.encoded_path is None or is_augmented) and has_lengths(task, context)
     ]
-    runs = [
-        StatedRows(task.start, open_table(task.part_path).flat(STATES)) for task in measured_tasks
-    ]
-    changes = changed_samples(context.source, runs, resources)
-    return {rows.start for rows, _ in changes}
+    runs = [(task.start, open_table(task.part_path).flat(STATES)) for task in measured_tasks]
+    changes = attachment_measures().changed_samples(context.source, runs, resources)
+    return {start for start, _ in changes}
 
 
 def has_lengths(task: BlockTask, context: BlockContext) -> bool:
@@ -326,7 +330,7 @@ def has_lengths(task: BlockTask, context: BlockContext) -> bool:
     try:
         part = open_table(task.part_path)
         # Reading a column verifies its checksum.
-        for name in (*context.budgets, *((STATES,) if context.encoder.takes_media else ())):
+        for name in (*context.budgets, *((STATES,) if context.encoder.takes_attachments else ())):
             part.flat(name)
         if context.needs_runs:
             part.ragged(RUNS)

@@ -25,9 +25,9 @@ def on_pictures(transform: Callable[[Image], Image]) -> Transform:
             ``torchvision.transforms``.
 
     >>> from brimful.testing.toys import toy_picture
-    >>> sample = Sample(0, text="", media=(Medium(MediaKind.IMAGE, "a", data=toy_picture(4, 6)),))
+    >>> sample = Sample(0, text="", attachments=(Medium(MediaKind.IMAGE, "a", data=toy_picture(4, 6)),))
     >>> turned = on_pictures(lambda picture: picture.rotate(90, expand=True))(sample)
-    >>> load_image(turned.media[0]).size
+    >>> load_image(turned.attachments[0]).size
     (6, 4)
     """
     if not callable(transform):
@@ -47,10 +47,10 @@ class _OnPictures:
 
     def __call__(self, sample: Sample) -> Sample:
         media = []
-        for medium in sample.media:
+        for medium in sample.attachments:
             if medium.kind is MediaKind.IMAGE:
                 file = io.BytesIO()
                 self._transform(load_image(medium)).save(file, "PNG")
                 medium = Medium(medium.kind, medium.name, data=file.getvalue())
             media.append(medium)
-        return replace(sample, media=tuple(media))
+        return replace(sample, attachments=tuple(media))

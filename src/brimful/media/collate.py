@@ -16,9 +16,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from brimful.base.attachment import AttachedInputs
 from brimful.base.checks import check_type
-from brimful.base.tokenized import TokenizedSample
-from brimful.base.tokenized_media import MEDIA_KEYS, TOKEN_TYPES, Media, tokens_of_grids
 from brimful.base.typing import AnyPath, Int64Array
 from brimful.base.wording import setting
 from brimful.collate.extras import PackExtras
@@ -29,6 +28,14 @@ from brimful.media.families.qwen_audio import sound_tokens
 from brimful.media.feature_block import Features, read_features, shortened
 from brimful.media.feature_maker import FeatureMaker
 from brimful.media.rope_positions import RopeMedium, rope_positions, rope_rule
+from brimful.media.tokenized import (
+    MEDIA_KEYS,
+    TOKEN_TYPES,
+    placeholders_of,
+    read_media,
+    tokens_of_grids,
+)
+from brimful.serve.tokenized import TokenizedSample
 from brimful.store.shards import Pack
 
 __all__ = ["MediaFeatures"]
@@ -151,17 +158,17 @@ class MediaFeatures:
             SettingsError: packs without media, or a processor of another model; names the first
                 setting that differs.
         """
-        if not hasattr(packs, "media_settings"):
+        if not hasattr(packs, "attachment_settings"):
             check_type(
                 "packs", packs, (), "a PackedDataset or a PackStore", "open_packs opens a directory"
             )
-        settings = packs.media_settings
+        settings = packs.attachment_settings
         if settings is None:
             raise SettingsError(
                 "the packs do not say how media were encoded: they hold text; name the family in "
                 "MediaFeatures(processor, family)"
             )
-        stored = getattr(packs, "media_features", None)
+        stored = getattr(packs, "attachment_features", None)
         if stored is None and processor is None:
             raise SettingsError(
                 f"these packs hold no features: give {setting('processor')}, the directory of the "
@@ -202,7 +209,7 @@ class MediaFeatures:
         media = []
         no_loss = set()
         for kind in MediaKind:
-            items = [item for item in pack.media if item.medium.kind is kind]
+            items = [item for item in pack.attachments if item.medium.kind is kind]
             num_columns = max((item.num_mel_frames for item in items), default=0)
             features = []
             for item in items:
@@ -225,7 +232,7 @@ class MediaFeatures:
                     name: np.concatenate([one[name] for one in features]) for name in features[0]
                 }
                 media.append(
-                    Media(
+                    AttachedInputs(
                         kind.value,
                         np.array([item.segment for item in items], dtype=np.int32),
                         arrays,
@@ -233,7 +240,7 @@ class MediaFeatures:
                 )
         positions = None if self._rule is None else self._positions(pack)
         untrained = np.array(sorted(no_loss), dtype=np.int32) if no_loss else None
-        return PackExtras(rope_positions=positions, media=tuple(media), no_loss=untrained)
+        return PackExtras(rope_positions=positions, attached=tuple(media), no_loss=untrained)
 
     def _made(self, pack: Pack, item: PlacedMedium) -> Features | None:
         """Return the features of a medium; None if it cannot be decoded and its sample is trained
@@ -312,9 +319,15 @@ class MediaFeatures:
                 for the features of a medium; or positions are needed and the placeholder tokens are
                 unknown. Names the sample and the key.
         """
+        if self.token_ids and sample.attached:
+            # A loader may have read it, which does not know the model's placeholder tokens.
+            placeholders = placeholders_of(sample.input_ids, sample.marks, self.token_ids)
+            arrays = {key: array for item in sample.attached for key, array in item.arrays.items()}
+            inputs = read_media(arrays, placeholders, sample.cu_seqlens, name)
+            sample = replace(sample, placeholders=placeholders, attached=inputs)
         media: list[list[RopeMedium]] = [[] for _ in range(sample.num_segments)]
         has_positions = self._rule is None or sample.rope_positions is not None
-        for item in sample.media:
+        for item in sample.attached:
             keys, kind = MEDIA_KEYS[item.kind], MediaKind(item.kind)
             tokens, counts = sample.placeholders.get(item.kind), self._token_counts(item)
             if tokens is not None and counts is not None and len(tokens) != counts.sum():
@@ -365,7 +378,7 @@ class MediaFeatures:
                 raise CollateError(f"{name}: a medium {error}") from error
         return replace(sample, positions=np.concatenate(parts, axis=1))
 
-    def _token_counts(self, item: Media) -> Int64Array | None:
+    def _token_counts(self, item: AttachedInputs) -> Int64Array | None:
         """Return the number of placeholders of the family for each item; None if the features do
         not determine it.
         """
@@ -389,7 +402,7 @@ class MediaFeatures:
             return result
         edges = pack.cu_seqlens.tolist()
         media: list[list[RopeMedium]] = [[] for _ in range(pack.num_segments)]
-        for item in pack.media:
+        for item in pack.attachments:
             if item.grid is None:
                 continue
             start = item.start - edges[item.segment]

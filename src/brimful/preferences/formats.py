@@ -124,7 +124,7 @@ class PreferenceFormat(RowFormat):
     """Conversion of a row into two samples, chosen and rejected, that share their prompt."""
 
     view = PreferenceRows
-    takes_media = False
+    takes_attachments = False
     refused_columns = ("chosen", "rejected", "chosen_messages", "rejected_messages")
 
     refusal = (
@@ -268,7 +268,7 @@ class KtoFormat(RowFormat):
     """
 
     view = KtoRows
-    takes_media = False
+    takes_attachments = False
     is_detected = False
     refused_columns = _LABELS
     conversation: ClassVar[type[RowFormat]]

@@ -57,7 +57,9 @@ class _PlannedPacks:
             "tokens": plan.ledger.tokens_in,
         }
         self.facts = {**data, "packs": plan.num_packs, **plan.settings.as_dict()}
-        self.media_settings: dict[str, Any] | None = samples.encoder.length_settings.get("media")
+        self.attachment_settings: dict[str, Any] | None = samples.encoder.length_settings.get(
+            "media"
+        )
 
     def __len__(self) -> int:
         return self._plan.num_packs
@@ -101,11 +103,8 @@ class _PlannedPacks:
                 "source.augmented(transforms, epoch=…), whose draws stay"
             ) from error
         sample_ids = [segment.sample_id for segment in segments]
-        media = (
-            [sample.media for sample in samples]
-            if any(sample.media for sample in samples)
-            else None
-        )
+        attachments = [sample.attachments for sample in samples]
+        items = attachments if any(attachments) else None
         if plan.sharing is not None:
             pack: Pack = wing_of(plan.sharing).assemble(
                 [sample.input_ids for sample in samples],
@@ -114,7 +113,7 @@ class _PlannedPacks:
                 [segment.length for segment in segments],
                 plan.sharing,
                 slice(first, first + len(segments)),
-                media,
+                items,
             )
             return pack
         slices = [slice(segment.start, segment.start + segment.length) for segment in segments]
@@ -123,7 +122,7 @@ class _PlannedPacks:
             [sample.loss_mask[tokens] for sample, tokens in zip(samples, slices, strict=True)],
             sample_ids,
             [segment.start for segment in segments],
-            media,
+            items,
         )
 
 
@@ -137,9 +136,9 @@ class PackedDataset(IndexedPacks):
         facts: facts about the packs, for the state of a loader.
         alignment: alignment that the plan reserved room for:
             ``PackCollator(padding=Padding.of_alignment(…))``.
-        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None
+        attachment_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None
             for packs of text.
-        media_features: settings of the features that the packs hold instead of media; None if they
+        attachment_features: settings of the features that the packs hold instead of media; None if they
             hold none.
 
     Args:
@@ -200,8 +199,10 @@ class PackedDataset(IndexedPacks):
             packs.facts,
             packs.alignment,
         )
-        self.media_settings = packs.media_settings
-        self.media_features: dict[str, Any] | None = getattr(packs, "media_features", None)
+        self.attachment_settings = packs.attachment_settings
+        self.attachment_features: dict[str, Any] | None = getattr(
+            packs, "attachment_features", None
+        )
         return self
 
     @classmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 import abc
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any, overload
 
@@ -40,7 +40,7 @@ class ShardFiles:
 
     Args:
         store: blob store of the shards.
-        media: files that their packs refer to (``files_of`` of ``attachment_store``).
+        files: opens the files that their packs refer to.
         cache_dir, cache_bytes: see ``open_packs``; a local store without a ``cache_dir`` is read in
             place.
     """
@@ -48,12 +48,12 @@ class ShardFiles:
     def __init__(
         self,
         store: BlobStore,
-        media: Any,
+        files: Callable[[], Any],
         *,
         cache_dir: AnyPath | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        self.store, self._media = store, media
+        self.store, self._attached = store, files
         self._cache = cache_dir, cache_bytes
         self.is_copied = cache_dir is not None or store.local_path("") is None
         self._promised = PromisedBlobs(store)
@@ -83,9 +83,9 @@ class ShardFiles:
                 raise
             return self._shard(record).pack(row)
 
-    def has_media(self, record: ShardRecord) -> bool:
-        """Return true if the packs of a shard may hold media."""
-        return self._shard(record).has_media
+    def has_attachments(self, record: ShardRecord) -> bool:
+        """Return true if the packs of a shard may hold attachments."""
+        return self._shard(record).has_attachments
 
     def _shard(self, record: ShardRecord) -> ShardReader:
         """Return the reader of a shard, mapped at the first call."""
@@ -109,7 +109,7 @@ class ShardFiles:
         )
 
     def _opened(self, record: ShardRecord) -> tuple[ShardReader, BlobCopy | None]:
-        read = partial(ShardReader, size=record.bytes, batches=record.batches, media=self._media)
+        read = partial(ShardReader, size=record.bytes, batches=record.batches, files=self._attached)
         path = self.store.local_path(record.file)
         if path is not None and not self.is_copied:
             self._promised.size(record.file)
@@ -171,9 +171,9 @@ class PackStore(IndexedPacks):
         fingerprint: fingerprint of the plan that the packs were written from.
         alignment: alignment that the plan reserved room for:
             ``PackCollator(padding=Padding.of_alignment(…))``.
-        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None
+        attachment_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None
             for text.
-        media_features: settings of the features that the packs hold instead of media; None if they
+        attachment_features: settings of the features that the packs hold instead of media; None if they
             hold none.
         num_shards: number of shard files.
         num_tokens: number of tokens in all packs.
@@ -213,8 +213,10 @@ class PackStore(IndexedPacks):
             )
         self.fingerprint: Fingerprint = self.identity["plan"]
         self.alignment = Alignment(**self.identity.get("alignment", {}))
-        self.media_settings: dict[str, Any] | None = self.identity.get("media_settings")
-        self.media_features: dict[str, Any] | None = self.identity.get("media", {}).get("features")
+        self.attachment_settings: dict[str, Any] | None = self.identity.get("media_settings")
+        self.attachment_features: dict[str, Any] | None = self.identity.get("media", {}).get(
+            "features"
+        )
         # Shard i holds the packs below _ends[i] that no earlier shard holds.
         self._ends = [record.cum_packs for record in self._records]
         self.num_shards = len(self._records)
@@ -222,31 +224,36 @@ class PackStore(IndexedPacks):
         self.fill_ratio = self.num_tokens / (len(self) * self.capacity) if len(self) else 1.0
         self.facts = {**facts_of_store(self.directory, self.identity), "packs": len(self)}
         self._given_root = None if media_root is None else path_of("media_root", media_root)
-        self._attached = attachment_store().files_of(
-            self._store, self._records, self.notes, self._given_root
-        )
-        self.media_root: str = self._attached.root
         self._files = ShardFiles(
-            self._store, self._attached, cache_dir=cache_dir, cache_bytes=cache_bytes
+            self._store, lambda: self._attached, cache_dir=cache_dir, cache_bytes=cache_bytes
         )
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(PackStore, media_root=self._given_root, **self._cache), (self.directory,)
 
+    @cached_property
+    def _attached(self) -> Any:
+        """Files that packs refer to; a store of texts has none, and opens nothing."""
+        root = self._given_root
+        return attachment_store().files_of(self._store, self._records, self.notes, root)
+
     @property
-    def media(self) -> Any:
-        """Media of all packs by kind, and what the store itself holds
-        (``media.store.MediaCensus``), from the log.
-        """
+    def media_root(self) -> str:
+        """Directory that references to files are relative to."""
+        return str(self._attached.root)
+
+    @property
+    def census(self) -> Any:
+        """Attachments of all packs by kind, and what the store itself holds, from the log."""
         return self._attached.census(self.directory)
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     @property
-    def has_media(self) -> bool:
-        """True if packs may hold media; all shards of a store agree in this."""
-        return bool(self._records) and self._files.has_media(self._records[0])
+    def has_attachments(self) -> bool:
+        """True if packs may hold attachments; all shards of a store agree in this."""
+        return bool(self._records) and self._files.has_attachments(self._records[0])
 
     def _pack(self, index: int) -> Pack:
         record = self._records[bisect_right(self._ends, index)]

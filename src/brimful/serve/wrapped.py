@@ -158,7 +158,7 @@ def _lengths_of(rows: Sequence[Mapping[str, Any]]) -> list[int]:
 class WrappedPacks:
     """Packs of encoded rows. Picklable if the data set is, for the workers of a loader."""
 
-    media_settings: dict[str, Any] | None = None
+    attachment_settings: dict[str, Any] | None = None
 
     def __init__(self, rows: EncodedRows, plan: Plan) -> None:
         settings = plan.settings

@@ -292,13 +292,13 @@ def sample_of_answer(row: Sample, answer: int, *, are_alternatives: bool = False
     else:
         kept = (0, place)
         result = [messages[index] for index in kept]
-    media = row.media
-    if media:
-        edges = offsets_of([*map(_num_media, messages)]).tolist()
-        media = tuple(chain.from_iterable(media[edges[index] : edges[index + 1]] for index in kept))
-    return replace(row, messages=result, media=media)
+    items = row.attachments
+    if items:
+        edges = offsets_of([*map(_num_attachments, messages)]).tolist()
+        items = tuple(chain.from_iterable(items[edges[index] : edges[index + 1]] for index in kept))
+    return replace(row, messages=result, attachments=items)
 
 
-def _num_media(message: Message) -> int:
+def _num_attachments(message: Message) -> int:
     content = message.get("content")
     return sum(part.get("type") != "text" for part in content) if type(content) is list else 0

@@ -21,18 +21,12 @@ from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
+from brimful.base.attachment import ATTACHMENT_KINDS
 from brimful.base.checks import MalformedRowError
 from brimful.base.wording import setting
 from brimful.errors import BadSampleError
-from brimful.media import MediaKind
-from brimful.media.media_places import (
-    MEDIA_COLUMNS,
-    MediaPlace,
-    may_have_marks,
-    placed,
-    placeholder,
-)
 from brimful.sources.answers import AnswerRows, row_of, sample_of_answer
+from brimful.sources.attachment_names import COLUMNS, Placing, may_have_marks, placeholder
 from brimful.sources.formats import RowFormat, suggested
 from brimful.sources.formats.row_format import REFUSED_COLUMNS
 from brimful.sources.rows import ROW_FAULTS, Rows
@@ -55,9 +49,7 @@ MESSAGE_KEYS = frozenset(
 NEEDS_PROCESSOR = "which takes the processor of a model: name it with " + setting(
     "processor", python="open_source(…, media_dir=…) and encoder_for(…, media=open_family(…))"
 )
-"""Remedy for rows with media, if media are not taken."""
-
-_MEDIA_WORDS = {MediaKind.IMAGE: "images", MediaKind.VIDEO: "videos", MediaKind.AUDIO: "audio"}
+"""Remedy for rows with attachments, if these are not taken."""
 
 _OBJECTS = {dict}
 
@@ -69,7 +61,7 @@ memory.
 
 @dataclass(frozen=True)
 class Reading:
-    """A format, the columns and marks to ignore, and the place of media if they are taken.
+    """A format, the columns and marks to ignore, and the reading of attachments if they are taken.
 
     >>> from brimful.sources.formats import format_named
     >>> Reading(format_named("text")).sample(3, {"text": "a", "id": 7}).unread
@@ -78,7 +70,7 @@ class Reading:
 
     format: RowFormat
     ignore: frozenset[str] = frozenset()
-    media: MediaPlace | None = None
+    placing: Placing | None = None
     per_turn: bool = False
     """True if the rows are parts of an ``AnswerRows``."""
 
@@ -97,10 +89,10 @@ class Reading:
     def settings(self) -> dict[str, Any]:
         """The settings that decide, together with a row, the content of its sample."""
         settings = self.format.settings
-        # The directory of the media is not among them: a copy elsewhere holds the same samples.
+        # The directory of the attachments is not among them: a copy elsewhere holds the same samples.
         optional = {
             "ignore": sorted(self.ignore),
-            "media": self.media is not None,
+            "media": self.placing is not None,
             "per_turn": self.per_turn,
         }
         return {**settings, **{name: value for name, value in optional.items() if value}}
@@ -146,7 +138,7 @@ class Reading:
     def _read_rows(
         self, sample_ids: Iterable[int], rows: Iterator[Any], where: Callable[[int], str]
     ) -> Iterator[Sample | BadSampleError]:
-        if not self.format.has_conversations or self.media is not None:
+        if not self.format.has_conversations or self.placing is not None:
             for sample_id, row in zip(sample_ids, rows, strict=False):
                 yield self.convert(sample_id, row, where)
             return
@@ -185,7 +177,7 @@ class Reading:
             return others
         columns = self.format.columns
         unread = set().union(*set(map(tuple, rows))) - columns
-        if unread and not unread.isdisjoint({*MEDIA_COLUMNS, *REFUSED_COLUMNS}):
+        if unread and not unread.isdisjoint({*COLUMNS, *REFUSED_COLUMNS}):
             return others
         conversations = self.format.conversations(rows)
         texts = "\n".join(
@@ -223,11 +215,11 @@ class Reading:
         convert: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
     ) -> Sample:
         unread = unread_columns(row, self.format.columns, ignore=self.ignore)
-        media_columns: list[str] = []
+        attached_columns: list[str] = []
         if unread:
-            if self.media is not None:
-                media_columns = [column for column in unread if column in MEDIA_COLUMNS]
-                unread = [column for column in unread if column not in media_columns]
+            if self.placing is not None:
+                attached_columns = [column for column in unread if column in COLUMNS]
+                unread = [column for column in unread if column not in attached_columns]
             reason = refusal(unread)
             if reason is not None:
                 raise MalformedRowError(reason)
@@ -238,24 +230,17 @@ class Reading:
             if not suggestion:
                 raise
             raise MalformedRowError(f"{error}: its keys fit {suggestion}") from error
-        if media_columns and not self.format.takes_media:
-            raise MalformedRowError(
-                f"column {media_columns[0]!r} holds media, and rows of format {self.format.name} "
-                "are packed as text only: leave it out with "
-                f"{setting('ignore', [media_columns[0]])}"
-            )
         if (
-            self.format.puts_media_first
-            and not media_columns
-            and self.ignore.isdisjoint(MEDIA_COLUMNS)
+            self.format.puts_attachments_first
+            and not attached_columns
+            and self.ignore.isdisjoint(COLUMNS)
         ):
             raise MalformedRowError(
                 f"it has no medium, and a row of format {self.format.name} needs one"
             )
-        if self.media is not None:
-            values = {column: row[column] for column in media_columns}
-            is_first = self.format.puts_media_first
-            content |= placed(content, values, self.media, ignore=self.ignore, is_first=is_first)
+        if self.placing is not None:
+            values = {column: row[column] for column in attached_columns}
+            content |= self.placing.placed(content, values, self.format, ignore=self.ignore)
         messages = content.get("messages")
         if messages is None:
             texts: list[Any] = [content.get("text")]
@@ -264,7 +249,7 @@ class Reading:
         ) is not None:
             content["messages"], texts = plain, plain.texts  # text parts have been joined since
         else:
-            if self.media is None and any(
+            if self.placing is None and any(
                 type(message.get("content")) is list for message in messages
             ):
                 raise MalformedRowError(f"its messages hold media, {NEEDS_PROCESSOR}")
@@ -278,7 +263,7 @@ class Reading:
             marks = (placeholder(text, ignore=self.ignore) for text in texts if text)
             mark = next(filter(None, marks), None)
             if mark is not None:
-                reason = NEEDS_PROCESSOR if self.media is None else "and it has none"
+                reason = NEEDS_PROCESSOR if self.placing is None else "and it has none"
                 raise MalformedRowError(
                     f"its text holds {mark} where a medium belongs, {reason}: if it is plain text, "
                     f"say so with {setting('ignore', [mark])}"
@@ -291,10 +276,9 @@ def refusal(columns: Sequence[str]) -> str | None:
     them.
     """
     for column in columns:
-        if column in MEDIA_COLUMNS:
-            words = _MEDIA_WORDS[MEDIA_COLUMNS[column]]
+        if column in COLUMNS:
             return (
-                f"column {column!r} holds {words}, {NEEDS_PROCESSOR}, or leave it out with "
+                f"column {column!r} holds {ATTACHMENT_KINDS[COLUMNS[column]]}, {NEEDS_PROCESSOR}, or leave it out with "
                 f"{setting('ignore', [column])}"
             )
         if column in REFUSED_COLUMNS:

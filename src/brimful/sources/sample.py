@@ -7,7 +7,6 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from brimful.base.wording import counted
-from brimful.media import Medium
 
 Message: TypeAlias = dict[str, Any]
 """One turn in OpenAI's form: ``role``, ``content`` (text) and, if it calls tools,
@@ -209,7 +208,7 @@ class Sample:
 
     Attributes:
         sample_id: index in the source, from 0.
-        messages: the turns of a chat. The content of a turn with media is a list of parts,
+        messages: the turns of a chat. The content of a turn with attachments is a list of parts,
             ``{"type": "text", "text": …}`` and ``{"type": "image"}`` (``video``, ``audio``),
             otherwise a text.
         text: a document.
@@ -217,7 +216,7 @@ class Sample:
             takes.
         input_ids: tokens of a row that was already tokenized.
         labels: its targets: the token at each target, else -100; None if every token is one.
-        media: images, videos and audio, one for each such part, in the order of the parts.
+        attachments: images, videos and audio, one for each such part, in their order.
         completion: the part that is scored, whose tokens are its targets; None for most samples.
         unread: columns of the row that hold a value and were not read, such as ``id``; keys of
             messages are written as ``messages[].name``.
@@ -232,7 +231,7 @@ class Sample:
     tools: Sequence[dict[str, Any]] | None = None
     input_ids: Sequence[int] | None = None
     labels: Sequence[int] | None = None
-    media: tuple[Medium, ...] = ()
+    attachments: tuple[Any, ...] = ()
     completion: Completion | None = None
     unread: tuple[str, ...] = ()
 

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 from brimful.base.arguments import option
 from brimful.base.checks import MalformedRowError, check_type
 from brimful.base.typing import AnyPath
+from brimful.base.wings import PLACING, loaded
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, UnknownFormatError
-from brimful.media.media_places import MediaPlace
 from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
 from brimful.sources.reading import Reading
 
@@ -79,7 +79,7 @@ class RowSettings:
             if not isinstance(row, MalformedRowError)
         ]
         if self.ignore:
-            # Without media, text with audio is not a transcript.
+            # Without attachments, text with them is not a transcript.
             first_rows = [
                 {name: value for name, value in row.items() if name not in self.ignore}
                 if isinstance(row, Mapping)
@@ -95,10 +95,11 @@ class RowSettings:
         """Return the reading of the rows of a file in a directory, which has their media unless
         another is named.
         """
-        place = None
-        if self.media_dir is not None:
-            place = MediaPlace(os.fspath(self.media_dir) or directory, self.media_outside)
-        return Reading(row_format, frozenset(self.ignore), place)
+        reading = Reading(row_format, frozenset(self.ignore))
+        if (place := self.media_dir) is None:
+            return reading
+        place = os.fspath(place) or directory
+        return replace(reading, placing=loaded(PLACING)(place, self.media_outside))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,18 +183,18 @@ class Source:
         return self.rows.unit
 
     @property
-    def media_directories(self) -> list[str]:
-        """Absolute directories to which media names in rows are relative, each once; empty without
-        media.
+    def attachment_directories(self) -> list[str]:
+        """Absolute directories to which names of attachments in rows are relative, each once; empty
+        without attachments.
         """
-        places = [reading.media for _, reading in self._sized_readings if reading.media is not None]
-        return list(dict.fromkeys(os.path.abspath(place.directory) for place in places))
+        placings = (reading.placing for _, reading in self._sized_readings)
+        return list(dict.fromkeys(os.path.abspath(one.directory) for one in placings if one))
 
     @property
-    def has_media_outside(self) -> bool:
-        """True if rows may name media outside these directories."""
+    def has_attachments_outside(self) -> bool:
+        """True if rows may name files outside these directories."""
         return any(
-            reading.media is not None and reading.media.allow_outside
+            reading.placing is not None and reading.placing.allow_outside
             for _, reading in self._sized_readings
         )
 
@@ -295,7 +295,7 @@ class Source:
                 "order"
             )
         result: list[Block] = []
-        directories = self.media_directories
+        directories = self.attachment_directories
         file_edges = set(
             [*accumulate((num_rows for num_rows, _ in self._sized_readings), initial=0)][FEW_FILES:]
         )
@@ -315,10 +315,10 @@ class Source:
                 runs = joined(runs, lambda file: file.fingerprint.endswith("00"))
             # Draws depend on the sample's number: the same rows elsewhere have other draws.
             draws = [] if self.augmentation is None else [self.augmentation.settings]
-            # Equal rows name other media in another directory of this source. Its number is the
+            # Equal rows name other files in another directory of this source. Its number is the
             # same for a copy elsewhere.
-            media = reading.media
-            place = 0 if media is None else directories.index(os.path.abspath(media.directory))
+            files = reading.placing
+            place = 0 if files is None else directories.index(os.path.abspath(files.directory))
             for run in runs:
                 identity = [run.fingerprint, settings, *([*draws, run.start] if draws else [])]
                 identity += [place] if place else []

@@ -5,30 +5,34 @@ directory for its packs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from brimful.base.arguments import option
 from brimful.base.atomic_file import atomic_file
-from brimful.base.attachment import AttachmentStorage, attachment_jobs
+from brimful.base.attachment import AttachmentStorage
 from brimful.base.blobs import BlobStore, LocalBlobStore, open_blob_store
 from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.locks import cache_dir as default_cache_dir
 from brimful.base.locks import cached
-from brimful.base.typing import AnyPath
+from brimful.base.typing import AnyPath, BoolArray
+from brimful.base.wings import ATTACHMENT_JOB, loaded
 from brimful.encode.choose import as_encoder
+from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
+from brimful.lengths.table import LengthTable
 from brimful.measure.measure_settings import SampleSettings
-from brimful.plan import Overflow, Plan
+from brimful.plan import Overflow, Plan, PlanSettings
 from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
-from brimful.store.shards import LANES, StreamLog
+from brimful.store.shards import LANES, ShardRecord, StreamLog
 
 SHARD_BYTES = 64 << 20
 """Target size of a shard in bytes: few files, and small enough to build in memory."""
@@ -113,6 +117,66 @@ class JobHome:
                     file.write(self._store.get_range(name, start, min(start + _PIECE, size)))
 
 
+class AttachmentJob(Protocol):
+    """The attachments of one job: surveyed once it is known which samples are packed, laid out when
+    it is known in which packs, and written with the shards.
+
+    Attributes:
+        root: directory that references to files are relative to.
+        maker: makes the inputs that the store holds instead of files; None for files.
+        layout: places of the attachments; None before ``lay_out``. Its ``of_samples(seq,
+            sample_ids)`` is what the writer of a shard needs to know.
+    """
+
+    root: str
+    maker: Any
+    layout: Any
+
+    def check_fit(self, table: LengthTable, settings: PlanSettings) -> None:
+        """Refuse a sample whose attachments exceed a pack, unless such samples are dropped."""
+
+    def remedy(self, table: LengthTable, sample_id: int) -> str | None:
+        """Return settings that shorten the attachments of a sample, each with a comma after it;
+        None without any.
+        """
+
+    def explained(self, *, is_measured_now: bool) -> AbstractContextManager[None]:
+        """Add the remedy to errors of attachments that are not as they were measured."""
+
+    def survey(self, is_wanted: BoolArray) -> None:
+        """Read sizes and fingerprints of the attachments of samples: ``bool[num_samples]``."""
+
+    def lay_out(self, plan: Plan, encoded: StoredSamples | None) -> None:
+        """Decide the places of the attachments of a plan."""
+
+    def packs_per_shard(self, limit: int, num_packs: int) -> int:
+        """Return the packs of each shard: ``limit``, or fewer if their attachments are large."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Identity that two jobs must share to write the same attachments."""
+
+    def expected(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the ``identity`` of a finished store, given the one in its header, ``facts``."""
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Notes of the header of the store."""
+
+    def check_notes(self, facts: Mapping[str, Any]) -> None:
+        """Refuse a store whose notes say that its attachments are elsewhere."""
+
+    @property
+    def is_small(self) -> bool:
+        """True if one process stores the attachments faster than several."""
+
+    def announce(self, shards: Sequence[int]) -> None:
+        """Report the attachments of the shards to write, and check the space that they need."""
+
+    def census(self, records: Sequence[ShardRecord]) -> Any:
+        """Return the counts of the attachments in the packs."""
+
+
 @dataclass(frozen=True)
 class PackJob:
     """Everything that measuring, planning and writing of one job share.
@@ -151,14 +215,13 @@ class PackJob:
         return job
 
     @cached_property
-    def attached(self) -> Any:
-        """The attachments of the samples (``media.job.job.MediaJob``); None if the encoder takes
-        none.
-        """
+    def attached(self) -> AttachmentJob | None:
+        """The attachments of the samples; None if the encoder takes none."""
         storage = self.settings.media_storage
-        if storage == AttachmentStorage.REFERENCES and not self.encoder.takes_media:
+        if storage == AttachmentStorage.REFERENCES and not self.encoder.takes_attachments:
             return None  # a job of texts loads nothing of attachments
-        return attachment_jobs().job_of(self)
+        attached: AttachmentJob | None = loaded(ATTACHMENT_JOB)(self)
+        return attached
 
     @cached_property
     def samples(self) -> EncodedSamples:
@@ -178,7 +241,7 @@ class PackJob:
     def identity(self, plan: Plan, per_shard: int) -> dict[str, Any]:
         """Return the settings and fingerprints that two jobs must share to write the same files."""
         settings = plan.settings.identity(plan.outcome.groups)
-        media = self.encoder.length_settings.get("media")
+        of_attachments = self.encoder.length_settings.get("media")
         return {
             **({"alignment": settings["alignment"]} if "alignment" in settings else {}),
             "settings": settings,
@@ -186,8 +249,8 @@ class PackJob:
             "plan": plan.fingerprint,
             **self.fingerprints,
             "train_on": self.encoder.label_settings.get("train_on"),
-            # For media, the settings that the collator needs: MediaFeatures.of_packs.
-            **({"media_settings": media} if media else {}),
+            # Settings that the collator needs to make inputs for attachments.
+            **({"media_settings": of_attachments} if of_attachments else {}),
             "lanes": LANES,
             "packs_per_shard": per_shard,
         }
@@ -204,7 +267,7 @@ class PackJob:
         if attached is None:
             self.log.begin(self.identity(plan, per_shard), notes)
             return per_shard
-        per_shard = int(attached.packs_per_shard(per_shard, plan.num_packs))
+        per_shard = attached.packs_per_shard(per_shard, plan.num_packs)
         self.log.begin(
             {**self.identity(plan, per_shard), "media": attached.identity},
             {**notes, **attached.notes},
@@ -222,9 +285,9 @@ class PackJob:
         expected = dict(identity)
         if self.attached is not None:
             expected.pop("packs_per_shard", None)  # useless without the sizes of attachments
-            media = self.log.header()["identity"].get("media", {})
-            if media:
-                expected["media"] = self.attached.expected(media)
+            facts = self.log.header()["identity"].get("media", {})
+            if facts:
+                expected["media"] = self.attached.expected(facts)
         self.log.expect(expected)
 
 

@@ -127,7 +127,7 @@ def pack_dataset(
                     on_mismatch="rebuild",
                 ),
                 None if is_finished else encoded_dir,
-                looks_at_media=not is_finished,
+                looks_at_files=not is_finished,
             )
             if not np.any(table.tokens > 0):
                 raise SourceError(
@@ -177,7 +177,7 @@ def pack_dataset(
             table=table,
             shards=len(records),
             seconds=seconds if num_written or not is_finished else {},
-            media=None if attached is None else attached.census(records),
+            census=None if attached is None else attached.census(records),
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary

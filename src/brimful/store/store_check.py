@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -57,8 +58,10 @@ def check_store(
     identity = header["identity"]
     records, end = log.records()
     root = None if media_root is None else os.fspath(media_root)
-    files = attachment_store().files_of(store, records, header["notes"], root)
-    attached = attachment_store().check_of(files)
+    files = cache(lambda: attachment_store().files_of(store, records, header["notes"], root))
+    attached = None
+    if any(record.media is not None for record in records):
+        attached = attachment_store().check_of(files())
     if end is None:
         raise UnfinishedStoreError(
             f"{store.url} has no end yet: {counted(len(records), 'shard')} so far; run the job "
@@ -75,13 +78,14 @@ def check_store(
     sample_ids: list[SampleIds] = []
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
-            attached.check_shard(record)
+            if attached is not None:
+                attached.check_shard(record)
             if store.size(record.file) is None:
                 raise CorruptFileError(
                     f"{store.url}/{record.file} is missing: its packs were committed"
                 )
             with checked_file(store, record.file, record.xxh3_128, in_place=True) as path:
-                reader = ShardReader(path, size=record.bytes, media=files)
+                reader = ShardReader(path, size=record.bytes, files=files)
                 for row in range(record.packs):
                     pack = reader.pack(row)
                     if len(pack) > identity["capacity"]:
@@ -98,7 +102,8 @@ def check_store(
                         raise CorruptFileError(
                             f"{path}: row {row} holds no {wing_of(sharing).TITLE}: {fault}"
                         )
-                    attached.check(pack, f"{path}: row {row}")
+                    if attached is not None:
+                        attached.check(pack, f"{path}: row {row}")
                     num_tokens += len(pack)
                     sample_ids.append(np.unique(pack.sample_ids))
             num_packs += record.packs
@@ -114,7 +119,8 @@ def check_store(
             f"{store.url} holds sample {int(names[counts > 1][0])} in several "
             f"{wing_of(sharing).TITLE}s"
         )
-    return StoreCheck(len(records), num_packs, num_tokens, len(names), attached.num_checked)
+    num_checked = 0 if attached is None else attached.num_checked
+    return StoreCheck(len(records), num_packs, num_tokens, len(names), num_checked)
 
 
 def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:

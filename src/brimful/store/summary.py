@@ -90,7 +90,7 @@ class PackSummary:
         first_rejected: place and reason of the first skipped row, with settings marked
             (``brimful.base.wording``).
         seconds: of each stage that had something to do.
-        media: census of the media in the packs (``media.store.MediaCensus``).
+        census: of the attachments in the packs; None without any.
     """
 
     source: str
@@ -103,7 +103,7 @@ class PackSummary:
     unit: str = ""
     first_rejected: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
-    media: Any = None
+    census: Any = None
 
     @cached_property
     def shared(self) -> Any:
@@ -133,7 +133,7 @@ class PackSummary:
                 f"encoded by     {libraries}"
                 for libraries in self.table.provenance.get("encoded_by", ())
             ),
-            *(() if self.media is None else self.media.lines()),
+            *(() if self.census is None else self.census.lines()),
             self._targets_line(),
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in "
             f"{counted(self.shards, 'shard')}",
@@ -241,8 +241,8 @@ class PackSummary:
             "account": self.table.account.as_dict(),
             "seconds": self.seconds,
             **(
-                {"media": self.media.as_dict()}
-                if self.media is not None and self.media.kinds
+                {"media": self.census.as_dict()}
+                if self.census is not None and self.census.kinds
                 else {}
             ),
             **self.plan.ledger.as_dict(),

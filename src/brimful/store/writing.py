@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from brimful.base.arguments import as_settings, understands
-from brimful.base.attachment import attachment_jobs
 from brimful.base.blobs import BlobGroup, BlobStore, LocalBlobStore, crash_points, open_blob_store
 from brimful.base.checks import check_type
 from brimful.base.execute import run_tasks
 from brimful.base.fingerprint import short
 from brimful.base.sharing import wing_of
 from brimful.base.typing import AnyPath, Fingerprint
+from brimful.base.wings import ATTACHMENT_WRITER, loaded
 from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
@@ -55,23 +55,23 @@ class ShardContext:
     cum_tokens: list[int]
     """Tokens in each shard and all earlier ones."""
     producer_id: str
-    media_root: str
+    root: str
     """Directory that references are relative to."""
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to write, and the facts of the media of its samples."""
+    """One shard to write, and the facts of the attachments of its samples."""
 
     seq: int
-    media: Any
+    attached: Any
 
     def __str__(self) -> str:
         return f"shard {self.seq}"
 
 
 class ShardTasks(Sequence[ShardTask]):
-    """Tasks of shards, made on access, so that the facts of all media are not copied at once."""
+    """Tasks of shards, made on access, so that the facts of all attachments are not copied at once."""
 
     def __init__(self, pending: Sequence[int], plan: Plan, per_shard: int, layout: Any) -> None:
         self._pending, self._plan, self._per_shard, self._layout = pending, plan, per_shard, layout
@@ -104,23 +104,25 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
     first = seq * context.packs_per_shard
     end = min(first + context.packs_per_shard, plan.num_packs)
     store: BlobStore = open_blob_store(context.directory)
-    media_facts = None
+    facts = None
     with ExitStack() as stack, BlobGroup(store) as files:
-        media = None
-        if task.media is not None:
-            media = stack.enter_context(
-                attachment_jobs().ShardMediaWriter(
-                    seq, task.media, context.samples, store, context.features
+        attachment_writer = None
+        if task.attached is not None:
+            attachment_writer = stack.enter_context(
+                loaded(ATTACHMENT_WRITER)(
+                    seq, task.attached, context.samples, store, context.features
                 )
             )
         blob = files.blob(f"shards/{seq:08d}")
-        version = version_of(has_media=media is not None, sharing=plan.sharing)
-        writer = ShardWriter(blob, version=version, media_root=context.media_root)
+        version = version_of(has_attachments=attachment_writer is not None, sharing=plan.sharing)
+        writer = ShardWriter(blob, version=version, root=context.root)
         for begin in range(first, end, BATCH_ROWS):
-            writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end), media))
+            writer.add(
+                _gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end), attachment_writer)
+            )
         writer.close()
-        if media is not None:
-            media_facts = media.publish()
+        if attachment_writer is not None:
+            facts = attachment_writer.publish()
             crash_points.reach("after-media")
         cum_tokens = context.cum_tokens[seq]
         num_tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
@@ -131,7 +133,7 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
             blob,
             numbers,
             context.producer_id,
-            media=media_facts,
+            media=facts,
             batches=writer.batches,
         )
         # After a kill in between, the shard is unused under its content's name, and the next run
@@ -169,10 +171,10 @@ def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
 
 
 def _gather_rows(
-    context: ShardContext, plan: Plan, first: int, end: int, media: Any = None
+    context: ShardContext, plan: Plan, first: int, end: int, attachment_writer: Any = None
 ) -> PackRows:
-    """Return the packs ``first … end - 1`` of the plan as flat columns; new media bytes go to their
-    container.
+    """Return the packs ``first … end - 1`` of the plan as flat columns; new bytes of attachments go to
+    their container.
     """
     rows = slice(int(plan.offsets[first]), int(plan.offsets[end]))
     sample_ids = plan.sample_ids[rows].astype(np.int64)
@@ -187,15 +189,15 @@ def _gather_rows(
         samples = [distinct_samples[place] for place in places.tolist()]
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
     plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
-    sample_media = {
-        index: sample.media
+    attachments = {
+        index: sample.attachments
         for index, sample in zip(sample_ids.tolist(), samples, strict=True)
-        if sample.media
+        if sample.attachments
     }
     segments = plan.offsets[first : end + 1] - plan.offsets[first]
-    pack_media = (
-        None if media is None else media.packs(sample_media, sample_ids, starts, lengths, segments)
-    )
+    items = None
+    if attachment_writer is not None:
+        items = attachment_writer.packs(attachments, sample_ids, starts, lengths, segments)
     runs = [(sample.input_ids, sample.loss_mask) for sample in samples]
     if plan.sharing is not None:
         assemble = wing_of(plan.sharing).assemble
@@ -210,13 +212,13 @@ def _gather_rows(
             )
             for begin, stop in pairwise(segments.tolist())
         ]
-        return PackRows.of_packs(packs, pack_media)
+        return PackRows.of_packs(packs, items)
     # Most plans hold whole samples; then nothing is cut.
     if starts.any() or not np.array_equal(sample_lengths, lengths):
         cuts = zip(runs, starts.tolist(), (starts + lengths).tolist(), strict=True)
         runs = [(ids[start:stop], mask[start:stop]) for (ids, mask), start, stop in cuts]
     input_ids, loss_mask = (np.concatenate(pieces) for pieces in zip(*runs, strict=True))
-    return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, pack_media)
+    return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, items)
 
 
 _IN_PROCESS_TOKENS = 30_000_000
@@ -262,7 +264,7 @@ def write_packs(
             and medium.
         StoreMismatchError: the directory holds other packs.
         UnfinishedSharesError: the share of this call is done, but others are not.
-        StoreFullError: no space left, or less than the media need; the same call resumes once space
+        StoreFullError: no space left, or less than attachments need; the same call resumes once space
             is free.
     """
     check_type(
@@ -300,9 +302,6 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
                 if _is_complete(store, log):
                     job.expect(job.identity(plan, 0))
                     return 0
-                is_packed = np.zeros(plan.ledger.samples_in, dtype=bool)
-                is_packed[plan.sample_ids] = True
-                attached.survey(is_packed)
                 attached.lay_out(plan, encoded)
         per_shard = job.claim(plan)
         num_shards = -(-plan.num_packs // per_shard)
@@ -329,7 +328,7 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
             packs_per_shard=per_shard,
             cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
             producer_id=new_producer_id(),
-            media_root="" if attached is None else attached.root,
+            root="" if attached is None else attached.root,
         )
         packs_of_shards = np.diff(edges)
         num_packs = int(packs_of_shards[shards].sum())
@@ -374,9 +373,9 @@ def _is_whole(store: BlobStore, record: ShardRecord | None) -> bool:
     """Return true if a shard is committed and its files have their committed sizes."""
     if record is None:
         return False
-    media = record.media or {}
+    facts = record.media or {}
     return store.size(record.file) == record.bytes and (
-        media.get("file") is None or store.size(media["file"]) == media["bytes"]
+        facts.get("file") is None or store.size(facts["file"]) == facts["bytes"]
     )
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from brimful.base.attachment import attachment_store
@@ -142,14 +143,17 @@ class FollowedPacks:
         self.directory = path_of("directory", directory, "the path of a stream")
         self._store = open_blob_store(directory)
         self._follow(FollowedLog(self._store, timeout=settings.timeout), settings)
-        # The list of shards grows in place, so files of new shards are known too.
-        media = attachment_store().files_of(self._store, self.log.shards, self.log.header["notes"])
         self._files = ShardFiles(
             self._store,
-            media,
+            lambda: self._attached,
             cache_dir=settings.cache_dir,
             cache_bytes=settings.cache_bytes,
         )
+
+    @cached_property
+    def _attached(self) -> Any:
+        # The list of shards grows in place, so files of new shards are known too.
+        return attachment_store().files_of(self._store, self.log.shards, self.log.header["notes"])
 
     def _follow(self, log: FollowedLog, settings: StreamSettings) -> None:
         self.log, self.identity = log, log.header["identity"]

@@ -61,7 +61,7 @@ class LazyShardedDataset:
         fingerprint: fingerprint of the plan, or of the producer.
         alignment: alignment that the packs reserve room for:
             ``PackCollator(padding=Padding.of_alignment(…))``.
-        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None
+        attachment_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None
             for packs of text.
 
     Raises:
@@ -131,7 +131,7 @@ class LazyShardedDataset:
         identity = self.packs.identity
         self.fingerprint: Fingerprint = identity["plan"]
         self.alignment = Alignment(**identity.get("alignment", {}))
-        self.media_settings: dict[str, Any] | None = identity.get("media_settings")
+        self.attachment_settings: dict[str, Any] | None = identity.get("media_settings")
         self._num_packs = (
             None if num_packs is None else setting_number("num_packs", num_packs, minimum=1)
         )

@@ -21,9 +21,9 @@ from brimful.collate.columns import ColumnPlace
 from brimful.collate.dialects.masks import additive_mask, masked_row
 from brimful.collate.dialects.one_row import to_transformers
 from brimful.collate.dialects.tensors import (
+    attached_tensors,
     divisor_if_no_target,
     join_rows,
-    media_tensors,
     other_tensors,
     row,
     shifted_labels,
@@ -188,7 +188,7 @@ def to_trl_tree(batch: PackedBatch) -> dict[str, Any]:
     if (weights != 1).any():
         arrays["loss_weights"] = weights.astype(np.float32)
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return {**tensors, **media_tensors(batch.media)}
+    return {**tensors, **attached_tensors(batch.attached)}
 
 
 def to_art(rows: Sequence[PackedBatch]) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def to_art(rows: Sequence[PackedBatch]) -> dict[str, Any]:
             of_tokens = np.repeat(values, np.diff(segments.edges))
             of_tokens[len(of_tokens) - batch.tail_length :] = _NO_GROUP
             lists.append(of_tokens)
-    joined = join_rows(rows, mrope_rows=1)
+    joined = join_rows(rows, position_rows=1)
     joined.pop("loss_weights", None)
     return {
         "tokens": joined.pop("input_ids"),

@@ -126,7 +126,7 @@ class _WindowContext:
         """
         if self.stored is not None:
             ids = self.stored.tokens(sample_ids)
-            if not self.encoder.takes_media:
+            if not self.encoder.takes_attachments:
                 return ids, []
             return ids, [item.attachments for item in self.stored.read(sample_ids.tolist())]
         errors: list[BadSampleError] = []
@@ -190,7 +190,7 @@ class Search:
         count, least = len(offsets) - 1, self.least
         columns: dict[str, Any] = {}
         keys: AnyIntArray = ids
-        if encoder.takes_media:
+        if encoder.takes_attachments:
             numbers = [_numbers_of(media.get(row, ())) for row in range(count)]
             columns[NUMBERS] = joined_rows(numbers, np.int64)
             # In every block, also without media: a row has the same bytes in all.
@@ -235,7 +235,7 @@ class Search:
             tokens[task.start : task.stop] = part.flat("tokens")
             for name, hashes in heads.items():
                 hashes[task.start : task.stop] = part.flat(name)
-            if encoder.takes_media:
+            if encoder.takes_attachments:
                 column = part.ragged(NUMBERS)
                 rows_of_numbers += [column.row(row).copy() for row in range(len(task))]
         origin = [source.fingerprint, encoder.fingerprint]
@@ -253,7 +253,7 @@ class Search:
         for sample_ids in _windows(candidates, [*heads.values()], tokens):
             group_ids = None if groups is None else groups[sample_ids]
             of_media = None
-            if encoder.takes_media:
+            if encoder.takes_attachments:
                 of_media = joined_rows([rows_of_numbers[index] for index in sample_ids], np.int64)
             arrays = [sample_ids, group_ids, None if of_media is None else of_media.values]
             name = fingerprint_of(
@@ -370,7 +370,7 @@ def _find_in_window(context: _WindowContext, window: _Window) -> int:
     for place in np.flatnonzero(found.shared).tolist() if amounts else ():
         items, length = media[found.order[place]], found.shared[place]
         shared = [item for item in items if item.start + item.length <= length]
-        sizes = context.encoder.sizes_of_media(shared)
+        sizes = context.encoder.attachment_sizes(shared)
         for name, column in amounts.items():
             column[place] = sizes[name]
     order = window.sample_ids[found.order]

@@ -287,7 +287,9 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
         for segment, length in enumerate(np.diff(pack.cu_seqlens).tolist())
     ]
     places_with_media = {
-        (number, item.segment) for number, pack in enumerate(first_packs) for item in pack.media
+        (number, item.segment)
+        for number, pack in enumerate(first_packs)
+        for item in pack.attachments
     }
     with_media = sorted(item for item in segments if item[1:] in places_with_media)
     without_media = sorted(item for item in segments if item[1:] not in places_with_media)
@@ -357,7 +359,7 @@ def renumbered(packs: Sequence[Pack]) -> SmallPacks:
     token_ids = {
         item.medium.kind: int(pack.input_ids[item.start + item.runs[0]])
         for pack in small
-        for item in pack.media
+        for item in pack.attachments
     }
     vocab = _NUM_SPECIAL + len(present_ids) + num_tokens + len(MediaKind)
     return SmallPacks(small, -(-vocab // 64) * 64, token_ids)
@@ -380,7 +382,7 @@ def remembered(maker: Callable[[Pack], PackExtras]) -> Callable[[Pack], PackExtr
     extras: dict[Any, PackExtras] = {}
 
     def features(pack: Pack) -> PackExtras:
-        key = (pack.media, tuple(pack.cu_seqlens.tolist()))
+        key = (pack.attachments, tuple(pack.cu_seqlens.tolist()))
         if key not in extras:
             extras[key] = maker(pack)
         return extras[key]

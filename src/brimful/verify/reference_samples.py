@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from brimful.base.tokenized import TARGET_MASKS, read_tokenized
-from brimful.base.typing import IGNORE_INDEX, AnyArray, Int64Array
+from brimful.base.typing import IGNORE_INDEX, TARGET_MASKS, AnyArray, Int64Array
 from brimful.base.wording import counted, first_few, setting
 from brimful.collate.extras import PackExtras
 from brimful.encode import EncodedSample
 from brimful.errors import SettingsError
 from brimful.media import PlacedMedium
+from brimful.serve.tokenized import read_tokenized
 from brimful.store.shards import Pack, assemble_pack
 from brimful.trees.pack_tree import PackTree, tree_of
 
@@ -142,7 +142,7 @@ class ReferenceSamples:
     @property
     def has_media(self) -> bool:
         """True if any sample has images, videos or audio."""
-        return any(isinstance(feature, Pack) and feature.media for feature in self._features)
+        return any(isinstance(feature, Pack) and feature.attachments for feature in self._features)
 
     def _with_features(self, segment: Segment) -> Segment:
         """Return a segment with the inputs of its towers, and with positions in space if the model
@@ -156,7 +156,7 @@ class ReferenceSamples:
             )
         ids, mask = segment.ids.astype(np.int32), segment.labels != IGNORE_INDEX
         extras = self._media_maker(assemble_pack([ids], [mask], [0], attachments=[segment.media]))
-        arrays = {name: array for media in extras.media for name, array in media.arrays.items()}
+        arrays = {name: array for media in extras.attached for name, array in media.arrays.items()}
         positions = segment.positions if extras.rope_positions is None else extras.rope_positions
         return replace(segment, features=arrays, positions=positions)
 
@@ -345,7 +345,7 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
         # The collator reads plain samples by the same function, so both mean the same tokens and
         # targets.
         sample = read_tokenized(feature, f"sample {index}")
-        if sample.media:
+        if sample.attached:
             raise SettingsError(
                 f"sample {index} has features of media, which nothing here can make again, to "
                 "compare: verify packs of its media, with media_maker=MediaFeatures(…)"
@@ -364,7 +364,7 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
         segment_labels = labels[start:stop].copy()
         segment_labels[0] = IGNORE_INDEX
         segment_positions = None if positions is None else positions[:, start:stop]
-        media = feature.media if isinstance(feature, Pack) else ()
+        media = feature.attachments if isinstance(feature, Pack) else ()
         own = tuple(
             replace(item, start=item.start - start, segment=0)
             for item in media

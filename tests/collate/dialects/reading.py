@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from brimful.collate import Media, PackExtras
+from brimful.collate import AttachedInputs, PackExtras
 from brimful.serve import Pack
 from brimful.testing.toys import toy_pack
 
@@ -63,5 +63,5 @@ ROPE = [[0, 1, 1, 2, 0, 1], [0, 1, 1, 2, 0, 1], [0, 1, 2, 3, 0, 1]]
 
 def pack_with_image() -> tuple[Pack, PackExtras]:
     """Segments of 4 and 2 tokens with positions of mRoPE, the first with an image."""
-    image = Media("image", np.array([0], dtype=np.int32), {"image_grid_thw": np.array([[1, 2, 4]])})
-    return toy_pack([4, 2]), PackExtras(rope_positions=np.array(ROPE), media=(image,))
+    image = AttachedInputs("image", np.array([0], dtype=np.int32), {"image_grid_thw": np.array([[1, 2, 4]])})
+    return toy_pack([4, 2]), PackExtras(rope_positions=np.array(ROPE), attached=(image,))

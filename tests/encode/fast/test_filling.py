@@ -179,7 +179,7 @@ def test_together_only_known_shapes_are_filled(monkeypatch):
     without = replace(plain, messages=None, text="a")
     more: dict[str, Any] = {"completion": "c", "media": (object(),)}
     completed = replace(plain, completion=more["completion"])
-    pictured = replace(plain, media=more["media"])
+    pictured = replace(plain, attachments=more["media"])
     filled = filling_of.fill_together([unseen, one, without, completed, pictured, plain, one])
     assert sorted(filled) == [1, 5, 6]
     for index, sample in ((1, one), (5, plain), (6, one)):

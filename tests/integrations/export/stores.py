@@ -50,7 +50,7 @@ def as_rows(packs):
             "cu_seqlens": pack.cu_seqlens.tolist(),
             "sample_ids": pack.sample_ids.tolist(),
             "starts": pack.starts.tolist(),
-            "media": [item.read().hex() for item in pack.media],
+            "media": [item.read().hex() for item in pack.attachments],
         }
         for pack in packs
     ]

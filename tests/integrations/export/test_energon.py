@@ -45,7 +45,7 @@ def test_members_of_a_pack(packs, directory):
         ]
         facts = json.loads(content(tar, f"{key}.json"))
         assert np.load(io.BytesIO(content(tar, f"{key}.input_ids.npy"))).tolist() == packs[1].input_ids.tolist()
-        assert content(tar, f"{key}.000.image") == packs[1].media[0].read()
+        assert content(tar, f"{key}.000.image") == packs[1].attachments[0].read()
         member = tar.getmember(names[0])
         assert (member.mtime, member.uid, member.gid, member.uname, member.mode) == (0, 0, 0, "", 0o644)
     assert facts["cu_lengths"] == [0, 4, 5, 9]
@@ -91,7 +91,7 @@ def test_metadata(directory):
     finally:
         database.close()
     assert [row[:2] for row in samples] == [(number // 4, number % 4) for number in range(NUM_PACKS)]
-    assert num_parts == sum(3 + 2 * bool(pack.media) for pack in some_packs(NUM_PACKS, with_media=True))
+    assert num_parts == sum(3 + 2 * bool(pack.attachments) for pack in some_packs(NUM_PACKS, with_media=True))
 
 
 @dataclass(kw_only=True)
@@ -164,7 +164,9 @@ def test_energon_reads_every_pack(version, packs, directory):
         assert extra["loss"] == (labels != -100).astype(float).tolist()
         assert extra["positions"] == [number for length in np.diff(pack.cu_seqlens) for number in range(length)]
         assert extra["longest"] == [int(np.diff(pack.cu_seqlens).max())]
-        places = [[i.medium.kind.value, i.medium.name, i.segment, i.start, i.grid and list(i.grid)] for i in pack.media]
+        places = [
+            [i.medium.kind.value, i.medium.name, i.segment, i.start, i.grid and list(i.grid)] for i in pack.attachments
+        ]
         assert extra["places"] == places
 
 
@@ -176,8 +178,8 @@ def test_a_batch_of_packs_is_one_row(version, packs, directory):
     row, extra = found["rows"][0], found["extra"][0]
     assert row["input_ids"] == [*first.input_ids.tolist(), *second.input_ids.tolist()]
     assert row["cu_seqlens"] == [*first.cu_seqlens.tolist(), *(second.cu_seqlens[1:] + len(first)).tolist()]
-    moved = [[item.segment + 3, item.start + len(first)] for item in second.media]
-    assert [place[2:4] for place in extra["places"]] == [[i.segment, i.start] for i in first.media] + moved
+    moved = [[item.segment + 3, item.start + len(first)] for item in second.attachments]
+    assert [place[2:4] for place in extra["places"]] == [[i.segment, i.start] for i in first.attachments] + moved
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -213,7 +213,7 @@ def test_the_spellings_of_other_writers_are_read(key, names, members, tmp_path):
     contents = {name: name.encode() for name in members}
     write_tar(tmp_path / "a.tar", {"ps_00000000": {"json": json.dumps(pack).encode(), **contents}})
     samples = open_source(tmp_path / "a.tar", media=True)
-    assert [samples[row].media[0].read() for row in range(2)] == list(contents.values())
+    assert [samples[row].attachments[0].read() for row in range(2)] == list(contents.values())
     assert [part["text"] for part in samples[1].messages[0]["content"] if part["type"] == "text"] == ["\nq"]
 
 
@@ -269,7 +269,7 @@ def test_a_tar_that_begins_with_an_extended_header(tmp_path):
     assert (tmp_path / "pretrain-000000.tar").read_bytes().startswith(b"././@PaxHeader")
     for path in (tmp_path, tmp_path / "pretrain-000000.tar"):
         samples = open_source(path, media=True)
-        assert (len(samples), samples[0].media[0].read()) == (1, b"jpg")
+        assert (len(samples), samples[0].attachments[0].read()) == (1, b"jpg")
 
 
 class TestPackedPairs(RowsContract):

@@ -105,7 +105,9 @@ def main(folder: Path, flags: list[str]) -> None:
     trainer = trainers[0]
     packs = [trainer.train_dataset.packs[index] for index in range(6)]
     assert [batch["input_ids"][0].tolist() for batch in batches[:6]] == [pack.input_ids.tolist() for pack in packs]
-    assert all(len(batch["input_features"]) == len(pack.media) for batch, pack in zip(batches, packs, strict=False))
+    assert all(
+        len(batch["input_features"]) == len(pack.attachments) for batch, pack in zip(batches, packs, strict=False)
+    )
     # The tower was trained, so its spectrograms were in the batch; and each sample is what it is alone with its own sound.
     net = trainer.model.eval()
     pack = max(packs, key=lambda pack: pack.num_segments)

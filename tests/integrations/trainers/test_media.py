@@ -26,7 +26,7 @@ def case(small_qwen, tmp_path):
     folder = media_packs.qwen_folder(tmp_path, "qwen2.5-vl")
     store, features = media_packs.packs_of(media_packs.rows_of_pictures(), "qwen2.5-vl", small_qwen, folder)
     small = renumbered(list(store))
-    return small.packs, tiny_media_model(store.media_settings, small.token_ids, small.vocab), features
+    return small.packs, tiny_media_model(store.attachment_settings, small.token_ids, small.vocab), features
 
 
 def test_one_by_one_keeps_media_and_so_every_loss(case):
@@ -34,8 +34,10 @@ def test_one_by_one_keeps_media_and_so_every_loss(case):
     packs, model, features = case
     collator = collator_for(model, device="cpu", media=features, quiet=True)
     alone = one_by_one(packs)
-    assert [len(pack.media) for pack in alone] == [
-        sum(item.segment == segment for item in pack.media) for pack in packs for segment in range(pack.num_segments)
+    assert [len(pack.attachments) for pack in alone] == [
+        sum(item.segment == segment for item in pack.attachments)
+        for pack in packs
+        for segment in range(pack.num_segments)
     ]
     packed, single = evaluate_samples(model, packs, collator), evaluate_samples(model, alone, collator)
     assert packed.sample_ids.tolist() == single.sample_ids.tolist()
@@ -46,16 +48,18 @@ def test_rows_of_features_are_the_pack(case):
     """Samples as their processor makes them, and the pack of their media: one batch, positions and all."""
     packs, model, features = case
     collator = collator_for(model, device="cpu", media=features, quiet=True)
-    pack = next(pack for pack in packs if len(pack.media) > 1)
+    pack = next(pack for pack in packs if len(pack.attachments) > 1)
     rows = []
     for alone in one_by_one([pack]):
         row = {"input_ids": alone.input_ids, "labels": alone.labels}
-        row |= {name: torch.from_numpy(array) for item in features(alone).media for name, array in item.arrays.items()}
-        if alone.media:
+        row |= {
+            name: torch.from_numpy(array) for item in features(alone).attached for name, array in item.arrays.items()
+        }
+        if alone.attachments:
             row["mm_token_type_ids"] = (alone.input_ids == model.config.image_token_id).astype(np.int64)
         rows.append(row)
     ours, expected = collator(rows), collator([pack])
-    assert ours.pop("mm_token_type_ids").sum() == sum(item.num_tokens for item in pack.media)
+    assert ours.pop("mm_token_type_ids").sum() == sum(item.num_tokens for item in pack.attachments)
     assert ours.keys() == expected.keys()
     assert all(torch.equal(ours[key], value) for key, value in expected.items() if isinstance(value, torch.Tensor))
 
@@ -96,10 +100,10 @@ def test_trainer_of_transformers(case, tmp_path):
         losses = [float(model.train()(**collator([pack])).loss) for pack in packs]
     broken = []
     for pack in packs:
-        media = [replace(item, fingerprint="1") if item.segment == 0 else item for item in pack.media]
+        media = [replace(item, fingerprint="1") if item.segment == 0 else item for item in pack.attachments]
         broken.append(replace(pack, attachments=tuple(media)))
     num_bad = len(
-        {(number, item.segment) for number, pack in enumerate(broken) for item in pack.media if item.segment == 0}
+        {(number, item.segment) for number, pack in enumerate(broken) for item in pack.attachments if item.segment == 0}
     )
     for data, bad in ((packs, 0), (broken, num_bad)):
         lenient = MediaFeatures(features._directory, features.family, on_bad_medium="no_loss")
@@ -156,4 +160,4 @@ def test_lightning(case):
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
     )
     trainer.fit(module, PackDataModule(Packs(packs), collator_for(model, device="cpu", media=features, quiet=True)))
-    assert module.seen == sum(bool(pack.media) for pack in packs)
+    assert module.seen == sum(bool(pack.attachments) for pack in packs)

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from brimful.collate import Media, PackExtras
+from brimful.collate import AttachedInputs, PackExtras
 from brimful.errors import BadSampleError, SettingsError
 from brimful.integrations.trainers import ms_swift_stream
 from brimful.integrations.trainers.ms_swift_stream import SwiftStream, take_flags
@@ -143,7 +143,7 @@ def test_trees_are_refused():
     """ms-swift takes every position 0 for the beginning of a sample."""
 
     class Trees(list):
-        media_settings = None
+        attachment_settings = None
 
     with pytest.raises(SettingsError, match=r"pack 0 of the stream is a tree of 2 samples, .* share=\"prefixes\""):
         SwiftStream(Trees([toy_tree([[5, 6], [5, 7]])]))[0]  # type: ignore[arg-type]
@@ -228,7 +228,7 @@ def features_of(arrays_of):
 
     def make(pack):
         ids = pack.input_ids.tolist()
-        return PackExtras(media=(Media("image", np.zeros(1, np.int32), arrays_of(ids)),))
+        return PackExtras(attached=(AttachedInputs("image", np.zeros(1, np.int32), arrays_of(ids)),))
 
     return make
 

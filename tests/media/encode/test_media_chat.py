@@ -35,7 +35,7 @@ def processor_ids(small_qwen):
 
     def ids(sample):
         text = tokenizer.apply_chat_template(sample.messages, chat_template=template, tokenize=False)
-        pictures = [load_image(Image.open(io.BytesIO(medium.read()))) for medium in sample.media]
+        pictures = [load_image(Image.open(io.BytesIO(medium.read()))) for medium in sample.attachments]
         grids = image_processor(images=pictures, return_tensors="np")["image_grid_thw"] if pictures else []
         for grid in grids:
             text = text.replace("<|image_pad|>", "<|placeholder|>" * int(np.prod(grid) // 4), 1)
@@ -96,13 +96,13 @@ def test_media_know_their_tokens(encoder):
     """The collator finds the tokens of a picture by these numbers."""
     encoded = encoder.encode(sample_of(ROWS[2]))
     pad = 10_268
-    for item in encoded.media:
+    for item in encoded.attachments:
         tokens = encoded.input_ids[item.start : item.start + item.length]
         assert (tokens == pad).all()
         assert encoded.input_ids[item.start - 1] != pad
         assert encoded.input_ids[item.start + item.length] != pad
         assert item.num_patches == 4 * item.length == np.prod(item.grid)
-    assert np.count_nonzero(encoded.input_ids == pad) == sum(item.length for item in encoded.media)
+    assert np.count_nonzero(encoded.input_ids == pad) == sum(item.length for item in encoded.attachments)
 
 
 def test_targets_are_the_answers_and_no_picture(encoder):
@@ -124,9 +124,9 @@ def test_a_text_has_the_tokens_of_a_chat(encoder, small_qwen):
 def test_budgets_of_media(encoder):
     """Packs are limited by what the vision tower gets, too."""
     assert encoder.budgets == ("patches", "images", "frames", "patch_blocks")
-    sizes = encoder.sizes_of_media(encoder.encode(sample_of(ROWS[2])).media)
+    sizes = encoder.attachment_sizes(encoder.encode(sample_of(ROWS[2])).attachments)
     assert (sizes["images"], sizes["frames"], sizes["audio_frames"]) == (2, 0, 0)
-    assert sizes["patches"] == sum(int(np.prod(item.grid)) for item in encoder.encode(sample_of(ROWS[2])).media)
+    assert sizes["patches"] == sum(int(np.prod(item.grid)) for item in encoder.encode(sample_of(ROWS[2])).attachments)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def reference_of(name, folder, tokenizer):
     encoder = MediaChatEncoder(
         Tokenizer(tokenizer, fast=False), open_family(name, folder), chat_template=template(**KINDS[name][3])
     )
-    return encoder, encoder.media_reference
+    return encoder, encoder.attachment_reference
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -58,7 +58,7 @@ def test_a_job_measures_media_anew(home, how):
     assert pack(home, "third", on_bad_sample="skip").table.rejected_ids.tolist() == [2] * (how == "gone")
     if how == "larger":
         (length,) = {
-            item.length for one in open_packs(home / "third") for item in one.media if "p2" in item.medium.name
+            item.length for one in open_packs(home / "third") for item in one.attachments if "p2" in item.medium.name
         }
         assert length == 1 + 43 % 7
 

@@ -23,8 +23,10 @@ def table_of(source):
     samples = [encoder.encode(source[index]) for index in range(len(source))]
     columns = {
         "tokens": np.array([len(sample) for sample in samples], dtype=np.int32),
-        "patches": np.array([sum(item.num_patches for item in sample.media) for sample in samples], dtype=np.int32),
-        "images": np.array([len(sample.media) for sample in samples], dtype=np.int32),
+        "patches": np.array(
+            [sum(item.num_patches for item in sample.attachments) for sample in samples], dtype=np.int32
+        ),
+        "images": np.array([len(sample.attachments) for sample in samples], dtype=np.int32),
     }
     return LengthTable(columns)
 

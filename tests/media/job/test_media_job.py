@@ -53,7 +53,7 @@ def said(pending=(), store=None, **values):
         "has_trees": False,
         "stored_bytes": 2048,
     }
-    source = Stub(media_directories=["/data/a", "/data/b"])
+    source = Stub(attachment_directories=["/data/a", "/data/b"])
     job = Stub(source=source, resources=Stub(progress=Stub(say=lines.append)), store=store or Stub())
     media = MediaJob(job, AttachmentStorage.BYTES, None)
     media.layout = Stub(**{**facts, **values})
@@ -78,5 +78,5 @@ def test_sizes_are_said():
 )
 def test_the_root_of_media(directories, root):
     """The directory that holds all of them; none where that is the whole file system."""
-    job = Stub(source=Stub(media_directories=directories))
+    job = Stub(source=Stub(attachment_directories=directories))
     assert MediaJob(job, AttachmentStorage.BYTES, None).root == root

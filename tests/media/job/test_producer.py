@@ -32,8 +32,8 @@ class Reference:
 
 def compare(reference, *samples):
     """Compare samples, each an id with its media; the encoder gave sample ``n`` a length of ``n``."""
-    arrived = ArrivedMedia(Stub(media_reference=reference), "rows")
-    rows = [Stub(sample_id=number, media=media) for number, *media in samples]
+    arrived = ArrivedMedia(Stub(attachment_reference=reference), "rows")
+    rows = [Stub(sample_id=number, attachments=media) for number, *media in samples]
     arrived.compare(rows, [np.zeros(row.sample_id) for row in rows])
     return arrived
 
@@ -44,7 +44,7 @@ def test_the_first_of_each_kind_and_then_a_share():
     samples = [(1,), (2, PICTURE), (3, PICTURE), (4, SOUND), (5, SOUND, PICTURE), (6, PICTURE, SOUND), (610, SOUND)]
     arrived = compare(reference, *samples)
     assert reference.asked == [(2, 2), (4, 4), (5, 5), (610, 610)]
-    arrived.compare([Stub(sample_id=7, media=[PICTURE])], [np.zeros(7)])
+    arrived.compare([Stub(sample_id=7, attachments=[PICTURE])], [np.zeros(7)])
     assert len(reference.asked) == 4
     assert compare(None, (1, PICTURE))
 
@@ -52,8 +52,8 @@ def test_the_first_of_each_kind_and_then_a_share():
 def test_a_sample_that_was_refused_is_not_compared():
     """Neither is its kind seen by it."""
     reference = Reference()
-    arrived = ArrivedMedia(Stub(media_reference=reference), "rows")
-    rows = [Stub(sample_id=number, media=[PICTURE]) for number in (1, 2)]
+    arrived = ArrivedMedia(Stub(attachment_reference=reference), "rows")
+    rows = [Stub(sample_id=number, attachments=[PICTURE]) for number in (1, 2)]
     results: list[Any] = [BadSampleError("no picture", sample_id=1), np.zeros(2)]
     arrived.compare(rows, results)
     assert reference.asked == [(2, 2)]

@@ -37,7 +37,7 @@ def test_members_of_one_key_are_a_row(shard: Path) -> None:
     """Media stay in the tar: a path, an offset and a size."""
     source = open_source(shard, media=True)
     assert results(source) == [[picture(1)], [picture(2), picture(1)], [picture(4), picture(3)], []]
-    (medium,) = source[0].media
+    (medium,) = source[0].attachments
     assert (medium.name, medium.path, medium.data, medium.size) == ("k/a.png", str(shard), None, len(picture(1)))
     assert source.where(1) == f"{shard}: k/b"
 
@@ -71,7 +71,7 @@ def test_pictures_beside_texts_are_captions(tmp_path: Path) -> None:
     assert [sample.messages[1]["content"] for sample in source.read(0, 2)] == ["A cat.", "A dog."]
     assert [sample.unread for sample in source.read(0, 2)] == [("url",), ("cls",)]
     sounds = open_source(tar_of(tmp_path / "b.tar", {"0.flac": b"sound", "0.txt": "Hello."}), media=True)
-    assert (sounds.format_name, sounds[0].messages[1]["content"], sounds[0].media[0].read()) == (
+    assert (sounds.format_name, sounds[0].messages[1]["content"], sounds[0].attachments[0].read()) == (
         "transcript", "Hello.", b"sound",
     )  # fmt: skip
 

@@ -51,4 +51,4 @@ def test_real_speech(data_dir: Any) -> None:
     samples = list(source.read(0, len(source)))
     errors = [sample.reason for sample in samples if isinstance(sample, BadSampleError)]
     assert (len(samples), errors) == (29, ["'text' is empty"] * 2)
-    assert all(sample.media[0].num_bytes > 0 for sample in samples if not isinstance(sample, BadSampleError))
+    assert all(sample.attachments[0].num_bytes > 0 for sample in samples if not isinstance(sample, BadSampleError))

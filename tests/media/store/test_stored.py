@@ -16,7 +16,7 @@ from brimful.errors import CorruptFileError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.media.store import MediaFiles
 from brimful.media.store.media_columns import MediaCells, cells_of, stored
-from brimful.store.shards import MEDIA_VERSION, PackRows, ShardReader, ShardWriter
+from brimful.store.shards import ATTACHMENT_VERSION, PackRows, ShardReader, ShardWriter
 from tests.media.store.test_files import written
 
 CONTENTS = (b"abc", b"defg", b"x" * 600)
@@ -54,10 +54,10 @@ def shard(path, rows, files):
         np.zeros(2, dtype=np.int32), offsets_of([1, 1]), [rows, []],
     )  # fmt: skip
     with open(path, "wb") as file:
-        writer = ShardWriter(file, version=MEDIA_VERSION, media_root="/data")
+        writer = ShardWriter(file, version=ATTACHMENT_VERSION, root="/data")
         writer.add(rows)
         writer.close()
-    return ShardReader(str(path), size=path.stat().st_size, media=files)
+    return ShardReader(str(path), size=path.stat().st_size, files=lambda: files)
 
 
 def test_media_come_back_as_they_were(tmp_path):
@@ -66,13 +66,13 @@ def test_media_come_back_as_they_were(tmp_path):
     items, rows = media_of(files, places)
     reader = shard(tmp_path / "s.arrow", rows, files)
     pack = reader.pack(0)
-    assert (len(pack.media), pack.media, reader.pack(1).media) == (3, items, ())
+    assert (len(pack.attachments), pack.attachments, reader.pack(1).attachments) == (3, items, ())
     names = [field.name for field in dataclasses.fields(PlacedMedium)]
-    assert [[getattr(item, name) for name in names] for item in pack.media] == [
+    assert [[getattr(item, name) for name in names] for item in pack.attachments] == [
         [getattr(item, name) for name in names] for item in items
     ]
-    assert [item.read() for item in pack.media[:2]] == [*CONTENTS[:2]]
-    assert hash(pack.media) == hash(items)
+    assert [item.read() for item in pack.attachments[:2]] == [*CONTENTS[:2]]
+    assert hash(pack.attachments) == hash(items)
 
 
 def test_media_of_a_shard_are_rows_like_any_other(tmp_path):
@@ -110,10 +110,10 @@ def test_a_pack_whose_container_is_not_whole_is_not_served(tmp_path, fault, mess
     shard(tmp_path / "s.arrow", media_of(files, places)[1], files)
     fault(tmp_path / "media" / "0.tar")
     fresh = MediaFiles(open_blob_store(tmp_path), files._records, "/data")
-    reader = ShardReader(str(tmp_path / "s.arrow"), size=(tmp_path / "s.arrow").stat().st_size, media=fresh)
+    reader = ShardReader(str(tmp_path / "s.arrow"), size=(tmp_path / "s.arrow").stat().st_size, files=lambda: fresh)
     with pytest.raises(CorruptFileError, match=message):
         reader.pack(0)
-    assert reader.pack(1).media == (), "a pack without media needs no container"
+    assert reader.pack(1).attachments == (), "a pack without media needs no container"
 
 
 def test_flipped_bytes_are_found_before_they_are_used(tmp_path):
@@ -140,7 +140,7 @@ def test_flipped_bytes_of_a_shard_are_noticed_or_harmless(tmp_path):
     for position in range(0, len(data), 3):
         path.write_bytes(data[:position] + bytes([data[position] ^ (1 << position % 8)]) + data[position + 1 :])
         try:
-            media = ShardReader(str(path), size=len(data), media=files).pack(0).media
+            media = ShardReader(str(path), size=len(data), files=lambda: files).pack(0).attachments
         except CorruptFileError:
             raised += 1
         else:

@@ -112,7 +112,7 @@ def test_a_file_of_another_size_is_refused_before_it_is_mapped(tmp_path, change)
 def test_versions_say_what_a_reader_must_support():
     """Stores are older than the program: their numbers never change."""
     kinds = [(media, sharing) for sharing in (None, toy_tree([[1, 2]]).sharing) for media in (False, True)]
-    assert [version_of(has_media=media, sharing=sharing) for media, sharing in kinds] == [1, 4, 5, 6]
+    assert [version_of(has_attachments=media, sharing=sharing) for media, sharing in kinds] == [1, 4, 5, 6]
 
 
 @pytest.mark.parametrize("column", ["input_ids", "starts", "checksum"])

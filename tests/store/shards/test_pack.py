@@ -26,9 +26,9 @@ def test_segments_are_taken_with_their_media():
     ]
     ids, masks = [np.arange(4, dtype=np.int32), np.arange(3, dtype=np.int32)], [np.ones(4, bool), np.ones(3, bool)]
     pack = assemble_pack(ids, masks, [7, 8], [0, 5], [media[:1], media[1:]])
-    assert [(item.start, item.segment) for item in pack.media] == [(1, 0), (5, 1)]
+    assert [(item.start, item.segment) for item in pack.attachments] == [(1, 0), (5, 1)]
     assert pack.take([1, 0]) == assemble_pack(ids[::-1], masks[::-1], [8, 7], [5, 0], [media[1:], media[:1]])
-    assert pack.take([1]).media == (replace(media[1], start=1),)
+    assert pack.take([1]).attachments == (replace(media[1], start=1),)
 
 
 def test_any_segments_are_taken_in_any_order():

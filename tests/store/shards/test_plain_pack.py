@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brimful.base.tokenized import TARGET_MASKS, read_tokenized
+from brimful.base.typing import TARGET_MASKS
+from brimful.serve.tokenized import read_tokenized
 from brimful.store.shards.pack import PlainPack
 
 

@@ -59,7 +59,7 @@ def test_media_are_placed_in_their_pack():
     waiting.add(1, *tokens(1, 2, 3))
     waiting.add(2, *tokens(4, 9, 9, 5), media=(picture(1, 2, b"abc"),))
     (pack,) = waiting.take(packs_of((1, 0, 3), (2, 0, 4)))
-    assert [(item.segment, item.start, item.length) for item in pack.media] == [(1, 4, 2)]
+    assert [(item.segment, item.start, item.length) for item in pack.attachments] == [(1, 4, 2)]
 
 
 def ready_pack(*ids, sample_id=0, start=0, media=()):
@@ -101,7 +101,7 @@ def test_packs_and_segments_come_back(tmp_path):
         ([9], [0]),
     ]
     assert ready[0].cu_seqlens.dtype == np.int32
-    assert (ready[0].media, len(ready), len(segments)) == ((), 1, 3)
+    assert (ready[0].attachments, len(ready), len(segments)) == ((), 1, 3)
     with pytest.raises(FileNotFoundError):
         load_carry_over(store, facts)
 
@@ -126,7 +126,7 @@ def test_bytes_of_rows_are_kept_while_they_are_carried(tmp_path):
     assert container["bytes"] == store.size(container["file"])
     later = CarriedMedia(store)
     ready, _ = load_carry_over(store, first, later)
-    assert [[(item.start, item.read()) for item in pack.media] for pack in ready] == [
+    assert [[(item.start, item.read()) for item in pack.attachments] for pack in ready] == [
         [(0, b"own"), (1, b"file")],
         [(0, b"own")],
     ]

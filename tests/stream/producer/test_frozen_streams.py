@@ -39,7 +39,7 @@ def digest_of(directory: Any, more: Any = None) -> str:
     content += [None if end is None else asdict(end), more]
     for pack in open_packs(directory) if end is not None else ():
         content.append([pack.input_ids.tolist(), pack.labels.tolist(), pack.sample_ids.tolist(), pack.starts.tolist()])
-        for item in pack.media:
+        for item in pack.attachments:
             medium = item.medium
             place = [medium.name, medium.offset, medium.size, medium.container is None, item.fingerprint]
             content.append([item.segment, item.start, item.length, item.num_tokens, item.num_patches, *place])

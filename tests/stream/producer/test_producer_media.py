@@ -52,12 +52,12 @@ def test_the_bytes_are_in_the_stream(tmp_path, pictures):
     samples = []
     for pack in packs:
         samples += pack.sample_ids.tolist()
-        for item in pack.media:
+        for item in pack.attachments:
             num_media += 1
             assert item.read() in contents
             assert (pack.input_ids[item.start : item.start + item.length] == PICTURE_TOKEN).all()
             assert pack.cu_seqlens[item.segment] <= item.start < pack.cu_seqlens[item.segment + 1]
-        assert np.count_nonzero(pack.input_ids == PICTURE_TOKEN) == sum(item.length for item in pack.media)
+        assert np.count_nonzero(pack.input_ids == PICTURE_TOKEN) == sum(item.length for item in pack.attachments)
     assert sorted(samples) == list(range(len(ROWS)))
     assert num_media == sum(len(row["images"]) for row in ROWS)
     for record in packs._records:
@@ -126,7 +126,7 @@ def test_parts_of_a_split_sample_keep_the_places_of_their_media(tmp_path, pictur
     producer(rows, tmp_path / "out", pictures, **settings).close()
     assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
     for pack in open_packs(tmp_path / "out"):
-        for item in pack.media:
+        for item in pack.attachments:
             assert (pack.input_ids[item.start : item.start + item.length] == PICTURE_TOKEN).all()
 
 
@@ -184,7 +184,7 @@ def test_recordings_and_transcripts_arrive(tmp_path):
     (home / "d.txt").write_text("lost")
     assert dict(one.close().dropped)["malformed"] == 1
     packs = list(open_packs(stream))
-    assert {item.medium.name: item.read() for pack in packs for item in pack.media} == {
+    assert {item.medium.name: item.read() for pack in packs for item in pack.attachments} == {
         "a.wav": picture(2), "b.wav": picture(1), "c.png": picture(3)
     }  # fmt: skip
     assert "there" in "".join(chr(token) for pack in packs for token in pack.input_ids)
@@ -212,7 +212,7 @@ def test_a_shard_ends_before_its_container_is_too_large(tmp_path, pictures, monk
     """By the bytes of the media, so that a shard of many packs with large media can be built."""
     monkeypatch.setattr("brimful.stream.producer.open_window.CONTAINER_BYTES", 1)
     producer(ROWS, tmp_path / "out", pictures, packs_per_shard=100).close()
-    num_with_media = sum(bool(pack.media) for pack in open_packs(tmp_path / "out"))
+    num_with_media = sum(bool(pack.attachments) for pack in open_packs(tmp_path / "out"))
     assert len(records_of(tmp_path / "out")[0]) >= num_with_media > 3
 
 
@@ -232,4 +232,4 @@ def test_trained_shards_go_with_their_media(tmp_path, pictures):
     assert len(list(Path(stream, "media").iterdir())) <= count - 2
     packs = open_packs(stream)
     for row in range(records_of(stream)[0][1].cum_packs, len(packs)):
-        assert all(item.read() for item in packs[row].media)
+        assert all(item.read() for item in packs[row].attachments)

@@ -9,9 +9,9 @@ import torch
 
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import (
+    attached_tensors,
     divisor_if_no_target,
     flash_boundaries,
-    media_tensors,
     other_tensors,
     row,
     shifted_labels,
@@ -189,7 +189,7 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
         "loss_mask": jagged(batch.target_weights),
         "batch_num_tokens": batch.num_loss_tokens,
         **{column.name: jagged(column.values) for column in batch.columns},
-        **media_tensors(batch.media),
+        **attached_tensors(batch.attached),
     }
 
 

@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from brimful.base.attachment import ATTACHMENT_KINDS
 from brimful.base.typing import IGNORE_INDEX, Int32Array
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import divisor_if_no_target, join_rows, media_tensors, stack
+from brimful.collate.dialects.tensors import (
+    attached_tensors,
+    divisor_if_no_target,
+    join_rows,
+    stack,
+)
 from brimful.collate.layout import indexed_mask
 from brimful.errors import CollateError
 
@@ -32,7 +38,7 @@ def to_axolotl(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     ==========================================  =====================================================
     """
     return {
-        **join_rows(rows, mrope_rows=4),
+        **join_rows(rows, position_rows=4),
         "attention_mask": stack([indexed_mask(batch).astype(np.int64) for batch in rows]),
     }
 
@@ -53,20 +59,17 @@ def to_llama_factory(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     because some attention implementations drop a mask without zeros. ``pad_to`` is ``cutoff_len``.
     """
     return {
-        **join_rows(rows, mrope_rows=4),
+        **join_rows(rows, position_rows=4),
         "attention_mask": stack([indexed_mask(batch) for batch in rows]),
         "packing_params": [_params(batch) for batch in rows],
     }
 
 
 def _params(batch: PackedBatch) -> dict[str, Any]:
-    owners = {item.kind: item.segments.tolist() for item in batch.media}
+    owners = {item.kind: item.segments.tolist() for item in batch.attached}
     return {
         "sequence_boundaries": batch.cu_seqlens.tolist(),
-        **{
-            f"{kind}_subseq_ids": owners.get(kind) or [_NO_ITEM]
-            for kind in ("image", "video", "audio")
-        },
+        **{f"{kind}_subseq_ids": owners.get(kind) or [_NO_ITEM] for kind in ATTACHMENT_KINDS},
         "right_padding_length": batch.tail_length,
     }
 
@@ -85,7 +88,7 @@ def to_nemo_automodel(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     The padding at the end of a row is a segment of length 0 in ``seq_lens``.
     """
     return {
-        **join_rows(rows, mrope_rows=3, labels_shifted=True),
+        **join_rows(rows, position_rows=3, labels_shifted=True),
         "seq_lens": _as_table([batch.real_lengths for batch in rows]),
         "seq_lens_padded": _as_table([batch.lengths for batch in rows]),
         "qkv_format": "thd",
@@ -115,7 +118,7 @@ def to_olmo_core(rows: Sequence[PackedBatch]) -> dict[str, Any]:
                 f"the row with sample {batch.sample_ids[0]} has {kind}, which OLMo-core does not "
                 "read: leave them out, or choose another trainer"
             )
-    tensors = join_rows(rows, mrope_rows=3)
+    tensors = join_rows(rows, position_rows=3)
     labels = tensors.pop("labels")
     del tensors["position_ids"]
     return {
@@ -181,4 +184,4 @@ def to_plain(
         )
         table[is_token_of_row] = column.values[is_token]
         tensors[column.name] = torch.from_numpy(table)
-    return {**tensors, **divisor_if_no_target(batch), **media_tensors(batch.media)}
+    return {**tensors, **divisor_if_no_target(batch), **attached_tensors(batch.attached)}

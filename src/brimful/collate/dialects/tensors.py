@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from brimful.base.tokenized_media import Media
+from brimful.base.attachment import AttachedInputs
 from brimful.base.typing import IGNORE_INDEX, AnyArray, Float32Array, Labels
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import ColumnPlace
-from brimful.collate.extras import join_media
+from brimful.collate.extras import join_attached
 from brimful.collate.padding import shift_labels, shift_left
 from brimful.errors import CollateError
 
@@ -94,13 +94,9 @@ def thd_boundaries(batch: PackedBatch) -> dict[str, Any]:
     }
 
 
-def media_tensors(media: Sequence[Media]) -> dict[str, torch.Tensor]:
-    """Return arrays of images, videos and audio with the model's names; copied, because packs are
-    read-only.
-    """
-    if not media:
-        return {}
-    return {name: torch.tensor(array) for item in media for name, array in item.arrays.items()}
+def attached_tensors(items: Sequence[AttachedInputs]) -> dict[str, torch.Tensor]:
+    """Return inputs for attachments with the model's names; copied, because packs are read-only."""
+    return {name: torch.tensor(array) for item in items for name, array in item.arrays.items()}
 
 
 def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
@@ -114,24 +110,24 @@ def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
 
 
 def join_rows(
-    rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: bool = False
+    rows: Sequence[PackedBatch], *, position_rows: int, labels_shifted: bool = False
 ) -> dict[str, torch.Tensor]:
-    """Stack B packs as rows of S tokens: tokens, labels, positions, weights, columns and media.
+    """Stack B packs as rows of S tokens: tokens, labels, positions, weights, columns and attachments.
 
     ``input_ids`` and ``labels`` are ``int64[B, S]``, and so is ``position_ids``, or
-    ``int64[mrope_rows, B, S]`` if any row has mRoPE. ``loss_weights`` is ``float32[B, S]`` if any
-    row has weights; columns are ``[B, S, …]``; media arrays are joined on their first axis.
+    ``int64[position_rows, B, S]`` if any row has mRoPE. ``loss_weights`` is ``float32[B, S]`` if any
+    row has weights; columns are ``[B, S, …]``; arrays for attachments are joined on their first axis.
     """
-    has_mrope = any(batch.rope_positions is not None for batch in rows)
+    has_rope = any(batch.rope_positions is not None for batch in rows)
     positions = np.stack(
-        [batch.position_rows(mrope_rows if has_mrope else 1) for batch in rows], axis=1
+        [batch.position_rows(position_rows if has_rope else 1) for batch in rows], axis=1
     )
     tensors = {
         "input_ids": stack([batch.input_ids for batch in rows]),
         "labels": stack(
             [shifted_labels(batch) if labels_shifted else batch.labels for batch in rows]
         ),
-        "position_ids": torch.from_numpy(positions if has_mrope else positions[0]),
+        "position_ids": torch.from_numpy(positions if has_rope else positions[0]),
     }
     if any(batch.loss_weights is not None for batch in rows):
         weights = [
@@ -153,7 +149,7 @@ def join_rows(
             )
     for name in columns_of_rows[0]:
         tensors[name] = stack([columns[name] for columns in columns_of_rows])
-    return {**tensors, **media_tensors(join_media([(0, batch.media) for batch in rows]))}
+    return {**tensors, **attached_tensors(join_attached([(0, batch.attached) for batch in rows]))}
 
 
 def other_tensors(
@@ -163,7 +159,7 @@ def other_tensors(
     labels_shifted: bool = False,
     flat: bool = False,
 ) -> dict[str, torch.Tensor]:
-    """Return weights of the loss if any is not 1, columns by name, and media.
+    """Return weights of the loss if any is not 1, columns by name, and inputs for attachments.
 
     Weights and columns are ``[1, T, …]``, or ``[T, …]`` if the dialect is flat. Weights and columns
     of targets are shifted with the labels, so that all are at the token that predicts. In a batch
@@ -188,4 +184,4 @@ def other_tensors(
     tensors = {
         name: torch.from_numpy(array) if flat else row(array) for name, array in arrays.items()
     }
-    return {**tensors, **of_terms, **media_tensors(batch.media)}
+    return {**tensors, **of_terms, **attached_tensors(batch.attached)}

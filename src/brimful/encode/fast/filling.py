@@ -100,7 +100,7 @@ class Filling:
             messages, tools = sample.messages or (), sample.tools
             if (
                 type(messages) not in _READ_MESSAGES
-                or sample.media
+                or sample.attachments
                 or sample.completion is not None
             ):
                 continue

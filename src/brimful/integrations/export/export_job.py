@@ -322,13 +322,13 @@ def _write_shard(context: _Context, shard: int) -> ShardOutcome:
 
 
 def _refuse_media(packs: FingerprintedPacks, layout: Layout, index: int, pack: Pack) -> None:
-    if pack.media and getattr(packs, "media_features", None) is not None:
+    if pack.attachments and getattr(packs, "attachment_features", None) is not None:
         raise SettingsError(
             f"{_title(packs)}: pack {index} has media as features, and an export needs their "
             f"bytes: pack with {setting('media_storage', 'bytes')} or "
             f"{setting('media_storage', 'references')}"
         )
-    if pack.media and not layout.takes_media:
+    if pack.attachments and not layout.takes_media:
         first, *other_items = [
             name for name, other_item in LAYOUTS.items() if other_item.takes_media
         ]
@@ -463,7 +463,7 @@ def _parts_of(
         )
         return {"messages": list(messages), "media": list(media)}
     return {
-        name: [read_medium(pack, index, item) for item in pack.media]
+        name: [read_medium(pack, index, item) for item in pack.attachments]
         if name == "media"
         else getattr(pack.sharing if name in SHARD_COLUMNS else pack, name).tolist()
         for name in names

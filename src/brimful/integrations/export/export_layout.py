@@ -93,7 +93,7 @@ class Shard:
     def __iter__(self) -> Iterator[tuple[int, Pack]]:
         for index, pack in self._packs:
             self.counts.update(
-                packs=1, tokens=len(pack), segments=pack.num_segments, media=len(pack.media)
+                packs=1, tokens=len(pack), segments=pack.num_segments, media=len(pack.attachments)
             )
             yield index, pack
 

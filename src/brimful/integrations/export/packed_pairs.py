@@ -25,10 +25,10 @@ from brimful.integrations.export.export_layout import (
 from brimful.integrations.export.webdataset import read_tars, shard_name, write_tar
 from brimful.integrations.packed_layouts import images_among, rows_of_pairs
 from brimful.media import BadMediumError, MediaKind
-from brimful.media.media_places import MARK
 from brimful.plan import Overflow
 from brimful.serve import Pack
 from brimful.sources import Source, open_source
+from brimful.sources.attachment_names import MARK
 from brimful.sources.sample import Sample
 from brimful.store.shards.pack import FingerprintedPacks
 
@@ -85,7 +85,7 @@ class PackedChatsLayout(Layout):
                 sample_ids = pack.sample_ids.tolist()
                 members = self._members([shard.plan.source[sample_id] for sample_id in sample_ids])
                 # Packs of tokens may name no media; the samples do.
-                shard.counts["media"] += len(members) - 1 - len(pack.media)
+                shard.counts["media"] += len(members) - 1 - len(pack.attachments)
                 yield f"ps_{index:08d}", members
 
         name = shard_name(shard.number)
@@ -119,13 +119,13 @@ class PackedChatsLayout(Layout):
         for position, sample in enumerate(samples):
             questions, answers = turns_of(sample)
             images = []
-            for number, medium in enumerate(sample.media):
+            for number, medium in enumerate(sample.attachments):
                 if medium.kind is not MediaKind.IMAGE:
                     raise BadSampleError(
                         f"has {medium.kind.value}, and the layout holds images",
                         sample_id=sample.sample_id,
                     )
-                sub = f"_sub{number:03d}" if len(sample.media) > 1 else ""
+                sub = f"_sub{number:03d}" if len(sample.attachments) > 1 else ""
                 images.append(f"img{position:03d}{sub}.{suffix_of(medium.name, 'jpg')}")
                 try:
                     members.append((images[-1], medium.read()))
@@ -161,7 +161,7 @@ def turns_of(sample: Sample) -> tuple[list[str], list[str]]:
 
     >>> picture = {"type": "image"}
     >>> turns_of(Sample(0, messages=[{"role": "user", "content": [picture, {"type": "text", "text": "\\nwho?"}]},
-    ...                              {"role": "assistant", "content": "Ann"}], media=(None,)))
+    ...                              {"role": "assistant", "content": "Ann"}], attachments=(None,)))
     (['who?'], ['Ann'])
     """
     messages = sample.messages or ()
@@ -185,7 +185,7 @@ def turns_of(sample: Sample) -> tuple[list[str], list[str]]:
             sample_id=sample.sample_id,
         )
     texts = [_text(message.get("content"), sample) for message in messages]
-    marks = "<image>" * len(sample.media)
+    marks = "<image>" * len(sample.attachments)
     # Marks before the first question only repeat the list of images.
     if marks and texts[0] == marks:
         texts[0] = ""
@@ -218,7 +218,7 @@ def comparable(sample: Sample) -> tuple[Any, list[bytes]]:
         (message["role"], _text(message.get("content"), sample))
         for message in sample.messages or ()
     ]
-    return turns, [medium.read() for medium in sample.media]
+    return turns, [medium.read() for medium in sample.attachments]
 
 
 def _comparable_row(row: Any) -> tuple[Any, list[bytes]]:

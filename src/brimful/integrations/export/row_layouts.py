@@ -198,7 +198,7 @@ def _positions(lengths: Sequence[int] | Int64Array) -> Int64Array:
 def _row_of_datasets(index: int, pack: Pack) -> dict[str, Any]:
     numbers: dict[bytes, int] = {}
     media = []
-    for item in pack.media:
+    for item in pack.attachments:
         content = read_medium(pack, index, item)
         media.append(place_as_json(item, numbers.setdefault(content, len(numbers))))
     lengths = np.diff(pack.cu_seqlens)

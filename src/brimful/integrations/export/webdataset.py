@@ -97,7 +97,7 @@ def _members(pack: Pack, index: int, kinds_as_endings: bool) -> Iterator[tuple[s
     """
     parts: dict[bytes, str] = {}
     media = []
-    for item in pack.media:
+    for item in pack.attachments:
         content = read_medium(pack, index, item)
         kind = item.medium.kind.value
         ending = kind if kinds_as_endings else suffix_of(item.medium.name, kind)

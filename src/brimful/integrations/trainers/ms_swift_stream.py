@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from brimful.base.checks import MalformedRowError
 from brimful.base.typing import IGNORE_INDEX
 from brimful.base.wording import counted, setting
-from brimful.collate.dialects.tensors import media_tensors
+from brimful.collate.dialects.tensors import attached_tensors
 from brimful.errors import SettingsError
 from brimful.media.collate import MediaFeatures
 from brimful.store.shards import Pack
@@ -88,7 +88,7 @@ class SwiftStream:
             "length": len(sample),
         }
         if self._features is not None:
-            for name, values in media_tensors(self._features(sample).media).items():
+            for name, values in attached_tensors(self._features(sample).attached).items():
                 # One number for each item is a list in ms-swift: the seconds of a grid.
                 row[name] = values.tolist() if values.ndim == 1 else values
         return row
@@ -214,7 +214,7 @@ def install_stream_flags() -> None:
         self.template.packing = self.template.padding_free = True
         self.template.compute_sft_loss = partial(_loss_of_targets, self.template.compute_sft_loss)
         stream = _stream_of(self.args)
-        if stream.packs.media_settings is not None:
+        if stream.packs.attachment_settings is not None:
             stream = _with_media(stream.packs, self.template, self.args)
         return [stream, None]
 

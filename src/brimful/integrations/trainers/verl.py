@@ -63,7 +63,7 @@ class VerlSamples(Dataset[dict[str, torch.Tensor]]):
         paths = [parquet_files] if isinstance(parquet_files, (str, os.PathLike)) else parquet_files
         stores = [open_packs(path) for path in paths]
         for store in stores:
-            if store.has_media:
+            if store.has_attachments:
                 raise SettingsError(
                     f"{store.directory} has media, and rows of verl hold features of its own "
                     "processor: give the data itself as data.train_files, without data.custom_cls"

@@ -50,11 +50,11 @@ class MediaChatEncoder(ChatEncoder):
     >>> row = {"messages": [{"role": "user", "content": "<image>What?"}, {"role": "assistant", "content": "A square."}]}
     >>> sample = open_source([{**row, "images": [toy_picture(56, 84)]}], media=True)[0]
     >>> encoded = MediaChatEncoder(toy_media_tokenizer(), open_family("qwen2-vl")).encode(sample)
-    >>> [(item.start, item.length, item.grid) for item in encoded.media]  # 6 x 4 patches, four to a token
+    >>> [(item.start, item.length, item.grid) for item in encoded.attachments]  # 6 x 4 patches, four to a token
     [(7, 6, (1, 6, 4))]
     """
 
-    takes_media = True
+    takes_attachments = True
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class MediaChatEncoder(ChatEncoder):
         self._ids_by_token: dict[str, int] = {}
 
     @cached_property
-    def media_reference(self) -> ProcessorReference | None:
+    def attachment_reference(self) -> ProcessorReference | None:
         if not (self._compares and self.family.directory and self.family.processor_class):
             return None
         return ProcessorReference(
@@ -95,15 +95,17 @@ class MediaChatEncoder(ChatEncoder):
         names = ("patches", "images", "frames", "patch_blocks") if has_vision else ()
         return (*names, "audio_frames", "sounds") if MediaKind.AUDIO in kinds else names
 
-    def sizes_of_media(self, media: Sequence[PlacedMedium]) -> dict[str, int]:
-        return media_sizes(media, self.family)
+    def attachment_sizes(self, attachments: Sequence[PlacedMedium]) -> dict[str, int]:
+        return media_sizes(attachments, self.family)
 
     def _prepare(self, sample: Sample) -> Sample:
         prepared = super()._prepare(sample)
-        if not sample.media:
+        if not sample.attachments:
             return prepared
         messages = prepared.messages or ()
-        for kind in {medium.kind for medium in sample.media} - self.family.placeholders.keys():
+        for kind in {
+            medium.kind for medium in sample.attachments
+        } - self.family.placeholders.keys():
             known_kinds = ", ".join(known.value for known in self.family.placeholders)
             raise BadSampleError(
                 f"holds {kind.value}, which {self.family.name} does not know (it knows "
@@ -119,7 +121,7 @@ class MediaChatEncoder(ChatEncoder):
             sample.sample_id,
             messages=[_as_text(message, placeholder_texts) for message in messages],
             tools=prepared.tools,
-            media=sample.media,
+            attachments=sample.attachments,
             unread=sample.unread,
         )
 
@@ -177,7 +179,7 @@ class MediaChatEncoder(ChatEncoder):
 
     def _begin_rendered(self, samples: Sequence[Sample], *, targets: bool) -> PendingBatch:
         begun = super()._begin_rendered(samples, targets=targets)
-        if not any(sample.media for sample in samples):
+        if not any(sample.attachments for sample in samples):
             return begun
         # Media are opened here, in the thread that reads the source.
         batch = self._filled_in(begun(), samples)
@@ -192,7 +194,7 @@ class MediaChatEncoder(ChatEncoder):
         for index, sample in enumerate(samples):
             span = slice(int(batch.ids.offsets[index]), int(batch.ids.offsets[index + 1]))
             ids, mask = batch.ids.values[span], batch.loss_mask[span]
-            if sample.media and index not in errors:
+            if sample.attachments and index not in errors:
                 try:
                     ids, mask, media[index] = self._with_media(sample, ids, mask)
                 except BadSampleError as error:
@@ -214,7 +216,7 @@ class MediaChatEncoder(ChatEncoder):
         masks: list[LossMask] = []
         media = []
         begin = num_tokens = 0
-        for medium, place in zip(sample.media, places.tolist(), strict=True):
+        for medium, place in zip(sample.attachments, places.tolist(), strict=True):
             try:
                 # The state of the file first, so that a change between the two is detected when
                 # packs are written.
@@ -246,9 +248,9 @@ class MediaChatEncoder(ChatEncoder):
         """
         places = np.flatnonzero(np.isin(ids, list(self._token_ids)))
         kinds = [self._token_ids[token] for token in ids[places].tolist()]
-        if kinds != [medium.kind for medium in sample.media]:
+        if kinds != [medium.kind for medium in sample.attachments]:
             raise BadSampleError(
-                f"has {len(sample.media)} media and {len(kinds)} placeholders in its text",
+                f"has {len(sample.attachments)} media and {len(kinds)} placeholders in its text",
                 sample_id=sample.sample_id,
             )
         return places

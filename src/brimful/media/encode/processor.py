@@ -20,6 +20,7 @@ import numpy as np
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.typing import Fingerprint
 from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoder import Encoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, MissingExtraError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
@@ -111,7 +112,7 @@ class ProcessorReference:
         """
         prepared, encoded = self._prepare(sample), self._encode(sample)
         try:
-            output = self._output(prepared.messages or (), prepared.tools, encoded.media)
+            output = self._output(prepared.messages or (), prepared.tools, encoded.attachments)
         except MissingExtraError:
             return ""
         except BadMediumError as error:
@@ -129,7 +130,7 @@ class ProcessorReference:
             return f"it was measured with {length:,} tokens and is encoded to {len(encoded):,}"
         if output is None:
             return ""
-        if difference := self._difference_of_media(encoded.media, output):
+        if difference := self._difference_of_media(encoded.attachments, output):
             return difference
         ids, other_ids = encoded.input_ids, np.asarray(output["input_ids"][0])
         if len(ids) != len(other_ids):
@@ -248,3 +249,8 @@ class ProcessorReference:
             **{name: files[name] for name in names if name in files}
             | {name: parts.get(name) for name in names if name.endswith(_PARTS)}
         )
+
+
+def reference_of(encoder: Encoder) -> ProcessorReference | None:
+    """Return the model's own processor of samples with media; None for an encoder without one."""
+    return getattr(encoder, "attachment_reference", None)

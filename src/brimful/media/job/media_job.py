@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,7 +38,10 @@ from brimful.media.job.survey import MediaSurvey, survey_media
 from brimful.media.rope_positions import rope_rule
 from brimful.media.store import MediaCensus, files_of, root_note
 from brimful.plan import Overflow, Plan, PlanSettings
-from brimful.store.shards import MEDIA_VERSION, ShardRecord
+from brimful.store.shards import ATTACHMENT_VERSION, ShardRecord
+
+if TYPE_CHECKING:
+    from brimful.store.claim import PackJob
 
 _REMEDIES = {
     "max_pixels": f"smaller images with {setting('max_pixels')}",
@@ -69,10 +72,12 @@ class MediaJob:
         layout: places of the media, after ``lay_out``.
     """
 
-    def __init__(self, job: Any, storage: AttachmentStorage, maker: FeatureMaker | None) -> None:
+    def __init__(
+        self, job: PackJob, storage: AttachmentStorage, maker: FeatureMaker | None
+    ) -> None:
         self._job, self._storage, self.maker = job, storage, maker
         try:
-            root = os.path.commonpath(job.source.media_directories)
+            root = os.path.commonpath(job.source.attachment_directories)
         except ValueError:  # none, or on several drives
             root = ""
         self.root = "" if os.path.dirname(root) == root else root
@@ -131,7 +136,7 @@ class MediaJob:
         """
         encoder = self._job.encoder
         try:
-            media = encoder.encode(self._job.source[sample_id]).media
+            media = encoder.encode(self._job.source[sample_id]).attachments
             item: PlacedMedium = max(media, key=lambda item: item.length)
         except (BrimfulError, ValueError):
             return None, ""  # the caller reports its length
@@ -189,7 +194,11 @@ bring it back, or run the job again, with another directory if this one holds pa
         """Decide the places of the media of a plan, and of their features if the packs hold
         them.
         """
-        assert self._survey is not None, "media are surveyed before they are laid out"
+        if self._survey is None:
+            is_packed = np.zeros(plan.ledger.samples_in, dtype=bool)
+            is_packed[plan.sample_ids] = True
+            self.survey(is_packed)
+        assert self._survey is not None
         self.layout = layout = MediaLayout.of(plan, self._survey, self._storage)
         if self.maker is None:
             return
@@ -206,7 +215,7 @@ bring it back, or run the job again, with another directory if this one holds pa
                 group = list(samples.read(ids.tolist()))
                 places = np.searchsorted(ids, sample_ids[part]).tolist()
                 sizes[part] = [
-                    self.maker.block_bytes(group[place].media[number])
+                    self.maker.block_bytes(group[place].attachments[number])
                     for place, number in zip(places, numbers[part].tolist(), strict=True)
                 ]
                 progress.advance(len(part))
@@ -228,16 +237,16 @@ bring it back, or run the job again, with another directory if this one holds pa
         return {
             "storage": self._storage.value,
             "fingerprint": self.layout.fingerprint,
-            "shards": MEDIA_VERSION,
+            "shards": ATTACHMENT_VERSION,
             **features,
         }
 
-    def expected(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    def expected(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the ``identity`` that a store must have whose media are not read; given the
-        recorded one.
+        one in its header, ``facts``.
         """
         features = {} if self.maker is None else {"features": feature_facts(self.maker)}
-        return {**recorded, "storage": self._storage.value, **features}
+        return {**facts, "storage": self._storage.value, **features}
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -245,7 +254,7 @@ bring it back, or run the job again, with another directory if this one holds pa
         assert self.layout is not None
         return root_note(self._job.store, self.root) if self.layout.num_references else {}
 
-    def check_notes(self, recorded: Mapping[str, Any]) -> None:
+    def check_notes(self, facts: Mapping[str, Any]) -> None:
         """Compare the notes with the ones of the job that began the store, which may have been
         moved with its media.
 
@@ -253,7 +262,7 @@ bring it back, or run the job again, with another directory if this one holds pa
             StoreMismatchError: its media are in another directory.
         """
         for name, root in self.notes.items():
-            known = recorded.get(name, {})
+            known = facts.get(name, {})
             if not set(root.items()) & set(known.items()):
                 raise StoreMismatchError(
                     f"{self._job.store.url} names media in {known.get('path')!r} and the job has "
@@ -272,8 +281,8 @@ bring it back, or run the job again, with another directory if this one holds pa
         assert self.layout is not None
         return self.layout.stored_bytes < _IN_PROCESS_BYTES
 
-    def announce(self, pending: Sequence[int]) -> None:
-        """Report the media, and check the space that the media of the pending shards take: they
+    def announce(self, shards: Sequence[int]) -> None:
+        """Report the media, and check the space that the media of the shards to write take: they
         are large, and their sizes are known.
 
         Raises:
@@ -304,7 +313,7 @@ bring it back, or run the job again, with another directory if this one holds pa
         self._job.resources.progress.say(f"media: {'; '.join(parts)}")
         if not isinstance(store, LocalBlobStore):
             return
-        sizes = layout.stored_sizes[np.isin(layout.shards, pending)]
+        sizes = layout.stored_sizes[np.isin(layout.shards, shards)]
         num_bytes = int(sizes.sum()) + 1024 * len(sizes)
         home = store.directory
         while not home.exists():
@@ -329,7 +338,7 @@ def feature_facts(maker: FeatureMaker) -> dict[str, Any]:
     }
 
 
-def job_of(job: Any) -> MediaJob | None:
+def job_of(job: PackJob) -> MediaJob | None:
     """Return the media of a job; None if its encoder takes none.
 
     Raises:
@@ -345,4 +354,4 @@ def job_of(job: Any) -> MediaJob | None:
                 "directory of the model's processor, which makes them"
             )
         maker = FeatureMaker(family.directory, family)
-    return MediaJob(job, storage, maker) if job.encoder.takes_media else None
+    return MediaJob(job, storage, maker) if job.encoder.takes_attachments else None

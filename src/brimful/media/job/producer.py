@@ -18,6 +18,7 @@ from brimful.encode.encoded_samples import is_compared
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError, CorruptFileError, ProcessorDiffersError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
+from brimful.media.encode.processor import reference_of
 from brimful.media.store import ContainerWriter, MediaFiles
 from brimful.sources.sample import Sample
 from brimful.store.shards import ShardRecord
@@ -38,7 +39,7 @@ class ArrivedMedia:
     """
 
     def __init__(self, encoder: Encoder, title: str) -> None:
-        self._title, self._reference = title, encoder.media_reference
+        self._title, self._reference = title, reference_of(encoder)
         self._kinds_seen: set[frozenset[MediaKind]] = set()
 
     def fingerprinted(
@@ -57,7 +58,7 @@ class ArrivedMedia:
             if isinstance(result, BadSampleError):
                 return result
             media = []
-            for item in result.media:
+            for item in result.attachments:
                 try:
                     fingerprint = item.medium.fingerprint()
                     if not item.is_unchanged:
@@ -82,7 +83,7 @@ class ArrivedMedia:
         for sample, result in zip(samples, results, strict=True):
             if self._reference is None:
                 return
-            kinds = frozenset(medium.kind for medium in sample.media)
+            kinds = frozenset(medium.kind for medium in sample.attachments)
             if not kinds or isinstance(result, BadSampleError):
                 continue
             if kinds in self._kinds_seen and not is_compared(sample.sample_id):
@@ -150,7 +151,7 @@ class ShardContainer:
             BadSampleError: a medium was changed after intake, or is gone.
         """
         media = []
-        for item in pack.media:
+        for item in pack.attachments:
             sample_id, content_of_kind = (
                 int(pack.sample_ids[item.segment]),
                 (item.medium.kind.value, item.fingerprint),

@@ -166,8 +166,8 @@ def _survey_block(source: Source, block: _Block) -> tuple[Int64Array, npt.NDArra
                 continue
             if isinstance(sample, BadSampleError):
                 raise sample
-            counts[sample.sample_id - block.start] = len(sample.media)
-            for medium in sample.media:
+            counts[sample.sample_id - block.start] = len(sample.attachments)
+            for medium in sample.attachments:
                 kind = _KINDS.index(medium.kind)
                 if not medium.path:
                     rows.append((_row_of(medium, stamp=0), kind))

@@ -134,7 +134,7 @@ class ShardMediaWriter:
                 if not facts.is_new[row]:
                     continue
                 if not medium.path and medium.data is None:
-                    medium = source[sample_id].media[number]  # its bytes came with the row
+                    medium = source[sample_id].attachments[number]  # its bytes came with the row
                 content = medium.read()
                 if fingerprint_bytes(content) != fingerprint:
                     raise BadMediumError(_CHANGED)

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.base.checks import MalformedRowError
-from brimful.media.media_places import MARK, MEDIA_COLUMNS
-from brimful.media.medium import MediaKind
+from brimful.sources.attachment_names import COLUMNS, MARK
 from brimful.sources.formats.conversation import as_text, preview
 from brimful.sources.formats.row_format import RowFormat, register
 from brimful.sources.sample import Message, exchange
@@ -34,7 +33,7 @@ class Caption(RowFormat):
     required_fields = ("caption",)
     answers_are_alternatives = True
     default_prompt = _FIRST
-    puts_media_first = True
+    puts_attachments_first = True
 
     def matches(self, row: Any) -> bool:
         if (
@@ -50,11 +49,7 @@ class Caption(RowFormat):
         asked = self.optional(row, "prompt")
         prompt = self.text(row, "prompt") if asked else self.prompt
         kind = next(
-            (
-                MEDIA_COLUMNS[column].value
-                for column in row
-                if column in MEDIA_COLUMNS and row[column]
-            ),
+            (COLUMNS[column] for column in row if column in COLUMNS and row[column]),
             None,
         )
         first, further = prompt or _FIRST.format(kind=kind or _DEFAULT_KIND), _FURTHER
@@ -102,16 +97,14 @@ class Transcript(RowFormat):
     default_fields = {name: name for name in _TRANSCRIPT_NAMES}
     required_fields = ("transcript",)
     default_prompt = "Write down what is said."
-    puts_media_first = True
+    puts_attachments_first = True
 
     def matches(self, row: Any) -> bool:
         if not isinstance(row, Mapping) or not any(
             self.fields[name] in row for name in _TRANSCRIPT_NAMES
         ):
             return False
-        return any(
-            MEDIA_COLUMNS.get(column) is MediaKind.AUDIO and value for column, value in row.items()
-        )
+        return any(COLUMNS.get(column) == "audio" and value for column, value in row.items())
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         names = [name for name in _TRANSCRIPT_NAMES if self.optional(row, name)]
@@ -159,7 +152,7 @@ class Detection(RowFormat):
     default_fields = {"objects": "objects", "width": "width", "height": "height"}
     required_fields = ("objects", "width", "height")
     default_prompt = "Detect all objects in this image. Answer with their boxes as JSON."
-    puts_media_first = True
+    puts_attachments_first = True
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         objects, key = self.get(row, "objects"), self.fields["objects"]

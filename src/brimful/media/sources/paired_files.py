@@ -24,13 +24,13 @@ from typing import IO, Any
 import xxhash
 
 from brimful.base.checks import MalformedRowError
-from brimful.media.media_places import (
+from brimful.media.sources.catalogue import CatalogueRows, line_of, shown
+from brimful.media.sources.places import (
     COLUMN_OF_KIND,
     has_media_of_its_own,
     media_kind,
     media_values,
 )
-from brimful.media.sources.catalogue import CatalogueRows, line_of, shown
 from brimful.sources.copies import begins_like_array, kept_copy
 from brimful.sources.directory import DESCRIPTIONS, chosen_paths, split_of_file, walk_data
 from brimful.sources.json_rows import object_of, text_of

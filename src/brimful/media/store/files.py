@@ -250,7 +250,7 @@ class MediaCheck:
 
     def check(self, pack: Pack, name: str) -> None:
         """Compare the files that a pack refers to with their fingerprints; each is read once."""
-        for item in pack.media:
+        for item in pack.attachments:
             medium = item.medium
             self.num_checked += 1
             place = short_digest(

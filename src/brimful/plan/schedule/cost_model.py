@@ -33,7 +33,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,7 +41,7 @@ import numpy.typing as npt
 from brimful.base.arguments import understands
 from brimful.base.checks import check_share, is_number, whole_number
 from brimful.base.typing import AnyIntArray, Float64Array
-from brimful.base.wings import TOWERS_MODULE
+from brimful.base.wings import TOWER_TERMS, loaded
 from brimful.errors import SettingsError
 from brimful.plan.schedule.model_config import ModelSizes, sizes_of_config
 
@@ -244,9 +243,7 @@ class CostModel:
         """
         sizes = sizes_of_config(config)
         model = cls.from_config(**sizes, causal=causal, tile=tile)
-        return replace(
-            model, **import_module(TOWERS_MODULE).tower_terms(config, width=sizes["hidden_size"])
-        )
+        return replace(model, **loaded(TOWER_TERMS)(config, width=sizes["hidden_size"]))
 
     @classmethod
     def fit(

@@ -166,7 +166,7 @@ def segments_of(pack: Pack) -> Iterator[tuple[Segment, list[PlacedMedium]]]:
     for number, (begin, end) in enumerate(pairwise(pack.cu_seqlens.tolist())):
         num_targets = int(np.count_nonzero(pack.loss_mask[begin:end]))
         sample_id, start = int(pack.sample_ids[number]), int(pack.starts[number])
-        media = [item for item in pack.media if item.segment == number]
+        media = [item for item in pack.attachments if item.segment == number]
         yield Segment(sample_id, begin, start, end - begin, num_targets), media
 
 
@@ -323,7 +323,7 @@ def show_packs(
         return []
     indices = np.unique(np.linspace(0, len(packs) - 1, _CANDIDATES).astype(np.int64)).tolist()
     weights = {
-        index: sum(item.num_patches + item.num_mel_frames for item in packs[index].media)
+        index: sum(item.num_patches + item.num_mel_frames for item in packs[index].attachments)
         for index in indices
     }
     ranking = sorted(
@@ -352,7 +352,7 @@ def _show(
         num_branches = np.bincount(parents[parents >= 0], minlength=len(parents)).tolist()
         for parent in parents.tolist():
             levels.append(0 if parent < 0 else levels[parent] + (num_branches[parent] > 1))
-    uses = {"tokens": len(pack), "patches": sum(item.num_patches for item in pack.media)}
+    uses = {"tokens": len(pack), "patches": sum(item.num_patches for item in pack.attachments)}
     return ShownPack(
         index=index,
         tokens=len(pack),

@@ -228,7 +228,7 @@ def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
             f"alignment      segments to {packs.alignment.segment}, rows to "
             f"{packs.alignment.total} tokens"
         )
-    lines += packs.media.lines()
+    lines += packs.census.lines()
     # Path and fingerprint of the tokenizer are one line.
     notes = dict(packs.notes)
     notes.pop("media_root", None)

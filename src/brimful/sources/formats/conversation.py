@@ -5,24 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful.base.checks import MalformedRowError
-from brimful.media.media_places import is_media_part
+from brimful.sources.attachment_names import PARTS, is_attachment
 from brimful.sources.json_rows import unreadable
 from brimful.sources.sample import Message
 
-_MEDIA_PARTS = (
-    "image",
-    "image_url",
-    "input_image",
-    "video",
-    "video_url",
-    "audio",
-    "audio_url",
-    "input_audio",
-    "file",
-)
-_MEDIA_KEYS = frozenset((*_MEDIA_PARTS, *(f"{part}s" for part in _MEDIA_PARTS)))
+_ATTACHMENTS = (*PARTS, "file")
+_ATTACHMENT_KEYS = frozenset((*_ATTACHMENTS, *(f"{part}s" for part in _ATTACHMENTS)))
 _WEIGHT_KEYS = ("weight", "loss_weight")
-_CHANGED_KEYS = _MEDIA_KEYS | {
+_CHANGED_KEYS = _ATTACHMENT_KEYS | {
     *("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"),
     *_WEIGHT_KEYS,
 }
@@ -58,8 +48,7 @@ def is_plain(turn: Any) -> bool:
 def as_message(value: Any, name: str) -> Message:
     """Return one checked turn in OpenAI's form; text parts are joined and JSON arguments parsed.
 
-    A content that holds media stays a list of texts and of media parts as they are
-    (``brimful.media.media_places``).
+    A content that holds attachments stays a list of texts and of such parts as they are.
 
     Chat templates expect the arguments of a tool call as an object; OpenAI's API writes them as
     JSON text. Parts of type ``reasoning`` or ``thinking`` become ``reasoning_content``, parts of
@@ -101,7 +90,7 @@ def as_message(value: Any, name: str) -> Message:
         as_text(message["reasoning_content"], f"the reasoning_content of {name}")
     if calls:
         message["tool_calls"] = [_as_call(call, name) for call in calls]
-    for key in () if _MEDIA_KEYS.isdisjoint(message) else _MEDIA_PARTS:
+    for key in () if _ATTACHMENT_KEYS.isdisjoint(message) else _ATTACHMENTS:
         if message.get(key) or message.get(f"{key}s"):
             raise MalformedRowError(f"{name} holds {key!r}; only text can be packed so far")
     return message
@@ -166,7 +155,7 @@ def _as_call(value: Any, name: str) -> dict[str, Any]:
 def _join_parts(
     parts: Sequence[Any], name: str
 ) -> tuple[str | list[dict[str, Any]], str, list[Any]]:
-    """Return the text (with media, its parts), the reasoning and the tool calls in the parts of one
+    """Return the text (with attachments, its parts), the reasoning and the tool calls in the parts of one
     content.
     """
     content: list[dict[str, Any]] = []
@@ -175,7 +164,7 @@ def _join_parts(
         if isinstance(part, str):
             text += part
             continue
-        if is_media_part(part):
+        if is_attachment(part):
             content += [{"type": "text", "text": text}, dict(part)] if text else [dict(part)]
             text = ""
             continue

@@ -4,11 +4,14 @@ keys of rows.
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, ClassVar
 
 from brimful.base.checks import MalformedRowError
+from brimful.base.wings import LATE_COLUMNS, LATE_FORMATS
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, UnknownFormatError
+from brimful.sources.attachment_names import COLUMNS
 from brimful.sources.formats.conversation import as_message, as_text, is_plain, preview
 from brimful.sources.rows import RowView
 from brimful.sources.sample import Message, PartlyPlainMessages, PlainMessages, Sample
@@ -28,7 +31,7 @@ class RowFormat(abc.ABC):
     """View that makes several samples of a row, whose parts ``sample_of_part`` converts; None if a
     row is one sample.
     """
-    takes_media: ClassVar[bool] = True
+    takes_attachments: ClassVar[bool] = True
     """False if its rows are packed as text only."""
     refused_columns: ClassVar[tuple[str, ...]] = ()
     """Columns that change what a row means: rows of formats that do not read them are refused."""
@@ -50,10 +53,8 @@ class RowFormat(abc.ABC):
     """
     is_detected: ClassVar[bool] = True
     """False if rows look like rows of another format, so that the caller has to name the format."""
-    puts_media_first: ClassVar[bool] = False
-    """True if its rows have a medium and no marks: the media come first in the first turn of the
-    user.
-    """
+    puts_attachments_first: ClassVar[bool] = False
+    """True if its rows have attachments and no marks: they come first in the first turn of the user."""
 
     def __init__(self, fields: Mapping[str, str] | None = None, prompt: str | None = None) -> None:
         """``prompt``: turn of the user that replaces ``default_prompt``; ignored by a format
@@ -194,9 +195,9 @@ class RowFormat(abc.ABC):
         return settings if self.prompt is None else {**settings, "prompt": self.prompt}
 
 
-FORMATS: dict[str, type[RowFormat]] = {}
+FORMATS: dict[str, type[RowFormat] | str] = {}
 """All formats by name, in the order in which they are tried; last the formats that have to be
-named.
+named. A format of ``LATE_FORMATS`` is the name of its module until it is needed (``format_class``).
 """
 
 REFUSED_COLUMNS: dict[str, type[RowFormat]] = {}
@@ -205,11 +206,19 @@ REFUSED_COLUMNS: dict[str, type[RowFormat]] = {}
 
 def register(*formats: type[RowFormat]) -> None:
     """Add formats, which are tried after those that are registered already."""
-    for format_class in formats:
-        FORMATS[format_class.name] = format_class
-        REFUSED_COLUMNS.update(dict.fromkeys(format_class.refused_columns, format_class))
-    for name in [name for name, format_class in FORMATS.items() if not format_class.is_detected]:
-        FORMATS[name] = FORMATS.pop(name)
+    for one in formats:
+        FORMATS[one.name] = one
+        REFUSED_COLUMNS.update(dict.fromkeys(one.refused_columns, one))
+    for name, entry in list(FORMATS.items()):
+        if not (isinstance(entry, str) or entry.is_detected):
+            FORMATS[name] = FORMATS.pop(name)
+
+
+def format_class(name: str) -> type[RowFormat]:
+    """Return the class of a format by its name."""
+    if isinstance(module := FORMATS[name], str):
+        import_module(module)  # which registers it
+    return FORMATS[name]  # type: ignore[return-value]
 
 
 def format_named(
@@ -225,7 +234,7 @@ def format_named(
         raise SettingsError(
             f"{setting('format', name)} is unknown: use one of {', '.join(FORMATS)}"
         )
-    return FORMATS[name](fields, prompt)
+    return format_class(name)(fields, prompt)
 
 
 def detect(
@@ -238,11 +247,14 @@ def detect(
     Raises:
         UnknownFormatError: no row matches any format; the message shows the keys of the first row.
     """
+    columns = {
+        str(key) for row in rows if isinstance(row, Mapping) for key in (*row, *(fields or ()))
+    }
+    late_names = LATE_FORMATS if columns.isdisjoint({*COLUMNS, *LATE_COLUMNS}) else ()
     candidates = [
-        format_class(fields, prompt)
-        for format_class in FORMATS.values()
-        if format_class.is_detected
-        and (not fields or set(fields) <= set(format_class.default_fields))
+        candidate(fields, prompt)
+        for candidate in [format_class(name) for name in FORMATS if name not in late_names]
+        if candidate.is_detected and (not fields or set(fields) <= set(candidate.default_fields))
     ]
     matches = [sum(map(candidate.matches, rows)) for candidate in candidates]
     if any(matches):
@@ -278,20 +290,23 @@ def suggested(row: Any) -> str:
     if not isinstance(row, Mapping):
         return ""
     # First formats that have to be named, whose rows look like rows of the others.
-    for format_class in sorted(FORMATS.values(), key=lambda format_class: format_class.is_detected):
-        fields = format_class.matching_fields(row)
+    formats = [format_class(name) for name in FORMATS]
+    for candidate in sorted(formats, key=lambda candidate: candidate.is_detected):
+        fields = candidate.matching_fields(row)
         if fields is not None:
-            return _named(format_class.name, fields)
-    for format_class in FORMATS.values():
-        fields = format_class.likely_fields(row)
+            return _named(candidate.name, fields)
+    for candidate in formats:
+        fields = candidate.likely_fields(row)
         if fields is not None:
-            return _named(format_class.name, fields)
+            return _named(candidate.name, fields)
     return ""
 
 
 def _named(name: str, fields: Mapping[str, str]) -> str:
     new_keys = {
-        field: key for field, key in fields.items() if FORMATS[name].default_fields[field] != key
+        field: key
+        for field, key in fields.items()
+        if format_class(name).default_fields[field] != key
     }
     return (
         f"{setting('format', name)} {setting('fields', new_keys)}"

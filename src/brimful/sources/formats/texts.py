@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from brimful.base.checks import MalformedRowError
-from brimful.base.tokenized import TARGET_MASKS, read_tokenized
-from brimful.base.typing import IGNORE_INDEX
+from brimful.base.typing import IGNORE_INDEX, TARGET_MASKS
 from brimful.errors import CollateError
 from brimful.sources.formats.conversation import as_text, as_tools
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.sample import Message, PlainMessages, exchange
+from brimful.sources.tokenized_row import TokenizedRow
 
 
 class Text(RowFormat):
@@ -47,7 +47,7 @@ _NAMES = ("input_ids", "labels", "attention_mask", *TARGET_MASKS, "position_ids"
 
 class Tokens(RowFormat):
     """``{"input_ids": [ … ], "labels": [ … ]}``, as tokenizing scripts write them
-    (``brimful.base.tokenized``).
+    (``brimful.sources.tokenized_row``).
 
     Targets are the labels other than -100, or the tokens that a mask marks, or else all tokens.
     Padding that an ``attention_mask`` marks is cut off. A row that holds several samples is
@@ -68,7 +68,7 @@ class Tokens(RowFormat):
             name: value for name in self.fields if (value := self.optional(row, name)) is not None
         }
         try:
-            tokens = read_tokenized(columns, "the row")
+            tokens = TokenizedRow(columns, "the row").tokens()
         except CollateError as error:
             raise MalformedRowError(error.message) from error
         num_samples = len(tokens.cu_seqlens) - 1

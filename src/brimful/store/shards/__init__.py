@@ -1,8 +1,8 @@
 """File format of packs and the log that commits them; independent of policies."""
 
 from brimful.store.shards.format import (
+    ATTACHMENT_VERSION,
     BATCH_ROWS,
-    MEDIA_VERSION,
     SHARD_VERSION,
     ShardWriter,
     version_of,
@@ -22,7 +22,7 @@ from brimful.store.shards.shard_record import EndRecord, ShardRecord, add_shard,
 __all__ = [
     "BATCH_ROWS",
     "LANES",
-    "MEDIA_VERSION",
+    "ATTACHMENT_VERSION",
     "SHARD_VERSION",
     "EndRecord",
     "FingerprintedPacks",

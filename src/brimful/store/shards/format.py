@@ -36,20 +36,20 @@ from brimful.store.shards.pack import Pack, PackRows
 SHARD_VERSION = 1
 """Version in the metadata of a shard of text."""
 
-MEDIA_VERSION = 4
-"""Version of a shard of packs with media."""
+ATTACHMENT_VERSION = 4
+"""Version of a shard of packs with attachments."""
 
-_VERSIONS = {Share.NONE: (SHARD_VERSION, MEDIA_VERSION)} | {
+_VERSIONS = {Share.NONE: (SHARD_VERSION, ATTACHMENT_VERSION)} | {
     share: (kind.shard_version, kind.shard_version + 1) for share, kind in SHARING.items()
 }
-"""Versions without and with media, by what packs share."""
+"""Versions without and with attachments, by what packs share."""
 
 CONTENTS = {
-    version: (share, bool(has_media))
+    version: (share, bool(has_attachments))
     for share, versions in _VERSIONS.items()
-    for has_media, version in enumerate(versions)
+    for has_attachments, version in enumerate(versions)
 }
-"""Contents of each version: what packs share, and whether they have media. A reader rejects every
+"""Contents of each version: what packs share, and whether they have attachments. A reader rejects every
 other version.
 """
 
@@ -99,13 +99,13 @@ def batch_digest(checksums: AnyArray) -> str:
     return f"{xxhash.xxh3_64_intdigest(checksums.data) & 0xFFFFFFFF:08x}"
 
 
-def version_of(*, has_media: bool, sharing: Sharing | None) -> int:
-    """Return the version of shards with media, of packs that share, or both.
+def version_of(*, has_attachments: bool, sharing: Sharing | None) -> int:
+    """Return the version of shards with attachments, of packs that share, or both.
 
-    >>> version_of(has_media=True, sharing=None)
+    >>> version_of(has_attachments=True, sharing=None)
     4
     """
-    return _VERSIONS[Share.NONE if sharing is None else sharing.kind][has_media]
+    return _VERSIONS[Share.NONE if sharing is None else sharing.kind][has_attachments]
 
 
 def shared_columns(version: int) -> tuple[str, ...]:
@@ -121,8 +121,8 @@ def schema_of(version: int) -> Any:
     """Return the Arrow schema of a shard."""
     import pyarrow as pa
 
-    _, has_media = CONTENTS[version]
-    attached = attachment_store().column_types().items() if has_media else ()
+    _, has_attachments = CONTENTS[version]
+    attached = attachment_store().column_types().items() if has_attachments else ()
     return pa.schema(
         [
             ("input_ids", pa.list_(pa.int32())),
@@ -144,19 +144,19 @@ class ShardWriter:
     Args:
         sink: anything with ``write``.
         version: of the packs, by ``version_of``.
-        media_root: directory that references to files in it are relative to.
+        root: directory that references to files in it are relative to.
 
     Attributes:
         batches: 8 hexadecimal digits for each batch so far: the record of the shard holds them, and
             a reader compares them.
     """
 
-    def __init__(self, sink: Any, *, version: int = SHARD_VERSION, media_root: str = "") -> None:
+    def __init__(self, sink: Any, *, version: int = SHARD_VERSION, root: str = "") -> None:
         import pyarrow as pa
 
-        _, has_media = CONTENTS[version]
-        self._attached = attachment_store() if has_media else None
-        self._media_root = media_root
+        _, has_attachments = CONTENTS[version]
+        self._attached = attachment_store() if has_attachments else None
+        self._root = root
         self.batches = ""
         self._schema = schema_of(version)
         # Arrow writes a dozen small pieces for each column; they are collected before they reach
@@ -178,8 +178,7 @@ class ShardWriter:
         attached: Sequence[tuple[Any, ...]] = [()] * len(rows)
         if self._attached is not None:
             attached = [
-                self._attached.cells_of(items, self._media_root)
-                for items in rows.attachments or attached
+                self._attached.cells_of(items, self._root) for items in rows.attachments or attached
             ]
         sharing_columns = [[*sharing.columns.values()] for sharing in rows.sharings or ()]
         if sharing_columns:

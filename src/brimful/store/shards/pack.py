@@ -15,9 +15,9 @@ from brimful.base.attachment import BadAttachmentError, attachments_of_segment
 from brimful.base.ragged import offsets_of
 from brimful.base.sharing import Sharing, wing_of
 from brimful.base.tables import Ragged
-from brimful.base.tokenized import TARGET_MASKS
 from brimful.base.typing import (
     IGNORE_INDEX,
+    TARGET_MASKS,
     AnyIntArray,
     CuSeqlens,
     Fingerprint,
@@ -130,11 +130,6 @@ class Pack(_NoDictionary):
         """Return the tokens of one segment."""
         return self.input_ids[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
 
-    @property
-    def media(self) -> Sequence[Any]:
-        """Images, videos and audio (``media.PlacedMedium``), in the order of their tokens."""
-        return self.attachments
-
     def take(self, segments: Sequence[int]) -> Pack:
         """Return a pack of some of the segments, in this order, with their attachments.
 
@@ -173,7 +168,7 @@ class Pack(_NoDictionary):
         return flat
 
     def without_loss(self) -> Pack:
-        """Return the same tokens and media without targets and samples: every id is -1. It keeps a
+        """Return the same tokens and attachments without targets and samples: every id is -1. It keeps a
         rank without a pack in step with the others, in the towers too.
         """
         return replace(
@@ -198,11 +193,11 @@ class Pack(_NoDictionary):
         return dir(type(self))
 
     def __repr__(self) -> str:
-        media = f", media: {len(self.attachments)}" if self.attachments else ""
+        end = f", media: {len(self.attachments)}" if self.attachments else ""
         samples = "" if self.sharing is None else f", {self.sharing}"
         return (
             f"Pack({len(self):,} tokens, {self.num_segments} segments{samples}, "
-            f"{self.num_loss_tokens:,} loss tokens{media})"
+            f"{self.num_loss_tokens:,} loss tokens{end})"
         )
 
 

@@ -5,7 +5,7 @@ columns).
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,22 +98,27 @@ class ShardReader:
         batches: committed digests of its batches (``ShardWriter.batches``), compared when a batch
             is first read: rows of another shard have valid checksums too. None if the record has
             none.
-        media: files that its packs refer to; needed for shards with attachments.
+        files: opens the files that its packs refer to; needed for shards with attachments.
 
     Attributes:
         path: of the file.
-        has_media: true if its packs may hold attachments.
+        has_attachments: true if its packs may hold attachments.
 
     Raises:
         CorruptFileError: cut short, or not a shard.
     """
 
     def __init__(
-        self, path: str, *, size: int, batches: str | None = None, media: Any = None
+        self,
+        path: str,
+        *,
+        size: int,
+        batches: str | None = None,
+        files: Callable[[], Any] = lambda: None,
     ) -> None:
         import pyarrow as pa
 
-        self.path, self._digests, self._media = path, batches, media
+        self.path, self._digests, self._files = path, batches, files
         try:
             file_size = os.stat(path).st_size
         except FileNotFoundError as error:
@@ -142,10 +147,10 @@ class ShardReader:
                 raise CorruptFileError(
                     f"{path} has no column {field.name!r} of type {field.type}: {WRITE_AGAIN}"
                 )
-        share, self.has_media = CONTENTS[versions[version]]
+        share, self.has_attachments = CONTENTS[versions[version]]
         self._wing = None if share is Share.NONE else wing_of(share)
         self._sharing_names = shared_columns(versions[version])
-        self._attached = attachment_store() if self.has_media else None
+        self._attached = attachment_store() if self.has_attachments else None
         self._batches: dict[int, _BatchViews] = {}
 
     def _open_batch(self, batch_index: int) -> _BatchViews:
@@ -205,7 +210,7 @@ class ShardReader:
         mask = np.unpackbits(bits, None, len(ids), "little").view(_BOOL)
         return Pack(
             *(ids, mask, cu_seqlens - cu_seqlens[0], sample_ids, starts),
-            () if self._attached is None else self._attached.stored(attached, self._media),
+            () if self._attached is None else self._attached.stored(attached, self._files()),
             None if self._wing is None else self._wing.of_shard(sharing, sample_ids, lengths),
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from brimful.base.typing import LossMask, TokenIds
 from brimful.base.wording import setting
 from brimful.errors import CollateError, OversizedSampleError
 from brimful.store.shards import (
-    MEDIA_VERSION,
+    ATTACHMENT_VERSION,
     SHARD_VERSION,
     Pack,
     ShardReader,
@@ -29,6 +29,9 @@ from brimful.store.shards import (
     checked_file,
 )
 from brimful.stream.stream_packs import StreamPacks
+
+if TYPE_CHECKING:
+    from brimful.media.job.producer import CarriedMedia
 
 
 @dataclass
@@ -139,7 +142,7 @@ def write_packs_to(
     """Write packs as a shard, with their media unless ``media`` is None; return the digests of its
     batches.
     """
-    writer = ShardWriter(blob, version=SHARD_VERSION if media is None else MEDIA_VERSION)
+    writer = ShardWriter(blob, version=SHARD_VERSION if media is None else ATTACHMENT_VERSION)
     writer.add_packs(packs, media)
     return writer.batches
 
@@ -150,7 +153,7 @@ def save_carry_over(
     seq: int,
     ready: Sequence[Pack],
     segments: Sequence[Pack],
-    carried_media: Any = None,
+    carried_media: CarriedMedia | None = None,
 ) -> dict[str, Any] | None:
     """Write the carry-over into a commit, and return its entry in the record; None if it is
     empty.
@@ -179,7 +182,7 @@ def save_carry_over(
 
 
 def load_carry_over(
-    store: BlobStore, facts: dict[str, Any], carried_media: Any = None
+    store: BlobStore, facts: dict[str, Any], carried_media: CarriedMedia | None = None
 ) -> tuple[list[Pack], list[Pack]]:
     """Return the packs that were ready and the segments that waited.
 
@@ -187,9 +190,11 @@ def load_carry_over(
         FileNotFoundError: a later record was committed, and the file is gone.
         CorruptFileError: it is damaged.
     """
-    files = None if carried_media is None else carried_media.files(facts.get("containers", []))
+    files = None
+    if carried_media is not None:
+        files = carried_media.files(facts.get("containers", []))
     with checked_file(store, facts["file"], facts["xxh3_128"]) as path:
-        reader = ShardReader(path, size=facts["bytes"], media=files)
+        reader = ShardReader(path, size=facts["bytes"], files=lambda: files)
         rows = [reader.pack(row) for row in range(facts["ready"] + facts["waiting"])]
     packs = [
         Pack(

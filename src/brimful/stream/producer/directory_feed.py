@@ -10,6 +10,8 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,6 @@ from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.typing import AnyPath
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
 from brimful.integrations.packed_layouts import rows_of_line
-from brimful.media.media_places import media_kind
-from brimful.media.sources.paired_files import ROW, TRANSCRIPT, row_beside, stem_of
 from brimful.sources.copies import begins_like_array
 from brimful.sources.directory import is_pack_store
 from brimful.sources.json_rows import row_of_line
@@ -167,7 +167,8 @@ class DirectoryFeed(Feed):
             progress = self._files.get(name)
             if progress is None:
                 # A transcript without its recording has not come yet.
-                if is_last or not self._is_pair(name) or stem_of(name) in self._media:
+                is_pair = not is_last and self._is_pair(name)
+                if not is_pair or self._pairs.stem_of(name) in self._media:
                     names.append(name)
             elif size < progress.bytes or (progress.is_done and size != progress.bytes):
                 raise SourceError(
@@ -204,27 +205,37 @@ class DirectoryFeed(Feed):
                         status = entry.stat()
                         require_file(entry.path, status)
                         sizes.append((name, status.st_size))
-                    elif media_kind(entry.name) is not None:
-                        self._media.setdefault(stem_of(name), []).append(entry.name)
+                    elif self._pairs.media_kind(entry.name) is not None:
+                        self._media.setdefault(self._pairs.stem_of(name), []).append(entry.name)
         return sizes
+
+    @cached_property
+    def _pairs(self) -> Any:
+        """Names of files next to media; loaded at the first file that is not of rows."""
+        return import_module("brimful.media.sources.paired_files")
 
     def _is_pair(self, name: str) -> bool:
         """Return true for a file that belongs to a medium of its name, which exists or will
         arrive.
         """
-        if self._only is not None or not name.endswith((TRANSCRIPT, ROW)):
+        takes_media = self._settings.media_dir is not None
+        if self._only is not None or not (self._media or takes_media):
+            return False  # a stream of texts loads nothing of media
+        transcript = self._pairs.TRANSCRIPT
+        if not name.endswith((transcript, self._pairs.ROW)):
             return False
-        if stem_of(name) not in self._media:
-            return self._settings.media_dir is not None and name.endswith(TRANSCRIPT)
+        if self._pairs.stem_of(name) not in self._media:
+            return takes_media and name.endswith(transcript)
         # If media are not taken, it is still a pair, and is refused: words without their audio are
         # a different sample.
-        return name.endswith(TRANSCRIPT) or not begins_like_array(str(self._directory / name))
+        return name.endswith(transcript) or not begins_like_array(str(self._directory / name))
 
     def _take_pair(self, name: str, progress: _Progress) -> list[Sample | BadSampleError]:
         """Take the one row of a file next to a medium."""
         path = self._directory / name
         data = path.read_bytes()
-        row = row_beside(path.suffix, data, self._media.get(stem_of(name), []))
+        media = self._media.get(self._pairs.stem_of(name), [])
+        row = self._pairs.row_beside(path.suffix, data, media)
         # Media of its name are in the same folder, wherever other rows have theirs.
         settings, folder = self._settings, str(path.parent)
         if settings.media_dir is not None:

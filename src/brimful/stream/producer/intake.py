@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 
-from brimful.base.attachment import attachment_jobs
 from brimful.base.typing import LossMask
 from brimful.base.wording import setting
 from brimful.encode.encoded import EncodedSample
@@ -29,9 +28,11 @@ class Intake:
 
     def __init__(self, encoder: Encoder, settings: ProducerSettings, title: str) -> None:
         self._encoder, self._settings, self._title = encoder, settings, title
-        self._media = (
-            attachment_jobs().ArrivedMedia(encoder, title) if encoder.takes_media else None
-        )
+        self._media = None
+        if encoder.takes_attachments:
+            from brimful.media.job.producer import ArrivedMedia
+
+            self._media = ArrivedMedia(encoder, title)
         self._num_shown = 0
 
     def take(

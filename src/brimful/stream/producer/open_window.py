@@ -94,7 +94,9 @@ class PackingWindow:
                 len(sample) <= self._settings.capacity
                 or self._settings.overflow is not Overflow.DROP
             ):
-                self._waiting.add(sample_id, sample.input_ids, sample.loss_mask, media=sample.media)
+                self._waiting.add(
+                    sample_id, sample.input_ids, sample.loss_mask, media=sample.attachments
+                )
         # Replaced, not changed: the state in the last record holds the counts that it was made with.
         self.counts = {name: number + counts.get(name, 0) for name, number in self.counts.items()}
         self.ready += self._waiting.take(packs)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from brimful.base.arguments import CAPACITY_NAMES, as_settings, settings_from, understands
-from brimful.base.attachment import attachment_jobs
 from brimful.base.blobs import BlobGroup, crash_points, open_blob_store
 from brimful.base.checks import path_of
 from brimful.base.fingerprint import fingerprint_of
@@ -130,9 +129,13 @@ class PackingProducer:
         takes_media = (
             encoder_options.media is not None
             if self._encoder is None
-            else self._encoder.takes_media
+            else self._encoder.takes_attachments
         )
-        self._carried_media = attachment_jobs().CarriedMedia(self._store) if takes_media else None
+        self._carried_media = None
+        if takes_media:
+            from brimful.media.job.producer import CarriedMedia
+
+            self._carried_media = CarriedMedia(self._store)
         rows = settings_from(RowSettings, vars(self._settings))
         self._feed: Feed = open_feed(
             source, rows, media=takes_media, cache_dir=self._settings.cache_dir

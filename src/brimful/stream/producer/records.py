@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from brimful.base.attachment import attachment_jobs
 from brimful.base.blobs import BlobGroup, crash_points
 from brimful.errors import CorruptFileError, StateError
 from brimful.store.shards import EndRecord, Pack, ShardRecord, StreamLog, add_shard
@@ -18,6 +17,9 @@ from brimful.stream.producer.back_pressure import Clock
 from brimful.stream.producer.carry_over import load_carry_over, write_packs_to
 from brimful.stream.producer.open_window import PackingWindow
 from brimful.stream.producer.settings import ProducerSettings
+
+if TYPE_CHECKING:
+    from brimful.media.job.producer import CarriedMedia
 
 STATE_VERSION = 1
 """Version of the state in records; others are rejected."""
@@ -49,7 +51,9 @@ class SeenRecords:
         shards: records of shards so far.
     """
 
-    def __init__(self, log: StreamLog, name: str, clock: Clock, carried_media: Any) -> None:
+    def __init__(
+        self, log: StreamLog, name: str, clock: Clock, carried_media: CarriedMedia | None
+    ) -> None:
         self._log, self._name, self._clock, self._carried_media = log, name, clock, carried_media
         self.shards: list[ShardRecord] = []
 
@@ -91,9 +95,13 @@ class SeenRecords:
             BadSampleError: a medium was changed after intake, or is gone.
         """
         seq, (num_packs, num_tokens) = len(self), self.sums
-        container = attachment_jobs().ShardContainer(files, seq)
-        media = None if self._carried_media is None else [container.add(pack) for pack in packs]
-        media_facts = container.close()
+        media, media_facts = None, None
+        if self._carried_media is not None:
+            from brimful.media.job.producer import ShardContainer
+
+            container = ShardContainer(files, seq)
+            media = [container.add(pack) for pack in packs]
+            media_facts = container.close()
         crash_points.reach("after-media")
         blob = files.blob(f"shards/{seq:08d}")
         batches = write_packs_to(blob, packs, media)

@@ -224,7 +224,7 @@ def _forked_extras(pack: Pack, fork: Fork, extras: PackExtras) -> PackExtras:
         None if extras.rope_positions is None else extras.rope_positions[:, places],
         tuple(
             replace(item, segments=segment_of[item.segments].astype(np.int32))
-            for item in extras.media
+            for item in extras.attached
         ),
         no_loss,
         tuple(replace(column, values=column.values[places]) for column in extras.columns),

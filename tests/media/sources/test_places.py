@@ -47,7 +47,7 @@ def test_all_ways_to_name_a_picture_are_one(row, tmp_path):
     """Without it each data set needs a script of its own."""
     sample = read(row, media_dir=tmp_path)
     assert sample.messages[0]["content"] == [IMAGE, TEXT]
-    (medium,) = sample.media
+    (medium,) = sample.attachments
     assert (medium.kind, medium.name, medium.path) == (MediaKind.IMAGE, "a.jpg", str(tmp_path / "a.jpg"))
     assert sample.unread == ()
 
@@ -64,14 +64,14 @@ def test_all_ways_to_name_a_picture_are_one(row, tmp_path):
 def test_bytes_in_the_row(value):
     """As Parquet files and ``datasets`` have them."""
     sample = read(chat("<image>Who?", image=value))
-    assert [medium.read() for medium in sample.media] == [b"abc"]
+    assert [medium.read() for medium in sample.attachments] == [b"abc"]
 
 
 def test_media_come_in_the_order_of_their_marks():
     """Without it two pictures of a sample are exchanged."""
     row = chat("a<image2>b<image1>c<video>", images=["1.jpg", "2.jpg"], videos=["v.mp4"])
     sample = read(row)
-    assert [medium.name for medium in sample.media] == ["2.jpg", "1.jpg", "v.mp4"]
+    assert [medium.name for medium in sample.attachments] == ["2.jpg", "1.jpg", "v.mp4"]
     parts = sample.messages[0]["content"]
     assert [part.get("text", part["type"]) for part in parts] == ["a", "image", "b", "image", "c", "video"]
 
@@ -80,7 +80,7 @@ def test_media_of_several_turns():
     """Marks of later turns take the next media of the column."""
     turns = [{"role": "user", "content": "<image>"}, {"role": "assistant", "content": "a"}]
     sample = read({"messages": turns * 2, "images": ["1.jpg", "2.jpg"]})
-    assert [medium.name for medium in sample.media] == ["1.jpg", "2.jpg"]
+    assert [medium.name for medium in sample.attachments] == ["1.jpg", "2.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_marks_are_held_against_media(row, reason):
 def test_names_are_data(tmp_path):
     """Any character may stand in the name of a file."""
     name = "a: b\t%20 ü" + "x" * 200 + ".jpg"
-    assert read(chat("<image>", images=[name]), media_dir=tmp_path).media[0].path == str(tmp_path / name)
+    assert read(chat("<image>", images=[name]), media_dir=tmp_path).attachments[0].path == str(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["../a.jpg", "/etc/passwd", "b/../../a.jpg", "link/a.jpg", "file:///etc/passwd"])
@@ -118,20 +118,20 @@ def test_a_name_that_leads_out_of_the_directory_is_refused(name, tmp_path):
     os.symlink(tmp_path, home / "link")
     row = chat("<image>", images=[name])
     assert "is outside" in refused(row, media_dir=home)
-    assert read(row, media_dir=home, media_outside=True).media[0].name in name
+    assert read(row, media_dir=home, media_outside=True).attachments[0].name in name
 
 
 def test_media_lie_beside_their_file(put):
     """Relative names do not depend on the directory in which a job is started."""
     path = put("rows/a.jsonl", '{"question": "<image>", "answer": "a", "image": "a.jpg"}')
-    assert open_source(path, media=True)[0].media[0].path == os.path.join(os.path.dirname(path), "a.jpg")
+    assert open_source(path, media=True)[0].attachments[0].path == os.path.join(os.path.dirname(path), "a.jpg")
 
 
 def test_ignored_media_are_left_out():
     """The text alone is packed if its user says so."""
     row = chat("<image>Who?", images=["a.jpg"])
     sample = read(row, ignore=["images", "<image>"])
-    assert (sample.messages[0]["content"], sample.media) == ("<image>Who?", ())
+    assert (sample.messages[0]["content"], sample.attachments) == ("<image>Who?", ())
 
 
 def test_a_text_among_media_is_the_same_sample_as_ever():

@@ -3,7 +3,7 @@
 Data sets name images in two ways. Either parts of a content hold them (OpenAI's
 ``{"type": "image_url", …}``), or a column holds them (``images``) and marks in the text say where
 they belong: ``<image>`` for the next one, ``<image2>`` for the second. In a sample both look the
-same: contents are lists of parts, and ``Sample.media`` has the media in the order of their parts.
+same: contents are lists of parts, and ``Sample.attachments`` has the media in the order of their parts.
 
 >>> place = MediaPlace("/data")
 >>> messages, media = place_media([{"role": "user", "content": "<image>\\nWho is it?"}], {"image": "a.jpg"}, place)
@@ -24,6 +24,8 @@ from typing import Any
 from brimful.base.checks import MalformedRowError
 from brimful.base.wording import counted, setting
 from brimful.media import MediaKind, Medium
+from brimful.sources.attachment_names import COLUMNS, MARK, PARTS, is_attachment, placeholder
+from brimful.sources.formats import RowFormat
 
 MEDIA_ENDINGS: Mapping[str, MediaKind] = {
     ending: kind
@@ -52,27 +54,8 @@ def media_kind(name: str) -> MediaKind | None:
     return MEDIA_ENDINGS.get(ending.lower()) if stem and dot else None
 
 
-_ENDINGS = ("", "s", "_path", "_paths", "_url", "_urls", "_file", "_files")
-MEDIA_COLUMNS: Mapping[str, MediaKind] = {
-    f"{kind.value}{ending}": kind for kind in MediaKind for ending in _ENDINGS
-} | {"speech": MediaKind.AUDIO}
-"""Columns that hold media, with their kind."""
-
-_PARTS: Mapping[str, MediaKind] = {
-    f"{prefix}{kind.value}{ending}": kind
-    for kind in MediaKind
-    for prefix in ("", "input_")
-    for ending in ("", "_url")
-}
-"""Types of parts that are media, with their kind; such a part holds its medium under a key of the
-same name.
-"""
-
 _PLAIN_KEYS = ("path", "url", "data", "value")
 """Keys of a part that hold its medium, whatever its type."""
-
-MARK = re.compile(r"<(image|video|audio)(\d*)>")
-"""Mark in a text for the next medium of a column, or for the one with that number, from 1."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +98,59 @@ class MediaPlace:
                 )
         return path
 
+    def placed(
+        self,
+        content: Mapping[str, Any],
+        columns: Mapping[str, Any],
+        row_format: RowFormat,
+        *,
+        ignore: frozenset[str],
+    ) -> dict[str, Any]:
+        """Return the messages of a row with its media in their places, and the media; nothing if it has
+        none.
 
-def is_media_part(part: Any) -> bool:
-    """Return true for a part of a content that is a medium, or says where one belongs."""
-    return isinstance(part, Mapping) and part.get("type") in _PARTS
+        Args:
+            content: fields of its sample.
+            columns: columns of the row that hold media.
+            row_format: of the row; it may put media without marks first.
+            ignore: marks that are plain text.
+
+        Raises:
+            MalformedRowError: see ``place_media``; or the row is not a chat, or of a format without
+                media.
+        """
+        if columns and not row_format.takes_attachments:
+            column = next(iter(columns))
+            raise MalformedRowError(
+                f"column {column!r} holds media, and rows of format {row_format.name} are packed as "
+                f"text only: leave it out with {setting('ignore', [column])}"
+            )
+        messages = content.get("messages")
+        if messages is None:
+            if columns:
+                raise MalformedRowError(
+                    f"column {next(iter(columns))!r} holds media, and the text is not a chat: make "
+                    "messages of it"
+                )
+            return {}
+        if not columns and not any(
+            type(turn.get("content")) is list
+            or placeholder(turn.get("content") or "", ignore=ignore)
+            for turn in messages
+        ):
+            return {}
+        # A mark in an answer does not place the medium: it is checked against the media as usual.
+        if row_format.puts_attachments_first and not placeholder(
+            messages[0]["content"], ignore=ignore
+        ):
+            marks = "".join(
+                f"<{COLUMNS[column]}>" * (len(value) if isinstance(value, list | tuple) else 1)
+                for column, value in columns.items()
+            )
+            first, *others = messages
+            messages = [{**first, "content": f"{marks}\n{first['content']}"}, *others]
+        messages, media = place_media(messages, columns, self)
+        return {"messages": messages, "attachments": media}
 
 
 def place_media(
@@ -159,7 +191,7 @@ class _Shelf:
     def __init__(self, columns: Mapping[str, Any], place: MediaPlace) -> None:
         self._media: dict[MediaKind, list[Medium]] = {}
         for name, value in columns.items():
-            kind = MEDIA_COLUMNS[name]
+            kind = MediaKind(COLUMNS[name])
             values = value if isinstance(value, (list, tuple)) else [value]
             self._media.setdefault(kind, []).extend(
                 _medium(kind, item, place, name) for item in values
@@ -217,15 +249,15 @@ def _parts_of_list(
 ) -> Iterator[dict[str, Any]]:
     """Yield the parts of a content in one form; append the media to ``media``."""
     for part in parts:
-        if not is_media_part(part):
+        if not is_attachment(part):
             yield part
             continue
         name = part["type"]
-        kind = _PARTS[name]
+        kind = MediaKind(PARTS[name])
         keys = (
             name,
             kind.value,
-            *(key for key in part if key in _PARTS and _PARTS[key] is kind),
+            *(key for key in part if key in PARTS and PARTS[key] is kind),
             *_PLAIN_KEYS,
         )
         value = next((part[key] for key in keys if part.get(key) is not None), None)
@@ -295,7 +327,7 @@ def has_media_of_its_own(row: Mapping[str, Any]) -> bool:
     >>> has_media_of_its_own({"messages": [], "images": []}), has_media_of_its_own({"messages": [], "image": None})
     (True, False)
     """
-    columns = (value for name, value in row.items() if name in MEDIA_COLUMNS)
+    columns = (value for name, value in row.items() if name in COLUMNS)
     return any(value is not None and value != "" for value in columns) or bool(media_values(row))
 
 
@@ -305,7 +337,7 @@ def map_media(row: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str,
     """
     result = dict(row)
     for name, value in row.items():
-        if name in MEDIA_COLUMNS and value not in (None, "", []):
+        if name in COLUMNS and value not in (None, "", []):
             result[name] = (
                 [change(item) for item in value] if isinstance(value, list) else change(value)
             )
@@ -320,97 +352,14 @@ def _with_parts(turn: Any, change: Callable[[Any], Any]) -> Any:
         return turn
     parts = []
     for part in turn["content"]:
-        if is_media_part(part):
+        if is_attachment(part):
             part = {
                 **part,
                 **{
                     key: change(value)
                     for key, value in part.items()
-                    if (key in _PARTS or key in _PLAIN_KEYS) and value is not None
+                    if (key in PARTS or key in _PLAIN_KEYS) and value is not None
                 },
             }
         parts.append(part)
     return {**turn, "content": parts}
-
-
-_PLACEHOLDER = re.compile(
-    r"<(image|video|audio)\d*>|<\|(?:image|video|audio)(?:_pad|_soft_token)?\|>"
-)
-
-_BEGINNING = re.compile(r"<(?:image|video|audio|\|)")
-"""Beginning of every mark that ``_PLACEHOLDER`` finds; searching for it takes a third of the
-time.
-"""
-
-
-def may_have_marks(text: str) -> bool:
-    """Return false for a text without the mark of a medium, as nearly all are."""
-    return "<" in text and _BEGINNING.search(text) is not None
-
-
-def placeholder(text: str, *, ignore: frozenset[str]) -> str | None:
-    """Return the first mark of a medium in a text, such as ``<image>``; None without one, or if it
-    is ignored.
-
-    A mark with a closing tag (``<video> … </video>``) is markup, not a place for a medium.
-
-    >>> placeholder("Who is it? <image1>", ignore=frozenset())
-    '<image1>'
-    >>> placeholder("<video><source></video>", ignore=frozenset()) is None
-    True
-    """
-    if "<" not in text:
-        return None
-    for match in _PLACEHOLDER.finditer(text):
-        name = match.group(1)
-        is_markup = name is not None and f"</{name}" in text
-        if not is_markup and match.group() not in ignore:
-            return match.group()
-    return None
-
-
-def placed(
-    content: Mapping[str, Any],
-    columns: Mapping[str, Any],
-    place: MediaPlace,
-    *,
-    ignore: frozenset[str],
-    is_first: bool,
-) -> dict[str, Any]:
-    """Return the messages of a row with its media in their places, and the media; nothing if it has
-    none.
-
-    Args:
-        content: fields of its sample.
-        columns: columns of the row that hold media.
-        place: where their files are.
-        ignore: marks that are plain text.
-        is_first: media without marks come first, in the first message.
-
-    Raises:
-        MalformedRowError: see ``place_media``; or the row is not a chat.
-    """
-    messages = content.get("messages")
-    if messages is None:
-        if columns:
-            raise MalformedRowError(
-                f"column {next(iter(columns))!r} holds media, and the text is not a chat: make "
-                "messages of it"
-            )
-        return {}
-    if not columns and not any(
-        type(turn.get("content")) is list or placeholder(turn.get("content") or "", ignore=ignore)
-        for turn in messages
-    ):
-        return {}
-    # A mark in an answer does not place the medium: it is checked against the media as usual.
-    if is_first and not placeholder(messages[0]["content"], ignore=ignore):
-        marks = "".join(
-            f"<{MEDIA_COLUMNS[column].value}>"
-            * (len(value) if isinstance(value, list | tuple) else 1)
-            for column, value in columns.items()
-        )
-        first, *others = messages
-        messages = [{**first, "content": f"{marks}\n{first['content']}"}, *others]
-    messages, media = place_media(messages, columns, place)
-    return {"messages": messages, "media": media}

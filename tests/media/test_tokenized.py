@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from brimful.base.tokenized import read_tokenized
 from brimful.errors import CollateError
+from brimful.serve.tokenized import read_tokenized
 
 F32 = np.float32
 PICTURE = {"pixel_values": np.arange(48, dtype=F32).reshape(16, 3), "image_grid_thw": np.array([[1, 2, 4], [1, 4, 2]])}
@@ -26,8 +26,8 @@ def test_features_of_any_library_are_the_same(make):
         "list": lambda value: np.asarray(value).tolist(),
     }[make]
     sample = read(**{key: convert(value) for key, value in {**PICTURE, **VIDEO, **SOUND}.items()})
-    pictures, videos, sounds = sample.media
-    assert [(item.kind, item.segments.tolist()) for item in sample.media] == [
+    pictures, videos, sounds = sample.attached
+    assert [(item.kind, item.segments.tolist()) for item in sample.attached] == [
         ("image", [0, 0]),
         ("video", [0]),
         ("audio", [0, 0]),
@@ -42,7 +42,7 @@ def test_numbers_that_numpy_lacks_keep_their_values():
     """Templates of ms-swift give pictures the type of the model."""
     torch = pytest.importorskip("torch")
     pixels = (torch.arange(48.0) / 7).reshape(16, 3).bfloat16()
-    (pictures,) = read(**{**PICTURE, "pixel_values": pixels}).media
+    (pictures,) = read(**{**PICTURE, "pixel_values": pixels}).attached
     assert pictures.arrays["pixel_values"].dtype == F32
     assert torch.equal(torch.from_numpy(pictures.arrays["pixel_values"]).bfloat16(), pixels)
 
@@ -52,19 +52,19 @@ def test_numbers_that_numpy_lacks_keep_their_values():
 )
 def test_a_packed_row_says_by_its_placeholders_whose_pictures_they_are(cu_seqlens, owners):
     sample = read(**PICTURE, mm_token_type_ids=TYPES, seq_lengths=cu_seqlens)
-    assert sample.media[0].segments.tolist() == owners
+    assert sample.attached[0].segments.tolist() == owners
     by_mask = read(**PICTURE, image_mask=np.array(TYPES, bool), seq_lengths=cu_seqlens)
-    assert by_mask.media[0].segments.tolist() == owners
+    assert by_mask.attached[0].segments.tolist() == owners
     by_token = read_tokenized(
         {"input_ids": np.where(TYPES, 99, 5), **PICTURE, "seq_lengths": cu_seqlens}, "sample", token_ids={"image": 99}
     )
-    assert by_token.media[0].segments.tolist() == owners
+    assert by_token.attached[0].segments.tolist() == owners
     assert (list(by_mask.marks), list(by_token.marks)) == (["image_mask"], [])
 
 
 def test_sounds_of_a_packed_row_are_told_apart_by_runs():
     sample = read(**SOUND, mm_token_type_ids=[0, 3, 3, 3, 0, 0, 3, 0], seq_lengths=[5, 3])
-    assert sample.media[0].segments.tolist() == [0, 1]
+    assert sample.attached[0].segments.tolist() == [0, 1]
 
 
 def test_padding_is_cut_off_the_marks_too():
@@ -117,5 +117,5 @@ def test_a_sample_without_loss_keeps_its_media():
     """A rank that only runs it in step with the others runs the tower too."""
     sample = read(**PICTURE, mm_token_type_ids=TYPES)
     empty = sample.without_loss()
-    assert (empty.media, empty.marks, empty.placeholders) == (sample.media, sample.marks, sample.placeholders)
+    assert (empty.attached, empty.marks, empty.placeholders) == (sample.attached, sample.marks, sample.placeholders)
     assert (empty.sample_id, empty.loss_mask.any()) == (-1, False)

@@ -14,13 +14,13 @@ from brimful import measure_lengths
 from brimful.base.progress import Progress
 from brimful.base.tables import open_table, write_table
 from brimful.errors import EncodersDifferError, ProcessorDiffersError
-from brimful.measure import comparison
 from brimful.measure.block_task import BlockTask
-from brimful.measure.comparison import MediaComparison
+from brimful.media import measure as comparison
 from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.encode.processor import ProcessorReference
 from brimful.media.families import open_family
 from brimful.media.families.qwen_vl import Qwen2VL
+from brimful.media.measure import Comparison
 from brimful.sources import open_source
 from brimful.testing.toys import toy_media_tokenizer, toy_picture
 
@@ -123,8 +123,8 @@ def test_no_time_no_share(tokenizer, directory, tmp_path, compared, monkeypatch)
 def test_one_of_each_256_is_compared_wherever_its_block_begins(tmp_path, count):
     """By no period of the data: a family that is wrong for one size in sixteen is found."""
     write_table(tmp_path / "part.arrow", {"tokens": np.ones(count, np.int32), "images": np.ones(count, np.int32)}, {})
-    context: Any = SimpleNamespace(encoder=SimpleNamespace(media_reference=None))
-    rows = MediaComparison(context, Progress())
+    context: Any = SimpleNamespace(encoder=SimpleNamespace(attachment_reference=None))
+    rows = Comparison(context, Progress())
     chosen = [
         start + row
         for start in range(0, 1 << 17, count)
@@ -293,7 +293,7 @@ def test_videos(fault, tokenizer, directory, tmp_path, data_dir, torchvision, mo
             measure(rows, encoder, tmp_path)
     else:
         assert measure(rows, encoder, tmp_path).tokens[0] > 12
-        assert encoder.media_reference._processor.video_processor is not None
+        assert encoder.attachment_reference._processor.video_processor is not None
 
 
 def test_a_processor_that_cannot_be_loaded_is_said(tokenizer, tmp_path, compared, monkeypatch):

@@ -11,8 +11,9 @@ import pytest
 from brimful import measure_lengths
 from brimful.base.execute import Resources
 from brimful.errors import CacheMismatchError
-from brimful.measure import LengthCache, LengthTable, media_states
-from brimful.measure.media_states import StatedRows, changed_samples
+from brimful.measure import LengthCache, LengthTable
+from brimful.media import measure as media_measure
+from brimful.media.measure import changed_samples
 from brimful.sources import open_source
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 
@@ -165,7 +166,7 @@ def test_bytes_in_rows_need_no_state(home):
     source = open_source([chat("ab", picture(1)), chat("ab")], media=True)
     path = home / "lengths.arrow"
     measure(home, source, path=path)
-    states = LengthTable.open(path).media_states
+    states = LengthTable.open(path).states
     assert states is not None
     assert states.tolist() == [0, 0]
     other, _ = measure(home, open_source([chat("ab", picture(1, size=54)), chat("ab")], media=True))
@@ -176,11 +177,11 @@ def test_runs_of_rows_name_their_first_change(home, monkeypatch):
     """They are compared apart, in as many processes as there are; a run without a change is not named."""
     path = home / "lengths.arrow"
     measure(home, path=path)
-    states = LengthTable.open(path).media_states
+    states = LengthTable.open(path).states
     assert states is not None
-    monkeypatch.setattr(media_states, "_TASK_ROWS", 3)
-    parts = [StatedRows(0, states[:1]), StatedRows(1, states[1:])]
+    monkeypatch.setattr(media_measure, "_TASK_ROWS", 3)
+    parts = [(0, states[:1]), (1, states[1:])]
     for number in (2, 3):
         replace_picture(home, number, size=91)
     changes = changed_samples(source_in(home), parts, Resources(1))
-    assert [(run.start, sample_id) for run, sample_id in changes] == [(1, 2)]
+    assert list(changes) == [(1, 2)]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.base.tokenized import read_tokenized
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError
+from brimful.serve.tokenized import read_tokenized
 
 IDS = [5, 6, 7, 8, 9]
 

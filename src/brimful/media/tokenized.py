@@ -1,32 +1,31 @@
 """Media of plain samples: the features from a processor, checked against the tokens that stand for
 them.
+
+The module is the ``attachment_inputs`` of ``brimful.base.attachment``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isqrt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from brimful.base.attachment import AttachedInputs
+from brimful.base.ragged import ranges
 from brimful.base.typing import AnyArray, CuSeqlens, Int32Array, Int64Array
 from brimful.errors import CollateError
 
+if TYPE_CHECKING:
+    from brimful.collate import Column, PackExtras
+    from brimful.serve.tokenized import TokenizedSample
+    from brimful.sources.tokenized_row import RowTokens, TokenizedRow
+    from brimful.store.shards import Pack
 
-@dataclass(frozen=True, slots=True)
-class Media:
-    """All items of one kind in a pack or a batch, in the order of their tokens.
-
-    Attributes:
-        kind: ``image``, ``video`` or ``audio``.
-        segments: ``int32[num_items]``: the segment that each item belongs to.
-        arrays: by the name of the model's argument (``pixel_values``, ``image_grid_thw``). Arrays
-            of several packs are joined on their first axis.
-    """
-
-    kind: str
-    segments: Int32Array
-    arrays: Mapping[str, AnyArray]
+_MASK = "feature_attention_mask"
+"""Array of the columns of audio clips that hold sound."""
 
 
 class _Keys(NamedTuple):
@@ -65,13 +64,59 @@ TOKEN_TYPES = "mm_token_type_ids"
 MARK_KEYS = (TOKEN_TYPES, *(keys.mask for keys in MEDIA_KEYS.values()))
 """Keys that say for each token whether it stands for media."""
 
-FEATURE_KEYS = {
+ARRAY_KEYS = {
     name
     for keys in MEDIA_KEYS.values()
     for name in (keys.features, keys.grid, *keys.others)
     if name
 }
 """Keys of arrays that are passed to towers."""
+
+KEYS = ARRAY_KEYS.union(MARK_KEYS)
+"""Keys of a plain sample that are about media."""
+
+
+def of_row(
+    row: TokenizedRow, tokens: RowTokens, token_ids: Mapping[str, int]
+) -> tuple[tuple[AttachedInputs, ...], dict[str, Int64Array], dict[str, AnyArray]]:
+    """Return the media of a row, their placeholders, and the marks that say so.
+
+    ``float64``, which no tower takes, becomes ``float32``; arrays that are empty are left out, and
+    token types that are all 0.
+
+    Raises:
+        CollateError: an array is not of numbers, or see ``read_media``.
+    """
+    arrays = {key: row.array(key) for key in ARRAY_KEYS if row.sample.get(key) is not None}
+    for key, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise row.error(f"has {key!r} of {array.dtype}, which must hold numbers")
+        if array.dtype == np.float64:
+            arrays[key] = array.astype(np.float32)
+    arrays = {key: array for key, array in arrays.items() if array.size}
+    marks = {
+        key: values[tokens.places]
+        for key in MARK_KEYS
+        if (values := row.per_token(key)) is not None
+    }
+    marks = {key: values for key, values in marks.items() if key != TOKEN_TYPES or values.any()}
+    placeholders = placeholders_of(tokens.input_ids, marks, token_ids)
+    return read_media(arrays, placeholders, tokens.cu_seqlens, row.name), placeholders, marks
+
+
+def check_positions(sample: TokenizedSample, name: str) -> None:
+    """Refuse a sample with patches and no positions, which only ``MediaFeatures`` can make.
+
+    Raises:
+        CollateError: names the sample and the key.
+    """
+    grids = [key for item in sample.attached for key in item.arrays if key.endswith("grid_thw")]
+    if grids and sample.positions is None:
+        raise CollateError(
+            f"{name} has {grids[0]!r} and no 'position_ids': give the model's own, as "
+            "get_rope_index makes them, or PackCollator(media=MediaFeatures(…)), which makes "
+            "them; 0, 1, 2, … for a model with positions of text"
+        )
 
 
 def placeholders_of(
@@ -105,11 +150,11 @@ def read_media(
     placeholders: Mapping[str, Int64Array],
     cu_seqlens: CuSeqlens,
     name: str,
-) -> tuple[Media, ...]:
+) -> tuple[AttachedInputs, ...]:
     """Return the media of a sample, each kind checked against its grid and its placeholders.
 
     Args:
-        arrays: by ``FEATURE_KEYS``.
+        arrays: by ``ARRAY_KEYS``.
         placeholders: ``placeholders_of`` the sample.
         cu_seqlens: of the sample; more than one segment if it is already packed.
         name: the sample's name in messages.
@@ -130,13 +175,120 @@ def read_media(
             segments = _segments(
                 sizes, tokens, cu_seqlens, bool(keys.grid in item_arrays), keys, name
             )
-            media.append(Media(kind, segments, item_arrays))
+            media.append(AttachedInputs(kind, segments, item_arrays))
         elif tokens is not None and len(tokens):
             raise CollateError(
                 f"{name} has {len(tokens):,} tokens that stand for media of kind {kind!r}, and no "
                 f"{keys.features!r}"
             )
     return tuple(media)
+
+
+def completed(
+    extras: Sequence[PackExtras], packs: Sequence[Pack], is_plain: Sequence[bool]
+) -> list[PackExtras]:
+    """Return the extras of packs; texts of a batch with media get the same position three times,
+    and no placeholders.
+    """
+    has_positions = any(extra.rope_positions is not None for extra in extras)
+    marks = {
+        column.name: column
+        for extra in extras
+        for column in extra.columns
+        if column.name in MARK_KEYS
+    }
+    return [
+        _as_text(extra, pack, has_positions, marks) if is_text else extra
+        for extra, pack, is_text in zip(extras, packs, is_plain, strict=True)
+    ]
+
+
+def _as_text(
+    extra: PackExtras, pack: Pack, has_positions: bool, marks: Mapping[str, Column]
+) -> PackExtras:
+    """Return the extras of a sample, completed with mRoPE positions and marks that other samples of
+    its batch have.
+    """
+    own = {column.name for column in extra.columns}
+    missing = [
+        replace(column, values=np.zeros(len(pack), column.values.dtype))
+        for name, column in marks.items()
+        if name not in own
+    ]
+    positions = extra.rope_positions
+    if has_positions and positions is None and not extra.attached:
+        lengths = np.diff(pack.cu_seqlens)
+        positions = np.repeat(
+            ranges(np.zeros_like(lengths), lengths)[None].astype(np.int64), 3, axis=0
+        )
+    return replace(extra, rope_positions=positions, columns=(*extra.columns, *missing))
+
+
+def join(parts: Sequence[tuple[int, tuple[AttachedInputs, ...]]]) -> tuple[AttachedInputs, ...]:
+    """Join media of several packs into media of one row: one for each kind, in order of first
+    appearance.
+
+    Args:
+        parts: number of the first segment in the row, and media, for each pack.
+
+    Raises:
+        CollateError: items of one kind have different arrays, or arrays whose shapes do not join.
+
+    >>> one = AttachedInputs("image", np.array([1], dtype=np.int32), {"image_grid_thw": np.array([[1, 2, 2]])})
+    >>> (joined,) = join([(0, (one,)), (4, (one,))])
+    >>> joined.segments.tolist(), joined.arrays["image_grid_thw"].tolist()
+    ([1, 5], [[1, 2, 2], [1, 2, 2]])
+    """
+    kinds: dict[str, list[tuple[int, AttachedInputs]]] = {}
+    for first_segment, media in parts:
+        for item in media:
+            kinds.setdefault(item.kind, []).append((first_segment, item))
+    return tuple(
+        AttachedInputs(
+            kind,
+            np.concatenate(
+                [item.segments + np.int32(first_segment) for first_segment, item in items]
+            ),
+            _join_arrays(kind, items),
+        )
+        for kind, items in kinds.items()
+    )
+
+
+def _join_arrays(kind: str, items: Sequence[tuple[int, AttachedInputs]]) -> dict[str, AnyArray]:
+    """Concatenate arrays with the same name; audio clips get as many columns as the longest."""
+    packs = [item.arrays for _, item in items]
+    num_columns = {arrays[_MASK].shape[-1] for arrays in packs if _MASK in arrays}
+    if len(num_columns) > 1:
+        # Zeros follow each clip: a tower that takes clips of any length reads no column after the
+        # end of one.
+        packs = [
+            {name: _widened(array, max(num_columns)) for name, array in arrays.items()}
+            for arrays in packs
+        ]
+    # A dictionary, not a set: names keep the order of their first appearance.
+    names = {name: None for arrays in packs for name in arrays}
+    for name in names:
+        for (first_segment, _), arrays in zip(items, packs, strict=True):
+            if name not in arrays:
+                raise CollateError(
+                    f"media of kind {kind!r} of the pack at segment {first_segment} have no "
+                    f"{name!r} and others of the batch have: give all or none"
+                )
+        shapes = {arrays[name].shape[1:] for arrays in packs}
+        if len(shapes) > 1:
+            text = " and ".join(str((..., *shape)) for shape in sorted(shapes)).replace(
+                "Ellipsis", "…"
+            )
+            raise CollateError(
+                f"media of kind {kind!r}: {name!r} of the packs of the batch have the shapes "
+                f"{text}, which do not join"
+            )
+    return {name: np.concatenate([arrays[name] for arrays in packs]) for name in names}
+
+
+def _widened(array: AnyArray, num_columns: int) -> AnyArray:
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, num_columns - array.shape[-1])])
 
 
 def tokens_of_grids(grids: AnyArray, merge_size: int) -> Int64Array:
