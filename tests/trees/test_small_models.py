@@ -7,10 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from brimful.trees.small_models import measured, small_config, small_model  # noqa: E402
-
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.trees import small_models  # noqa: E402
+from brimful.trees.small_models import measured, small_config, small_model  # noqa: E402
 
 
 class WithScale(torch.nn.Module):  # type: ignore[name-defined]
