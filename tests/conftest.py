@@ -11,7 +11,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Memory that MKL keeps for each thread is of no use to a forked process, which then waits in it for ever.
 os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
 
-import atexit
 import contextlib
 import gc
 import itertools
@@ -25,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def _use_memory() -> None:
             shutil.rmtree(root, ignore_errors=True)
             file.close()
 
-    atexit.register(remove)
+    Finalize(None, remove, exitpriority=-200)  # after the folder of multiprocessing in it, which has -100
     os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = root
 
 
