@@ -100,6 +100,18 @@ def test_a_file_of_lengths_is_believed_for_the_same_data_alone(tmp_path):
             PackedDataset.wrap(other, 10, path=path)
 
 
+@pytest.mark.parametrize("name", ["fingerprint", "_fingerprint"])
+def test_a_file_of_lengths_belongs_to_one_fingerprint(tmp_path, name):
+    """Other rows between the few that are compared would be packed by lengths that they do not have."""
+    one, other = Encoding(), Encoding()
+    setattr(one, name, "one")
+    setattr(other, name, "other")
+    PackedDataset.wrap(one, 10, path=tmp_path / "lengths.arrow")
+    PackedDataset.wrap(one, 10, path=tmp_path / "lengths.arrow")
+    with pytest.raises(CacheMismatchError, match="these parts differ: fingerprint"):
+        PackedDataset.wrap(other, 10, path=tmp_path / "lengths.arrow")
+
+
 class Template:
     """An encoder as ms-swift has it."""
 
