@@ -57,6 +57,15 @@ def test_the_configurations_of_a_clone_are_not_mixed(put: Put, tmp_path: Path) -
         open_source(clone, config="other")
 
 
+def test_a_configuration_is_the_whole_name_of_a_folder(put: Put, tmp_path: Path) -> None:
+    """Without it a training on English reads French, and whatever else has these letters in its name."""
+    folders = ("french", "en-us", "data/en", "data/open")
+    clone = _clone(put, tmp_path, *(f"{folder}/train-00000-of-00001.parquet" for folder in folders))
+    assert texts(open_source(clone, config="en")) == ["2"]
+    with pytest.raises(SourceNotFoundError, match="no folder of"):
+        open_source(clone, config="us")
+
+
 def test_what_jobs_wrote_into_a_directory_is_not_its_data(put: Put, tmp_path: Path) -> None:
     """Without it `brimful pack data -o data/packs` fails on its second run, and so does going on after a kill."""
     put("a.jsonl", '{"text": "a"}\n')
