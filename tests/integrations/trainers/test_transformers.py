@@ -1,5 +1,7 @@
 """Trainer for real: packed and unpacked evaluation, accumulation, workers, and the same batches after a checkpoint."""
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -168,6 +170,26 @@ def test_the_numbers_are_in_the_log_and_reach_those_who_report(tmp_path):
     evaluations = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
     assert len(evaluations) == 2
     assert not names & evaluations[0].keys()
+
+
+@pytest.mark.parametrize("pause", ["on_evaluate", "on_save"])
+def test_the_clock_stands_in_a_pause_of_training(monkeypatch, pause):
+    """Two steps of 2 seconds and 100 tokens: with the minutes of a checkpoint, the speed would seem to fall."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(pack_metrics, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    accelerator = SimpleNamespace(device="cpu", reduce=lambda totals, reduction: totals)
+    metrics = pack_metrics.PackMetrics(accelerator)
+    compute_loss = metrics.counted(lambda model, inputs, return_outputs: 0.0)
+    state, logs = SimpleNamespace(log_history=[]), {"loss": 1.0}
+    metrics.on_train_begin(None, state, None)
+    for _ in range(2):
+        compute_loss(SimpleNamespace(training=True), {pack_metrics._COUNTS: (100, 128, 90, 5, 0)})
+        clock.now += 2
+        metrics.on_step_end(None, state, None)
+        clock.now += 60
+        getattr(metrics, pause)(None, state, None)
+    metrics.on_log(None, state, None, logs)
+    assert logs["useful_tokens_per_s"] == 200 / 4
 
 
 SOURCES = {"chat": 10, "code": 20}
