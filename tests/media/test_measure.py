@@ -61,6 +61,20 @@ def test_a_picture_replaced_under_its_name_is_measured_again(home, keep_table):
     assert measure(home) == (after, 0)
 
 
+@pytest.mark.parametrize("images", [("p1.png", picture(3)), (picture(3), "p1.png"), ("p0.png", "p1.png")])
+def test_a_file_is_looked_at_whatever_else_its_row_holds(home, images):
+    """Next to bytes, or after another file: the row would keep the length of the picture before."""
+
+    def measured():
+        return measure(home, open_source([chat("ab", *images)], media=True, media_dir=home / "data"))
+
+    before, _ = measured()
+    assert measured() == (before, 0)
+    replace_picture(home, 1, size=80)
+    after, num_encoded = measured()
+    assert (after[0] - before[0], num_encoded) == ((1 + 80 % 7) - (1 + 53 % 7), 1)
+
+
 def test_another_picture_of_the_same_size_is_told_by_its_time(home):
     """Its header may say anything; a file of the same size and time is taken for the same."""
     before, _ = measure(home)
