@@ -49,7 +49,7 @@ def command_named(name: str) -> click.Command:
     return command
 
 
-_OTHER_NAMES = {"directory": "-o", "path": "-o", "alignment": "--align"}
+_OTHER_NAMES = {"directory": "-o", "path": "-o", "alignment": "--align", "draw": "--mixture"}
 """Flags of arguments that are called otherwise in Python."""
 
 

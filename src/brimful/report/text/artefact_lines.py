@@ -159,7 +159,7 @@ _KEYS_WITH_A_LINE = (
     "packs_below_min_fill",
     "groups",
     "mixture",
-    "mixed",
+    "drawn",
 )
 """Keys of a plan's record that are shown on lines of their own."""
 
