@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import operator
 import pickle
+import signal
 import subprocess
 import sys
 from multiprocessing import spawn
@@ -13,7 +14,7 @@ import pytest
 
 from brimful.base.execute import Resources, run_tasks
 from brimful.base.execute.run_tasks import rare_collections
-from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS, order_of
+from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS, InterruptShield, order_of
 from brimful.base.execute.workers import _NAME
 from brimful.errors import MissingExtraError
 
@@ -122,3 +123,13 @@ def test_a_process_that_looks_more_rarely_stays_as_it_is(first):
     gc.set_threshold(first, 10, 10)
     with rare_collections():
         assert gc.get_threshold()[0] == first
+
+
+def test_a_worker_ignores_interrupts_from_its_first_argument_on():
+    """Without it Ctrl-C would print a traceback of every worker, before the one line of the job."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        pickle.loads(pickle.dumps(InterruptShield()))
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -114,10 +114,7 @@ def run_tasks(
 
 
 def _by_threads(
-    hire: Hire,
-    tasks: Sequence[Any],
-    num_threads: int,
-    end: Callable[[], None] | None = None,
+    hire: Hire, tasks: Sequence[Any], num_threads: int, end: Callable[[], None] | None = None
 ) -> Generator[tuple[Any, Any], None, None]:
     """Distribute tasks to threads, each of which hires a worker; the caller only waits.
 

@@ -73,12 +73,8 @@ class InterruptShield:
     traceback.
     """
 
-    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
-        return _ignore_interrupts, ()
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return signal.signal, (signal.SIGINT, signal.SIG_IGN)
 
 
 def order_of(function: Callable[[Any, Any], Any], context: Any) -> bytes:
@@ -93,10 +89,8 @@ def order_of(function: Callable[[Any, Any], Any], context: Any) -> bytes:
     """
     try:
         order = bytes(ForkingPickler.dumps((function, context)))
-    except (
-        AttributeError,
-        PicklingError,
-    ):  # not an attribute of a module: a class inside a function, or a lambda
+    # Not an attribute of a module: a class inside a function, or a lambda.
+    except (AttributeError, PicklingError):
         name = "a class or a function inside a function"
     else:
         reference = _FROM_SCRIPT.search(order)
@@ -112,7 +106,7 @@ def order_of(function: Callable[[Any, Any], Any], context: Any) -> bytes:
     return bytes(cloudpickle.dumps((function, context)))
 
 
-def serve(_shield: None, pipe: Connection) -> None:
+def serve(_shield: object, pipe: Connection) -> None:
     """Answer each task in the form of ``packed``, until the pipe is closed.
 
     The first message is the function with its context; its answer says that this process is ready.
@@ -123,10 +117,8 @@ def serve(_shield: None, pipe: Connection) -> None:
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe
         try:
             function, context = pipe.recv()
-        except (
-            ImportError,
-            AttributeError,
-        ) as error:  # the caller uses a name that this process cannot import
+        # The caller uses a name that this process cannot import.
+        except (ImportError, AttributeError) as error:
             pipe.send_bytes(packed(error, traceback.format_exc()))
             return
         pipe.send_bytes(packed(None))
