@@ -215,11 +215,11 @@ def _few_hard_texts() -> Iterator[None]:
 
     All of them are compared in ``tests/encode/test_tokenizer.py``.
     """
-    from brimful.encode import tokenizer
-    from brimful.encode.fast.fast_tokenizer import hard_texts
+    from brimful.fast import fast_tokenizer
+    from brimful.fast.fast_tokenizer import hard_texts
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizer, "hard_texts", lambda: itertools.islice(hard_texts(), 200))
+        patch.setattr(fast_tokenizer, "hard_texts", lambda: itertools.islice(hard_texts(), 200))
         yield
 
 

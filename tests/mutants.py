@@ -61,7 +61,8 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         ["trees", "collate/dialects", "golden/test_golden_trees.py"],
     ),
     "sources": (["sources"], ["sources", "cli/bad_input"]),
-    "encode": (["encode"], ["encode", "flow/test_entrance_law.py", "flow/test_per_turn.py"]),
+    "fast": (["fast"], ["fast", "encode"]),
+    "encode": (["encode"], ["encode", "fast", "flow/test_entrance_law.py", "flow/test_per_turn.py"]),
     "measure": (["measure", "lengths"], ["measure", "lengths", "properties/test_measure_properties.py"]),
     "store": (
         ["store"],

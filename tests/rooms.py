@@ -28,7 +28,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "planners": ("planners/",),
     "mixtures": ("mixtures/",),
     "dynamic": ("dynamic/",),
-    "fast": ("encode/fast/", "base/preloading", "base/execute/preload"),
+    "fast": ("fast/",),
     "clusters": ("clusters/",),
     "media": ("media/",),
     "stream": ("stream/",),

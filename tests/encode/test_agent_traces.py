@@ -127,8 +127,8 @@ def test_arguments_that_are_a_text():
     text = tokenizer.apply_chat_template(messages, tools=TOOLS, chat_template=template, tokenize=False)
     assert encoder.render(Sample(0, messages=messages, tools=TOOLS)) == text
     assert trained(encoder, Sample(0, messages=messages, tools=TOOLS)) == _turns_of(text)
-    _, rendered_text = encoder._filling.render(messages, TOOLS)
-    assert rendered_text.skeleton is not None
+    _, _, filled_text = encoder._filling.render(messages, TOOLS)
+    assert filled_text is not None
     quoting = template.replace("tool_call.arguments is string", "false")
     text = tokenizer.apply_chat_template(messages, tools=TOOLS, chat_template=quoting, tokenize=False)
     encoder = ChatEncoder(tokenizer, chat_template=quoting)

@@ -103,13 +103,13 @@ def test_a_fault_of_filling_is_remembered(fresh_cache):
     first = encoder()
     engine_id = first.engine.id
     assert engine_id.endswith(", templates filled")
-    assert first._chat_template.fills_plain_chats
-    first.engine.distrust(engine_id, "it differed on a row")
+    assert first._filling.fills_plain_chats
+    first.engine.disable(engine_id, "it differed on a row")
     later = encoder()
     assert not later.engine.trusts(engine_id)
     assert (later.engine.id, later._chat_template.engine) == ("", "Jinja")
     assert "(it differed on a row), templates by Jinja" in later.engine.name
-    assert not later._chat_template.fills_plain_chats
+    assert not later._filling.fills_plain_chats
 
 
 @pytest.mark.parametrize("source", ["{% set ns = namespace(_a=1) %}", "{% set ns = namespace() %}{% set ns._a = 1 %}"])

@@ -20,9 +20,9 @@ from brimful import (
 from brimful.base.tables import Ragged
 from brimful.dynamic import TokenBudget
 from brimful.encode import EncodedSample, EncodedSamples, encoded_samples
-from brimful.encode.fast.fast_tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, EncodersDifferError
+from brimful.fast.fast_tokenizer import FastTokenizer
 from tests.measure.encoders import Letters
 
 TEXTS = ["aaa", "bB", "c", "dd", "eeee", "f"]
@@ -143,7 +143,7 @@ def _written(source, encoder, table, home):
 def chats(put, fresh_cache, small_qwen, monkeypatch):
     """Chats and a new encoder of them, whose fast tokenizer passed the comparison before its first use."""
     pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
-    monkeypatch.setattr("brimful.encode.tokenizer.hard_texts", lambda: iter(["x"]))
+    monkeypatch.setattr("brimful.fast.fast_tokenizer.hard_texts", lambda: iter(["x"]))
     turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a b c"}]
     source = open_source(put("chats.jsonl", (json.dumps({"messages": turns}) + "\n") * 40))
     assert Tokenizer(small_qwen).is_fast

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 pytest.importorskip("transformers", reason="tokenizers need the extra brimful[text]")
 pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
 
-from brimful.encode.fast.fast_tokenizer import FastTokenizer, hard_texts
 from brimful.encode.token_places import TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
+from brimful.fast.fast_tokenizer import FastTokenizer, hard_texts
 from brimful.sources import open_source
 from tests.marks import long_but
 

@@ -195,10 +195,10 @@ def test_both_ways_to_find_turns_agree(name, encoders, contents):
     """Without it what is learned would depend on which of two ways happened to explain a conversation."""
     encoder, sample = encoders[name], chat(*contents)
     messages = sample.messages or ()
-    _, rendered_text = encoder._filling.render(messages, None)
-    text = encoder.render(sample)
-    assert rendered_text.text == text
-    by_skeleton = rendered_text.turns
+    _, text, filled_text = encoder._filling.render(messages, None)
+    assert filled_text is not None
+    assert encoder.render(sample) == text == filled_text.text
+    by_skeleton = filled_text.turns
     assert len(by_skeleton) == len(contents) // 2
     assert [[span] for span in by_skeleton] == encoder._finder.spans(messages, None, text)
     answer = STYLES[name].answer

@@ -25,7 +25,7 @@ from brimful.clusters import shared_plan
 from brimful.clusters.local_copies import LocalCopies
 from brimful.clusters.ranks import arguments_of
 from brimful.clusters.remote_blobs import FsspecBlobStore
-from brimful.encode.fast import proofs
+from brimful.encode import verdicts
 from brimful.errors import StoreFullError
 from brimful.sources import answers, line_index, lines
 from brimful.store.claim import JobHome
@@ -118,8 +118,8 @@ def _home_of_job(home, cache):
 
 def _verdict(home, cache):
     os.environ["BRIMFUL_CACHE"] = str(cache)
-    found = proofs.recall(["a subject"])
-    proofs.remember(["a subject"], {"reason": "it differs"})
+    found = verdicts.load_verdict(["a subject"])
+    verdicts.save_verdict(["a subject"], {"reason": "it differs"})
     return found in (None, {"reason": "it differs"})
 
 

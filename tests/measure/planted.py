@@ -10,7 +10,7 @@ import pytest
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
 from brimful.encode import token_places, tokenizer
-from brimful.encode.fast.fast_tokenizer import FastTokenizer
+from brimful.fast.fast_tokenizer import FastTokenizer
 
 
 def chats(count: int = 60) -> str:

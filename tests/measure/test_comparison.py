@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
 
 from brimful.encode import ChatEncoder
-from brimful.encode.fast.fast_tokenizer import FastTokenizer
-from brimful.encode.fast.proofs import remember
 from brimful.encode.tokenizer import Tokenizer
+from brimful.encode.verdicts import save_verdict
 from brimful.errors import CacheMismatchError, EncodersDifferError
+from brimful.fast.fast_tokenizer import FastTokenizer
 from brimful.measure import LengthTable, comparison, measure_lengths, pending
 from brimful.measure.block import measure_block
 from brimful.measure.block_task import BlockContext, BlockTask
@@ -33,7 +33,7 @@ def test_few_rows_are_encoded_by_the_reference(put, small_qwen, fresh_cache, mon
         raise RuntimeError("loaded")
 
     monkeypatch.setattr(FastTokenizer, "ids", ids)
-    remember(Tokenizer(small_qwen)._proof_of(Tokenizer(small_qwen)._fast_id), {"reason": ""})
+    save_verdict(Tokenizer(small_qwen)._fast.subject, {"reason": ""})
     data = put("a.jsonl", chats())
     table = measure_lengths(data, Tokenizer(small_qwen), path=tmp_path / "lengths.arrow")
     assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["tokenizers"]
@@ -124,7 +124,7 @@ def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, small_qwen,
     assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens", "tokenizers"]
     assert [name.split(",")[0].split()[0] for name in table.provenance["engines"]] == ["bytes", "fastokens"]
     engine = ChatEncoder(tokenizer).engine
-    engine.distrust(engine.id, "planted")
+    engine.disable(engine.id, "planted")
     with pytest.raises(CacheMismatchError, match="found to give other tokens"):
         measure_lengths(put("a.jsonl", chats(7)), ChatEncoder(Tokenizer(small_qwen)), path=path)
 
@@ -141,7 +141,7 @@ def test_without_fast_libraries_transformers_renders(put, fresh_cache, small_qwe
 def test_a_tokenizer_whose_fast_form_is_changed_is_caught_before(fresh_cache, small_qwen, monkeypatch):
     """The hard texts are compared before the first use."""
     lose_tokens(monkeypatch)
-    monkeypatch.setattr("brimful.encode.tokenizer.hard_texts", lambda: iter(["x", "a a a"]))
+    monkeypatch.setattr("brimful.fast.fast_tokenizer.hard_texts", lambda: iter(["x", "a a a"]))
     tokenizer = Tokenizer(small_qwen)
     assert not tokenizer.is_fast
     assert tokenizer.engine.endswith("(fastokens gives other tokens for 'a a a')")

@@ -36,6 +36,22 @@ DRAWS = {"mixture": "brimful.mixtures:Mixture"}
 BUDGET_PACKER = "brimful.planners.vector.pack_vectors:pack_vectors"
 """Function that packs under several budgets: ``(sizes, *, capacities, seed) -> PackResult``."""
 
+FAST_TOKENIZER = "brimful.fast.fast_tokenizer:FastTokenizer"
+"""Class of a library that tokenizes in place of the reference (``encode.tokenizer.FastLibrary``)."""
+
+TOKENIZER_READER = "brimful.fast.tokenizer_files:read_facts"
+"""Function that reads a directory without Transformers: ``(directory) -> (TokenizerFacts, backend)``,
+or None where only Transformers knows.
+"""
+
+FILLING = "brimful.fast.filling:Filling"
+"""Class that makes the texts of chats without rendering each (``encode.chat.TextFiller``)."""
+
+PRELOAD = "brimful.fast.preloading:preload"
+"""Function that tells how a server of worker processes loads a tokenizer: ``(place, state_path) ->
+modules``, as ``encode.encoder.Engine.preload``.
+"""
+
 FORMAT_MODULES = ("brimful.preferences.formats",)
 """Modules that register formats of rows (``sources.formats.register``)."""
 

@@ -3,19 +3,18 @@
 import datetime
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from brimful.base.checks import check_type, choice_of
 from brimful.base.typing import AnyPath
+from brimful.base.wings import FILLING, loaded
 from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import BORROWED_REASON, PromptAndOther, has_borrowed
-from brimful.encode.fast.filling import Filling
-from brimful.encode.fast.skeleton import RenderedText, spans_of_turns
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.text import TextEncoder
 from brimful.encode.token_places import Span, TextSpans
@@ -67,11 +66,59 @@ class Reasoning(str, Enum):
     """The reasoning is left out."""
 
 
+class FilledText(Protocol):
+    """The text of a chat whose texts were put into the template's own, so that it shows them."""
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+
+    @property
+    def turns(self) -> list[Span]:
+        """The span of each turn of the assistant."""
+
+
+class TextFiller(Protocol):
+    """A way to the text of most chats that needs no rendering, and gives the template's text.
+
+    ``base.wings.FILLING`` makes it from a template, from the finder of its turns, and from whether
+    it is trusted: else every chat is rendered.
+    """
+
+    @property
+    def fills_plain_chats(self) -> bool:
+        """True if an ordinary chat is filled in, so that its text needs little Python."""
+
+    def render(
+        self, messages: Sequence[Message], tools: Any
+    ) -> tuple[Hashable, str, FilledText | None]:
+        """Return the shape of a chat, which decides what else the template writes, and its text;
+        also as a filled text if it is one.
+
+        Raises:
+            Exception: the template refuses it; of any class.
+        """
+
+    def fill_together(self, samples: Sequence[Sample]) -> Mapping[int, FilledText]:
+        """Return the texts of the chats that are filled in at once, by their index."""
+
+    def spans_of_turns(
+        self, rows: Sequence[int], texts: Sequence[Any], *, last_only: bool
+    ) -> TextSpans:
+        """Return the spans of the assistant's turns in several of its filled texts.
+
+        Args:
+            rows: index in the batch of each text.
+            texts: the filled texts.
+            last_only: return only the last turn of each text.
+        """
+
+
 class _Rendering(NamedTuple):
-    """A prepared chat, and its text with the places of its turns, if they are known."""
+    """A prepared chat, and its text if that is filled in, so that its turns are known."""
 
     chat: Sample
-    text: RenderedText
+    filled_text: FilledText | None
 
 
 class ChatEncoder(RenderingEncoder):
@@ -204,7 +251,6 @@ class ChatEncoder(RenderingEncoder):
             {**facts.special_tokens, **self._kwargs},
             self._apply_template,
             aliases_reasoning=facts.aliases_reasoning,
-            fast=bool(self.tokenizer.engine_id),
             jinja=self.tokenizer.fast or self.is_reference,
         )
 
@@ -272,7 +318,7 @@ class ChatEncoder(RenderingEncoder):
         # Made before the ``try``: a fault of the template itself is not the sample's fault.
         filling = self._filling
         try:
-            shape, rendered_text = filling.render(messages, chat.tools)
+            shape, text, filled_text = filling.render(messages, chat.tools)
         except Exception as error:  # of any class: all count as the sample's fault
             if _NO_DATE in str(error):
                 raise SettingsError(
@@ -281,24 +327,23 @@ class ChatEncoder(RenderingEncoder):
                     f"{setting('date', datetime.date.today().isoformat())}"
                 ) from None
             raise _refused(sample, "it", error) from error
-        text = rendered_text.text
         self.tokenizer.check(sample, text)
-        # A filled skeleton proves that every message is in the text.
-        if rendered_text.skeleton is not None:
+        # Every message is in a filled text.
+        if filled_text is not None:
             refusal = self._swallowed.missing_tool(chat.tools, text)
         else:
             refusal = self._swallowed.first(shape, messages, chat.tools, text)
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
-        return _Rendering(chat, rendered_text), text
+        return _Rendering(chat, filled_text), text
 
     def _render_together(self, samples: Sequence[Sample]) -> Mapping[int, tuple[_Rendering, str]]:
         # Checks that depend only on the shape are made once for all its conversations.
         if self._system is not None:
             return {}
         renderings = {
-            index: (_Rendering(samples[index], text), text.text)
-            for index, text in self._filling.fill_together(samples).items()
+            index: (_Rendering(samples[index], filled_text), filled_text.text)
+            for index, filled_text in self._filling.fill_together(samples).items()
         }
         # If a text is refused, the conversations are checked one by one.
         return renderings if self.tokenizer.takes([text for _, text in renderings.values()]) else {}
@@ -334,8 +379,14 @@ class ChatEncoder(RenderingEncoder):
             )
 
     @cached_property
-    def _filling(self) -> Filling:
-        return Filling(self._chat_template, self._finder)
+    def _filling(self) -> TextFiller:
+        filling: TextFiller = loaded(FILLING)(
+            self._chat_template, self._finder, bool(self.tokenizer.engine_id)
+        )
+        return filling
+
+    def _needs_little_python(self) -> bool:
+        return self._filling.fills_plain_chats
 
     @cached_property
     def _swallowed(self) -> SwallowedText:
@@ -351,33 +402,30 @@ class ChatEncoder(RenderingEncoder):
         # Spans of filled texts are found together, which takes a tenth of the time; the others one
         # by one.
         own_indices = [index for index in indices if self._shows_turns(contexts[index])]
-        filled_texts = [contexts[index].text for index in own_indices]
-        spans = spans_of_turns(own_indices, filled_texts, last_only=self.train_on is TrainOn.LAST)
-        if len(own_indices) == len(indices):
-            return spans
+        filled_texts = [contexts[index].filled_text for index in own_indices]
+        spans = self._filling.spans_of_turns(
+            own_indices, filled_texts, last_only=self.train_on is TrainOn.LAST
+        )
         other_indices = sorted(set(indices).difference(own_indices))
         return TextSpans.joined(
             [spans, super()._spans_of_batch(other_indices, contexts, texts, errors)]
         )
 
     def _shows_turns(self, rendering: _Rendering) -> bool:
-        """Return true if the pieces of the text give its targets: no template marks, no weights, no
-        empty answers.
+        """Return true if the filled text gives its targets: no template marks, no weights, no empty
+        answers.
         """
-        if rendering.text.skeleton is None or self._marks_turns:
+        if rendering.filled_text is None or self._marks_turns:
             return False
-        messages = rendering.chat.messages or ()
-        if type(messages) is PlainMessages:
-            return True
         return not any(
             "weight" in message or "loss_weight" in message or is_empty(message)
-            for message in unusual_messages(messages)
+            for message in unusual_messages(rendering.chat.messages or ())
         )
 
     def _may_hide(self, context: _Rendering) -> bool:
         if self._marks_turns:
             return any(weight(message) == 0 for message in _answers_of(context.chat))
-        return context.text.skeleton is None
+        return context.filled_text is None
 
     def _target_spans(self, context: _Rendering, text: str) -> Sequence[Span]:
         try:
@@ -397,8 +445,8 @@ class ChatEncoder(RenderingEncoder):
             return []
         if self._marks_turns:
             turns = [[span] for span in self._generation_spans(sample)]
-        elif rendering.text.skeleton is not None:
-            turns = [[span] for span in rendering.text.turns]
+        elif rendering.filled_text is not None:
+            turns = [[span] for span in rendering.filled_text.turns]
         else:
             turns = self._finder.spans(sample.messages or (), sample.tools, text)
         if self.train_on is TrainOn.LAST:

@@ -6,15 +6,14 @@ from functools import cached_property
 from typing import Any
 
 from brimful.base.optional import version_of
-from brimful.encode.fast.opaque import proved_text
-from brimful.encode.fast.proofs import knows_transformers, recall, remember
 from brimful.encode.jinja_templates import BoundError, Render, Traced, compile_template, trace
+from brimful.encode.verdicts import knows_transformers, load_verdict, save_verdict
 from brimful.sources.sample import Message, PartlyPlainMessages
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """Names of an answer's reasoning; of several, Transformers takes the first."""
 
-_REASONING = frozenset(_REASONING_NAMES)
+REASONING = frozenset(_REASONING_NAMES)
 
 _SCALARS = (str, int, float, bool, type(None))
 
@@ -23,7 +22,7 @@ HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t
 an answer.
 """
 
-_EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
+EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
     ([{"role": "user", "content": "a"}], None),
     (
         [
@@ -82,8 +81,6 @@ class ChatTemplate:
         variables: special tokens by name, and the caller's own variables.
         render: renders with Transformers.
         aliases_reasoning: Transformers gives reasoning under all of its names.
-        fast: fill in conversations if the template is proved to write their texts without examining
-            them.
         jinja: use Jinja if it was found equal to Transformers; otherwise Transformers alone.
     """
 
@@ -94,13 +91,12 @@ class ChatTemplate:
         render: Render,
         *,
         aliases_reasoning: bool,
-        fast: bool,
         jinja: bool,
     ) -> None:
-        self._source, self._by_transformers = source, render
-        self._variables = {**variables, "documents": None}
+        self.source, self._by_transformers = source, render
+        self.variables = {**variables, "documents": None}
         self._aliases_reasoning = aliases_reasoning
-        self._is_filling_wanted, self._is_jinja_wanted = fast, jinja
+        self._is_jinja_wanted = jinja
 
     def render(
         self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False
@@ -114,9 +110,8 @@ class ChatTemplate:
         Raises:
             Exception: the template refuses it; of any class.
         """
-        if self.needs_transformers:
-            return self._by_transformers(messages, tools, add_generation_prompt)
-        return self._by_jinja(messages, tools, add_generation_prompt)
+        render = self._by_transformers if self.needs_transformers else self._by_jinja
+        return render(messages, tools, add_generation_prompt)
 
     def trace(self, messages: Sequence[Message], tools: Any) -> Traced:
         """Return the text of a conversation from Jinja, and which part belongs to which message.
@@ -125,53 +120,37 @@ class ChatTemplate:
             Exception: Jinja cannot compile the template, or it refuses the conversation; of any
                 class.
         """
-        variables = {**self._variables, "tools": tools or None, "add_generation_prompt": False}
-        return trace(self._source, variables, self._prepared(messages))
+        variables = {**self.variables, "tools": tools or None, "add_generation_prompt": False}
+        return trace(self.source, variables, self.prepared(messages))
 
     def load(self) -> None:
         """Compile the template for Jinja."""
         # A template that cannot be compiled is refused by name at the first conversation.
         with contextlib.suppress(Exception):
-            compile_template(self._source)
+            compile_template(self.source)
 
     @property
     def engine(self) -> str:
         """Name of the library that renders."""
         return "Transformers" if self.needs_transformers else "Jinja"
 
-    def proved_text(self, messages: Sequence[Message], tools: Any) -> str | None:
-        """Return the text from Jinja if the template is proved not to examine the conversation's
-        texts; else None.
-        """
-        if not self._is_filling_wanted or self.needs_transformers:
-            return None
-        # Reasoning has several names, and whether the template writes it is checked elsewhere.
-        if any(not _REASONING.isdisjoint(message) for message in messages):
-            return None
-        return proved_text(self._source, self._variables, self._prepared(messages), tools)
-
     @property
     def needs_transformers(self) -> bool:
         """True if Transformers renders conversations."""
         return not self._is_jinja_wanted or not self._jinja_is_equal
 
-    @property
-    def fills_plain_chats(self) -> bool:
-        """True if an ordinary conversation is filled in, so that its text needs little Python."""
-        return self.proved_text(*_EXAMPLES[1]) is not None
-
     def _by_jinja(
         self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool
     ) -> str:
-        text: str = compile_template(self._source).render(
-            **self._variables,
-            messages=self._prepared(messages),
+        text: str = compile_template(self.source).render(
+            **self.variables,
+            messages=self.prepared(messages),
             tools=tools or None,
             add_generation_prompt=add_generation_prompt,
         )
         return text
 
-    def _prepared(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def prepared(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return messages as Transformers gives them to a template: no keys without values,
         reasoning under all names.
         """
@@ -180,7 +159,7 @@ class ChatTemplate:
             messages.others if type(messages) is PartlyPlainMessages else range(len(prepared))
         ):
             message = prepared[index]
-            if None not in message.values() and _REASONING.isdisjoint(message):
+            if None not in message.values() and REASONING.isdisjoint(message):
                 continue
             prepared[index] = present = {
                 key: value for key, value in message.items() if value is not None
@@ -198,25 +177,25 @@ class ChatTemplate:
         # This Transformers renders every template as Jinja does here, with variables that JSON can
         # hold.
         if knows_transformers() and all(
-            type(value) in _SCALARS for value in self._variables.values()
+            type(value) in _SCALARS for value in self.variables.values()
         ):
             with contextlib.suppress(Exception):  # a tag that only Transformers has
-                compile_template(self._source)
+                compile_template(self.source)
                 return True
         versions = [version_of(name) for name in ("transformers", "jinja2")]
         variables = {
-            key: repr(value) for key, value in self._variables.items() if key != "documents"
+            key: repr(value) for key, value in self.variables.items() if key != "documents"
         }
-        subject = ["template", self._source, variables, versions]
-        result = recall(subject)
+        subject = ["template", self.source, variables, versions]
+        result = load_verdict(subject)
         if result is None:
             result = all(
                 _text_or_none(self._by_jinja, *conversation, prompt)
                 == _text_or_none(self._by_transformers, *conversation, prompt)
-                for conversation in _EXAMPLES
+                for conversation in EXAMPLES
                 for prompt in (False, True)
             )
-            remember(subject, result)
+            save_verdict(subject, result)
         return bool(result)
 
 

@@ -154,7 +154,7 @@ def compare_share(
         if difference:
             sample_id = samples[index].sample_id
             name = engine.name
-            engine.distrust(engine.id, f"it differed from the reference on {place(sample_id)}")
+            engine.disable(engine.id, f"it differed from the reference on {place(sample_id)}")
             raise EncodersDifferError(
                 f"{place(sample_id)} (sample {sample_id}): {name} encodes it differently than its "
                 f"reference libraries: {difference}. It is not used again for this tokenizer, and "

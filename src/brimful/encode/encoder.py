@@ -15,8 +15,8 @@ import numpy as np
 
 from brimful.base.checks import check_type
 from brimful.base.fingerprint import fingerprint_of
-from brimful.base.preloading import STATE
 from brimful.base.typing import IGNORE_INDEX, AnyPath, Fingerprint
+from brimful.base.wings import PRELOAD, loaded
 from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths
@@ -28,12 +28,6 @@ PendingBatch: TypeAlias = Callable[[], EncodedBatch]
 """The second half of measuring a batch, which any thread may call."""
 
 
-TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
-"""Environment variable: directory or hub id of the tokenizer that ``encode.fast.preload_tokenizer``
-loads.
-"""
-
-
 class Engine:
     """The libraries of an encoder: the ones that tokenize, and the ones that render chats.
 
@@ -43,6 +37,7 @@ class Engine:
         tokenizer: of the encoder; None for an encoder without faster libraries than its reference.
         find_template: returns its chat template, which is made when needed; None for other
             encoders.
+        needs_little_python: returns true if it makes texts with little Python.
     """
 
     def __init__(
@@ -50,8 +45,9 @@ class Engine:
         make_reference: Callable[[], Encoder],
         tokenizer: Tokenizer | None = None,
         find_template: Callable[[], ChatTemplate | None] = lambda: None,
+        needs_little_python: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._make_reference = make_reference
+        self._make_reference, self._needs_little_python = make_reference, needs_little_python
         self._tokenizer, self._find_template = tokenizer, find_template
 
     @cached_property
@@ -83,12 +79,8 @@ class Engine:
         """True if one process keeps several cores busy most of the time: library threads encode,
         with little Python.
         """
-        tokenizer, template = self._tokenizer, self._find_template()
-        return (
-            tokenizer is not None
-            and tokenizer.is_fast
-            and (template is None or template.fills_plain_chats)
-        )
+        tokenizer = self._tokenizer
+        return tokenizer is not None and tokenizer.is_fast and self._needs_little_python()
 
     def trusts(self, engine_id: str) -> bool:
         """Return false for faster libraries that were found to encode differently than the
@@ -96,10 +88,10 @@ class Engine:
         """
         return self._tokenizer is None or self._tokenizer.trusts(engine_id)
 
-    def distrust(self, engine_id: str, reason: str) -> None:
+    def disable(self, engine_id: str, reason: str) -> None:
         """Never encode with faster libraries of these versions again, nor use what they encoded."""
         assert self._tokenizer is not None, "an encoder without faster libraries was compared"
-        self._tokenizer.distrust(engine_id, reason)
+        self._tokenizer.disable(engine_id, reason)
 
     def load(self) -> None:
         """Load what encoding needs, now."""
@@ -114,12 +106,7 @@ class Engine:
         tokenizer, template = self._tokenizer, self._find_template()
         if tokenizer is None or tokenizer.place is None:
             return {}
-        # In this order: a thread loads the fast library while the server imports the rest, and is
-        # joined at the end.
-        modules = {
-            "brimful.base.preloading": {STATE: tokenizer.state_path},
-            "brimful.encode.fast.preload_tokenizer": {TOKENIZER: tokenizer.place},
-        }
+        modules = dict(loaded(PRELOAD)(tokenizer.place, tokenizer.state_path))
         if template is not None and template.needs_transformers:
             modules["transformers.models.auto.tokenization_auto"] = {}
         return modules

@@ -125,7 +125,16 @@ class RenderingEncoder(Encoder):
 
     @cached_property
     def engine(self) -> Engine:
-        return Engine(self._by_reference, self.tokenizer, lambda: self._chat_template)
+        return Engine(
+            self._by_reference,
+            self.tokenizer,
+            lambda: self._chat_template,
+            self._needs_little_python,
+        )
+
+    def _needs_little_python(self) -> bool:
+        """Return true if the text of an ordinary sample is made with little Python."""
+        return True
 
     def _by_reference(self) -> RenderingEncoder:
         """Return the same encoder with the libraries that define its tokens; itself if it uses no

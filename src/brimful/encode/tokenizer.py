@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,19 +18,36 @@ from brimful.base.optional import optional, version_of
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
 from brimful.base.typing import AnyPath, Fingerprint, Int64Array
+from brimful.base.wings import FAST_TOKENIZER, TOKENIZER_READER, loaded
 from brimful.base.wording import setting
-from brimful.encode.fast.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError, hard_texts
-from brimful.encode.fast.proofs import recall, remember
-from brimful.encode.token_places import (
-    TextSpans,
-    runs_by_bytes,
-    runs_by_counts,
-    runs_by_offsets,
-)
+from brimful.encode.token_places import TextSpans, runs_by_bytes, runs_by_counts, runs_by_offsets
 from brimful.encode.tokenizer_facts import TokenizerFacts, state_path
-from brimful.encode.tokenizer_files import read_facts
+from brimful.encode.verdicts import load_verdict, save_verdict
 from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
 from brimful.sources.sample import Sample
+
+
+class FastLibrary(Protocol):
+    """A library that tokenizes in place of ``tokenizers``, the reference, if it gives its ids.
+
+    ``base.wings.FAST_TOKENIZER`` makes it from the facts of a tokenizer, and from the function that
+    gives the reference's ids of texts.
+    """
+
+    name: str
+    """Name and version, for display."""
+
+    engine_id: str
+    """Versions of all that encodes faster than the reference, and of the reference."""
+
+    @property
+    def obstacle(self) -> str:
+        """The reason why it does not tokenize, such as a text on which it was found to differ;
+        empty without one.
+        """
+
+    def ids(self, texts: Sequence[str]) -> Ragged:
+        """Return the tokens of each text, ``int32``, with no special tokens added."""
 
 
 class Tokenizer:
@@ -132,11 +149,10 @@ class Tokenizer:
             return TokenizerFacts.of(self.hf)
         facts = TokenizerFacts.recall(directory, hub_id)
         if facts is None:
-            reading = None if hub_id or "hf" in self.__dict__ else read_facts(directory)
-            if reading is None:
-                facts = TokenizerFacts.of(self.hf)
-            else:
-                facts, self._read_backend = reading
+            reading = (
+                None if hub_id or "hf" in self.__dict__ else loaded(TOKENIZER_READER)(directory)
+            )
+            facts, self._read_backend = reading or (TokenizerFacts.of(self.hf), None)
             # Another process may have changed the files of a hub id meanwhile.
             if self._files == (directory, hub_id):
                 facts.remember(directory, hub_id)
@@ -202,7 +218,7 @@ class Tokenizer:
         one.
         """
         if self.is_fast:
-            return str(FastTokenizer.version())
+            return self._fast.name
         library = "tokenizers" if self.facts.state is not None else "transformers"
         reason = self._reason_against_fast
         return f"{library} {version_of(library)}{f' ({reason})' if reason else ''}"
@@ -214,89 +230,43 @@ class Tokenizer:
         """
         return self.fast and not self._reason_against_fast
 
-    @cached_property
+    @property
     def _reason_against_fast(self) -> str:
         """The reason why the fast library does not tokenize; empty if it does, or is not wanted."""
-        if self._reason_for_distrust or not self.fast:
-            return self._reason_for_distrust
-        if self.facts.state is None:
-            return "it is written in Python"
-        if FastTokenizer.version() is None:
-            return "fastokens is not installed: pip install 'brimful[fast]'"
-        subject = self._proof_of(self._fast_id)
-        result = recall(subject)
-        if result is None:
-            try:
-                result = {"reason": self._difference(self._fast, list(hard_texts()))}
-            except UnsupportedTokenizerError as error:
-                result = {"reason": f"fastokens refuses it: {error}"}
-            remember(subject, result)
-        return str(result["reason"])
+        return self._reason_disabled or (self._fast.obstacle if self.fast else "")
 
     @cached_property
-    def _reason_for_distrust(self) -> str:
+    def _reason_disabled(self) -> str:
         """The difference from the reference that was found in an earlier job; empty without one."""
-        result = recall(self._proof_of(self._versions)) if self.fast else None
-        return "" if result is None else str(result["reason"])
+        verdict = load_verdict(self.facts.subject(self._fast.engine_id)) if self.fast else None
+        return "" if verdict is None else str(verdict["reason"])
 
     @cached_property
-    def _fast(self) -> FastTokenizer:
-        assert self.facts.state is not None
-        return FastTokenizer(
-            self.facts.state, split_special_tokens=self.facts.splits_special_tokens
-        )
+    def _fast(self) -> FastLibrary:
+        library: FastLibrary = loaded(FAST_TOKENIZER)(self.facts, self._reference_ids)
+        return library
 
     @property
     def engine_id(self) -> str:
         """Versions of the libraries that encode faster than the reference, and of the reference;
         empty for the reference alone.
         """
-        if not self.fast or self._reason_for_distrust:
-            return ""
-        return self._versions
-
-    @property
-    def _fast_id(self) -> str:
-        library = FastTokenizer.version() or "bytes of tokens"
-        return f"{library}, tokenizers {version_of('tokenizers')}"
-
-    @property
-    def _versions(self) -> str:
-        return f"{self._fast_id}, templates filled"
-
-    def _proof_of(self, engine_id: str) -> Any:
-        return ["tokenizer", self.fingerprint, self.facts.splits_special_tokens, engine_id]
+        return "" if not self.fast or self._reason_disabled else self._fast.engine_id
 
     def trusts(self, engine_id: str) -> bool:
         """Return false if these versions were found to differ from the reference."""
-        return not engine_id or recall(self._proof_of(engine_id)) is None
+        return not engine_id or load_verdict(self.facts.subject(engine_id)) is None
 
-    def distrust(self, engine_id: str, reason: str) -> None:
+    def disable(self, engine_id: str, reason: str) -> None:
         """Never encode with libraries of these versions for this tokenizer again, nor use what they
         encoded.
 
         Any of them may be to blame, so none is used after a difference: neither the fast library
         nor counted bytes nor filled templates.
         """
-        remember(self._proof_of(engine_id), {"reason": reason})
-        if engine_id == self._versions:
-            self._reason_for_distrust = self._reason_against_fast = reason
-
-    def _difference(self, fast: FastTokenizer, texts: Sequence[str]) -> str:
-        """Return the first text that the libraries tokenize differently, for a message; empty
-        without one.
-        """
-        try:
-            ids = fast.ids(texts)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # a panic in Rust is not an Exception
-            return f"fastokens fails on a hard text ({type(error).__name__})"
-        reference = self._reference_ids(texts)
-        for index, text in enumerate(texts):
-            if not np.array_equal(ids.row(index), reference.row(index)):
-                return f"fastokens gives other tokens for {text[:40]!r}"
-        return ""
+        save_verdict(self.facts.subject(engine_id), {"reason": reason})
+        if engine_id == self._fast.engine_id:
+            self._reason_disabled = reason
 
     @staticmethod
     def check(sample: Sample, text: str) -> None:
@@ -315,8 +285,6 @@ class Tokenizer:
     @staticmethod
     def takes(texts: Sequence[str]) -> bool:
         """Return true if ``check`` refuses none of the texts: one check for many."""
-        if all(map(str.isascii, texts)):
-            return True
         try:
             "".join(texts).encode("utf-8")
         except UnicodeEncodeError:

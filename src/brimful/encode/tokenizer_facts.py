@@ -112,6 +112,10 @@ class TokenizerFacts:
             **properties,
         )
 
+    def subject(self, versions: str) -> Any:
+        """Return what libraries of these versions are compared on, for ``encode.verdicts``."""
+        return ["tokenizer", self.fingerprint, self.splits_special_tokens, versions]
+
     @classmethod
     def recall(cls, directory: str, hub_id: str = "") -> TokenizerFacts | None:
         """Return the facts that an earlier job stored for the tokenizer in a directory; None

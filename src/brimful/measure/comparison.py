@@ -178,7 +178,7 @@ def _refusal(
     place = context.source.where(sample.sample_id)
     # The libraries that encoded the block: a resumed job may have others.
     engine_id = description["engine"]
-    context.encoder.engine.distrust(engine_id, f"it differed from the reference on {place}")
+    context.encoder.engine.disable(engine_id, f"it differed from the reference on {place}")
     return EncodersDifferError(
         f"{place} (sample {sample.sample_id}): {description.get('encoded_by', engine_id)} encodes "
         f"it differently than the libraries that it replaces: {difference}. Nothing that it "

@@ -61,7 +61,7 @@ def test_samples_are_compared_where_a_faster_library_encodes(engine_id):
     class Fast(type(other)):
         engine = SimpleNamespace(
             id=engine_id, name="fast", reference=SimpleNamespace(encode_batch=lambda _: other.encode_batch(wrong)),
-            distrust=lambda name, reason: asked.append((name, reason)),
+            disable=lambda name, reason: asked.append((name, reason)),
         )  # fmt: skip
 
     one = Intake(Fast(), ProducerSettings(capacity=3), "the feed")

@@ -168,9 +168,10 @@ def start_server(preload: Mapping[str, Mapping[str, str]]) -> Any:
     from multiprocessing import forkserver
 
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["brimful.base.preloading", "brimful.base.execute.preload", *preload]
-    )
+    modules = list(preload)
+    # After the first one, which may load in a thread during the imports of the others.
+    modules.insert(1, "brimful.base.execute.preload")
+    context.set_forkserver_preload(modules)
     variables = {
         name: value for environment in preload.values() for name, value in environment.items()
     }
@@ -181,17 +182,15 @@ def start_server(preload: Mapping[str, Mapping[str, str]]) -> Any:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes that the block starts."""
-    previous = {name: os.environ.get(name) for name in variables}
+    """Set environment variables, which nothing else sets, for the processes that the block
+    starts.
+    """
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in previous.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in variables:
+            del os.environ[name]
 
 
 @contextlib.contextmanager

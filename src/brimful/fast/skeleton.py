@@ -87,17 +87,17 @@ _encode_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Turn(NamedTuple):
-    """One assistant turn of a skeleton: its slots, and the characters around them that belong to
-    it.
+    """One assistant turn of a skeleton: pieces of the text, which are literals and values by turns,
+    and the characters around its values that belong to it.
 
     Attributes:
-        first: index of its first slot.
-        last: index of its last slot.
-        head: number of characters before the first slot that belong to the turn.
-        tail: number of characters after the last slot that belong to the turn.
+        start: the piece before its first value.
+        last: the piece of its last value.
+        head: number of characters before the first value that belong to the turn.
+        tail: number of characters after the last value that belong to the turn.
     """
 
-    first: int
+    start: int
     last: int
     head: int
     tail: int
@@ -121,48 +121,45 @@ class Skeleton:
 
     @cached_property
     def places(self) -> Int64Array:
-        """``int64[num_turns, 4]``: piece before a turn's first slot, piece of its last slot, head,
-        tail.
-        """
-        places = [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
-        return np.array(places, dtype=np.int64).reshape(-1, 4)
+        """``int64[num_turns, 4]``: the fields of each turn."""
+        return np.array(self.turns, dtype=np.int64).reshape(-1, 4)
 
     @cached_property
     def _blank(self) -> list[str]:
         """The literals, and an empty text in place of each value."""
         return [*chain.from_iterable(zip(self.literals, repeat(""), strict=False))][:-1]
 
-    def filled(self, values: Sequence[str]) -> "RenderedText":
+    def filled(self, values: Sequence[str]) -> "FilledSkeleton":
         """Return the text with a value in every slot; ``values`` has the messages' values, then the
         tools'.
         """
         pieces = self._blank.copy()
         pieces[1::2] = values if self.order is None else [values[index] for index in self.order]
-        return RenderedText("".join(pieces), pieces, self)
+        return FilledSkeleton("".join(pieces), pieces, self)
 
 
-class RenderedText(NamedTuple):
-    """The text of a conversation, and where its turns are if it is a filled skeleton.
+class FilledSkeleton(NamedTuple):
+    """The text of a conversation, and where its turns are (``encode.chat.FilledText``).
 
     Attributes:
         text: of the whole conversation.
         pieces: its parts: piece 2 i is literal i of the template, piece 2 i + 1 is value i.
-        skeleton: the filled skeleton; None for a text that is rendered in another way.
+        skeleton: what was filled.
     """
 
     text: str
-    pieces: Sequence[str] = ()
-    skeleton: Skeleton | None = None
+    pieces: Sequence[str]
+    skeleton: Skeleton
 
     @property
     def turns(self) -> list[Span]:
-        """The span of each assistant turn of a filled skeleton."""
+        """The span of each turn of the assistant."""
         _, starts, ends = spans_of_turns([0], [self])
         return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def spans_of_turns(
-    rows: Sequence[int], texts: Sequence[RenderedText], *, last_only: bool = False
+    rows: Sequence[int], texts: Sequence[FilledSkeleton], *, last_only: bool = False
 ) -> TextSpans:
     """Return the spans of the assistant's turns in several filled skeletons.
 
@@ -176,11 +173,7 @@ def spans_of_turns(
     sizes = np.fromiter(map(len, chain.from_iterable(pieces)), dtype=np.int64)
     # All texts are concatenated: piece i has the characters edges[i] … edges[i + 1].
     edges = offsets_of(sizes)
-    places = [
-        one.skeleton.places[-1:] if last_only else one.skeleton.places
-        for one in texts
-        if one.skeleton
-    ]
+    places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in texts]
     owners = np.repeat(np.arange(len(texts)), np.fromiter(map(len, places), dtype=np.int64))
     start_pieces, end_pieces, heads, tails = np.concatenate(
         [np.empty((0, 4), dtype=np.int64), *places]

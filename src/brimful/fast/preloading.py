@@ -11,6 +11,10 @@ from typing import Any
 STATE = "BRIMFUL_PRELOAD_STATE"
 """Environment variable: file of the state that the server of worker processes loads."""
 
+TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
+"""Environment variable: directory or hub id of the tokenizer that ``fast.preload_tokenizer`` loads.
+"""
+
 _tokenizers: dict[str, Any] = {}
 _lock = threading.Lock()
 
@@ -35,13 +39,26 @@ def fast_tokenizer(state: str) -> Any:
         return _tokenizers[state]
 
 
+def preload(place: str, state_path: str) -> dict[str, dict[str, str]]:
+    """Return the modules that the server imports, each with the variables that it reads.
+
+    In this order: a thread loads the fast tokenizer while the server imports the rest, and is
+    joined at the end.
+
+    Args:
+        place: directory or hub id of the tokenizer.
+        state_path: file of its state; empty if there is none.
+    """
+    return {__name__: {STATE: state_path}, f"{__package__}.preload_tokenizer": {TOKENIZER: place}}
+
+
 def _load() -> None:
     with contextlib.suppress(Exception):  # the job itself reports it
         fast_tokenizer(Path(os.environ[STATE]).read_text(encoding="utf-8"))
 
 
 loading_thread = threading.Thread(target=_load)
-"""Joined by ``encode.fast.preload``, before the server forks."""
+"""Joined by ``preload_tokenizer``, before the server forks."""
 
 if os.environ.get(STATE):
     loading_thread.start()

@@ -17,12 +17,12 @@ pytest.importorskip(
 from transformers import AutoTokenizer
 
 from brimful.base.fingerprint import fingerprint_of
-from brimful.encode import tokenizer_files
-from brimful.encode.fast.fast_tokenizer import hard_texts
-from brimful.encode.fast.proofs import RELEASED_PROOFS, knows_transformers, transformers_digest
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
-from brimful.encode.tokenizer_files import read_facts
+from brimful.encode.verdicts import knows_transformers, transformers_digest
+from brimful.fast import tokenizer_files
+from brimful.fast.fast_tokenizer import RELEASED_VERDICTS, hard_texts
+from brimful.fast.tokenizer_files import read_facts
 
 PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
@@ -93,7 +93,7 @@ def assert_equal(read: TokenizerFacts, expected: TokenizerFacts) -> None:
 def test_the_installed_transformers_was_compared():
     """A release that changes one of its files is read by itself until the tests of this module passed with it.
 
-    Then its digest, which this test shows, belongs into ``fast.proofs``."""
+    Then its digest, which this test shows, belongs into ``verdicts``."""
     assert knows_transformers(), transformers_digest()
 
 
@@ -204,10 +204,9 @@ def test_no_transformers_is_imported(tmp_path):
     assert shown.stdout.split() == ["False", "4"]
 
 
-def test_released_proofs_hold(qwen):
+def test_released_verdicts_hold(qwen):
     """The comparison that the first job with the tokenizer leaves out."""
-    subject = qwen._proof_of(qwen._fast_id)
-    if fingerprint_of(subject) not in RELEASED_PROOFS:
+    subject = qwen._fast.subject
+    if fingerprint_of(subject) not in RELEASED_VERDICTS:
         pytest.skip(f"compared with other versions than those here: {fingerprint_of(subject)} of {subject}")
-    tokenizer = Tokenizer(qwen.name)
-    assert tokenizer._difference(tokenizer._fast, list(hard_texts())) == ""
+    assert Tokenizer(qwen.name)._fast.difference(list(hard_texts())) == ""

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
-import brimful.encode.fast.filling as filling
+import brimful.fast.filling as filling
 from brimful.encode import ChatEncoder
 from brimful.encode.chat_template import HARD_CONTENT
-from brimful.encode.fast.skeleton import open_shape_of, spans_of_turns
+from brimful.fast.skeleton import open_shape_of
 from brimful.sources import Sample, Source
 from brimful.sources.memory import MemoryRows
 from tests.encode.templates import STYLES, tokenizer_of
@@ -117,8 +117,8 @@ def test_tools_of_another_row_need_no_other_rendering(name, monkeypatch):
     def render(*_: Any, **__: Any) -> str:
         raise AssertionError("rendered")
 
-    for method in ("render", "proved_text"):
-        monkeypatch.setattr(encoder._chat_template, method, render)
+    monkeypatch.setattr(encoder._chat_template, "render", render)
+    monkeypatch.setattr(encoder._filling, "proved_text", render)
     for one, by_reference in zip(encoder.encode_batch(_samples([other])), expected, strict=True):
         assert not isinstance(one, Exception)
         assert not isinstance(by_reference, Exception)
@@ -152,17 +152,17 @@ def test_a_text_that_differs_from_jinjas_is_not_filled(monkeypatch):
     encoder = _encoder(TEMPLATES["tools in front"])
     assert encoder._filling.fill(*conversation) is not None
     wrong = _encoder(TEMPLATES["tools in front"])
-    text = wrong._chat_template.proved_text(*conversation[1:])
+    text = wrong._filling.proved_text(*conversation[1:])
     assert text is not None
-    monkeypatch.setattr(wrong._chat_template, "proved_text", lambda *_: text + ".")
+    monkeypatch.setattr(wrong._filling, "proved_text", lambda *_: text + ".")
     assert wrong._filling.fill(*conversation) is None
     # A proof with a hole: the template is believed to look at nothing.
     trimming = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
-    monkeypatch.setattr(trimming._chat_template, "proved_text", lambda *_: text)
+    monkeypatch.setattr(trimming._filling, "proved_text", lambda *_: text)
     assert trimming._filling.fill(*conversation) is None
     monkeypatch.setattr(filling, "_HARD_SHAPES", 0)
     trusting = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
-    monkeypatch.setattr(trusting._chat_template, "proved_text", lambda *_: text)
+    monkeypatch.setattr(trusting._filling, "proved_text", lambda *_: text)
     assert trusting._filling.fill(*conversation) is not None
 
 
@@ -230,11 +230,11 @@ def test_spans_of_several_texts_are_the_answers(conversations, last_only):
     encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=STYLES["chatml"].template)
     texts, expected = [], []
     for row, turns in enumerate(conversations):
-        _, text = encoder._filling.render([{"role": role, "content": text} for role, text in turns], None)
-        assert text.skeleton is not None
-        texts.append(text)
+        _, _, filled_text = encoder._filling.render([{"role": role, "content": text} for role, text in turns], None)
+        assert filled_text is not None
+        texts.append(filled_text)
         answers = [(row, f"{text}<|im_end|>") for role, text in turns if role == "assistant"]
         expected += answers[-1:] if last_only else answers
-    spans = spans_of_turns(range(len(texts)), texts, last_only=last_only)
+    spans = encoder._filling.spans_of_turns(range(len(texts)), texts, last_only=last_only)
     triples = zip(*(column.tolist() for column in spans), strict=True)
     assert [(row, texts[row].text[start:end]) for row, start, end in triples] == expected

@@ -17,24 +17,20 @@ from brimful.sources.sample import Message
 
 _KEPT = frozenset(
     (
-        *(
-            "__new__",
-            "__init__",
-            "__class__",
-            "__getattribute__",
-            "__setattr__",
-            "__delattr__",
-            "__doc__",
-            "__dir__",
-        ),
-        *(
-            "__init_subclass__",
-            "__subclasshook__",
-            "__reduce__",
-            "__reduce_ex__",
-            "__getstate__",
-            "__sizeof__",
-        ),
+        "__new__",
+        "__init__",
+        "__class__",
+        "__getattribute__",
+        "__setattr__",
+        "__delattr__",
+        "__doc__",
+        "__dir__",
+        "__init_subclass__",
+        "__subclasshook__",
+        "__reduce__",
+        "__reduce_ex__",
+        "__getstate__",
+        "__sizeof__",
     )
 )
 """Attributes of ``str`` that reveal nothing about a text, or that Python needs."""
@@ -230,15 +226,9 @@ def _keeps_track(tree: Any) -> bool:
 
 
 def _is_role(expression: Any) -> bool:
-    from jinja2 import nodes
-
-    if isinstance(expression, nodes.Getattr):
-        return bool(expression.attr == "role")
-    return (
-        isinstance(expression, nodes.Getitem)
-        and isinstance(expression.arg, nodes.Const)
-        and bool(expression.arg.value == "role")
-    )
+    """Return true for ``message.role`` and ``message["role"]``."""
+    key = getattr(expression, "arg", None)
+    return "role" in (getattr(expression, "attr", None), getattr(key, "value", None))
 
 
 def _guarded(

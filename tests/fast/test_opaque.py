@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("jinja2", reason="templates need the extra brimful[text]")
 
-from brimful.encode.fast.opaque import proved_text
 from brimful.encode.jinja_templates import compile_template
+from brimful.fast.opaque import proved_text
 
 
 def by_jinja(source: str, variables: dict[str, Any], messages: Any, tools: Any) -> str:

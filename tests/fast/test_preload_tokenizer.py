@@ -8,19 +8,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from brimful.encode.encoder import TOKENIZER
-from brimful.encode.fast.proofs import remember
+from brimful.encode.verdicts import save_verdict
+from brimful.fast.preloading import TOKENIZER
 
 SERVER = """
 import os, sys
 from pathlib import Path
-import brimful.base.execute.preload, brimful.measure.block, brimful.encode.fast.preload_tokenizer
+import brimful.base.execute.preload, brimful.measure.block, brimful.fast.preload_tokenizer
 threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
 print(sum(name.startswith(("fastokens", "rayon")) for name in threads))
 sys.stdout.flush()
 child = os.fork()
 if child == 0:
-    from brimful.base.preloading import _tokenizers
+    from brimful.fast.preloading import _tokenizers
     print(len(_tokenizers), "transformers" in sys.modules, flush=True)
     os._exit(0)
 os.waitpid(child, 0)
@@ -32,7 +32,7 @@ def test_a_fork_waits_for_the_tokenizer_and_for_no_lock(qwen, qwen_tokenizer, fr
     """Facts are known and the template is not, as after a job on documents: a template was compared in a thread, whose
     import of Transformers waited for the lock that the fork held, for ever."""
     qwen.facts.remember(str(qwen_tokenizer))
-    remember(qwen._proof_of(qwen._fast_id), {"reason": ""})
+    save_verdict(qwen._fast.subject, {"reason": ""})
     environment = {**os.environ, TOKENIZER: str(qwen_tokenizer), "BRIMFUL_CACHE": str(fresh_cache)}
     command = [sys.executable, "-c", SERVER]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
@@ -54,6 +54,6 @@ def test_the_tokenizer_of_the_job_is_loaded_and_no_other(monkeypatch, named, loa
     monkeypatch.delenv(TOKENIZER, raising=False)
     if named is not None:
         monkeypatch.setenv(TOKENIZER, named)
-    monkeypatch.delitem(sys.modules, "brimful.encode.fast.preload_tokenizer", raising=False)
-    runpy.run_module("brimful.encode.fast.preload_tokenizer")
+    monkeypatch.delitem(sys.modules, "brimful.fast.preload_tokenizer", raising=False)
+    runpy.run_module("brimful.fast.preload_tokenizer")
     assert seen == loaded

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.encode.fast.skeleton import Skeleton, Turn, json_text, message_texts, spans_of_turns, verbatim_texts
+from brimful.fast.skeleton import Skeleton, Turn, json_text, message_texts, spans_of_turns, verbatim_texts
 from brimful.sources.sample import PartlyPlainMessages, PlainMessages
 
 
@@ -22,7 +22,7 @@ def test_no_text_has_no_spans():
 
 def test_values_go_to_their_slots():
     """In their order, or in that of the template; the answers are slots with characters of the template around them."""
-    turns = (Turn(first=0, last=0, head=1, tail=2), Turn(first=1, last=2, head=0, tail=1))
+    turns = (Turn(start=0, last=1, head=1, tail=2), Turn(start=2, last=5, head=0, tail=1))
     plain = Skeleton(("<a>", "-b-", "|", "<end>"), turns)
     assert plain.places.tolist() == [[0, 1, 1, 2], [2, 5, 0, 1]]
     filled = plain.filled(["x", "yy", ""])

@@ -3,21 +3,24 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
-from brimful.encode.fast.skeleton import (
-    RenderedText,
+from brimful.encode.chat import TextFiller
+from brimful.encode.chat_template import EXAMPLES, HARD_CONTENT, REASONING, ChatTemplate
+from brimful.encode.jinja_templates import examined, replace_texts
+from brimful.encode.token_places import Span
+from brimful.encode.turns import TurnFinder
+from brimful.errors import AssistantTurnsError
+from brimful.fast.opaque import proved_text
+from brimful.fast.skeleton import (
+    FilledSkeleton,
     Shape,
     Skeleton,
     Turn,
     message_texts,
     open_shape_of,
     shape_of,
+    spans_of_turns,
     verbatim_texts,
 )
-from brimful.encode.jinja_templates import examined, replace_texts
-from brimful.encode.token_places import Span
-from brimful.encode.turns import TurnFinder
-from brimful.errors import AssistantTurnsError
 from brimful.sources.sample import Message, PartlyPlainMessages, PlainMessages, Sample
 
 _READ_MESSAGES = (PlainMessages, PartlyPlainMessages)
@@ -36,7 +39,7 @@ _OPEN, _TEXT, _OBJECT = (
 )  # private-use characters that no template looks for
 
 
-class Filling:
+class Filling(TextFiller):
     """Text of conversations, filled in shape by shape if possible.
 
     The conversation is rendered once with short marks for its texts. The text between the marks is
@@ -52,24 +55,26 @@ class Filling:
     Args:
         template: chat template.
         finder: finds the turns in a skeleton.
+        trusted: fill in the shapes that are proved; if false, every conversation is rendered.
     """
 
-    def __init__(self, template: ChatTemplate, finder: TurnFinder) -> None:
-        self._template, self._finder = template, finder
+    def __init__(self, template: ChatTemplate, finder: TurnFinder, trusted: bool) -> None:
+        self._template, self._finder, self._trusted = template, finder, trusted
         self._proved: dict[Shape, Skeleton | None] = {}
         self._matched: dict[Shape, Skeleton | None] = {}
         self._edges: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def render(self, messages: Sequence[Message], tools: Any) -> tuple[Shape, RenderedText]:
-        """Return the shape and the text of a conversation.
+    @property
+    def fills_plain_chats(self) -> bool:
+        return self.proved_text(*EXAMPLES[1]) is not None
 
-        Raises:
-            Exception: the template refuses it; of any class.
-        """
+    def render(
+        self, messages: Sequence[Message], tools: Any
+    ) -> tuple[Shape, str, FilledSkeleton | None]:
         shape = open_shape_of(messages, tools)
         filled_text = self.fill(shape, messages, tools)
         if filled_text is not None:
-            return shape, filled_text
+            return shape, filled_text.text, filled_text
         text = self._template.render(messages, tools)
         if tools:
             shape = shape_of(messages, tools)
@@ -77,10 +82,10 @@ class Filling:
             skeleton = examined(self._matched, shape, lambda: self._make_skeleton(messages, tools))
             filled_text = _filled(skeleton, messages)
             if filled_text is not None and filled_text.text == text:
-                return shape, filled_text
-        return shape, RenderedText(text)
+                return shape, text, filled_text
+        return shape, text, None
 
-    def fill(self, shape: Shape, messages: Sequence[Message], tools: Any) -> RenderedText | None:
+    def fill(self, shape: Shape, messages: Sequence[Message], tools: Any) -> FilledSkeleton | None:
         """Return the text of a conversation without rendering it; None if it has to be rendered.
 
         Args:
@@ -91,10 +96,7 @@ class Filling:
             examined(self._proved, shape, lambda: self._prove(messages, tools)), messages, tools
         )
 
-    def fill_together(self, samples: Sequence[Sample]) -> Mapping[int, RenderedText]:
-        """Return the texts of the conversations whose shape is already known, by their index in a
-        batch.
-        """
+    def fill_together(self, samples: Sequence[Sample]) -> Mapping[int, FilledSkeleton]:
         texts = {}
         for index, sample in enumerate(samples):
             messages, tools = sample.messages or (), sample.tools
@@ -109,11 +111,25 @@ class Filling:
                 texts[index] = text
         return texts
 
+    spans_of_turns = staticmethod(spans_of_turns)
+
+    def proved_text(self, messages: Sequence[Message], tools: Any) -> str | None:
+        """Return the text from Jinja if the template is proved not to examine the conversation's
+        texts; else None.
+        """
+        template = self._template
+        if not self._trusted or template.needs_transformers:
+            return None
+        # Reasoning has several names, and whether the template writes it is checked elsewhere.
+        if any(not REASONING.isdisjoint(message) for message in messages):
+            return None
+        return proved_text(template.source, template.variables, template.prepared(messages), tools)
+
     def _prove(self, messages: Sequence[Message], tools: Any) -> Skeleton | None:
         """Return the skeleton of a shape that can be filled in: proved, and confirmed on this
         conversation.
         """
-        text = self._template.proved_text(messages, tools)
+        text = self.proved_text(messages, tools)
         if text is None or verbatim_texts(messages, tools) is None:
             return None
         tool_marks = [f"{_OPEN}t{index}{_OBJECT}" for index in range(len(tools or ()))]
@@ -196,7 +212,7 @@ class Filling:
             # A turn that contains a tool has no fixed distance from its outer slots.
             if tool_spans and (head > len(literals[first]) or tail > len(literals[last + 1])):
                 return None
-            turns.append(Turn(first, last, head, tail))
+            turns.append(Turn(2 * first, 2 * last + 1, head, tail))
         return Skeleton(
             tuple(literals), tuple(turns), None if order == sorted(order) else tuple(order)
         )
@@ -204,7 +220,7 @@ class Filling:
 
 def _filled(
     skeleton: Skeleton | None, messages: Sequence[Message], tools: Any = None
-) -> RenderedText | None:
+) -> FilledSkeleton | None:
     """Return a skeleton with the texts of a conversation; None if they have no slots."""
     values = None if skeleton is None else verbatim_texts(messages, tools)
     if skeleton is None or values is None or len(skeleton.literals) != len(values) + 1:

@@ -3,15 +3,14 @@
 import contextlib
 import os
 
-from brimful.base.preloading import loading_thread
 from brimful.encode.chat import ChatEncoder
-from brimful.encode.encoder import TOKENIZER
+from brimful.fast.preloading import TOKENIZER, loading_thread
 
-if os.environ.get(TOKENIZER):
+if place := os.environ.get(TOKENIZER):
     # No process is forked until all threads have ended, so a fork never inherits a lock held here.
     # A tokenizer that cannot be loaded, or has no template, is not an error here: the job reports
     # it.
     with contextlib.suppress(Exception):
-        ChatEncoder(os.environ[TOKENIZER]).engine.load()
+        ChatEncoder(place).engine.load()
     if loading_thread.ident is not None:
         loading_thread.join()

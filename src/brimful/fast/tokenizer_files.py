@@ -3,7 +3,7 @@ they are.
 
 ``AutoTokenizer`` costs two seconds: it imports PyTorch for the model's configuration, and rebuilds
 some tokenizers from their vocabulary. For the classes here and the versions of Transformers in
-``fast.proofs``, the result is known from ``tokenizer.json`` and ``tokenizer_config.json``.
+``verdicts``, the result is known from ``tokenizer.json`` and ``tokenizer_config.json``.
 Transformers loads any other tokenizer or version.
 """
 
@@ -13,8 +13,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from brimful.encode.fast.proofs import knows_transformers
 from brimful.encode.tokenizer_facts import TokenizerFacts, settings_of
+from brimful.encode.verdicts import knows_transformers
 
 _NAMED_TOKENS = (
     "bos_token",
@@ -28,31 +28,25 @@ _NAMED_TOKENS = (
 """Named special tokens, in the order in which Transformers lists them."""
 
 _IRRELEVANT = {
-    *(
-        "added_tokens_decoder",
-        "backend",
-        "chat_template",
-        "clean_up_tokenization_spaces",
-        "errors",
-        "is_local",
-        "legacy",
-    ),
-    *(
-        "local_files_only",
-        "model_input_names",
-        "model_max_length",
-        "name_or_path",
-        "padding_side",
-        "processor_class",
-    ),
-    *(
-        "tokenizer_class",
-        "truncation_side",
-        "verbose",
-        "additional_special_tokens",
-        "extra_special_tokens",
-        *_NAMED_TOKENS,
-    ),
+    "added_tokens_decoder",
+    "backend",
+    "chat_template",
+    "clean_up_tokenization_spaces",
+    "errors",
+    "is_local",
+    "legacy",
+    "local_files_only",
+    "model_input_names",
+    "model_max_length",
+    "name_or_path",
+    "padding_side",
+    "processor_class",
+    "tokenizer_class",
+    "truncation_side",
+    "verbose",
+    "additional_special_tokens",
+    "extra_special_tokens",
+    *_NAMED_TOKENS,
 }
 """Keys of a configuration that are read here, or do not affect tokens. With any other key,
 Transformers is used.
@@ -62,18 +56,17 @@ _OFF = {"add_bos_token", "add_eos_token", "add_prefix_space", "split_special_tok
 """Keys that do not affect tokens if they are false."""
 
 _QWEN2 = {
-    *(
-        "qwen2",
-        "qwen2_5_omni",
-        "qwen2_5_vl",
-        "qwen2_audio",
-        "qwen2_moe",
-        "qwen2_vl",
-        "qwen3",
-        "qwen3_moe",
-        "qwen3_next",
-    ),
-    *("qwen3_vl", "qwen3_vl_moe"),
+    "qwen2",
+    "qwen2_5_omni",
+    "qwen2_5_vl",
+    "qwen2_audio",
+    "qwen2_moe",
+    "qwen2_vl",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_vl",
+    "qwen3_vl_moe",
 }
 """Types of models whose tokenizer is ``Qwen2Tokenizer``."""
 
@@ -144,11 +137,8 @@ def read_facts(directory: str) -> tuple[TokenizerFacts, Any] | None:
     try:
         if not knows_transformers() or (folder / "additional_chat_templates").exists():
             return None
-        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        model_config = folder / "config.json"
-        model = (
-            json.loads(model_config.read_text(encoding="utf-8")) if model_config.exists() else {}
-        )
+        config = json.loads(_text(folder / "tokenizer_config.json", ""))
+        model = json.loads(_text(folder / "config.json", "{}"))
         if "added_tokens_decoder" not in config and any(
             (folder / name).exists() for name in ("added_tokens.json", "special_tokens_map.json")
         ):
@@ -159,17 +149,17 @@ def read_facts(directory: str) -> tuple[TokenizerFacts, Any] | None:
         from tokenizers import Tokenizer as Backend
 
         backend = Backend.from_file(str(folder / "tokenizer.json"))
-        jinja = folder / "chat_template.jinja"
-        template = (
-            jinja.read_text(encoding="utf-8") if jinja.exists() else config.get("chat_template")
-        )
+        template = _text(folder / "chat_template.jinja", config.get("chat_template"))
         return _facts_of(config, backend, template, is_qwen2=is_qwen2)
     except ImportError:
         raise
-    except (
-        Exception
-    ):  # also from the Rust library: Transformers then reads it, or refuses it with its own message
+    # Also from the Rust library: Transformers then reads it, or refuses it with its own message.
+    except Exception:
         return None
+
+
+def _text(path: Path, absent: Any) -> Any:
+    return path.read_text(encoding="utf-8") if path.exists() else absent
 
 
 def _is_qwen2(config: Any, model: Any) -> bool | None:
@@ -182,10 +172,8 @@ def _is_qwen2(config: Any, model: Any) -> bool | None:
         or any(config.get(key) for key in _OFF)
     ):
         return None
-    name, model_type = (
-        str(config.get("tokenizer_class")).removesuffix("Fast"),
-        model.get("model_type"),
-    )
+    name = str(config.get("tokenizer_class")).removesuffix("Fast")
+    model_type = model.get("model_type")
     if name == "Qwen2Tokenizer" and (model_type is None or model_type in _QWEN2):
         return True
     if name in ("PreTrainedTokenizer", "TokenizersBackend") and (

@@ -1,1 +1,0 @@
-"""Fast libraries in place of their references, each watched by its reference."""
