@@ -14,10 +14,17 @@ pytest.importorskip("transformers", reason="templates need the extra brimful[tex
 import brimful.fast.filling as filling
 from brimful.encode import ChatEncoder
 from brimful.encode.chat_template import HARD_CONTENT
+from brimful.fast.filling import Filling
 from brimful.fast.skeleton import open_shape_of
 from brimful.sources import Sample, Source
 from brimful.sources.memory import MemoryRows
 from tests.encode.templates import STYLES, tokenizer_of
+
+
+def filling_of(encoder: ChatEncoder) -> Filling:
+    assert isinstance(encoder._filling, Filling)
+    return encoder._filling
+
 
 _TURNS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content %}{{ m.content }}{% endif %}"
@@ -118,7 +125,7 @@ def test_tools_of_another_row_need_no_other_rendering(name, monkeypatch):
         raise AssertionError("rendered")
 
     monkeypatch.setattr(encoder._chat_template, "render", render)
-    monkeypatch.setattr(encoder._filling, "proved_text", render)
+    monkeypatch.setattr(filling_of(encoder), "proved_text", render)
     for one, by_reference in zip(encoder.encode_batch(_samples([other])), expected, strict=True):
         assert not isinstance(one, Exception)
         assert not isinstance(by_reference, Exception)
@@ -138,7 +145,9 @@ def test_templates_that_look_are_rendered(old, new):
     encoder = _encoder(TEMPLATES["tools in front"].replace(old, new))
     sample = _samples([ROW])[0]
     assert (
-        encoder._filling.fill(open_shape_of(sample.messages or (), sample.tools), sample.messages or (), sample.tools)
+        filling_of(encoder).fill(
+            open_shape_of(sample.messages or (), sample.tools), sample.messages or (), sample.tools
+        )
         is None
     )
     assert encoder.encode(sample).input_ids.tolist() == encoder.engine.reference.encode(sample).input_ids.tolist()
@@ -150,44 +159,44 @@ def test_a_text_that_differs_from_jinjas_is_not_filled(monkeypatch):
     shape = open_shape_of(sample.messages or (), sample.tools)
     conversation = shape, sample.messages or (), sample.tools
     encoder = _encoder(TEMPLATES["tools in front"])
-    assert encoder._filling.fill(*conversation) is not None
+    assert filling_of(encoder).fill(*conversation) is not None
     wrong = _encoder(TEMPLATES["tools in front"])
-    text = wrong._filling.proved_text(*conversation[1:])
+    text = filling_of(wrong).proved_text(*conversation[1:])
     assert text is not None
-    monkeypatch.setattr(wrong._filling, "proved_text", lambda *_: text + ".")
-    assert wrong._filling.fill(*conversation) is None
+    monkeypatch.setattr(filling_of(wrong), "proved_text", lambda *_: text + ".")
+    assert filling_of(wrong).fill(*conversation) is None
     # A proof with a hole: the template is believed to look at nothing.
     trimming = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
-    monkeypatch.setattr(trimming._filling, "proved_text", lambda *_: text)
-    assert trimming._filling.fill(*conversation) is None
+    monkeypatch.setattr(filling_of(trimming), "proved_text", lambda *_: text)
+    assert filling_of(trimming).fill(*conversation) is None
     monkeypatch.setattr(filling, "_HARD_SHAPES", 0)
     trusting = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
-    monkeypatch.setattr(trusting._filling, "proved_text", lambda *_: text)
-    assert trusting._filling.fill(*conversation) is not None
+    monkeypatch.setattr(filling_of(trusting), "proved_text", lambda *_: text)
+    assert filling_of(trusting).fill(*conversation) is not None
 
 
 def test_together_only_known_shapes_are_filled(monkeypatch):
     """By index: not a shape that is new, a sample with media or a completion, nor messages that were not looked at."""
     encoder = _encoder(TEMPLATES["tools in front"])
-    filling_of = encoder._filling
+    filling_here = filling_of(encoder)
     (one, plain) = _samples([ROW, {"messages": ROW["messages"][:1]}])
-    assert filling_of.fill_together([one, plain]) == {}
+    assert filling_here.fill_together([one, plain]) == {}
     for sample in (one, plain):
         shape = open_shape_of(sample.messages or (), sample.tools)
-        assert filling_of.fill(shape, sample.messages or (), sample.tools) is not None
+        assert filling_here.fill(shape, sample.messages or (), sample.tools) is not None
     unseen = replace(one, messages=list(one.messages or ()))
     without = replace(plain, messages=None, text="a")
     more: dict[str, Any] = {"completion": "c", "media": (object(),)}
     completed = replace(plain, completion=more["completion"])
     pictured = replace(plain, attachments=more["media"])
-    filled = filling_of.fill_together([unseen, one, without, completed, pictured, plain, one])
+    filled = filling_here.fill_together([unseen, one, without, completed, pictured, plain, one])
     assert sorted(filled) == [1, 5, 6]
     for index, sample in ((1, one), (5, plain), (6, one)):
         assert filled[index].text == encoder._chat_template.render(sample.messages or (), sample.tools)
     # A shape that was examined and is rendered is not asked again.
     shape = open_shape_of(plain.messages or (), plain.tools)
-    monkeypatch.setitem(filling_of._proved, shape, None)
-    assert sorted(filling_of.fill_together([one, plain])) == [0]
+    monkeypatch.setitem(filling_here._proved, shape, None)
+    assert sorted(filling_here.fill_together([one, plain])) == [0]
 
 
 def test_hard_texts_are_asked_of_the_first_shapes_alone(monkeypatch):
@@ -203,7 +212,7 @@ def test_hard_texts_are_asked_of_the_first_shapes_alone(monkeypatch):
 
     monkeypatch.setattr(encoder._chat_template, "render", noting)
     first, second = _samples([ROW, {"messages": ROW["messages"][:1]}])
-    assert encoder._filling.fill(open_shape_of(first.messages or (), first.tools), first.messages or (), first.tools)
+    assert filling_of(encoder).fill(open_shape_of(first.messages or (), first.tools), first.messages or (), first.tools)
     hard = [messages for messages, _ in rendered if messages is not first.messages][-1]
     assert [message["content"] for message in hard] == [
         HARD_CONTENT,
@@ -214,7 +223,7 @@ def test_hard_texts_are_asked_of_the_first_shapes_alone(monkeypatch):
     assert hard[1]["tool_calls"] == [{"type": "function", "function": filling._HARD_CALL}]
     assert rendered[-1][1] == [filling._HARD_TOOL] * 2
     count = len(rendered)
-    assert encoder._filling.fill(open_shape_of(second.messages or (), None), second.messages or (), None)
+    assert filling_of(encoder).fill(open_shape_of(second.messages or (), None), second.messages or (), None)
     assert all(messages is not second.messages for messages, _ in rendered[count:])
 
 

@@ -33,7 +33,9 @@ def test_few_rows_are_encoded_by_the_reference(put, small_qwen, fresh_cache, mon
         raise RuntimeError("loaded")
 
     monkeypatch.setattr(FastTokenizer, "ids", ids)
-    save_verdict(Tokenizer(small_qwen)._fast.subject, {"reason": ""})
+    fast = Tokenizer(small_qwen)._fast
+    assert isinstance(fast, FastTokenizer)
+    save_verdict(fast.subject, {"reason": ""})
     data = put("a.jsonl", chats())
     table = measure_lengths(data, Tokenizer(small_qwen), path=tmp_path / "lengths.arrow")
     assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["tokenizers"]
