@@ -196,6 +196,14 @@ def test_patches_of_a_trunk_count_once_only_where_the_table_has_them():
     assert plans[1].sums_by_pack(unknown, "patches").tolist() == [128, 128]
 
 
+def test_squares_of_a_trunk_count_once():
+    """Four samples of 110 tokens share 100: 110² + 3 (110² - 100²), and a pack that may take one less holds three."""
+    prefixes = Prefixes(np.arange(4), np.array([0, 100, 100, 100], np.int32))
+    table = LengthTable({"tokens": np.full(4, 110, np.int32)}, prefixes=prefixes)
+    for squares, num_packs in ((18_400, 1), (18_399, 2)):
+        assert plan_packs(table, capacity=200, budgets={"squares": squares}, share="prefixes").num_packs == num_packs
+
+
 def test_the_outcome_says_how_many_trees_had_to_be_cut():
     """A tree in several packs repeats its trunk: two of three here, and a sample alone is not a tree."""
     trees = [stretched([[tree, 0], [tree, 1], [tree, 2]]) for tree in range(2)]
