@@ -125,6 +125,14 @@ def test_what_was_deleted_is_written_again(name, tmp_path):
     assert tree(tmp_path) == whole
 
 
+def test_packs_that_are_longer_than_a_shard_should_be_have_a_shard_each(tmp_path):
+    """A shard has so many packs that it is easy to copy, and at least one."""
+    packs = some_packs(3)
+    packs.capacity = 1 << 40
+    export_packs(packs, to="jsonl", directory=tmp_path, num_proc=1)
+    assert len(list(tmp_path.glob("chunk_*.jsonl"))) == 3
+
+
 def test_a_directory_with_another_export_is_refused(tmp_path):
     """Two exports in one folder would be read as one; later versions know this one by its header."""
     export_packs(some_packs(5), to="jsonl", directory=tmp_path)
