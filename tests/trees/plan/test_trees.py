@@ -199,7 +199,7 @@ def test_patches_of_a_trunk_count_once_only_where_the_table_has_them():
 def test_squares_of_a_trunk_count_once():
     """Four samples of 110 tokens share 100: 110² + 3 (110² - 100²), and a pack that may take one less holds three."""
     prefixes = Prefixes(np.arange(4), np.array([0, 100, 100, 100], np.int32))
-    table = LengthTable({"tokens": np.full(4, 110, np.int32)}, prefixes=prefixes)
+    table = LengthTable({"tokens": np.full(4, 110, np.int32)}, sharing=prefixes)
     for squares, num_packs in ((18_400, 1), (18_399, 2)):
         assert plan_packs(table, capacity=200, budgets={"squares": squares}, share="prefixes").num_packs == num_packs
 
