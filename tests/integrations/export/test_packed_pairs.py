@@ -82,7 +82,8 @@ def unpacked(directory, target):
 
 def test_members_of_a_pack(packs, source, tmp_path):
     """Pictures by the position of their sample: a text leaves a gap, several have a number of their own."""
-    export_packs(packs, to="packed-chats", directory=tmp_path / "export", source=source)
+    summary = export_packs(packs, to="packed-chats", directory=tmp_path / "export", source=source)
+    assert (summary.packs, summary.segments, summary.media) == (len(packs), len(CHATS), 7)
     with tarfile.open(tmp_path / "export" / "packs-000000.tar") as tar:
         found = {}
         for number, pack in enumerate(packs):
