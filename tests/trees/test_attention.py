@@ -409,6 +409,11 @@ def test_rows_with_runs_and_something_else_are_refused():
     del batch["labels"]
     with pytest.raises(SettingsError, match="takes one row without a cache, and the batch has 2 rows"):
         model(**batch)
+    batch = PackCollator(dialect="transformers_tree")([toy_tree([[5, 6, 7], [5, 6, 8]])])
+    cache = model(**padded(), use_cache=True).past_key_values
+    cache.batch_select_indices(torch.tensor([1]))
+    with pytest.raises(SettingsError, match="the batch has 1 rows and 14 keys"):
+        model(**{**batch, "use_cache": True}, past_key_values=cache)
 
 
 def test_the_collator_of_a_model_says_what_to_call():

@@ -81,6 +81,8 @@ def test_the_model_is_left_in_its_mode(is_training):
 def test_a_dialect_that_is_no_row_of_transformers_is_refused(dialect):
     with pytest.raises(SettingsError, match=f"{dialect!r} does not fit: use PackCollator"):
         evaluate_samples(tiny.model(), tiny.packs(1), PackCollator(dialect=dialect))
+    with pytest.raises(SettingsError, match="dp_rank"):
+        evaluate_samples(tiny.model(), tiny.packs(1), PackCollator(), dp_rank=2, dp_world_size=2)
     with pytest.raises(SettingsError, match="no packs"):
         evaluate_samples(tiny.model(), tiny.packs(0), PackCollator())
 
