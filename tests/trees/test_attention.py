@@ -114,6 +114,19 @@ def test_softcaps_sinks_and_narrow_values(family):
         torch.testing.assert_close(logits[places.row(sample)], expected, **CLOSE)
 
 
+@pytest.mark.parametrize("options", [{}, {"softcap": 5.0}, {"s_aux": torch.zeros(4)}], ids=list)
+def test_without_a_scaling_scores_are_divided_by_the_root_of_their_size(options):
+    """The default of torch, in the layers that torch cannot compute too: heads of 16 numbers, 4 queries for 2 keys."""
+    query, key, value = (torch.randn(heads, 5, 16, generator=torch.Generator().manual_seed(0)) for heads in (4, 2, 2))
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    layer = {**dict.fromkeys(tree_attention._Layer._fields), "dropout": 0.0, **options}
+    found, expected = (
+        tree_attention._attend(query, key, value, mask, tree_attention._Layer(**{**layer, "scaling": scaling}))
+        for scaling in (None, 0.25)
+    )
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.long
 def test_flex_attention_is_as_alone():
     """With full and sliding layers; the CPU computes no gradients of it."""

@@ -1,7 +1,8 @@
 """Packs by the packing contract of NeMo AutoModel 0.7: what its own packing makes of the same samples."""
 
 import importlib.util
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -48,8 +49,32 @@ def test_nemo_automodel_contract_gives_what_its_own_packing_makes(mask_type, met
     assert torch.equal(ours["position_ids"][:, :9], theirs["position_ids"][:, :9])
 
 
-@needs_automodel
-def test_nemo_automodel_contract_refuses_weights():
+@pytest.fixture
+def rows_alone(monkeypatch):
+    """In the place of its collater: what it is given, also without AutoModel."""
+    names = [
+        f"nemo_automodel{rest}" for rest in ("", ".components", ".components.datasets", ".components.datasets.utils")
+    ]
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    vars(sys.modules[names[-1]]).update(neat_packed_collater=lambda rows, packing: {"rows": rows, "packing": packing})
+
+
+def test_its_collater_gets_a_row_for_each_pack(rows_alone):
+    """Numbers of the samples as the mask, from 1, and 0 at the padding; labels are shifted."""
+    packs = [toy_pack([3, 2]), toy_pack([4], first_sample=2)]
+    collate = ContractCollator("document_ids", to=6)
+    batch = collate(packs)
+    assert batch["packing"] is collate
+    assert [row["attention_mask"].tolist() for row in batch["rows"]] == [[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 0, 0]]
+    expected = PackCollator(dialect="nemo_automodel", pad_to=6)(packs)
+    for number, row in enumerate(batch["rows"]):
+        assert {name: row[name].tolist() for name in ("input_ids", "labels", "position_ids")} == {
+            name: expected[name][number].tolist() for name in ("input_ids", "labels", "position_ids")
+        }
+
+
+def test_nemo_automodel_contract_refuses_weights(rows_alone):
     """Nothing there would read them."""
     collator = ContractCollator(to=8)
     collator._collator = PackCollator(dialect="nemo_automodel", pad_to=8, loss_weights="sample")
