@@ -47,17 +47,20 @@ class Together(list):
     """Packs that are read several at once, as the ones that are encoded on the fly."""
 
     fingerprint = "together"
+    calls = 0
 
     def __getitems__(self, indices):
+        self.calls += 1
         return [self[index] for index in indices]
 
 
 def test_packs_read_together_are_those_read_one_by_one():
     """Among them the first without loss, which fills the last step where the epoch begins with pack 0."""
-    served = ServedPacks(Together(toy_packs(3)))
+    served = ServedPacks(packs := Together(toy_packs(3)))
     for places in product(range(6), repeat=2):
         assert numbers(served.__getitems__(places)) == numbers([served[place] for place in places])
     assert numbers(served.__getitems__(range(6))) == [0, 1, 2, -1, -1, -1]
+    assert packs.calls == 3 * 3, "batches that need no pack without loss"
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
