@@ -149,7 +149,7 @@ def test_the_task_encoder_beside_it_needs_nothing_of_brimful(packs, directory, m
         assert [(item["data"], item["segment"], item["start"]) for item in row.media] == [
             (item.medium.read(), item.segment + segments[number], item.start + places[number])
             for number, pack in enumerate(some)
-            for item in pack.media
+            for item in pack.attachments
         ]
 
 
