@@ -356,7 +356,7 @@ CASES = [
     Case("planners.vector.pack_vectors._REPACK_ROUNDS", ((10, 8), (20, 4)), law_of_budgets),
     Case("rl.fill_bins.WORTH_COMPILING", 10**9, stepped),
     Case("rl.fill_bins.WORTH_COMPILING", 0, stepped),
-    Case("lengths.prefix_order._WORTH_COMPILING", 1, in_order_of_trees),
+    Case("trees.prefix_order._WORTH_COMPILING", 1, in_order_of_trees),
     Case("lengths.targets._ROWS_AT_ONCE", 1, targets),
     Case("lengths.targets._ROWS_AT_ONCE", 4, targets),
     Case("measure.block_task._PART_CHARACTERS", 1, measured),
@@ -438,7 +438,7 @@ def test_both_ways_give_the_same_or_keep_the_law(case, monkeypatch, tmp_path):
 NOT_LOWERED = {
     "a version or a mark in files": "_VERSION _PARTS_VERSION _ACK_VERSION STATE_VERSION SHARD_VERSION ATTACHMENT_VERSION "
     "ALONE REJECTED LANES SAMPLES_OF_PRODUCER _MAX_SAMPLES",
-    "a value of a trainer or of arithmetic": "_FUSED_ATTENTION _SLIME_TOKENS DEFAULT_TILE _NO_ITEM _NO_LENGTH _NO_GROUP "
+    "a value of a trainer or of arithmetic": "_FUSED_ATTENTION _SLIME_TOKENS DEFAULT_TILE _NO_ITEM _NO_LENGTH "
     "NO_LIMIT _NO_TIME_LIMIT SOLVER_TOLERANCE _UNIT_SCALE _MAX_SCALE _LEVELS _ROUNDS _MIN_BITS _MAX_BITS _PRECISION "
     "_SMALLEST_BUCKET",
     "the largest that is not refused": "_MAX_CAPACITY _MAX_LENGTH _MAX_FILE_BYTES MAX_ROW_BYTES",
@@ -448,11 +448,11 @@ NOT_LOWERED = {
     "seconds, or words of a message": "_WARN_SECONDS _SETTLE_SECONDS _LOOK_SECONDS _MAX_WAIT FIRST_WAIT _LATE_LOOKS MAX_AGE MUCH_LOST _MAX_NAMED "
     "_ERRORS_SHOWN _COLUMNS_SHOWN MAX_REJECTS _KEPT_CARRY_OVERS",
     "whether other processes start, which num_proc decides in the tests of measure, store and serve": "_IN_PROCESS_ROWS "
-    "_IN_PROCESS_TOKENS _ENCODING_COST _ONE_PROCESS_BYTES _ONE_PROCESS_BLOCKS _NUM_EARLY_BLOCKS _FEW_WINDOWS _ROW_BYTES "
+    "_IN_PROCESS_TOKENS _ENCODING_COST _ONE_PROCESS_BYTES _ONE_PROCESS_BLOCKS _NUM_EARLY_BLOCKS _ROW_BYTES "
     "_USUAL_ROW_BYTES",
-    "compiled into a loop, or into files; tests pass it with inputs that are large enough": "_BLOCK _AT_ONCE BATCH_ROWS "
+    "compiled into a loop, or into files; tests pass it with inputs that are large enough": "_BLOCK BATCH_ROWS "
     "serve.wrapped._ROWS_AT_ONCE",
-    "an argument, which tests give": "SHARD_BYTES LEAST_SHARED HEAD_TOKENS",
+    "an argument, which tests give": "SHARD_BYTES ",
     "how many rows are looked at": "ROWS _ROWS_PER_SAMPLE _MOST_KEYS_AROUND_ROWS _LONGEST_LITERAL",
     "how many files stay open": "_MAX_OPEN",
 }

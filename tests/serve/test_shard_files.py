@@ -1,5 +1,7 @@
 """Packs of shards by record and row: which shards stay open, and which are held against the log."""
 
+import gc
+import os
 from dataclasses import replace
 
 import pytest
@@ -7,9 +9,10 @@ import pytest
 from brimful.base.blobs import LocalBlobStore
 from brimful.errors import CorruptFileError
 from brimful.media.store.files import MediaFiles
-from brimful.serve import pack_store
+from brimful.serve import open_packs, pack_store
 from brimful.serve.pack_store import ShardFiles
 from brimful.store.shards import StreamLog
+from brimful.stream import StreamLoader
 from brimful.testing.toys import toy_stream
 
 
@@ -60,3 +63,18 @@ def test_a_damaged_shard_is_not_kept_open(tmp_path):
     assert not files._open
     path.write_bytes(whole)
     assert first_samples(files, [record]) == [[0]]
+
+
+@pytest.mark.parametrize("opened", [lambda path: open_packs(path), lambda path: StreamLoader(path, timeout=0)])
+def test_files_are_closed_with_their_reader(tmp_path, opened):
+    """Held until a collection, they add up to a thousand in a training that opens stores again and again."""
+    directory = toy_stream(tmp_path, [1, 2, 1])
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            assert list(opened(directory))
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()

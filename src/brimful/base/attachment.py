@@ -65,8 +65,8 @@ def attachment_store() -> Any:
       to it;
     - ``columns_of(cells)``: the columns of some packs, as Arrow arrays;
     - ``files_of(store, records, notes, root=None)``: the files that the packs of a log refer to,
-      with their ``root`` and ``census(directory)``, whose ``lines()`` and ``as_dict()`` count them
-      by ``kinds``; ``root`` is the current directory of references, the recorded one if None;
+      with their ``root`` and ``census(directory)``, which counts them (``kinds``, ``lines()``,
+      ``as_dict()``); ``root`` is the current directory of references, the recorded one if None;
     - ``stored(cells, files)``: the attachments of a pack from its cells;
     - ``to_json(items)``: the attachments of a sample without their bytes; ``from_json(text)`` gives
       them back;

@@ -8,7 +8,7 @@ import abc
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, overload
 
 from brimful.base.attachment import attachment_store
@@ -224,28 +224,26 @@ class PackStore(IndexedPacks):
         self.fill_ratio = self.num_tokens / (len(self) * self.capacity) if len(self) else 1.0
         self.facts = {**facts_of_store(self.directory, self.identity), "packs": len(self)}
         self._given_root = None if media_root is None else path_of("media_root", media_root)
+        store, records, notes, root = self._store, self._records, self.notes, self._given_root
+        # Without a reference to this object: its files are closed with it, not at a collection.
+        # A store of texts opens nothing.
+        self._attached = cache(lambda: attachment_store().files_of(store, records, notes, root))
         self._files = ShardFiles(
-            self._store, lambda: self._attached, cache_dir=cache_dir, cache_bytes=cache_bytes
+            store, self._attached, cache_dir=cache_dir, cache_bytes=cache_bytes
         )
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(PackStore, media_root=self._given_root, **self._cache), (self.directory,)
 
-    @cached_property
-    def _attached(self) -> Any:
-        """Files that packs refer to; a store of texts has none, and opens nothing."""
-        root = self._given_root
-        return attachment_store().files_of(self._store, self._records, self.notes, root)
-
     @property
     def media_root(self) -> str:
         """Directory that references to files are relative to."""
-        return str(self._attached.root)
+        return str(self._attached().root)
 
     @property
     def census(self) -> Any:
         """Attachments of all packs by kind, and what the store itself holds, from the log."""
-        return self._attached.census(self.directory)
+        return self._attached().census(self.directory)
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

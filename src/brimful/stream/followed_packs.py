@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 from brimful.base.attachment import attachment_store
@@ -143,17 +143,14 @@ class FollowedPacks:
         self.directory = path_of("directory", directory, "the path of a stream")
         self._store = open_blob_store(directory)
         self._follow(FollowedLog(self._store, timeout=settings.timeout), settings)
+        store, shards, notes = self._store, self.log.shards, self.log.header["notes"]
         self._files = ShardFiles(
-            self._store,
-            lambda: self._attached,
+            store,
+            # The list of shards grows in place, so files of new shards are known too.
+            cache(lambda: attachment_store().files_of(store, shards, notes)),
             cache_dir=settings.cache_dir,
             cache_bytes=settings.cache_bytes,
         )
-
-    @cached_property
-    def _attached(self) -> Any:
-        # The list of shards grows in place, so files of new shards are known too.
-        return attachment_store().files_of(self._store, self.log.shards, self.log.header["notes"])
 
     def _follow(self, log: FollowedLog, settings: StreamSettings) -> None:
         self.log, self.identity = log, log.header["identity"]
