@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
+from brimful.collate.extras import PackExtras  # noqa: E402
 from brimful.collate.padding import shift_labels  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.rl import SampleColumn, pack_step, plan_step  # noqa: E402
@@ -20,6 +21,7 @@ from brimful.rl.context_parallel_split import (  # noqa: E402
     split_for_context_parallel,
 )
 from brimful.rl.step_packs import RestoredTokens, restore_tokens  # noqa: E402
+from brimful.testing.toys import toy_pack  # noqa: E402
 from brimful.verify import verify_context_parallel  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 
@@ -258,6 +260,8 @@ FAULTS_OF_SPLITS = [
     (changed(not_shifted), "targets: at the predicted tokens", True),
     (changed(positions_counted_anew), "start again on each rank", True),
     (changed(weights_per_row), "weights are per row and not per token", False),
+    (changed(lambda shard, _: {"cu_seqlens": shard.cu_seqlens // 2}), "boundaries are split", False),
+    (changed(lambda shard, _: {"max_seqlen": shard.max_seqlen // 2}), "boundaries are split", False),
 ]
 
 
@@ -267,6 +271,23 @@ def test_faults_of_splitting(packs, model, split, words, seen_by_model):
     report = verify_context_parallel(packs, model=model, split=split, cp_sizes=[2])
     assert words in failure(report, "split").cause, str(report)
     assert any(finding.check == "parallel" for finding in report.failures) is seen_by_model, str(report)
+
+
+@pytest.mark.parametrize(
+    ("positions", "words"),
+    [
+        (lambda shard, batch: batch.rope_positions, "every rank has the whole row's"),
+        (lambda shard, batch: batch.rope_positions[:, : len(shard.places)], "first part of the row"),
+        (lambda shard, _: np.zeros_like(shard.rope_positions), "lost, or other values"),
+        (lambda *_: None, "lost, or other values"),
+    ],
+)
+def test_positions_of_media_are_compared_without_a_model(positions, words):
+    """Time, height and width of another token: no text shows it."""
+    row = toy_pack([8, 8]), PackExtras(rope_positions=np.arange(48).reshape(3, 16))
+    assert verify_context_parallel([row], cp_sizes=(2,)).ok
+    wrong = changed(lambda *parts: {"rope_positions": positions(*parts)})
+    assert words in failure(verify_context_parallel([row], cp_sizes=(2,), split=wrong), "split").cause
 
 
 # Faults in what gathers and restores.
