@@ -224,13 +224,13 @@ class PackStore(IndexedPacks):
         self.fill_ratio = self.num_tokens / (len(self) * self.capacity) if len(self) else 1.0
         self.facts = {**facts_of_store(self.directory, self.identity), "packs": len(self)}
         self._given_root = None if media_root is None else path_of("media_root", media_root)
-        store, records, notes, root = self._store, self._records, self.notes, self._given_root
+        records, root = self._records, self._given_root
         # Without a reference to this object: its files are closed with it, not at a collection.
         # A store of texts opens nothing.
-        self._attached = cache(lambda: attachment_store().files_of(store, records, notes, root))
-        self._files = ShardFiles(
-            store, self._attached, cache_dir=cache_dir, cache_bytes=cache_bytes
+        self._attached = cache(
+            lambda: attachment_store().files_of(log.store, records, header["notes"], root)
         )
+        self._files = ShardFiles(self._store, self._attached, **self._cache)
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(PackStore, media_root=self._given_root, **self._cache), (self.directory,)
