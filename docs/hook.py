@@ -39,6 +39,8 @@ PACKAGES = (
     "brimful.plan",
     "brimful.store",
     "brimful.serve",
+    "brimful.dynamic",
+    "brimful.mixtures",
     "brimful.clusters",
     "brimful.stream",
     "brimful.collate",
