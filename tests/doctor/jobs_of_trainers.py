@@ -93,7 +93,7 @@ def watched(is_probed: bool) -> Iterator[Run]:
     """Watch the trainer that trains in here: ``Trainer`` of Transformers, or any that is built on it."""
     import transformers
 
-    from brimful.doctor.probing.callbacks import ProbeCallback
+    from brimful.doctor import ProbeCallback
 
     run, train = Run(is_probed), transformers.Trainer.train
 
@@ -248,7 +248,7 @@ def lightning_run(place: Place, fault: str, *, is_probed: bool) -> Run:
     import lightning.pytorch as pl
     import torch
 
-    from brimful.doctor.probing.callbacks import LightningProbe
+    from brimful.doctor import LightningProbe
 
     run = Run(is_probed, tokenizer=tokenizer_of(place))
     torch.manual_seed(0)

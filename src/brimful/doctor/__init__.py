@@ -27,6 +27,7 @@ __getattr__ = at_first_use(
         "batch.diagnose": ["diagnose"],
         "config.examine": ["examine"],
         "probing.probe": ["probe"],
-        "probing.callbacks": ["LightningProbe", "ProbeCallback"],
+        "probing.trainer_callback": ["ProbeCallback"],
+        "probing.lightning_callback": ["LightningProbe"],
     },
 )

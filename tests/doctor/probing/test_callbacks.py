@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from brimful import PackCollator
-from brimful.doctor.probing.callbacks import ProbeCallback
+from brimful.doctor import ProbeCallback
 from brimful.doctor.report import Evidence
 from brimful.verify.models import tiny_model
 from tests.integrations.trainers import tiny
@@ -277,7 +277,7 @@ def test_packs_of_trl_itself(options, tmp_path):
 @pytest.mark.parametrize("is_leaky", [False, True])
 def test_lightning(is_leaky, tmp_path):
     pl = pytest.importorskip("lightning.pytorch")
-    from brimful.doctor.probing.callbacks import LightningProbe
+    from brimful.doctor import LightningProbe
     from brimful.integrations.trainers.lightning import PackDataModule
     from tests.integrations.trainers.lightning_run import Module
 

@@ -467,13 +467,14 @@ def test_dropout_whose_rate_has_no_name_is_not_accused():
 @pytest.mark.parametrize(
     ("watched", "part", "problems"),
     [
-        *((True, 1.0, []), (True, 57 / 7, ["divisor"]), (True, 57 / 142, ["divisor"])),
-        *((True, 0.4, []), (False, 57 / 142, [])),
+        *((True, 1.0, []), (True, 57 / 7, ["divisor"]), (True, 57 / 64, ["divisor"])),
+        *((True, float("nan"), ["divisor"]), (True, 0.4, []), (True, 57 / 142, []), (True, 1e-40, [])),
+        (False, 57 / 64, []),
     ],
 )
 def test_a_told_loss_is_compared_with_labels_that_were_seen(watched, part, problems):
-    """The loop has the labels: 57 targets of 7 samples. A sum ÷ samples, or ÷ another whole number,
-    is found. A loss of unknown targets is not judged, nor a loss of another kind.
+    """The loop has the labels: 57 targets of 7 samples in 64 places. A sum ÷ samples or places is
+    found, and no number. A loss of unknown targets is not judged, nor a loss of another kind.
     """
     model, one = Decoder().train(), batch()
     with probe(model) as check:

@@ -1,5 +1,7 @@
 """Divisors of a step, on one rank and on several."""
 
+import math
+
 import pytest
 
 pytest.importorskip("torch")
@@ -57,6 +59,12 @@ def test_right_steps(count):
         ),
         (StepCount([10], [2], sizes=[16], total=20.0, loss=1.25), "divisor", Judgment.WRONG, "it is divided by 16"),
         (StepCount([10], [2], sizes=[16, 12, 4], total=20.0, loss=5.0), "divisor", Judgment.SUSPECT, "divided by 4"),
+        (
+            StepCount([10], [2], sizes=[16, 12, 3, 2], total=20.0, loss=20 / 3 / 512, is_told=True),
+            "divisor",
+            Judgment.WRONG,
+            "it is divided by 1,536",
+        ),
         (
             StepCount([10, 30], [2, 3], num_items=40, total=20.0, loss=0.25, divisor=40, is_told=True),
             "divisor",
@@ -120,6 +128,14 @@ def test_ranks_that_differ_are_told_apart():
     assert [line.text for line in report_of_two.lines if line.topic == "step"] == [
         "2 samples and 10 targets in a micro-batch"
     ]
+
+
+def test_a_told_loss_of_pairs_is_not_accused_in_a_batch_of_any_size():
+    """In large batches its ratio to the sum of losses is near some whole number, not a divisor."""
+    for targets in range(60, 200_000, 977):
+        sizes = [2 * targets, 2 * targets - 8, 2, 8]
+        step = StepCount([targets], [8], sizes=sizes, total=5.3 * targets, loss=math.log(2), is_told=True)
+        assert report(step).ok, targets
 
 
 def test_ranks_may_divide_by_the_targets_of_all_times_the_ranks():

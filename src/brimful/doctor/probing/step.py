@@ -7,6 +7,7 @@
                                                  64 if it counts the targets of two ranks
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -37,6 +38,8 @@ _EXACT = 2e-3
 
 _ROUNDING = 2e-5
 """The same of a loss and the very numbers that it is the mean of."""
+
+_RIGHT_DIVISOR = "divide the sum over targets by the targets of the whole step"
 
 _MAX_UNEVEN = 1.05
 """Largest ratio of targets of two micro-batches, or ranks, whose means are averaged."""
@@ -162,7 +165,9 @@ def step_report(counts: Mapping[int, Mapping[str, Any]]) -> DoctorReport:
     total = sum(sum(count.targets) for count in ranks.values())
     ranks = {rank: _with_divisor(count, total / len(ranks)) for rank, count in ranks.items()}
     reports = {
-        rank: DoctorReport("step", tuple(_lines(count)), tuple(_findings(count, total, len(ranks))))
+        rank: DoctorReport(
+            "step", tuple(_lines(count, total)), tuple(_findings(count, total, len(ranks)))
+        )
         for rank, count in ranks.items()
     }
     report = merged(reports)
@@ -214,7 +219,7 @@ def _is_near(loss: float, due: float, limit: float = _TOLERANCE) -> bool:
     return abs(loss - due) <= limit * max(abs(due), 1e-6)
 
 
-def _lines(count: StepCount) -> Iterator[Line]:
+def _lines(count: StepCount, total: int) -> Iterator[Line]:
     if not count.targets:
         return
     if count.loss is None or count.total is None or count.due_loss is not None:
@@ -222,7 +227,7 @@ def _lines(count: StepCount) -> Iterator[Line]:
         yield Line("divisor", text)
     elif _is_due(count):
         yield Line("divisor", f"sum of losses ÷ {_divisor(count)[1]}", Evidence.SHOWN)
-    elif not any(_loss_findings(count)):
+    elif not any(_loss_findings(count, total)):
         yield Line("divisor", f"{_comparison(count)}: what else is in it was not looked at")
     number = len(count.targets)
     place = "a micro-batch" if number == 1 else f"{number} micro-batches"
@@ -238,7 +243,7 @@ def _findings(count: StepCount, total: int, num_ranks: int) -> Iterator[Finding]
         total: targets of all ranks.
         num_ranks: ranks that count.
     """
-    yield from _loss_findings(count)
+    yield from _loss_findings(count, total)
     if not count.targets:
         return
     if count.num_items is not None:
@@ -248,8 +253,7 @@ def _findings(count: StepCount, total: int, num_ranks: int) -> Iterator[Finding]
             f"the loss is the mean of each micro-batch, and these have {min(count.targets):,} to "
             f"{max(count.targets):,} targets: a target's weight depends on its micro-batch"
         )
-        change = "divide the sum over targets by the targets of the whole step"
-        yield shown("divisor", detail, "divisor", change, Judgment.SUSPECT)
+        yield shown("divisor", detail, "divisor", _RIGHT_DIVISOR, Judgment.SUSPECT)
     if count.repeats:
         number = counted(count.repeats, "forward")
         detail = f"{number} of a step had tokens that the step had computed already"
@@ -266,7 +270,7 @@ def _divisor(count: StepCount) -> tuple[float, str]:
     return count.divisor, f"{count.divisor:,.6g}"
 
 
-def _loss_findings(count: StepCount) -> Iterator[Finding]:
+def _loss_findings(count: StepCount, total: int) -> Iterator[Finding]:
     """Compare a loss with what it must be, or times its divisor with the sum of losses."""
     loss, due = count.loss, count.due_loss
     if loss is None:
@@ -290,20 +294,26 @@ def _loss_findings(count: StepCount) -> Iterator[Finding]:
     divisor = count.total / loss if loss else 0.0
     is_larger = divisor < _divisor(count)[0]
     # Something may be added to a larger loss, as label smoothing is; a told one may be of any kind.
-    if (is_larger or count.is_told) and not _is_size(divisor, count):
+    may_be_other = count.is_told and count.divisor is None and not math.isnan(loss)
+    if (is_larger or may_be_other) and not _is_size(divisor, count, total):
         return
     detail = _comparison(count) + (f": it is divided by {divisor:,.4g}" if loss else "")
     judgment = Judgment.SUSPECT if is_larger else Judgment.WRONG
-    change = "divide the sum over targets by the targets of the whole step"
-    yield shown("divisor", detail, "divisor", change, judgment)
+    yield shown("divisor", detail, "divisor", _RIGHT_DIVISOR, judgment)
 
 
-def _is_size(divisor: float, count: StepCount) -> bool:
-    """Return whether a divisor is a size of the step, or to the last digits a whole number."""
-    first, number = count.targets[0], len(count.targets)
-    sizes = [*count.sizes, first, first - count.samples[0], sum(count.targets), first * number]
-    is_size = any(_is_near(divisor, size, _EXACT) for size in sizes)
-    return is_size or _is_near(divisor, round(divisor), _ROUNDING / 10)
+def _is_size(divisor: float, count: StepCount, total: int) -> bool:
+    """Return whether a divisor is a size of the step; or, to the last digits, the rows times a power
+    of two, such as 4096: a maximum length that no row has to reach.
+    """
+    first = count.targets[0]
+    of_step = sum(count.targets), first * len(count.targets), total
+    sizes = *count.sizes, first, first - count.samples[0], *of_step
+    return any(_is_near(divisor, size, _EXACT) for size in sizes) or any(
+        abs((power := math.log2(divisor / rows)) - round(power)) < _ROUNDING
+        for rows in count.sizes[2:3]
+        if divisor >= rows
+    )
 
 
 def _comparison(count: StepCount) -> str:

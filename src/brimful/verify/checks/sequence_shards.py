@@ -29,9 +29,6 @@ _WAY_OUT_OF_SPLIT = (
 )
 
 
-_WHOLE_ROW = "give kernels the boundaries of the whole row on every rank"
-
-
 def check_split(
     batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, split: Split
 ) -> Finding:
@@ -69,24 +66,29 @@ def check_split(
     for column in row.columns:
         values = column.values
         is_target = column.place is ColumnPlace.TARGET
-        fields_of_row[column.name] = (
-            values,
-            _shifted(values, column.fill, row) if is_target else values,
-        )
+        truth = _shifted(values, column.fill, row) if is_target else values
+        fields_of_row[column.name] = values, truth
     if row.rope_positions is not None:
         fields_of_row["rope_positions"] = (row.rope_positions.T,) * 2
     whole = np.append(row.cu_seqlens, row.max_seqlen)
     for rank, (shard, due) in enumerate(zip(shards, right, strict=True)):
         if not same_values(np.append(shard.cu_seqlens, shard.max_seqlen), whole):
-            detail = f"rank {rank} of {cp_size}: cu_seqlens or max_seqlen are not the row's"
-            return failed("split", detail, "boundaries are split, or counted on a rank", _WHOLE_ROW)
+            return failed(
+                "split",
+                f"rank {rank} of {cp_size}: cu_seqlens or max_seqlen are not the row's",
+                "boundaries are split, or counted on a rank",
+                "give kernels the boundaries of the whole row on every rank",
+            )
         columns = {column.name: column.values for column in shard.columns}
         for name, (unshifted_values, truth) in fields_of_row.items():
-            field = np.asarray(getattr(shard, name, columns.get(name, ())))
-            field = np.atleast_1d(field.T) if name == "rope_positions" else field
+            field = np.atleast_1d(getattr(shard, name, columns.get(name, ())))
+            field = field.T if name == "rope_positions" else field
             if not same_values(field, truth[due]):
-                detail = f"rank {rank} of {cp_size}: {name} do not belong to its tokens"
-                return failed("split", detail, *_misheld(name, field, truth, unshifted_values[due]))
+                return failed(
+                    "split",
+                    f"rank {rank} of {cp_size}: {name} do not belong to its tokens",
+                    *_misheld(name, field, truth, unshifted_values[due]),
+                )
     return passed("split", f"{cp_size} ranks of {len(right[0])} tokens")
 
 
