@@ -55,7 +55,7 @@ WORDS = {
 
 
 def room_of(file: str) -> str:
-    """Return the room of a file, such as ``plan/planner.py``; that of ``trees/prefixes.py`` is ``trees``."""
+    """Return the room of a file, such as ``plan/planner.py``; ``trees/prefixes.py`` is in ``trees``."""
     name = file.removesuffix(".py")
     for wing, beginnings in WINGS.items():
         if any(name == one or (one.endswith("/") and name.startswith(one)) for one in beginnings):

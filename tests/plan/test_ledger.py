@@ -25,7 +25,7 @@ def test_every_policy_says_what_it_cost(policy, account):
 
 
 def test_shares_of_what_is_lost():
-    """Dropped and cut together, of all that came in: whoever reads one of the two believes that the other is kept."""
+    """Dropped and cut together, of all that came in: a reader of one of the two believes that the other is kept."""
     ledger = Ledger(
         samples_in=5,
         samples_packed=3,

@@ -130,7 +130,7 @@ def test_samples_of_a_cut_tree_are_beginnings_of_its_own(room):
 
 
 def cut_path(pack, sample, limit):
-    """The places of a sample that are left when each of its segments has at most so many tokens."""
+    """The places of a sample that are left when each of its segments has at most a number of tokens."""
     number = pack.flat().sample_ids.tolist().index(sample)
     places, begin = [], 0
     for segment in tree_of(pack).paths().row(number).tolist():

@@ -30,7 +30,7 @@ INF, NAN = float("inf"), float("nan")
     ],
 )
 def test_a_difference_is_relative_to_the_largest_number(reference, actual, expected):
-    """Or absolute below 1; equal infinities differ by nothing, and what is no number differs by all."""
+    """Or absolute below 1; equal infinities differ by nothing, and NaN differs by all."""
     assert difference(torch.tensor(reference), torch.tensor(actual)) == expected
 
 

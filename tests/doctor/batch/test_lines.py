@@ -1,4 +1,4 @@
-"""Lines of the report: numbers that a user compares with those of the run."""
+"""Lines of the report: numbers that a user compares with the numbers of the run."""
 
 import numpy as np
 import pytest

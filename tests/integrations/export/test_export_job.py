@@ -126,7 +126,7 @@ def test_what_was_deleted_is_written_again(name, tmp_path):
 
 
 def test_packs_that_are_longer_than_a_shard_should_be_have_a_shard_each(tmp_path):
-    """A shard has so many packs that it is easy to copy, and at least one."""
+    """A shard has few enough packs to be easy to copy, and at least one."""
     packs = some_packs(3)
     packs.capacity = 1 << 40
     export_packs(packs, to="jsonl", directory=tmp_path, num_proc=1)

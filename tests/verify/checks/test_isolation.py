@@ -135,7 +135,7 @@ def test_what_cannot_be_shown_does_not_pass():
 
 
 def test_samples_that_move_each_other_in_rows_too_are_not_laid_to_the_packing():
-    """Then no batch can help, and the report says so; also that rounding is no fault."""
+    """Then no batch can help, and the report says so; also that rounding is not a fault."""
     finding, leak = check_isolation(setup_of(model=faults.StatisticsOverTheBatch(Toy())))
     assert (finding.status, leak) == (Status.FAIL, None)
     assert finding.cause.startswith("not the packing")

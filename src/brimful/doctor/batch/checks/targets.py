@@ -179,7 +179,7 @@ def check_any(case: BatchCase) -> Iterator[Finding]:
 
 
 def check_own_divisor(case: BatchCase) -> Iterator[Finding]:
-    """Check that a divisor in the batch is no less than its targets.
+    """Check that a divisor in the batch is at least the number of its targets.
 
     It may be more: other micro-batches and ranks add to a step.
     """
