@@ -66,3 +66,20 @@ def test_wherever_transformers_loads_something(kind, monkeypatch, small_qwen, tm
     }
     with pytest.raises(MissingExtraError, match=r"needs Torchvision, which is not installed: pip install torchvision$"):
         uses[kind]()
+
+
+def test_a_bare_installation_names_the_extra_of_text(monkeypatch, small_qwen):
+    """The cache of tokenizers asks for the version of Transformers first: it ended in a traceback of forty lines."""
+    import importlib.metadata
+
+    from brimful.base.optional import version_of
+    from brimful.encode.tokenizer import Tokenizer
+
+    def absent(library: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(library)
+
+    version_of.cache_clear()
+    with monkeypatch.context() as patch, pytest.raises(MissingExtraError, match=r"pip install 'brimful\[text\]'$"):
+        patch.setattr(importlib.metadata, "version", absent)
+        _ = Tokenizer(str(small_qwen)).fingerprint
+    version_of.cache_clear()

@@ -19,7 +19,7 @@ import numpy as np
 from brimful.base.atomic_file import atomic_file
 from brimful.base.fingerprint import canonical_json, fingerprint_bytes, fingerprint_of
 from brimful.base.locks import cache_dir
-from brimful.base.optional import fast_json_library, version_of
+from brimful.base.optional import fast_json_library, optional, version_of
 from brimful.base.plain_files import read_plain
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import Fingerprint
@@ -218,7 +218,8 @@ def _folder(directory: str, hub_id: str) -> Path:
     """Return the folder of the cache for a tokenizer's files and the versions of the libraries that
     read them.
     """
-    versions = [_VERSION, *(version_of(name) for name in ("transformers", "tokenizers"))]
+    with optional("transformers", "text", "encoding text"):
+        versions = [_VERSION, *(version_of(name) for name in ("transformers", "tokenizers"))]
     contents = [[name, fingerprint_bytes(content)] for name, content in _files(directory)]
     fingerprint = fingerprint_of([versions, contents])
     return (
