@@ -6,6 +6,7 @@ from itertools import combinations
 
 import pytest
 
+from brimful.base.wording import in_python
 from brimful.errors import BadSampleError, UnknownFormatError
 from brimful.sources import Sample, open_source
 from brimful.sources.formats import FORMATS, detect, row_format
@@ -176,6 +177,31 @@ def test_every_format_has_a_row_above():
     elsewhere |= {"preference", "sharegpt_preference", "alpaca_preference"}
     elsewhere |= {"kto", "messages_kto", "sharegpt_kto", "alpaca_kto"}
     assert {format_name for format_name, *_ in ROWS.values()} | elsewhere == set(FORMATS)
+
+
+def _format(name, **attributes):
+    """A format of rows with one key, its name."""
+    fields = {
+        "default_fields": {"x": name},
+        "required_fields": ("x",),
+        "convert": lambda format, row: {"text": row[name]},
+    }
+    return type(name, (row_format.RowFormat,), {"name": name, **fields, **attributes})
+
+
+@pytest.mark.parametrize("num_own", range(6))
+@pytest.mark.parametrize(
+    "find", [lambda row: detect([row]).name, lambda row: in_python(row_format.suggested(row)).split('"')[1]]
+)
+def test_a_format_that_loads_late_hides_no_other(monkeypatch, find, num_own):
+    """Its module registers it while all formats are tried, and a dictionary that changes loses some of an iteration."""
+    names = ["late", *(f"own{n}" for n in range(num_own)), "last"]
+    monkeypatch.setattr(row_format, "FORMATS", {})
+    monkeypatch.setattr(row_format, "import_module", lambda module: row_format.register(_format("late")))
+    row_format.register(*(_format(f"named{n}", is_detected=False) for n in range(4)))
+    row_format.FORMATS["late"] = "its_module"
+    row_format.register(*map(_format, names[1:]))
+    assert [find({name: "a"}) for name in reversed(names)] == names[::-1]
 
 
 def test_rows_are_not_changed_by_reading_them():

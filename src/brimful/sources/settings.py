@@ -95,11 +95,10 @@ class RowSettings:
         """Return the reading of the rows of a file in a directory, which has their media unless
         another is named.
         """
-        reading = Reading(row_format, frozenset(self.ignore))
-        if (place := self.media_dir) is None:
-            return reading
-        place = os.fspath(place) or directory
-        return replace(reading, placing=loaded(PLACING)(place, self.media_outside))
+        placing = None
+        if (place := self.media_dir) is not None:
+            placing = loaded(PLACING)(os.fspath(place) or directory, self.media_outside)
+        return Reading(row_format, frozenset(self.ignore), placing)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -215,7 +215,15 @@ def register(*formats: type[RowFormat]) -> None:
 
 
 def format_class(name: str) -> type[RowFormat]:
-    """Return the class of a format by its name."""
+    """Return the class of a format by its name. The first call for a format of ``LATE_FORMATS``
+    registers it, which changes the order of ``FORMATS``: iterate over a copy.
+
+    Raises:
+        KeyError: no such format.
+
+    >>> format_class("caption").__name__
+    'Caption'
+    """
     if isinstance(module := FORMATS[name], str):
         import_module(module)  # which registers it
     return FORMATS[name]  # type: ignore[return-value]
@@ -253,7 +261,7 @@ def detect(
     late_names = LATE_FORMATS if columns.isdisjoint({*COLUMNS, *LATE_COLUMNS}) else ()
     candidates = [
         candidate(fields, prompt)
-        for candidate in [format_class(name) for name in FORMATS if name not in late_names]
+        for candidate in [format_class(name) for name in [*FORMATS] if name not in late_names]
         if candidate.is_detected and (not fields or set(fields) <= set(candidate.default_fields))
     ]
     matches = [sum(map(candidate.matches, rows)) for candidate in candidates]
@@ -290,7 +298,7 @@ def suggested(row: Any) -> str:
     if not isinstance(row, Mapping):
         return ""
     # First formats that have to be named, whose rows look like rows of the others.
-    formats = [format_class(name) for name in FORMATS]
+    formats = [*map(format_class, [*FORMATS])]
     for candidate in sorted(formats, key=lambda candidate: candidate.is_detected):
         fields = candidate.matching_fields(row)
         if fields is not None:
