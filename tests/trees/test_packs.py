@@ -137,14 +137,20 @@ def test_the_row_of_a_store_is_named(tmp_path, monkeypatch):
         check_store(tmp_path)
 
 
-def test_a_sample_in_two_trees_is_named(tmp_path, monkeypatch):
-    """A group that was split and joined again: its totals are right, and a sample trains twice."""
+@pytest.mark.parametrize("twice", [1, 2])
+def test_a_sample_in_two_trees_is_named(tmp_path, monkeypatch, twice):
+    """A group that was split and joined again: its totals are right, and a sample trains twice. The last pack may be
+    flat.
+    """
     written_trees(tmp_path, ["aab", "aac", "bbd", "bbe", "ccf", "ccg"], [[0, 1], [2, 3], [4, 5]], packs_per_shard=3)
-    read, others = ShardReader.pack, open_packs(tmp_path)[1].sample_ids
-    monkeypatch.setattr(
-        ShardReader,
-        "pack",
-        lambda reader, row: replace(read(reader, row), sample_ids=others) if row == 2 else read(reader, row),
-    )
-    with pytest.raises(CorruptFileError, match="holds sample 2 in several trees"):
+    read, others = ShardReader.pack, open_packs(tmp_path)[twice - 1].sample_ids
+
+    def with_fault(reader, row):
+        made = read(reader, row)
+        if row == twice:
+            return replace(made, sample_ids=others)
+        return replace(made, sharing=None) if row == 2 else made
+
+    monkeypatch.setattr(ShardReader, "pack", with_fault)
+    with pytest.raises(CorruptFileError, match=f"holds sample {2 * twice - 2} in several trees"):
         check_store(tmp_path)

@@ -3,13 +3,14 @@
 import os
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from brimful.base.attachment import attachment_store
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
-from brimful.base.sharing import Sharing, wing_of
+from brimful.base.sharing import wing_of
 from brimful.base.typing import AnyPath, SampleIds
 from brimful.base.wording import counted
 from brimful.errors import CorruptFileError, UnfinishedStoreError
@@ -74,7 +75,7 @@ def check_store(
                 f"{store.url}: the plan next to the packs is not the one they were written from"
             )
     num_packs = num_tokens = 0
-    sharing: Sharing | None = None
+    wing: Any = None  # of what samples share, if any do
     sample_ids: list[SampleIds] = []
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
@@ -97,11 +98,12 @@ def check_store(
                             f"{path}: row {row} does not hold the segments of pack "
                             f"{num_packs + row} of the plan"
                         )
-                    sharing = pack.sharing
-                    if sharing is not None and (fault := wing_of(sharing).fault(pack)):
-                        raise CorruptFileError(
-                            f"{path}: row {row} holds no {wing_of(sharing).TITLE}: {fault}"
-                        )
+                    if pack.sharing is not None:
+                        wing = wing_of(pack.sharing)
+                        if fault := wing.fault(pack):
+                            raise CorruptFileError(
+                                f"{path}: row {row} holds no {wing.TITLE}: {fault}"
+                            )
                     if attached is not None:
                         attached.check(pack, f"{path}: row {row}")
                     num_tokens += len(pack)
@@ -114,10 +116,9 @@ def check_store(
         )
     # A split sample is in several packs and counts once. Samples that share are whole.
     names, counts = np.unique(np.concatenate([[], *sample_ids]), return_counts=True)
-    if sharing is not None and (counts > 1).any():
+    if wing is not None and (counts > 1).any():
         raise CorruptFileError(
-            f"{store.url} holds sample {int(names[counts > 1][0])} in several "
-            f"{wing_of(sharing).TITLE}s"
+            f"{store.url} holds sample {int(names[counts > 1][0])} in several {wing.TITLE}s"
         )
     num_checked = 0 if attached is None else attached.num_checked
     return StoreCheck(len(records), num_packs, num_tokens, len(names), num_checked)
