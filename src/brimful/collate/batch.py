@@ -119,8 +119,8 @@ class PackedBatch:
 
     @property
     def boundaries(self) -> CuSeqlens:
-        """Boundaries within which the first token alone is not predicted: ``int32``; of segments if
-        each is a sample.
+        """Boundaries within which only the first token is not predicted, ``int32[n + 1]``;
+        ``cu_seqlens`` if each segment is a sample or a part of one.
         """
         if self.sharing is None:
             return self.cu_seqlens

@@ -24,7 +24,7 @@ def as_packs(
     *,
     position_start: int = 0,
     maker: Callable[[Pack], PackExtras] | None = None,
-) -> tuple[list[Pack], list[PackExtras | None] | None]:
+) -> tuple[list[Pack], list[PackExtras] | None]:
     """Turn features into packs and their extras; the extras are None if no feature has any.
 
     A plain sample becomes a pack whose sample id is its index in the batch. If its row holds
@@ -47,9 +47,9 @@ def as_packs(
                 extras[index] = maker(feature)
             elif feature.attachments:
                 raise CollateError(
-                    f"a pack holds {feature.attachments[0].title} and the collator makes no features of "
-                    "media: give it PackCollator(media=MediaFeatures(…)) with the processor of "
-                    "the model"
+                    f"a pack holds {feature.attachments[0].title} and the collator makes no "
+                    "features of media: give it PackCollator(media=MediaFeatures(…)) with the "
+                    "processor of the model"
                 )
         elif isinstance(feature, tuple):
             packs.append(feature[0])
@@ -81,13 +81,11 @@ def as_packs(
                 )
     if not extras:
         return packs, None
-    all_extras: Sequence[PackExtras] = [
-        extras.get(index, PackExtras()) for index in range(len(packs))
-    ]
+    all_extras = [extras.get(index, PackExtras()) for index in range(len(packs))]
     if any(extra.rope_positions is not None or extra.columns for extra in all_extras):
         is_plain = [not isinstance(feature, tuple) for feature in features]
         all_extras = attachment_inputs().completed(all_extras, packs, is_plain)
-    return packs, list(all_extras)
+    return packs, all_extras
 
 
 def read_sample(feature: Any, name: str, maker: Any) -> TokenizedSample:

@@ -29,7 +29,7 @@ from brimful.store.shards import Pack
 __all__ = ["PackCollator"]
 
 _BRANCH, _SHARED_TARGETS = "fork", "sum"
-"""Loss of samples that share, if nothing else is asked for."""
+"""Defaults of the loss of packs whose samples share: ``LossForm`` of ``base.sharing.wing_of``."""
 
 
 class PackCollator:
@@ -40,8 +40,8 @@ class PackCollator:
     ``input_ids``, and ``labels`` if not all tokens are targets) are accepted like packs, so this
     also replaces ``DataCollatorWithFlattening``; a row of several samples is split by its
     ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``. A list of samples in the
-    batch, as ``PackedDataset.wrap`` returns it, is one pack. ``serve.tokenized.read_tokenized`` lists the
-    keys of a plain sample, and the keys that it refuses.
+    batch, as ``PackedDataset.wrap`` returns it, is one pack. ``serve.tokenized.read_tokenized``
+    lists the keys of a plain sample, and the keys that it refuses.
 
     Args:
         dialect: name of the trainer's batch format; ``docs/dialects.md`` lists all with their keys,
@@ -60,8 +60,8 @@ class PackCollator:
             Without it, attention crosses samples in packs of text in such a model.
         branch: form of the loss of trees, at the branches of a trunk. ``"fork"``: each branch
             repeats the last token of its trunk, so that labels stay one for each token. ``"index"``:
-            the batch names the place that predicts each target. ``trees.collate.branch.Branch`` explains
-            both.
+            the batch names the place that predicts each target. ``trees.collate.branch.Branch``
+            explains both.
         shared_targets: weight of a target of a tree that several samples train: ``"sum"`` of their
             weights, as in flat packs; or their ``"mean"``, so that it counts once.
         media: makes the pixels, spectrograms and positions of packs with media:
@@ -162,8 +162,8 @@ class PackCollator:
         """Convert the result of ``rows`` to the dialect.
 
         Raises:
-            CollateError: packs whose samples share, and a dialect that would take their segments for
-                samples.
+            CollateError: packs whose samples share, and a dialect that would take their segments
+                for samples.
             SettingsError: weights that are not 1, for a trainer whose loss ignores them.
         """
         convert = self._convert

@@ -58,6 +58,7 @@ class Dialect:
 
 
 _SHARED = "brimful.trees.dialects"
+"""Module of the dialects that exist only for rows whose samples share."""
 
 DIALECTS: dict[str, Dialect] = {
     entry.name: entry
@@ -85,7 +86,8 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("trl_tree", _SHARED, labels_shifted=True, any_start=True, takes_sharing=True),
         Dialect("art", _SHARED, row_per_pack=True, any_start=True, takes_sharing=True),
         Dialect(
-            *("nemo_automodel_tree", _SHARED),
+            "nemo_automodel_tree",
+            _SHARED,
             labels_shifted=True,
             any_start=True,
             takes_sharing=True,

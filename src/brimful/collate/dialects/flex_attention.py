@@ -12,6 +12,7 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import other_tensors, token_row
 
 MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Function ``(b, h, q_idx, kv_idx)``, ``int`` each: true, ``bool``, if the query attends to the key."""
 
 
 def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
@@ -27,8 +28,7 @@ def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
 
     A fixed T (``pad_to``) avoids recompilation. In workers of a loader use only ``document_ids``,
     and make the mask with ``block_mask_of`` on the device: a mask holds a function, which a queue
-    cannot pickle. Models of Transformers take the mask as
-    ``attention_mask``.
+    cannot pickle. Models of Transformers take the mask as ``attention_mask``.
     """
     documents = torch.from_numpy(batch.segment_index)
     return {

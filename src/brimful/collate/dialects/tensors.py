@@ -112,11 +112,12 @@ def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
 def join_rows(
     rows: Sequence[PackedBatch], *, position_rows: int, labels_shifted: bool = False
 ) -> dict[str, torch.Tensor]:
-    """Stack B packs as rows of S tokens: tokens, labels, positions, weights, columns and attachments.
+    """Stack B packs as rows of S tokens: tokens, labels, positions, weights, columns and inputs for
+    attachments.
 
     ``input_ids`` and ``labels`` are ``int64[B, S]``, and so is ``position_ids``, or
-    ``int64[position_rows, B, S]`` if any row has mRoPE. ``loss_weights`` is ``float32[B, S]`` if any
-    row has weights; columns are ``[B, S, …]``; arrays for attachments are joined on their first axis.
+    ``int64[position_rows, B, S]`` if any row has mRoPE. ``loss_weights`` is ``float32[B, S]`` if
+    any row has weights; columns are ``[B, S, …]``; inputs are joined on their first axis.
     """
     has_rope = any(batch.rope_positions is not None for batch in rows)
     positions = np.stack(
