@@ -162,7 +162,6 @@ HEAVY_FILES = {
     "dynamic/request_sampler.py": {"torch"},
     "integrations/trainers": {"torch", "transformers", "trl", "datasets", "lightning"},
     "integrations/trainers/olmo_core.py": {"olmo_core"},
-    "base/execute/preload.py": {"transformers"},
     "rl/compat/trl.py": {"torch"},
 }
 

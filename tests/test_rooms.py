@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.library import modules
-from tests.rooms import CORE, WINGS, WORDS, arrows, files, lines_with, room_of, tokens
+from tests.rooms import CORE, TABLES, WINGS, WORDS, arrows, files, lines_with, names_of_wings, room_of, tokens
 
 CEILINGS = {
     "base": 18_400,
@@ -71,6 +71,11 @@ def test_the_core_keeps_its_budget():
 def test_arrows_from_the_core_only_fall():
     """Prints the arrows; where there are fewer, the number here is lowered."""
     assert len(arrows()) == NUM_ARROWS, "\n".join(" -> ".join(pair) for pair in arrows())
+
+
+def test_wings_are_named_in_tables():
+    """A name in a text is followed by no editor: these are the files in which a reader finds it."""
+    assert names_of_wings() == TABLES
 
 
 @pytest.mark.parametrize("wing", WORDS)

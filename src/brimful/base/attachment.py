@@ -1,8 +1,8 @@
 """Attachments: what travels with a sample in addition to its tokens, such as its images.
 
-The packages of the line carry attachments and do not know their kinds. Images, videos and audio are
-one kind, in the room ``media``; ``brimful.base.wings`` names its modules, which are loaded when they
-are needed: a sample without attachments loads none.
+The packages of the line carry attachments, and know of their kinds only the names. Images, videos
+and audio are in the room ``media``; ``brimful.base.wings`` names its modules, which are loaded when
+something needs them.
 
 An attachment of an encoded sample or a pack is a frozen dataclass with ``start``, the first of its
 tokens, and ``length``, their number, both counted in the sample or in the pack; ``segment``, the
@@ -26,7 +26,6 @@ CONTAINER_BYTES = 256 << 20
 """Target size of the bytes that come with one shard: a killed job rewrites at most one for each
 process.
 """
-
 
 ATTACHMENT_KINDS = {"image": "images", "video": "videos", "audio": "audio"}
 """Kinds of attachments, by the names that rows of data and keys of batches give them, with their
@@ -86,6 +85,12 @@ class AttachedInputs:
         segments: ``int32[num_items]``: the segment that each item belongs to.
         arrays: by the name of the model's argument (``pixel_values``, ``input_features``). Arrays
             of several packs are joined on their first axis.
+
+    >>> import numpy as np
+    >>> grid = {"image_grid_thw": np.array([[1, 2, 2], [1, 4, 2]])}
+    >>> images = AttachedInputs("image", np.array([0, 2], dtype=np.int32), grid)
+    >>> images.segments.tolist(), images.arrays["image_grid_thw"].shape
+    ([0, 2], (2, 3))
     """
 
     kind: str

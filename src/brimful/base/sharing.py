@@ -54,10 +54,10 @@ class SharedLengths(Sharing, Protocol):
 
 
 class SharingKind(NamedTuple):
-    """Place of a kind, and its numbers in files.
+    """Module of a kind, and its versions of files.
 
     Attributes:
-        module: has what ``wing_of`` lists.
+        module: its name; it has what ``wing_of`` lists.
         plan_version: of files of plans.
         shard_version: of shards; the next number is of shards that have attachments too.
     """
@@ -79,10 +79,12 @@ def wing_of(sharing: Sharing | Share | str) -> Any:
     - ``Search(least)``: looks for what samples share, while they are measured
       (``trees.prefix_search.Search``);
     - ``check_settings(settings)``: refuses settings of plans that have no meaning with it;
-    - ``saved_in_groups(table, groups, sample_ids, lengths)``: tokens that each sample need not take;
+    - ``saved_in_groups(table, groups, sample_ids, lengths)``: tokens that each sample need not
+      take, ``int64[num_samples]``;
     - ``pack(table, items, settings, pack)``: packs, their segments and account
       (``trees.plan.pack_trees.PackedTrees``); ``pack`` packs items that share nothing;
-    - ``PLAN_COLUMNS`` and ``PlanSharing(*columns)``: the sharing of a saved plan;
+    - ``PLAN_COLUMNS``, which a pack has too, and ``PlanSharing(*columns)``: the sharing of a saved
+      plan;
     - ``ends_sample(plan)``: ``bool[num_segments]``, whether a sample ends with each segment;
     - ``sizes(plan, table, budgets)`` and ``amounts(plan, table, budget)``: what each segment takes;
     - ``validate(plan, table)``: proves that each sample has its tokens;

@@ -1,7 +1,9 @@
-"""Rooms next to the line, by the names of their modules: the line loads them here and imports none
-of them.
+"""Rooms next to the line, by the names of their modules: the line imports none of them, and loads
+what is named here when something needs it.
 
-A module that is named here registers what it adds when it is imported.
+A name is ``module:name``, for ``loaded``; or a module, which has what the function that loads it
+lists, or registers what it adds when it is imported. Tables with names of their own are ``SHARING``
+of ``base.sharing``, ``ALGORITHMS`` of ``plan.algorithms`` and ``DIALECTS`` of ``collate.dialects``.
 """
 
 from importlib import import_module
@@ -11,6 +13,10 @@ from typing import Any
 def loaded(target: str) -> Any:
     """Return what ``module:name`` names, and import its module.
 
+    Raises:
+        ImportError: no such module, or an error in it.
+        AttributeError: the module has no such name.
+
     >>> loaded("math:floor")(2.5)
     2
     """
@@ -19,13 +25,17 @@ def loaded(target: str) -> Any:
 
 
 REMOTE_STORE = "brimful.clusters.remote_blobs:FsspecBlobStore"
-"""Blob store of a URL (``base.blobs.BlobStore``)."""
+"""Class of a blob store at a URL: ``(url)`` (``base.blobs.BlobStore``)."""
 
 REMOTE_FILES = "brimful.clusters.remote_blobs:RemoteFile"
-"""File at a URL: ``version()``, which changes when the file does, and ``open()``."""
+"""Class of a file at a URL: ``(url)``, with ``version()``, which changes when the file does, and
+``open()``.
+"""
 
 BLOB_COPIES = "brimful.clusters.local_copies:LocalCopies"
-"""Local copies of the blobs of a store (``base.blobs.BlobCopies``)."""
+"""Class of local copies of the blobs of a store: ``(store, directory, max_bytes)``
+(``base.blobs.interface.BlobCopies``).
+"""
 
 ENGINES = {"ray": "brimful.clusters.ray:run_on_ray"}
 """Functions that run tasks on the machines of a cluster, by the name of its engine."""
@@ -37,15 +47,19 @@ BUDGET_PACKER = "brimful.planners.vector.pack_vectors:pack_vectors"
 """Function that packs under several budgets: ``(sizes, *, capacities, seed) -> PackResult``."""
 
 FAST_TOKENIZER = "brimful.fast.fast_tokenizer:FastTokenizer"
-"""Class of a library that tokenizes in place of the reference (``encode.tokenizer.FastLibrary``)."""
+"""Class of a library that tokenizes in place of the reference: ``(facts, reference_ids)``
+(``encode.tokenizer.FastLibrary``).
+"""
 
 TOKENIZER_READER = "brimful.fast.tokenizer_files:read_facts"
-"""Function that reads a directory without Transformers: ``(directory) -> (TokenizerFacts, backend)``,
-or None where only Transformers knows.
+"""Function that reads a directory without Transformers: ``(directory) -> (TokenizerFacts,
+backend)``, or None where only Transformers knows.
 """
 
 FILLING = "brimful.fast.filling:Filling"
-"""Class that makes the texts of chats without rendering each (``encode.chat.TextFiller``)."""
+"""Class that makes the texts of chats without rendering each: ``(template, finder, trusted)``
+(``encode.chat.TextFiller``).
+"""
 
 PRELOAD = "brimful.fast.preloading:preload"
 """Function that tells how a server of worker processes loads a tokenizer: ``(place, state_path) ->
@@ -82,7 +96,7 @@ ATTACHMENT_JOB = "brimful.media.job.media_job:job_of"
 """Function from a ``PackJob`` to its ``AttachmentJob`` (``store.claim``), or None."""
 
 ATTACHMENT_WRITER = "brimful.media.job.writer:ShardMediaWriter"
-"""Writer of the attachments of one shard (``store.writing``)."""
+"""Class that writes the attachments of one shard (``store.writing``)."""
 
 ATTACHMENT_INPUTS = "brimful.media.tokenized"
 """Module of inputs for attachments in plain samples and batches (``attachment.attachment_inputs``).
@@ -98,4 +112,4 @@ ATTACHMENT_STORE = "brimful.media.store"
 """Package of attachments in pack stores (``attachment.attachment_store``)."""
 
 ATTACHMENT_ENCODER = "brimful.media.encode:MediaChatEncoder"
-"""Encoder of chats with attachments: ``(tokenizer, family, **settings)``."""
+"""Class of an encoder of chats with attachments: ``(tokenizer, family, **settings)``."""

@@ -1,4 +1,4 @@
-"""Named blobs in a local directory or behind an fsspec URL, published whole or not at all.
+"""Named blobs in a local directory or at an fsspec URL, published whole or not at all.
 
 Every file that brimful writes appears under its final name complete, or does not appear. Two
 operations carry all protocols: ``put_atomic`` (last writer wins) and ``put_if_absent`` (first
@@ -14,12 +14,7 @@ False
 b'first'
 """
 
-from brimful.base.blobs.interface import (
-    Blob,
-    BlobGroup,
-    BlobStore,
-    PromisedBlobs,
-)
+from brimful.base.blobs.interface import Blob, BlobGroup, BlobStore, PromisedBlobs
 from brimful.base.blobs.local import LocalBlobStore
 from brimful.base.blobs.opening import is_remote, open_blob_store
 

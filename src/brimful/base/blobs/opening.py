@@ -22,5 +22,5 @@ def open_blob_store(url: AnyPath) -> BlobStore:
     text = path_of("directory", url, "a path or a URL").removeprefix("file://")
     if not text:
         raise SettingsError("the path of a store is empty")
-    store: BlobStore = loaded(REMOTE_STORE)(text) if "://" in text else LocalBlobStore(text)
+    store: BlobStore = loaded(REMOTE_STORE)(text) if is_remote(text) else LocalBlobStore(text)
     return store
