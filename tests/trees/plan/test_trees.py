@@ -333,6 +333,26 @@ FAULTS = [
 ]
 
 
+class Counted(np.ndarray):
+    """Parents that count the segments of which a list was made."""
+
+    listed = 0
+
+    def tolist(self):
+        Counted.listed += self.size
+        return super().tolist()
+
+
+def test_validate_reads_each_segment_once():
+    """Read again for each pack, a plan of a million packs would take days."""
+    samples = stretched([[tree, branch] for tree in range(30) for branch in range(2)], 20)
+    plan = planned(samples, 100, seed=None)
+    plan.sharing = PlanTrees(plan.sharing.parents.view(Counted))
+    plan.validate(table_of(samples))
+    assert plan.num_packs > 10
+    assert 0 < Counted.listed <= 2 * plan.num_segments
+
+
 @pytest.mark.parametrize(("change", "message"), FAULTS)
 def test_validate_finds_a_planted_fault(change, message):
     """Each array of a plan of trees, one number changed."""

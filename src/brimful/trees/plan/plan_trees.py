@@ -173,11 +173,10 @@ def _refuse(plan: PlannedPacks, is_wrong: BoolArray, fault: str) -> None:
 
 def _validate_order(plan: PlannedPacks) -> None:
     """Walk the segments depth first: each continues the one before it, or one that this continues."""
-    parents = parents_of(plan)
-    bounds = plan.offsets.tolist()
-    for pack, (begin, end) in enumerate(pairwise(bounds)):
+    parents = parents_of(plan).tolist()
+    for pack, (begin, end) in enumerate(pairwise(plan.offsets.tolist())):
         path: list[int] = []
-        for segment, parent in enumerate(parents.tolist()[begin:end]):
+        for segment, parent in enumerate(parents[begin:end]):
             while path and path[-1] != parent:
                 path.pop()
             if parent != -1 and not path:
