@@ -1,7 +1,11 @@
 """The core asks for the wing when it needs it, and not before."""
 
+import gc
 import subprocess
 import sys
+import weakref
+
+from brimful.encode.tokenizer import Tokenizer
 
 SCRIPT = """
 import sys
@@ -35,3 +39,16 @@ def test_a_job_imports_the_part_of_the_wing_that_it_uses(small_qwen):
         documents,
         "fast_tokenizer,filling,opaque,preloading,skeleton",
     ]
+
+
+def test_a_tokenizer_is_freed_with_its_last_user(small_qwen):
+    """A collection knows nothing of the megabytes that a tokenizer has outside of Python."""
+    tokenizer = Tokenizer(str(small_qwen))
+    assert tokenizer.is_fast
+    gc.disable()
+    try:
+        user = weakref.ref(tokenizer)
+        del tokenizer
+        assert user() is None
+    finally:
+        gc.enable()

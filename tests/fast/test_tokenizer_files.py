@@ -209,6 +209,7 @@ def test_released_verdicts_hold(qwen):
     subject = qwen._fast.subject
     if fingerprint_of(subject) not in RELEASED_VERDICTS:
         pytest.skip(f"compared with other versions than those here: {fingerprint_of(subject)} of {subject}")
-    fast = Tokenizer(qwen.name)._fast
+    tokenizer = Tokenizer(qwen.name)
+    fast = tokenizer._fast
     assert isinstance(fast, FastTokenizer)
     assert fast.difference(list(hard_texts())) == ""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import product
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -166,7 +167,8 @@ class FastTokenizer(FastLibrary):
     def __init__(
         self, facts: TokenizerFacts, reference_ids: Callable[[Sequence[str]], Ragged]
     ) -> None:
-        self._facts, self._reference_ids = facts, reference_ids
+        # Its tokenizer holds this object, and is freed with its last user, not at a collection.
+        self._facts, self._reference_ids = facts, WeakMethod(reference_ids)
         self.name = FastTokenizer.version() or "bytes of tokens"
         versions = f"{self.name}, tokenizers {version_of('tokenizers')}"
         self.engine_id = f"{versions}, templates filled"
@@ -208,7 +210,9 @@ class FastTokenizer(FastLibrary):
             raise
         except BaseException as error:  # a panic in Rust is not an Exception
             return f"fastokens fails on a hard text ({type(error).__name__})"
-        reference = self._reference_ids(texts)
+        reference_ids = self._reference_ids()
+        assert reference_ids is not None
+        reference = reference_ids(texts)
         for index, text in enumerate(texts):
             if not np.array_equal(ids.row(index), reference.row(index)):
                 return f"fastokens gives other tokens for {text[:40]!r}"

@@ -227,8 +227,10 @@ def _keeps_track(tree: Any) -> bool:
 
 def _is_role(expression: Any) -> bool:
     """Return true for ``message.role`` and ``message["role"]``."""
-    key = getattr(expression, "arg", None)
-    return "role" in (getattr(expression, "attr", None), getattr(key, "value", None))
+    return "role" in (
+        getattr(expression, "attr", None),
+        getattr(getattr(expression, "arg", None), "value", None),
+    )
 
 
 def _guarded(
