@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -41,6 +43,22 @@ def test_the_packs_are_those_that_were_exported(tmp_path):
     assert len(dataset) == 8
     with pytest.raises(UnfinishedStoreError, match="declare num_packs"):
         len(LazyShardedDataset(tmp_path / "chunks"))
+
+
+def test_chunks_are_freed_with_their_last_user(tmp_path):
+    """Each maps the index of its lines: held until a collection, they would add up in a training that opens them again."""
+    chunk(tmp_path, 0, [PACK])
+    chunk(tmp_path, 1, [PACK])
+    chunks = FollowedChunks(tmp_path)
+    chunks.look()
+    chunks.row(chunks.shards[0], 0)
+    gc.disable()
+    try:
+        user = weakref.ref(chunks)
+        del chunks
+        assert user() is None
+    finally:
+        gc.enable()
 
 
 def test_lanes_own_chunks_in_turn(tmp_path):

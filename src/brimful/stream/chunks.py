@@ -99,7 +99,8 @@ class FollowedChunks(FollowedLog):
             ShardRecord(seq, str(path), num_bytes, lines.fingerprint, count, 0, num_packs, 0, "")
         )
 
-    def _opened(self, record: ShardRecord) -> JsonLines:
+    @staticmethod
+    def _opened(record: ShardRecord) -> JsonLines:
         """Open a chunk; refuse it if it changed since it was added."""
         lines = JsonLines(record.file)
         if lines.fingerprint != record.xxh3_128:
