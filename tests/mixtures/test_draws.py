@@ -84,7 +84,7 @@ def test_a_source_without_samples_is_refused():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"unit": "tokens"}, {"weighting": "loss"}, {"stop": "all_exhausted", "max_passes": 2}],
+    [{}, {"unit": "tokens"}, {"weighting": "loss"}, {"num_samples": 10**6, "max_passes": 2}],
     ids=["samples", "tokens", "loss", "each gives out"],
 )
 def test_four_times_the_sources_take_four_times_the_work(options):
