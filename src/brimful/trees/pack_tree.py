@@ -86,7 +86,7 @@ class PackTree:
     kind: ClassVar[Share] = Share.PREFIXES
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, AnyArray]:
         """Columns of a shard, in the order in which they enter the checksum of a row."""
         return {name: getattr(self, name) for name in SHARD_COLUMNS}
 

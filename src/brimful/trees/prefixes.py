@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -96,6 +97,13 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self.order)
 
+    @cached_property
+    def places(self) -> Int64Array:
+        """``int64[num_samples]``: the place of each sample in ``order``."""
+        places = np.empty(len(self), dtype=np.int64)
+        places[self.order] = np.arange(len(self))
+        return places
+
     def between(self, samples: AnyIntArray, others: AnyIntArray) -> Int64Array:
         """Return where in ``shared`` and ``amounts`` is what pairs of samples share:
         ``int64[num_pairs]``.
@@ -104,9 +112,7 @@ class Prefixes:
         >>> prefixes.shared[prefixes.between(np.array([0, 1]), np.array([2, 0]))].tolist()
         [3, 2]
         """
-        places = np.empty(len(self), dtype=np.int64)
-        places[self.order] = np.arange(len(self))
-        one, other = places[samples], places[others]
+        one, other = self.places[samples], self.places[others]
         return lowest(self.shared, np.minimum(one, other) + 1, np.maximum(one, other) + 1)
 
     @property
@@ -115,7 +121,7 @@ class Prefixes:
         return {"least": self.least, "amounts": list(self.amounts)}
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, AnyIntArray]:
         """Columns of a saved table that hold them."""
         return {
             "prefix_order": self.order,
@@ -286,9 +292,7 @@ def saved_in_groups(
     [69, 0]
     """
     prefixes = prefixes_of(table)
-    places = np.empty(len(prefixes), dtype=np.int64)
-    places[prefixes.order] = np.arange(len(prefixes))
-    order = np.lexsort((places[sample_ids], groups))
+    order = np.lexsort((prefixes.places[sample_ids], groups))
     follows = np.flatnonzero((np.diff(groups[order]) == 0) & (groups[order[1:]] >= 0))
     before, after = order[follows], order[follows + 1]
     shared = prefixes.shared[prefixes.between(sample_ids[before], sample_ids[after])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from brimful.base.typing import AnyIntArray, Int64Array, Lengths
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable
+from brimful.plan.drawn import Pack
 from brimful.plan.items import Items
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import Packing, PackResult
@@ -26,9 +27,6 @@ from brimful.trees.plan.plan_trees import PlanTrees
 from brimful.trees.plan.segments import TreeSegments, loads_of_trees, packs_of, segments_of
 from brimful.trees.plan.subtree_fit import fragments_of
 from brimful.trees.prefixes import prefixes_of
-
-PackFlat: TypeAlias = Callable[[Items, PlanSettings], PackResult[Packing]]
-"""The packing of items that share nothing."""
 
 _CHEAP = 128
 """Share of the capacity, as one in this number, up to which a trunk is cheap to repeat."""
@@ -110,9 +108,7 @@ def check_settings(settings: PlanSettings) -> None:
             raise SettingsError(message)
 
 
-def pack(
-    table: LengthTable, items: Items, settings: PlanSettings, pack_flat: PackFlat
-) -> PackedTrees:
+def pack(table: LengthTable, items: Items, settings: PlanSettings, pack_flat: Pack) -> PackedTrees:
     """Pack items so that what they share is in few packs.
 
     Pure: no I/O.
@@ -225,14 +221,12 @@ def forest_of(
         settings: with the budgets.
     """
     prefixes, segments = prefixes_of(table), items.segments
-    places = np.empty(len(prefixes), dtype=np.int64)
-    places[prefixes.order] = np.arange(len(prefixes))
     ids = segments.ids()
     group = np.zeros(len(ids), dtype=np.int64)
     if items.groups is not None:
         sizes_of_groups = np.diff(items.groups.offsets)
         group[items.groups.members] = np.repeat(np.arange(len(items.groups)), sizes_of_groups)
-    rows = np.lexsort((places[ids], group))
+    rows = np.lexsort((prefixes.places[ids], group))
     ids, lengths = ids[rows], segments.lengths[rows].astype(np.int64)
     budgets = Budgets.of(settings.usable, settings.budgets)
     sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=lengths)

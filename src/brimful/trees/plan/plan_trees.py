@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from brimful.base.sharing import Share
-from brimful.base.typing import BoolArray, Int64Array, Lengths
+from brimful.base.typing import AnyArray, BoolArray, Int64Array, Lengths
 from brimful.base.wording import setting
 from brimful.errors import PlanMismatchError
 from brimful.lengths.table import LengthTable
@@ -38,7 +38,7 @@ class PlanTrees:
     kind: ClassVar[Share] = Share.PREFIXES
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, AnyArray]:
         """Columns of a saved plan."""
         return {"parents": self.parents}
 
