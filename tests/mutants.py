@@ -141,7 +141,7 @@ def run(room: str, sample: int, seed: int) -> tuple[int, int]:
             operator = get_operator(mutation.operator_name)(**mutation.operator_args)
             name = mutation.module_path.relative_to(copy / "src/brimful")
             own = f"tests/{name.with_name(f'test_{name.name}')}"
-            # Those of the module first, and its examples: most mutants end at the first failure there.
+            # The tests of the module first, and its examples: most mutants end at the first failure there.
             ordered = [*([own] if (copy / own).exists() else []), f"src/brimful/{name}", *paths]
             with use_mutation(mutation.module_path, operator, mutation.occurrence) as (code, mutant):
                 if not _is_python(mutant):

@@ -4,8 +4,8 @@
     python -m tests.rooms --arrows        each import from the core into a wing
     python -m tests.rooms --words         each line of the core that says what belongs to a wing
 
-A token is a name, a number, a string or an operator; docstrings and comments are none. The core is complete without the
-wings: chats and documents, flat packs, every dialect. A wing begins at one seam, and the core imports none.
+A token is a name, a number, a string or an operator; docstrings and comments do not count. The core is complete without
+the wings: chats and documents, flat packs, every dialect. A wing begins at one seam, and the core imports none.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WORDS = {
 
 
 def room_of(file: str) -> str:
-    """Return the room of a file, such as ``plan/planner.py``; ``trees/prefixes.py`` is in ``trees``."""
+    """Return the room of a file: ``trees`` for ``trees/prefixes.py``, and ``base`` for ``errors.py``."""
     name = file.removesuffix(".py")
     for wing, beginnings in WINGS.items():
         if any(name == one or (one.endswith("/") and name.startswith(one)) for one in beginnings):
@@ -122,24 +122,7 @@ def arrows() -> list[tuple[str, str]]:
 
 
 SWITCHBOARD = "base/wings.py"
-"""The module of the core that names wings for all others."""
-
-TABLES = {SWITCHBOARD, "base/sharing.py", "plan/algorithms.py", "collate/dialects/__init__.py"}
-"""Modules of the core in which a text may be the name of a module of a wing, to be loaded."""
-
-
-def names_of_wings() -> set[str]:
-    """Return the files of the core in which a text, but no sentence, is the name of a module of a wing."""
-    name = re.compile(r"brimful((?:\.\w+)+)(?::\w+)?")
-    return {
-        module.file
-        for module in modules()
-        if room_of(module.file) in CORE
-        for node in module.nodes
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        for found in [name.fullmatch(node.value)]
-        if found and room_of(found[1][1:].replace(".", "/") + "/") not in CORE
-    }
+"""The one module of the core that names wings, for all others."""
 
 
 def lines_with(wing: str) -> list[str]:

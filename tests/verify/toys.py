@@ -18,7 +18,7 @@ IDS = [[5, 9, 3, 7, 5, 8, 4], [11, 12, 5, 13, 14, 15, 16, 17, 18], [21], [31, 5,
 
 
 def samples(*rows: list[int], prompts: int = 0) -> list[dict[str, Any]]:
-    """Samples of these tokens, or of ``IDS``; the first tokens of each are no targets."""
+    """Samples of these tokens, or of ``IDS``; the first tokens of each are not targets."""
     return [{"input_ids": list(ids), "labels": [-100] * prompts + ids[prompts:]} for ids in rows or IDS]
 
 
