@@ -103,10 +103,15 @@ def report(
     if output is not None and packs is not None and packs.has_attachments and plan is not None:
         budgets = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
         shown = show_packs(packs, budgets=budgets, decode=decoder_of(None, packs))
-    media: Any = None if packs is None else packs.census
     title = os.path.basename(os.path.normpath(path))
     facts = gather_facts(
-        title, table=table, plan=plan, run=run, sources=sources, shown=shown, media=media
+        title,
+        table=table,
+        plan=plan,
+        run=run,
+        sources=sources,
+        shown=shown,
+        media=None if packs is None else packs.census,
     )
     if output is not None:
         with atomic_file(output) as file:

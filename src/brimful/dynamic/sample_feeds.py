@@ -221,7 +221,7 @@ class StreamSampleFeed:
         # The first token of a sample is never a target; the mask of a pack already excludes it.
         num_samples = 1 if isinstance(item, EncodedSample) else item.num_segments
         num_targets = int(np.count_nonzero(item.loss_mask[1:]))
-        if isinstance(item, Pack) and item.sharing:
+        if isinstance(item, Pack) and item.sharing is not None:
             num_samples, num_targets = item.num_samples, item.sharing.num_targets
         self._items[self._num_taken] = item
         composer.add(
@@ -332,7 +332,7 @@ def _packs_of(
         if isinstance(item, TokenizedSample):
             packs += [*_pack_of(singles), item.part(segment.start, segment.length)]
             singles = []
-        elif isinstance(item, Pack) and (item.num_segments > 1 or item.sharing):
+        elif isinstance(item, Pack) and (item.num_segments > 1 or item.sharing is not None):
             if segment.length != len(item):
                 raise CollateError(
                     f"item {segment.key} is a pack of {item.num_samples} samples and "

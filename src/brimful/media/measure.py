@@ -213,9 +213,8 @@ class Comparison:
                 continue
             try:
                 difference = reference.difference(sample, length)
-            except (
-                BadSampleError
-            ) as error:  # no length is wrong; the writer rejects a sample that changed since
+            # No length is wrong: the writer rejects a sample that changed since.
+            except BadSampleError as error:
                 self._progress.say(error.located(source.where(row)).message)
                 continue
             if difference:

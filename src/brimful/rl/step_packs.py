@@ -406,7 +406,7 @@ def _places_of(batch: PackedBatch, predicted: bool) -> tuple[Ragged, Int64Array]
     """Return the place of the value of each token of each sample of a row, -1 for none, and the
     samples.
     """
-    tree, places = None if batch.sharing is None else tree_of(batch), None
+    tree = None if batch.sharing is None else tree_of(batch)
     if tree is None:
         sizes = batch.real_lengths[: batch.num_segments]
         begins = batch.cu_seqlens[: batch.num_segments]

@@ -344,7 +344,8 @@ class _Targets(NamedTuple):
 
 def _segments(batch: PackedBatch) -> _Segments:
     """Return the segments of a row that have tokens; only ends of samples have none."""
-    sizes, tree = batch.lengths, None if batch.sharing is None else tree_of(batch)
+    sizes = batch.lengths
+    tree = None if batch.sharing is None else tree_of(batch)
     parents = np.full(len(sizes), -1) if tree is None else tree.parents
     ends = np.arange(batch.num_segments) if tree is None else tree.ends
     # The last number is the one of the parent -1.

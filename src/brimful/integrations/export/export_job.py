@@ -398,9 +398,8 @@ def check_export(
     is_finished = records.is_finished()
     if not is_finished or len(records.outcomes(trusts_records=layout.joins_shards)) != num_shards:
         raise UnfinishedStoreError(
-            f"{records.store.url} is not a finished export: run the command that writes it "
-            "again to "
-            "resume"
+            f"{records.store.url} is not a finished export: run the command that writes it again "
+            "to resume"
         )
     check_reader(layout.name)
     samples = source_of_packs(source, packs) if layout.takes_source else None

@@ -3,7 +3,8 @@
 Data sets name images in two ways. Either parts of a content hold them (OpenAI's
 ``{"type": "image_url", …}``), or a column holds them (``images``) and marks in the text say where
 they belong: ``<image>`` for the next one, ``<image2>`` for the second. In a sample both look the
-same: contents are lists of parts, and ``Sample.attachments`` has the media in the order of their parts.
+same: contents are lists of parts, and ``Sample.attachments`` has the media in the order of their
+parts.
 
 >>> place = MediaPlace("/data")
 >>> messages, media = place_media([{"role": "user", "content": "<image>\\nWho is it?"}], {"image": "a.jpg"}, place)
@@ -106,8 +107,8 @@ class MediaPlace:
         *,
         ignore: frozenset[str],
     ) -> dict[str, Any]:
-        """Return the messages of a row with its media in their places, and the media; nothing if it has
-        none.
+        """Return the messages of a row with its media in their places, and the media; nothing if
+        it has none.
 
         Args:
             content: fields of its sample.

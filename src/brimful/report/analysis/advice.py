@@ -208,10 +208,10 @@ def advise(
     """Compare the run without packing to the run with it, and recommend settings.
 
     Pure: no I/O, no randomness. The unpacked run has one row for each segment of the plan: the same
-    samples, dropped and cut by the same policy; of a plan with trees, one for each sample. The longest row of a random micro-batch is its
-    exact expectation over all micro-batches
-    of different samples, not a draw: with n rows, of which c are at most l long, no row of a
-    micro-batch of m is longer with probability c/n · (c−1)/(n−1) · … of m factors.
+    samples, dropped and cut by the same policy; of a plan with trees, one for each sample. The
+    longest row of a random micro-batch is its exact expectation over all micro-batches of different
+    samples, not a draw: with n rows, of which c are at most l long, no row of a micro-batch of m is
+    longer with probability c/n · (c−1)/(n−1) · … of m factors.
 
     ::
 

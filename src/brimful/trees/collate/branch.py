@@ -1,5 +1,5 @@
-"""Loss of rows of trees: its forms at the branches of a trunk, and the weights of targets that several
-samples share.
+"""Loss of rows of trees: its forms at the branches of a trunk, and the weights of targets that
+several samples share.
 """
 
 from __future__ import annotations

@@ -20,6 +20,13 @@ from brimful.trees.pack_tree import PackTree, tree_of
 def lay_out(batch: PackedBatch, packs: Sequence[Pack]) -> PackedBatch:
     """Give a row the trees of its packs: positions are depths, and a token that several samples
     train has the sum of their weights.
+
+    Args:
+        batch: the row; its ``position_ids`` are changed in place.
+        packs: of the row, in its order.
+
+    Raises:
+        CollateError: some packs are not trees, or segments have gaps between them.
     """
     trees = [tree_of(pack) for pack in packs if pack.sharing is not None]
     if len(trees) < len(packs):
