@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from brimful.doctor.config.examine import examine, given_settings, judge, told_trainer
 from brimful.doctor.config.facts import facts_from, in_range, product, version_from
 from brimful.doctor.config.run_settings import RunSettings
+from brimful.doctor.config.settings import Unknown
 from brimful.doctor.report import Evidence, Judgment
 from brimful.errors import SettingsError
 
@@ -110,6 +111,13 @@ def test_a_length_is_a_multiple_of_both():
     run = RunSettings(given_settings({"cp": 2, "tp": 8, "length": 4096}), toy, version_from("1.2"), None)
     (finding,) = judge(run, "toy").findings
     assert finding.change == "length: 4080"
+
+
+def test_a_step_of_unknown_size_is_not_computed():
+    """A factor that a script leaves open is not one."""
+    for key in ("micro", "accumulate"):
+        text = texts(report_of({"micro": 3, key: Unknown("$X")}, ranks=2))["step"]
+        assert text == f"unknown before the run: {key}: $X (dict)"
 
 
 def test_rows_a_step():

@@ -7,6 +7,7 @@ import pytest
 from brimful.doctor.config.examine import given_settings, judge
 from brimful.doctor.config.facts import facts_from, version_from
 from brimful.doctor.config.run_settings import RunSettings
+from brimful.doctor.config.settings import Unknown
 
 ROLES = {"packing": "pack", "attention": ["model.attn", "attn"], "context_parallel": "cp", "max_length": "length"}
 
@@ -62,6 +63,53 @@ def test_a_condition_judges_and_its_neighbor_is_not_judged(name):
     when, faulty, right, places = CASES[name]
     assert judged(faulty, when=when) == ["neighbors meet" + (f": {places}" if places else "")]
     assert judged(right, when=when) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    set(CASES)
+    - {"given", "first key that is given", "not set", "default is set and not given", "above the limit of a default"},
+)
+def test_what_only_the_run_knows_is_not_judged_and_is_said(name):
+    """A value that a branch gives is neither faulty nor right: silence would read as the default."""
+    when, faulty, _, _ = CASES[name]
+    (key, *_), unknown = faulty, Unknown("$X")
+    settings = {**faulty, key: {"attn": unknown} if key == "model" else unknown}
+    text = f"{'model.attn' if key == 'model' else key}: $X (dict)"
+    assert judged(settings, when=when) == [f"unknown before the run: {text}"]
+    toy = facts_from(
+        "toy", {"name": "Toy", "roles": ROLES, "fact": [{"topic": "isolation", "says": "off", "when": when}]}
+    )
+    report = judge(RunSettings(given_settings(settings), toy, None), "toy")
+    (line,) = [line for line in report.lines if line.topic == "isolation"]
+    assert (line.evidence.value, line.text) == ("unknown", f"unknown before the run: {text}")
+
+
+def test_a_condition_that_fails_elsewhere_needs_no_unknown_value():
+    settings = {"pack": Unknown("$X"), "cp": 1}
+    assert judged(settings, when={"packing": True, "context_parallel": {"above": 1}}) == []
+    assert judged(settings, when={"packing": {"given": True}}) == ["neighbors meet: pack: $X (dict)"]
+    assert judged({"length": 10, "cp": Unknown("$X")}, when={"length": {"multiple_of": [2, "cp"]}}) == []
+
+
+def test_the_certain_part_of_the_name_of_a_model_judges():
+    """Scripts name ``$ROOT/Qwen3-Next``: the folder is unknown, and the model is not."""
+    name = Unknown("$NEXT/Qwen3-Next-80B")
+    name.known = "$/Qwen3-Next-80B"
+    assert judged({"model": name}, when={"model": ["*gemma*", "*qwen3-next*"]}) == [
+        "neighbors meet: model: $NEXT/Qwen3-Next-80B (dict)"
+    ]
+    assert judged({"model": name}, when={"model": "*gemma*"}) == [
+        "unknown before the run: model: $NEXT/Qwen3-Next-80B (dict)"
+    ]
+
+
+def test_batches_are_not_compared_with_what_only_the_run_knows():
+    facts = facts_from("toy", {"name": "Toy", "has_final_batches": True, "roles": ROLES, "fact": []})
+    settings = {"pack": Unknown("$X"), "attn": Unknown("$Y"), "length": Unknown("$Z")}
+    known = RunSettings(given_settings(settings), facts, None).for_batches()
+    assert "packing" not in known
+    assert (known["attn_implementation"], known.get("max_length")) == (None, None)
 
 
 @pytest.mark.parametrize(("versions", "faulty", "right"), [("<1.3", "1.2.9", "1.3"), (">=1.3", "1.3.0", "1.2.9")])

@@ -7,6 +7,7 @@ name.
     environment      wrapper launcher         program  file     arguments
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brimful.doctor.config.documents import SUFFIXES, file_settings, scalar
-from brimful.doctor.config.settings import Given, GivenSettings, overlaid, same_key
+from brimful.doctor.config.settings import (
+    Given,
+    GivenSettings,
+    Unknown,
+    overlaid,
+    same_key,
+    unveiled,
+)
 from brimful.errors import SourceNotFoundError
 
 
@@ -91,6 +99,7 @@ class CommandLine:
         folders: where a relative path may begin.
         is_file_needed: false if the file of settings may be missing here.
         cut: place of the words at which bash ends the command too early; empty if it does not.
+        is_branch: one of several that a script may start.
     """
 
     environment: dict[str, Word] = field(default_factory=dict)
@@ -104,6 +113,7 @@ class CommandLine:
     folders: tuple[Path, ...] = (Path(),)
     is_file_needed: bool = True
     cut: str = ""
+    is_branch: bool = False
 
     @classmethod
     def of(
@@ -217,14 +227,20 @@ class CommandLine:
                 self._set(same_key(match[2]), [match[3]], place)
             else:
                 self.positions.append(words[position - 1])
+                if text.startswith("$") and isinstance(value := scalar(text), Unknown):
+                    self.options[str(value)] = Given(value, place)
 
     def _set(self, key: str, texts: list[str], place: str) -> None:
         """Note one option; one without a value is true, or false if its name begins with ``no``."""
         block, point, name = key.rpartition(".")
-        if not texts and name.startswith("no_"):
-            key, texts = f"{block}{point}{name[3:]}", ["false"]
         values = [scalar(text) for text in texts] or [True]
-        self.options[key] = Given(values if len(values) > 1 else values[0], place)
+        is_unknown = any(isinstance(item, Unknown) for item in values)
+        if name.startswith("no_") and (is_unknown or not texts):
+            key, values = f"{block}{point}{name[3:]}", values if is_unknown else [False]
+        value = values if len(values) > 1 else values[0]
+        if is_unknown and len(values) > 1:
+            value = Unknown(" ".join(map(str, values)))
+        self.options[key] = Given(value, place)
 
     @property
     def is_known(self) -> bool:
@@ -278,13 +294,13 @@ def command_settings(line: CommandLine, title: str) -> GivenSettings:
         ranks = _count(settings.get("num_processes"))
     if line.cut:
         title = f"{title}, whose command ends before {line.cut}: bash passes nothing from there on"
-    return GivenSettings(title, values, " ".join(line.program), ranks)
+    return GivenSettings(title, values, unveiled(" ".join(line.program)), ranks)
 
 
 def _accelerate_settings(line: CommandLine) -> dict[str, Given]:
     """Return the options of ``accelerate launch`` and of its file, if that is here."""
     option = line.launch_options.get("config_file")
-    path = _existing(str(option.value), line.folders) if option else None
+    path = existing(str(option.value), line.folders) if option else None
     return overlaid(file_settings(path) if path else {}, line.launch_options)
 
 
@@ -296,7 +312,7 @@ def _file_of(line: CommandLine) -> Path | None:
     if name:
         suffix = "" if str(name.value).endswith(SUFFIXES) else ".yaml"
         folder_path = str(folder.value) if folder else "."
-        return _existing(f"{folder_path}/{name.value}{suffix}", line.folders)
+        return existing(f"{folder_path}/{name.value}{suffix}", line.folders)
     words = [
         Word(setting.value, setting.where)
         for key, setting in line.options.items()
@@ -307,16 +323,17 @@ def _file_of(line: CommandLine) -> Path | None:
         words.append(line.environment["CONFIG_FILE"])
     for word in words:
         if word.text.lower().endswith(SUFFIXES):
-            path = _existing(word.text, line.folders)
+            path = existing(word.text, line.folders)
             if path is None and line.is_file_needed and "$" not in word.text:
                 raise SourceNotFoundError(f"{word.where}: {word.text}: no such file")
             return path
     return None
 
 
-def _existing(name: str, folders: Iterable[Path]) -> Path | None:
+def existing(name: str, folders: Iterable[Path]) -> Path | None:
+    """Return the file of this name in the first folder that has it."""
     paths = (folder / Path(name).expanduser() for folder in folders)
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def _name(word: Word) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from brimful.base.wording import counted
-from brimful.doctor.config.settings import Given, flat, heads
+from brimful.doctor.config.settings import Given, Unknown, flat, heads, unveiled
 from brimful.doctor.fact_files import toml_values
 from brimful.errors import SettingsError, SourceNotFoundError
 
@@ -64,6 +64,10 @@ def scalar(text: str) -> Any:
     >>> [scalar(text) for text in ("true", "8", "1e-5", "no", "null", "[1, a]")]
     [True, 8, 1e-05, 'no', None, [1, 'a']]
     """
+    if (plain := unveiled(text)) != text:
+        value = Unknown(" ".join(plain.split()))
+        value.known = "".join(letter for letter in text if letter in plain)
+        return value
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text in ("null", "None"):

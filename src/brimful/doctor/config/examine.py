@@ -23,7 +23,7 @@ from brimful.doctor.config.facts import (
 )
 from brimful.doctor.config.python_files import notebook_settings, program_settings
 from brimful.doctor.config.run_settings import RunSettings
-from brimful.doctor.config.settings import Given, GivenSettings, flat
+from brimful.doctor.config.settings import Given, GivenSettings, Unknown, flat
 from brimful.doctor.config.started_trainings import read_command, script_settings
 from brimful.doctor.report import DoctorReport, Evidence, Finding, Judgment, Line
 from brimful.errors import SettingsError, SourceNotFoundError
@@ -51,6 +51,9 @@ _NO_CONFIGURATIONS = {
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "trainer_state.json"),
 }
 """Files of a model, a checkpoint or a package that lie in the same folder."""
+
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel", "sequence_parallel")
+"""Roles that say how many ranks share one row."""
 
 _MAX_NAMES = 8
 """Maximum files of a folder that an error names."""
@@ -108,18 +111,27 @@ def read_run(
 
 def judge(run: RunSettings, subject: str) -> DoctorReport:
     """Return a line for each topic and a finding for each fact with a judgment that holds."""
-    matches = facts_that_hold(run)
+    matches, open_facts = facts_that_hold(run), facts_that_hold(run, None)
     findings = [_finding(fact, run) for fact in matches if fact.judgment]
+    unknowns = [place for fact in open_facts for place in run.unknowns(fact.when)]
+    unknowns += [
+        f"{setting.value} ({setting.where}), which may hold any setting"
+        for key, setting in run.given.values.items()
+        if isinstance(setting.value, Unknown)
+        and (key[0] in "$*" or setting.value.endswith(SUFFIXES))
+    ]
     return DoctorReport(
         subject,
-        tuple(_line(topic, matches, run) for topic in CONFIG_TOPICS),
+        tuple(_line(topic, matches, open_facts, run) for topic in CONFIG_TOPICS),
         tuple(dict.fromkeys([*findings, *_misaligned(matches, run)])),
-        tuple(_notes_of_other_versions(run)),
+        tuple(dict.fromkeys(f"unknown before the run: {text}" for text in unknowns))
+        + tuple(_notes_of_other_versions(run)),
     )
 
 
-def facts_that_hold(run: RunSettings) -> list[Fact]:
-    """Return the facts of the run's version whose condition it meets.
+def facts_that_hold(run: RunSettings, truth: bool | None = True) -> list[Fact]:
+    """Return the facts of the run's version whose condition it meets, or, for None, of which only
+    the run itself knows it.
 
     An unknown version counts as the newest that was read. Without one, no range judges.
     """
@@ -128,7 +140,7 @@ def facts_that_hold(run: RunSettings) -> list[Fact]:
         fact
         for fact in run.facts.facts
         if in_range(fact.versions, version) in ((True,) if fact.judgment else (True, None))
-        and run.meets(fact.when)
+        and run.meets(fact.when) is truth
     ]
 
 
@@ -319,9 +331,19 @@ def _version(facts: TrainerFacts, version: str | None) -> tuple[str, str]:
         )
 
 
-def _line(topic: str, matches: list[Fact], run: RunSettings) -> Line:
+def _line(topic: str, matches: list[Fact], open_facts: list[Fact], run: RunSettings) -> Line:
     """Return the line of a topic: what the first fact says, and what is computed."""
-    fact = next((fact for fact in matches if fact.topic == topic and not fact.judgment), None)
+    facts = [
+        fact
+        for fact in run.facts.facts
+        if fact.topic == topic and not fact.judgment and (fact in matches or fact in open_facts)
+    ]
+    fact = facts[0] if facts else None
+    names = list(fact.when) if fact in open_facts and fact is not None else []
+    if topic == "step" and not _is_count(run["global_batch"]):
+        names += ["global_batch", "batch_size", "accumulation", *_PARALLEL]
+    if places := run.unknowns(dict.fromkeys(names)):
+        return Line(topic, f"unknown before the run: {', '.join(places)}")
     texts = [] if fact is None else [run.filled(fact.says)]
     if topic == "alignment" and (multiples := _multiples(matches, run)):
         names = [
@@ -405,8 +427,7 @@ def _rows_a_step(run: RunSettings) -> str:
 def _data_parallel(run: RunSettings) -> int | None:
     if run.ranks is None:
         return None
-    roles = ("tensor_parallel", "pipeline_parallel", "context_parallel", "sequence_parallel")
-    return run.ranks // prod(run[role] for role in roles if _is_count(run[role])) or None
+    return run.ranks // prod(run[role] for role in _PARALLEL if _is_count(run[role])) or None
 
 
 def _is_count(value: Any) -> bool:

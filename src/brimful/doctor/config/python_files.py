@@ -1,5 +1,7 @@
 """Python files and notebooks: what their source says of a training, read as syntax and never run.
 
+What is computed, and what a branch assigns, is unknown.
+
 ::
 
     rows = 4096                                        rows is 4096 from here on
@@ -9,20 +11,21 @@
 """
 
 import ast
+import contextlib
 import json
 import re
 import sys
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from brimful.doctor.config.command_lines import CommandLine, command_settings
-from brimful.doctor.config.documents import SUFFIXES, document_settings
+from brimful.doctor.config.documents import document_settings
 from brimful.doctor.config.literals import literal
-from brimful.doctor.config.settings import Given, GivenSettings
-from brimful.doctor.config.started_trainings import chosen_line
+from brimful.doctor.config.settings import Given, GivenSettings, Unknown, alternatives
+from brimful.doctor.config.started_trainings import notebook_run
 from brimful.errors import SettingsError
 
 _MAX_DEPTH = 12
@@ -35,16 +38,21 @@ _MAX_VALUE = 10_000
 _MAX_SETTINGS = 100_000
 """Maximum settings, with blocks that names repeat written out."""
 
+_ASSIGNMENT, _CONFIG, _BLOCK = 0, 1, 3
+"""Ranks: an assignment overrides the constructor of a configuration, which overrides the one of a
+trainer, and that all others.
+"""
 
-class _Candidate(NamedTuple):
-    """One value of a key; of several, the lowest rank counts."""
+_MAGIC = re.compile(
+    r"""(?mx) \A%%(?:bash|sh|shell|script)\b.*\n([\s\S]*) | \A%%writefile[\s\S]*
+    | ^[ \t]*(?: !((?:.*\\\n)*.*) | %env\s+(\w+)[ =](.*) | [%?].* )"""
+)
+"""Lines of a cell that are not Python: a script, a file, a command, a variable, or other magic."""
 
-    rank: int
-    setting: Given
+_CHANGES = "append|clear|extend|insert|pop|remove|setdefault|update"
+"""Methods that change what a name has."""
 
-
-_ASSIGNMENT, _CONFIG, _TRAINER, _BLOCK, _DEFAULT = range(5)
-"""Ranks: an assignment overrides the constructor, which overrides the default of a class."""
+_KIND = re.compile("(?:(Config|Arguments|Args)|(Trainer))$")
 
 
 def program_settings(path: str, text: str) -> GivenSettings:
@@ -53,8 +61,7 @@ def program_settings(path: str, text: str) -> GivenSettings:
     Raises:
         SettingsError: it is not Python, or sets nothing.
     """
-    tree = _parsed(path, text)
-    return _Program(tree, lambda line: f"{path}:{line}").settings(path)
+    return _Program(_parsed(path, text), lambda line: f"{path}:{line}").settings(path)
 
 
 def notebook_settings(path: str, text: str) -> GivenSettings:
@@ -64,77 +71,34 @@ def notebook_settings(path: str, text: str) -> GivenSettings:
     Raises:
         SettingsError: it is not a notebook, or sets nothing.
     """
-    cells = _code_cells(path, text)
-    body: list[ast.stmt] = []
-    starts: list[tuple[int, int]] = []
-    files: list[Mapping[str, Given]] = []
-    scripts: list[tuple[str, str]] = []
-    num_lines = 0
-    for number, source in cells:
-        place = f"cell {number} of {path}"
-        if match := re.match(r"%%writefile\s+(?:-a\s+)?(\S+)\n", source):
-            suffix = Path(match[1]).suffix.lower()
-            if suffix in SUFFIXES:
-                try:
-                    content = document_settings(match[1], source[match.end() :], suffix)
-                except SettingsError:
-                    continue  # data
-                files.append({key: Given(setting.value, place) for key, setting in content.items()})
-            continue
-        if re.match(r"%%(?:bash|sh|shell|script)\b", source):
-            scripts.append((source.partition("\n")[2], place))
-            continue
-        code, shell = _without_magic(source)
-        scripts.append((shell, place))
-        try:
-            tree = _parsed(place, code)
-        except SettingsError:
-            continue  # not Python: such a cell fails and sets nothing
-        starts.append((num_lines, number))
-        body += [ast.increment_lineno(node, num_lines) for node in tree.body]
-        num_lines += code.count("\n") + 1
-
-    def where(line: int) -> str:
-        start, number = max(pair for pair in starts if pair[0] < line)
-        return f"line {line - start} in cell {number} of {path}"
-
-    program = _Program(ast.Module(body, []), where)
-    for values in files:
-        for key, setting in values.items():
-            program.candidates[key].append(_Candidate(_CONFIG, setting))
-    return program.settings(path, chosen_line(scripts))
-
-
-def _code_cells(path: str, text: str) -> list[tuple[int, str]]:
-    """Return number and source of each code cell."""
     try:
-        cells = json.loads(text)["cells"]
-        pairs = [
-            (number, "".join(cell["source"]))
-            for number, cell in enumerate(cells, 1)
+        cells = [
+            (f"cell {number} of {path}", "".join(cell["source"]))
+            for number, cell in enumerate(json.loads(text)["cells"], 1)
             if cell["cell_type"] == "code"
         ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path} is not a notebook: it has no cells") from error
-    return pairs
-
-
-def _without_magic(source: str) -> tuple[str, str]:
-    """Return the Python of a cell, with empty lines for what is not, and its shell commands."""
-    code: list[str] = []
-    shell: list[str] = []
-    is_shell = False
-    for line in source.split("\n"):
-        text = line.strip()
-        is_next = is_shell and shell[-1].endswith("\\")
-        is_shell = is_next or text.startswith("!")
-        if is_shell:
-            shell.append(text if is_next else text[1:])
-        elif match := re.match(r"%env\s+(\w+)[ =](.*)", text):
-            shell.append(f"export {match[1]}='{match[2]}'")
-        is_magic = is_shell or text.startswith(("%", "?"))
-        code.append("" if is_magic else line)
-    return "\n".join(code), "\n".join(shell)
+    places = [""]
+    scripts: list[tuple[str, str]] = []
+    program = _Program(ast.Module([], []), places.__getitem__)
+    for place, source in cells:
+        shell = [
+            match[1] or match[2] or f"export {match[3]}='{match[4]}'"
+            for match in _MAGIC.finditer(source)
+            if match.lastindex
+        ]
+        scripts.append(("\n".join(shell), place))
+        code = _MAGIC.sub(lambda match: "\n" * match[0].count("\n"), source)
+        with contextlib.suppress(SettingsError, KeyError):  # such a cell fails, and sets nothing
+            if file := re.match(r"%%writefile\s.*?(\S+)\n", source):
+                suffix = Path(file[1]).suffix.lower()
+                content = document_settings(file[1], source[file.end() :], suffix)
+                program.add(_CONFIG, {key: Given(one.value, place) for key, one in content.items()})
+            for node in _parsed(place, code).body:
+                program.tree.body.append(ast.increment_lineno(node, len(places) - 1))
+            places += [f"line {line + 1} in {place}" for line in range(code.count("\n") + 1)]
+    return program.settings(path, notebook_run(scripts, path))
 
 
 def _parsed(path: str, text: str) -> ast.Module:
@@ -150,248 +114,168 @@ def _parsed(path: str, text: str) -> ast.Module:
 
 
 class _Program:
-    """The syntax of a program, with the values of names that are bound once.
+    """The syntax of a program, with the expressions that names are bound to.
 
     Attributes:
         where: from a line to its place.
+        candidates: settings by key, with their ranks.
+        bindings: expressions of each name; None where it is bound in another way.
+        values: of names that are bound once.
     """
 
     def __init__(self, tree: ast.Module, where: Callable[[int], str]) -> None:
-        self.where = where
+        self.tree, self.where = tree, where
         self.num_settings = 0
-        self.candidates: defaultdict[str, list[_Candidate]] = defaultdict(list)
-        self.nodes = sorted(ast.walk(tree), key=lambda node: getattr(node, "lineno", 0))
-        self.packages: dict[str, None] = {}
-        self.imports: set[str] = set()
-        self._note_imports()
-        self.bindings = self._bindings()
+        self.candidates: defaultdict[str, list[tuple[int, Given]]] = defaultdict(list)
+        self.packages: list[str] = []
+        self.bindings: defaultdict[str, list[ast.expr | None]] = defaultdict(list)
         self.values: dict[str, Any] = {}
-        for name, node in self.bindings.items():
-            try:
-                value = literal(node, self.values)
-            except (ValueError, RecursionError):
-                continue
-            if len(repr(value)) <= _MAX_VALUE:
-                self.values[name] = value
 
-    def settings(self, title: str, line: CommandLine | None = None) -> GivenSettings:
+    def settings(self, title: str, run: GivenSettings | None = None) -> GivenSettings:
         """Return all settings; a command line that the program starts overrides them."""
         try:
             self._read()
         except RecursionError as error:
             raise SettingsError(f"{title}: its expressions are nested too deep") from error
-        values = {}
+        values: dict[str, Given] = {}
         for key, candidates in self.candidates.items():
-            rank = min(item.rank for item in candidates)
-            best = [item.setting for item in candidates if item.rank == rank]
+            best = min(rank for rank, _ in candidates)
             # A key with two values, in two objects, has none of its own.
-            if all(setting.value == best[0].value for setting in best):
-                values[key] = best[0]
-        command = f"import {' '.join(self.packages)}" if self.packages else ""
-        ranks = None
-        if line is not None:
-            run = command_settings(line, title)
-            values, command, ranks = {**values, **run.values}, run.command, run.ranks
+            values |= alternatives([{key: one} for rank, one in candidates if rank == best])
+        tops = dict.fromkeys(name.partition(".")[0] for name in self.packages)
+        names = [name for name in tops if name not in sys.stdlib_module_names]
+        run = run or GivenSettings(title, {}, f"import {' '.join(names)}" if names else "")
+        values |= run.values
         if not values:
             raise SettingsError(f"{title} sets nothing: name the file or command with the settings")
-        return GivenSettings(title, values, command, ranks)
+        return replace(run, title=title, values=values)
 
-    def _note_imports(self) -> None:
-        """Note which packages are imported, and under which names."""
-        for node in self.nodes:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                module = getattr(node, "module", None)
-                for alias in node.names:
-                    top = (module or alias.name).partition(".")[0]
-                    self.imports.add(alias.asname or alias.name.partition(".")[0])
-                    if top not in sys.stdlib_module_names and not getattr(node, "level", 0):
-                        self.packages[top] = None
-
-    def _bindings(self) -> dict[str, ast.expr]:
-        """Return the expression of each name that is bound once."""
-        # Fields of a class are no names of the program.
-        fields = {
-            id(target)
-            for node in self.nodes
-            if isinstance(node, ast.ClassDef)
-            for statement in node.body
-            for target in _targets(statement)
-        }
-        times = Counter(
-            node.id if isinstance(node, ast.Name) else node.arg
-            for node in self.nodes
-            if (
-                isinstance(node, ast.Name)
-                and not isinstance(node.ctx, ast.Load)
-                and id(node) not in fields
-            )
-            or isinstance(node, ast.arg)
-        )
-        return {
-            target.id: node.value
-            for node in self.nodes
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
-            for target in _targets(node)
-            if isinstance(target, ast.Name) and times[target.id] == 1 and id(target) not in fields
-        }
+    def add(self, rank: int, settings: Mapping[str, Given], block: str = "") -> None:
+        """Add settings, and in their block."""
+        for key, setting in settings.items():
+            for name in {key, f"{block}.{key}".lstrip(".")}:
+                self.candidates[name].append((rank, setting))
 
     def _read(self) -> None:
-        for node in self.nodes:
-            if isinstance(node, ast.Call):
-                self._read_call(node)
-            elif isinstance(node, ast.ClassDef):
-                self._read_fields(node)
-            elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                for target in _targets(node):
-                    self._read_assignment(target, node.value)
+        pairs: list[tuple[ast.AST, bool]] = [(self.tree, False)]
+        for node, is_branch in pairs:  # and those that are added on the way
+            children = [*ast.iter_child_nodes(node)]
+            if isinstance(node, ast.If):
+                test = ast.unparse(node.test)
+                is_branch |= "__name__" not in test
+                children = children if test != "False" else [*node.orelse]
+            is_branch |= isinstance(node, ast.Match | ast.ExceptHandler)
+            pairs += [(child, is_branch) for child in children]
+        pairs.sort(key=lambda pair: getattr(pair[0], "lineno", 0))
+        self._bind([node for node, _ in pairs])
+        calls: defaultdict[str, list[dict[str, Given]]] = defaultdict(list)
+        for node, is_branch in pairs:
+            if isinstance(node, ast.Call) and (name := _called_name(node)) not in ("", "dict"):
+                calls[name].append(self._flat("", node))
+                call = Given(Unknown("called") if is_branch else True, self.where(node.lineno))
+                self.add(_CONFIG if is_branch else _ASSIGNMENT, {f"calls.{name}": call})
+            for target, expression in _assigned(node):
+                path = _path(target)
+                if len(path) > 1 and path[0] != "self":
+                    settings = self._flat(".".join(path[1:]), expression)
+                    self.add(_ASSIGNMENT, alternatives([settings, *[{}] * is_branch]))
+                elif path and (
+                    isinstance(expression, ast.Dict) or _called_name(expression) == "dict"
+                ):
+                    self.add(_BLOCK, self._flat("", expression), path[0])
+        for name, runs in calls.items():
+            settings = alternatives(runs)
+            if name[0].isupper():
+                kind = _KIND.search(name)
+                self.add((kind and kind.lastindex) or _BLOCK, settings, name)
+            else:
+                self.add(_CONFIG, {f"calls.{name}.{key}": one for key, one in settings.items()})
 
-    def _add(self, rank: int, key: str, node: ast.expr | ast.keyword, block: str = "") -> None:
-        """Add the settings of an expression under its key, and in its block."""
-        value = node.value if isinstance(node, ast.keyword) else node
-        for name, setting in self._flat(key, value, node.lineno):
-            self.candidates[name].append(_Candidate(rank, setting))
-            if block:
-                full = f"{block}.{name}"
-                self.candidates[full].append(_Candidate(rank, setting))
+    def _bind(self, nodes: Sequence[ast.AST]) -> None:
+        """Note what is imported, and what each name is bound to."""
+        targets = {id(target): value for node in nodes for target, value in _assigned(node)}
+        for node in nodes:
+            name = getattr(node, "asname", None) or getattr(node, "name", None)
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                self.packages.append(node.module or "")
+            elif isinstance(node, ast.Import):
+                self.packages += [alias.name for alias in node.names]
+            elif isinstance(node, ast.arg):
+                name = node.arg
+            elif (
+                isinstance(node, ast.Name | ast.Subscript) and not isinstance(node.ctx, ast.Load)
+            ) or re.fullmatch(_CHANGES, getattr(node, "attr", "")):
+                name = "".join(_path(node)[:1])
+            if name:
+                self.bindings[name].append(targets.get(id(node)))
+        for name, values in self.bindings.items():
+            if len(values) == 1:
+                with contextlib.suppress(ValueError, RecursionError):
+                    value = literal(values[0], self.values)
+                    if len(repr(value)) <= _MAX_VALUE:
+                        self.values[name] = value
 
-    def _read_call(self, node: ast.Call) -> None:
-        """Add a call, and its keywords: of a class as settings, of a function below ``calls``."""
-        name = _called_name(node)
-        if not name or name == "dict":
-            return
-        call = Given(True, self.where(node.lineno))
-        self.candidates[f"calls.{name}"].append(_Candidate(_CONFIG, call))
-        if name == "add_argument":
-            self._read_argument(node)
-        elif name[0].isupper():
-            self._add(_rank_of_class(name), "", node, name)
-        else:
-            for key, setting in self._flat("", _as_dict(node), node.lineno):
-                full = f"calls.{name}.{key}"
-                self.candidates[full].append(_Candidate(_CONFIG, setting))
-
-    def _read_argument(self, node: ast.Call) -> None:
-        """Add the default of an argument of ``argparse``."""
-        flag = next((arg.value for arg in node.args if isinstance(arg, ast.Constant)), "")
-        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-        action = keywords.get("action")
-        default = keywords.get("default")
-        if default is None and isinstance(action, ast.Constant) and action.value == "store_true":
-            default = ast.copy_location(ast.Constant(False), action)
-        if isinstance(flag, str) and flag.startswith("--") and default is not None:
-            self._add(_DEFAULT, flag.lstrip("-").replace("-", "_"), default)
-
-    def _read_fields(self, node: ast.ClassDef) -> None:
-        """Add the defaults of a class, such as a dataclass."""
-        for statement in node.body:
-            value = getattr(statement, "value", None)
-            if isinstance(value, ast.Call) and _called_name(value) == "field":
-                value = next((word.value for word in value.keywords if word.arg == "default"), None)
-            for target in _targets(statement):
-                if isinstance(target, ast.Name) and isinstance(value, ast.expr):
-                    self._add(_DEFAULT, target.id, value, node.name)
-
-    def _read_assignment(self, target: ast.expr, value: ast.expr) -> None:
-        """Add ``cfg.model.size = 2`` as ``model.size``, and a mapping by the keys in it."""
-        is_mapping = isinstance(value, ast.Dict) or (
-            isinstance(value, ast.Call) and _called_name(value) == "dict"
-        )
-        if isinstance(target, ast.Name):
-            if is_mapping:
-                self._add(_BLOCK, "", value, target.id)
-        elif (path := _path(target)) and path[0] != "self" and len(path) > 1:
-            self._add(_ASSIGNMENT, ".".join(path[1:]), value)
-
-    def _flat(
-        self, key: str, node: ast.expr, line: int, depth: int = 0
-    ) -> Iterator[tuple[str, Given]]:
-        """Yield the settings of an expression: of a mapping, or of the keywords of a class, each by
+    def _flat(self, key: str, node: ast.expr, depth: int = 0) -> dict[str, Given]:
+        """Return the settings of an expression: of a mapping, or of the keywords of a call, each by
         its dotted key.
         """
+        place = self.where(node.lineno)
         self.num_settings += 1
         if self.num_settings > _MAX_SETTINGS:
-            raise SettingsError(f"{self.where(line)}: more than {_MAX_SETTINGS:,} settings")
-        if depth > _MAX_DEPTH:
-            return
-        if isinstance(node, ast.Name) and isinstance(
-            self.bindings.get(node.id), ast.Dict | ast.Call
-        ):
-            node = self.bindings[node.id]
-        if isinstance(node, ast.Call):
-            name = _called_name(node)
-            if name != "dict" and not name[:1].isupper():
-                return
-            node = _as_dict(node)
-        if isinstance(node, ast.Dict) and node.keys:
-            for part, value in zip(node.keys, node.values, strict=True):
-                if part is None:  # **other
-                    yield from self._flat(key, value, value.lineno, depth + 1)
-                elif isinstance(part, ast.Constant) and isinstance(part.value, str):
-                    inner = f"{key}.{part.value}" if key else part.value
-                    yield from self._flat(inner, value, part.lineno, depth + 1)
-            return
-        if key:
-            try:
-                yield key, Given(self._value(node), self.where(line))
-            except (ValueError, RecursionError):
-                return
-
-    def _value(self, node: ast.expr) -> Any:
-        """Return a literal, or the text of a name in an imported package, such as
-        ``torch.bfloat16``.
-        """
-        path = _path(node) if isinstance(node, ast.Attribute) else []
-        return ".".join(path) if path and path[0] in self.imports else literal(node, self.values)
-
-
-def _targets(statement: ast.AST) -> Sequence[ast.expr]:
-    """Return what a statement assigns to."""
-    if isinstance(statement, ast.Assign):
-        return statement.targets
-    return [statement.target] if isinstance(statement, ast.AnnAssign) else []
+            raise SettingsError(f"{place}: more than {_MAX_SETTINGS:,} settings")
+        runs: list[dict[str, Given]] = []
+        blocks = self.bindings.get(node.id, []) if isinstance(node, ast.Name) else [node]
+        for block in blocks if depth < _MAX_DEPTH else ():
+            pairs: list[tuple[Any, ast.expr]] = []  # of name and value, None for **other
+            name = _called_name(block)
+            if isinstance(block, ast.Dict):
+                pairs = [
+                    (one and getattr(one, "value", 0), value)
+                    for one, value in zip(block.keys, block.values, strict=True)
+                ]
+            elif isinstance(block, ast.Call) and (
+                re.match("dict$|[A-Z]", name) or not (key or depth)
+            ):
+                pairs = [(None, one) for one in block.args if isinstance(one, ast.Dict)]
+                if name.endswith("from_pretrained"):
+                    pairs = [("pretrained_model_name_or_path", one) for one in block.args[:1]]
+                pairs += [(word.arg, word.value) for word in block.keywords]
+            runs.append({})
+            for part, value in pairs:
+                if isinstance(part, str | None):
+                    inner = f"{key}.{part or ''}".strip(".")
+                    runs[-1] |= self._flat(inner, value, depth + 1)
+        if runs and all(runs):
+            return alternatives(runs)
+        if not (key or depth):
+            return {}
+        setting = Given(Unknown("computed"), place)
+        with contextlib.suppress(ValueError, RecursionError):
+            setting = Given(literal(node, self.values), place)
+        return {key or "**": setting}
 
 
-def _path(node: ast.expr) -> list[str]:
+def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """Return pairs of target and value of a statement."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or not node.value:
+        return []
+    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+    return [(target, node.value) for target in targets]
+
+
+def _path(node: Any) -> list[str]:
     """Return the names of ``a.b["c"]``; none for other expressions."""
-    names: list[str] = []
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        if isinstance(node, ast.Attribute):
-            names.append(node.attr)
-        elif isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-            names.append(node.slice.value)
-        else:
-            return []
-        node = node.value
-    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else []
+    if isinstance(node, ast.Name):
+        return [node.id]
+    part = getattr(node, "attr", None) or getattr(getattr(node, "slice", 0), "value", 0)
+    path = _path(node.value) if isinstance(part, str) else []
+    return [*path, str(part)] if path else []
 
 
-def _called_name(node: ast.Call) -> str:
-    """Return the name of a class with what follows it, or the last name of a function."""
-    path = _path(node.func) or [getattr(node.func, "attr", "")]
-    position = next((place for place, name in enumerate(path) if name[:1].isupper()), -1)
-    return ".".join(path[position:])
-
-
-def _as_dict(node: ast.Call) -> ast.Dict:
-    """Return the keywords of a call as a mapping, with the mappings that it takes."""
-    keys: list[ast.expr | None] = []
-    values: list[ast.expr] = []
-    for position, argument in enumerate(node.args):
-        if isinstance(argument, ast.Dict):
-            keys.append(None)
-            values.append(argument)
-        elif position == 0 and _called_name(node).endswith("from_pretrained"):
-            keys.append(ast.copy_location(ast.Constant("pretrained_model_name_or_path"), argument))
-            values.append(argument)
-    for word in node.keywords:
-        name = None if word.arg is None else ast.copy_location(ast.Constant(word.arg), word)
-        keys.append(name)
-        values.append(word.value)
-    return ast.copy_location(ast.Dict(keys, values), node)
-
-
-def _rank_of_class(name: str) -> int:
-    """Return the rank of the settings that a class is given."""
-    if name.endswith(("Config", "Arguments", "Args")):
-        return _CONFIG
-    return _TRAINER if name.endswith("Trainer") else _BLOCK
+def _called_name(node: ast.AST | None) -> str:
+    """Return the name of a class with what follows it, or the last name of a function; empty for
+    what is not a call.
+    """
+    function = getattr(node, "func", None)
+    name = ".".join(_path(function)) or getattr(function, "attr", "")
+    return str(re.findall(r"(?:(?<=\.)|^)[A-Z].*|[^.]*$", name)[0])

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from brimful.base.checks import is_number
 from brimful.doctor.config.facts import TrainerFacts, Version, in_range, product
-from brimful.doctor.config.settings import Given, GivenSettings
+from brimful.doctor.config.settings import Given, GivenSettings, Unknown
 
 
 class RunSettings:
@@ -41,12 +41,12 @@ class RunSettings:
     @cached_property
     def defaults(self) -> dict[str, Any]:
         """Defaults of this version by key."""
-        changed = {
+        values = {
             entry["key"]: entry.get("value")
             for entry in self.facts.changed_defaults
             if self.version is not None and in_range(entry["versions"], self.version)
         }
-        return {**self.facts.defaults, **changed}
+        return {**self.facts.defaults, **values}
 
     def keys_of(self, name: str) -> tuple[str, ...]:
         """Return the trainer's keys of a role, or the key itself."""
@@ -96,21 +96,31 @@ class RunSettings:
         """
         if not self.facts.has_final_batches:
             return {}
-        length = self["max_length"]
-        return {
+        length, attention = self["max_length"], self["attention"]
+        values = {
             "packing": self.is_on("packing"),
             "padding_free": self.is_on("padding_free"),
-            "attn_implementation": self["attention"],
+            "attn_implementation": None if isinstance(attention, Unknown) else attention,
             "max_length": length if isinstance(length, int) and length > 0 else None,
         }
+        return {key: value for key, value in values.items() if not isinstance(self[key], Unknown)}
 
-    def meets(self, condition: Mapping[str, Any]) -> bool:
-        """Return true if every entry of a fact's ``when`` holds."""
-        return all(self._matches(name, pattern) for name, pattern in condition.items())
+    def unknowns(self, names: Iterable[str]) -> list[str]:
+        """Return settings that only the run itself knows, and where they were given."""
+        return [self.places([name]) for name in names if isinstance(self[name], Unknown)]
 
-    def _matches(self, name: str, pattern: Any) -> bool:
+    def meets(self, condition: Mapping[str, Any]) -> bool | None:
+        """Return true if every entry of a fact's ``when`` holds; None if only the run knows it."""
+        return _all(self._matches(name, pattern) for name, pattern in condition.items())
+
+    def _matches(self, name: str, pattern: Any) -> bool | None:
         if isinstance(pattern, list):
-            return any(self._matches(name, one) for one in pattern)
+            fails = _all(_negated(self._matches(name, one)) for one in pattern)
+            return _negated(fails)
+        if isinstance(self[name], Unknown) and pattern not in ({"given": True}, {"given": False}):
+            # Patterns of models begin and end with a star.
+            is_model = name == "model" and isinstance(pattern, str)
+            return True if is_model and _equal(self[name].known, pattern) else None
         if not isinstance(pattern, dict):
             if name == "model":
                 return any(_equal(text, pattern) for text in self.model_texts)
@@ -128,6 +138,8 @@ class RunSettings:
             elif operator == "below":
                 holds = is_number(value) and value < operand
             else:  # multiple_of or not_multiple_of
+                if self.unknowns(part for part in operand if isinstance(part, str)):
+                    return None
                 multiple = product(operand, self)
                 holds = is_number(value) and bool(multiple)
                 holds = holds and (value % (multiple or 1) == 0) == (operator == "multiple_of")
@@ -139,7 +151,7 @@ class RunSettings:
         """Return a text of a fact with the values of ``{names}``."""
         return re.sub(r"\{([\w.]+)\}", lambda match: shown(self[match[1]]), text)
 
-    def places(self, names: Mapping[str, Any]) -> str:
+    def places(self, names: Iterable[str]) -> str:
         """Return the settings that a condition looks at, and where they were given."""
         texts = []
         for name in names:
@@ -150,6 +162,16 @@ class RunSettings:
                 key = next(key for key in self.keys_of(name) if key in self.defaults)
                 texts.append(f"{key}: {shown(self[name])} (default)")
         return ", ".join(texts)
+
+
+def _all(truths: Iterable[bool | None]) -> bool | None:
+    """Return true if all are, and None if that is not known."""
+    results = set(truths)
+    return False if False in results else None if None in results else True
+
+
+def _negated(truth: bool | None) -> bool | None:
+    return None if truth is None else not truth
 
 
 def shown(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Settings of a run as its user wrote them: flat, each with the place of its line."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,12 +11,39 @@ only.
 """
 
 
+_VEIL = 1 << 20
+
+
+class Unknown(str):
+    """Text in the place of a value that only the run itself knows: what a branch or a command gives,
+    or what is computed.
+
+    Attributes:
+        known: the parts of it that are certain.
+    """
+
+    known = ""
+
+
+def veiled(text: str) -> str:
+    """Return a text in letters for private use, which no shell splits or expands: a part of a word
+    that is unknown.
+    """
+    return "".join(chr(ord(letter) % (1 << 16) + _VEIL) for letter in text)
+
+
+def unveiled(text: str) -> str:
+    """Return the text that was veiled; another one stays."""
+    return "".join(chr(ord(letter) % _VEIL) for letter in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """One setting as the user wrote it.
 
     Attributes:
-        value: bool, int, float, str, None or a list; a dict only if it is empty.
+        value: bool, int, float, str, None or a list; a dict only if it is empty; ``Unknown`` if only
+            the run knows it.
         where: ``run.yaml:12``, ``line 3 of run.sh``, ``command line`` or ``train.py:40``.
     """
 
@@ -113,6 +140,29 @@ def overlaid(
     for key, setting in arguments.items():
         values.update(flat(key, setting.value, setting.where))
     return values
+
+
+def alternatives(runs: Sequence[Mapping[str, Given]]) -> dict[str, Given]:
+    """Return the settings that all of several runs have; one in which they differ is unknown.
+
+    >>> one, other = {"lr": Given(1, "a.sh:1")}, {"lr": Given(2, "a.sh:3")}
+    >>> alternatives([one, other])["lr"]
+    Given(value='1 or 2', where='a.sh:1, a.sh:3')
+    """
+    groups: dict[str, list[Given]] = {}
+    for run in runs:
+        for key, setting in run.items():
+            groups.setdefault(key, []).append(setting)
+    return {key: _either(settings, len(settings) < len(runs)) for key, settings in groups.items()}
+
+
+def _either(settings: Sequence[Given], may_lack: bool) -> Given:
+    """Return the setting that all are, or an unknown one."""
+    texts = dict.fromkeys(str(setting.value) for setting in settings)
+    if len(texts) == 1 and not may_lack:
+        return settings[0]
+    places = dict.fromkeys(setting.where for setting in settings)
+    return Given(Unknown(" or ".join([*texts, *["not set"] * may_lack])), ", ".join(places))
 
 
 def heads(key: str) -> Iterator[str]:

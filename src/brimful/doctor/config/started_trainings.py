@@ -5,13 +5,12 @@ the one with the most settings.
 import contextlib
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from brimful.doctor.config.command_lines import CommandLine, Word, command_settings
-from brimful.doctor.config.settings import GivenSettings
+from brimful.doctor.config.settings import GivenSettings, alternatives
 from brimful.doctor.config.shell_scripts import Script
 from brimful.errors import BrimfulError, SettingsError
-
-_PROGRAM_OF_USER = re.compile(r"\$\{?\w+\}?")
 
 _MAX_DEPTH = 5
 """Maximum scripts that start each other."""
@@ -30,7 +29,7 @@ def script_settings(path: str, text: str) -> GivenSettings:
         raise SettingsError(
             f"{path} starts no training: name the script whose command line has the settings"
         )
-    return command_settings(max(lines, key=_weight), path)
+    return _chosen(lines, path)
 
 
 def read_command(words: Sequence[str]) -> GivenSettings:
@@ -46,33 +45,47 @@ def read_command(words: Sequence[str]) -> GivenSettings:
     """
     place = "command line"
     setting = [Word(word, place) for word in words]
-    lines = _lines_of(Script("", "", place=place), setting, 0)
-    line = max(lines, key=_weight) if lines else CommandLine.of(setting)
+    lines = _lines_of(Script("", "", place), setting, 0) or [CommandLine.of(setting)]
+    line = max(lines, key=_weight)
     if not line.program:
         raise SettingsError("the command line has no program, such as `trl sft --packing true`")
-    is_handed_on = any(word.text.endswith(".py") for word in line.words)  # train.sh of VeOmni
-    if line.program[0] in ("bash", "sh") and not is_handed_on:
+    # train.sh of VeOmni hands its arguments on.
+    if line.program[0] in ("bash", "sh") and ".py" not in " ".join(words):
         raise SettingsError(f"{' '.join(words[:2])} starts no training that can be read from here")
-    return command_settings(line, " ".join(line.program))
+    return _chosen(lines, " ".join(line.program))
 
 
-def chosen_line(scripts: Iterable[tuple[str, str]]) -> CommandLine | None:
+def notebook_run(scripts: Iterable[tuple[str, str]], title: str) -> GivenSettings | None:
     """Return the training with the most settings in the commands of a notebook; None without one.
 
     Args:
         scripts: pairs of commands and their place.
+        title: of the notebook.
     """
     notebook = Script("", "")
     lines: list[CommandLine] = []
     for text, place in scripts:
-        cell = Script(text, "", place=place)
-        cell.variables, cell.exports = notebook.variables, notebook.exports
         with contextlib.suppress(SettingsError):  # a quote that is not closed spoils one cell
-            lines += _lines(cell, 0)
+            lines += _lines(replace(notebook, text=text, place=place), 0)
     trainings = [line for line in lines if line.is_training and line.words]
     for line in trainings:
         line.is_file_needed = False
-    return max(trainings, key=_weight, default=None)
+    return _chosen(trainings, title) if trainings else None
+
+
+def _chosen(lines: Sequence[CommandLine], title: str) -> GivenSettings:
+    """Return the settings of the training with the most of them, or what all trainings share of
+    which a branch starts one.
+    """
+    line = max(lines, key=_weight)
+    runs = [command_settings(line, title)]
+    for rival in lines if line.is_branch else ():
+        if rival.is_training and rival.is_branch and rival is not line:
+            rival.is_file_needed = False
+            runs.append(command_settings(rival, title))
+    values = alternatives([run.values for run in runs])
+    ranks = {run.ranks for run in runs}
+    return replace(runs[0], values=values, ranks=ranks.pop() if len(ranks) == 1 else None)
 
 
 def _weight(line: CommandLine) -> tuple[bool, int]:
@@ -95,6 +108,8 @@ def _lines(script: Script, depth: int) -> list[CommandLine]:
             # A comment, or a backslash that is missing or has a blank after it.
             latest[-1].cut = words[0].where
         latest = _lines_of(script, words, depth)
+        for line in latest:
+            line.is_branch |= not {"fi", "esac", "}"}.isdisjoint(script.blocks)
         lines += latest
     return lines
 
@@ -102,40 +117,31 @@ def _lines(script: Script, depth: int) -> list[CommandLine]:
 def _lines_of(script: Script, words: list[Word], depth: int) -> list[CommandLine]:
     """Return the command line of one command, or all of the script that it runs."""
     script.budget[0] -= 1
-    if depth > _MAX_DEPTH or script.budget[0] < 0:
+    if depth > _MAX_DEPTH or script.budget[0] < 0 or not words:
         return []
-    name = words[0].text if words else ""
-    if name == "eval":
-        inner = script.inner(" ".join(word.text for word in words[1:]), (), words[0].where)
-        inner.variables, inner.exports = script.variables, script.exports
-        return _lines(inner, depth + 1)
-    if name in ("source", ".") and len(words) > 1:
-        if library := script.opened(words[1].text, words[2:]):
-            library.variables, library.exports = script.variables, script.exports
-            return _lines(library, depth + 1)
-        return []
+    name, place = words[0]
+    if name in ("eval", "source", "."):
+        text = " ".join(word.text for word in words[1:])
+        part = (
+            replace(script, text=text, place=place) if name == "eval" else script.opened(words[1:])
+        )
+        return _lines(part, depth + 1) if part else []
     line = CommandLine.of(words, script.environment)
     line.folders = script.folders
-    if not line.program:
-        return []
-    if line.program[0] in ("bash", "sh"):
-        remainder = line.words
-        while remainder and _is_flag(remainder[0].text):
-            option, remainder = remainder[0].text, remainder[1:]
-            if "c" in option and not option.startswith("--") and remainder:
-                inner = script.inner(remainder[0].text, remainder[2:], remainder[0].where)
-                return _lines(inner.with_environment(line.environment), depth + 1)
-        words = remainder
-    elif line.program[0].endswith(".sh"):
-        words = [Word(line.program[0], ""), *line.words]
+    program, words = "".join(line.program[:1]), line.words
+    options = ""
+    if program.endswith(".sh"):
+        words = [Word(program, ""), *words]
+    elif program in ("bash", "sh"):
+        while words and words[0].text.startswith(("-", "+")):
+            options, words = options + words[0].text, words[1:]
     else:
         # A program in a variable of the environment, such as $COMMAND of verl, with settings.
-        is_of_user = line.options and _PROGRAM_OF_USER.fullmatch(line.program[0])
-        return [line] if line.is_known or is_of_user else []
-    if words and (file := script.opened(words[0].text, words[1:])):
-        return _lines(file.with_environment(line.environment), depth + 1)
-    return [line] if line.program[0].endswith(".sh") else []
-
-
-def _is_flag(text: str) -> bool:
-    return text[:1] in ("-", "+") and len(text) > 1
+        is_of_user = line.options and program.startswith("$")
+        return [line] if program and (is_of_user or line.is_known) else []
+    part = script.opened(words)
+    if words and re.search(r"(^|\w)-\w*c", options):
+        part, words = replace(script, text=words[0].text, place=words[0].where), words[1:]
+    if part:
+        return _lines(part.started(line.environment, words[1:]), depth + 1)
+    return [line] if program.endswith(".sh") else []
