@@ -32,6 +32,7 @@ that is veiled.
 """
 
 _QUOTED = r""" '[^']*' | "(?:[^"\\]|\\.)*" """
+# Brackets in brackets, four deep; deeper ones are an error in a line.
 _BRACKETS = rf"\( (?: [^()\"'\\] | \\. | {_QUOTED} | " * 4 + "(?!)" + " )* \\)" * 4
 _BRACES = r"\{ (?: [^{}\\] | \\. | \{ (?: [^{}\\] | \\. | \{[^{}]*\} )* \} )* \}"
 _VARIABLE = rf"\${_BRACKETS} | \${_BRACES} | \$(?![({{]) | `[^`]*`"
