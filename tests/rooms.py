@@ -122,7 +122,24 @@ def arrows() -> list[tuple[str, str]]:
 
 
 SWITCHBOARD = "base/wings.py"
-"""The one module of the core that names wings, for all others."""
+"""The module of the core that names wings for all others."""
+
+TABLES = {SWITCHBOARD, "base/sharing.py", "plan/algorithms.py", "collate/dialects/__init__.py"}
+"""Modules of the core in which a text may be the name of a module of a wing, to be loaded."""
+
+
+def names_of_wings() -> set[str]:
+    """Return the files of the core in which a text, but no sentence, is the name of a module of a wing."""
+    name = re.compile(r"brimful((?:\.\w+)+)(?::\w+)?")
+    return {
+        module.file
+        for module in modules()
+        if room_of(module.file) in CORE
+        for node in module.nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for found in [name.fullmatch(node.value)]
+        if found and room_of(found[1][1:].replace(".", "/") + "/") not in CORE
+    }
 
 
 def lines_with(wing: str) -> list[str]:

@@ -99,14 +99,19 @@ def read_run(
     """Return the settings of a run, and what was read, in words; arguments as of ``examine``."""
     settings = given_settings(config)
     if facts is not None:
-        known = facts_of_file(facts)
+        trainer_facts = facts_of_file(facts)
     else:
-        known = facts_of_trainer(_trainer_id(trainer) if trainer else told_trainer(settings))
-    version_text, origin = _version(known, version)
+        trainer_facts = facts_of_trainer(
+            _trainer_id(trainer) if trainer else told_trainer(settings)
+        )
+    version_text, origin = _version(trainer_facts, version)
     run = RunSettings(
-        settings, known, version_from(version_text), ranks if ranks is not None else settings.ranks
+        settings,
+        trainer_facts,
+        version_from(version_text),
+        ranks if ranks is not None else settings.ranks,
     )
-    return run, f"{known.name} {version_text} ({origin}), {settings.title}"
+    return run, f"{trainer_facts.name} {version_text} ({origin}), {settings.title}"
 
 
 def judge(run: RunSettings, subject: str) -> DoctorReport:

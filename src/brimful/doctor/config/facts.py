@@ -231,7 +231,7 @@ def _check_pattern(place: str, pattern: Any) -> None:
         _check_pattern(place, pattern.get("not"))
 
 
-def _check(place: str, entry: Any, kinds: Mapping[str, Any], *required: str) -> None:
+def _check(place: str, entry: Any, kinds: Mapping[str, Any], *required_keys: str) -> None:
     """Check the keys of a table, the types of their values, and a range of versions."""
     if not isinstance(entry, dict):
         raise SettingsError(f"{place} must be a table, and is {entry!r}")
@@ -241,7 +241,7 @@ def _check(place: str, entry: Any, kinds: Mapping[str, Any], *required: str) -> 
         kind, types = _KINDS[kinds[key]]
         if not isinstance(value, types):
             raise SettingsError(f"{place}: {key} must be {kind}, and is {value!r}")
-    for key in required:
+    for key in required_keys:
         if key not in entry:
             raise SettingsError(f"{place}: {key} is missing")
     versions = entry.get("versions")

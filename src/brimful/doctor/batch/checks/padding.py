@@ -62,13 +62,13 @@ def check_padding_segments(case: BatchCase) -> Iterator[Finding]:
     if len(begins):
         first = int(begins[0])
         length = int(stops[first] - starts[first])
-        whole = int(run[first]) == length
+        is_whole = int(run[first]) == length
         yield wrong(
             "samples",
             "padding_as_samples",
             f"the segment of {view.believed.word} at {case.place(starts[first])} "
-            f"{'is' if whole else 'begins with'} {counted(int(run[first]), 'token')} of padding "
-            f"({case.ids[starts[first]]}){'' if whole else f' out of {length:,}'}; {len(begins)} of {len(starts)} "
+            f"{'is' if is_whole else 'begins with'} {counted(int(run[first]), 'token')} of padding "
+            f"({case.ids[starts[first]]}){'' if is_whole else f' out of {length:,}'}; {len(begins)} of {len(starts)} "
             "segments are like it",
             "leave padding out of the boundaries, or make it a segment after all samples",
         )
