@@ -6,7 +6,6 @@ import sqlite3
 import sys
 import tarfile
 import types
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from brimful.integrations.export import check_export, energon_mix, export_packs,
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.store.shards import assemble_pack
 from brimful.testing.toys import ToyPacks
+from tests.integrations.export.readers import ENERGON, cooked_samples
 from tests.integrations.export.stores import as_rows, content, run_with, some_packs, tree
 
 VERSIONS = ["BRIMFUL_ENERGON5", "BRIMFUL_ENERGON7", "BRIMFUL_ENERGON8"]
@@ -94,42 +94,18 @@ def test_metadata(directory):
     assert num_parts == sum(3 + 2 * bool(pack.attachments) for pack in some_packs(NUM_PACKS, with_media=True))
 
 
-@dataclass(kw_only=True)
-class EnergonSample:
-    """As Energon's ``Sample`` and ``Batch``: a key, and what derived classes add."""
-
-    __key__: str
-
-
-def cooked_samples(directory):
-    """The samples of the first shard as Energon decodes them, by the endings of their members."""
-    decoders = {"json": json.loads, "npy": lambda data: np.load(io.BytesIO(data))}
-    samples: dict[str, dict] = {}
-    with tarfile.open(directory / "packs-000000.tar") as tar:
-        for name in tar.getnames():
-            key, _, part = name.partition(".")
-            decode = decoders.get(part.rpartition(".")[2], bytes)
-            samples.setdefault(key, {"__key__": key})[part] = decode(content(tar, name))
-    return list(samples.values())
-
-
 def test_the_task_encoder_beside_it_needs_nothing_of_brimful(packs, directory, monkeypatch):
     """It is copied to clusters where brimful is not installed; there it makes rows of packs, and of batches of them."""
     pytest.importorskip("torch")
     for name in [name for name in sys.modules if name.split(".")[0] == "brimful"]:
         monkeypatch.setitem(sys.modules, name, None)  # importing it raises
     energon = types.ModuleType("megatron.energon")
-    energon.Cooker = lambda *_, **__: None  # type: ignore[attr-defined]
-    energon.Batch = energon.Sample = EnergonSample  # type: ignore[attr-defined]
-    energon.TaskEncoder = object  # type: ignore[attr-defined]
-    energon.stateless = lambda function: function  # type: ignore[attr-defined]
-    energon.basic_sample_keys = lambda sample: {"__key__": sample["__key__"]}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "megatron", types.ModuleType("megatron"))
+    vars(energon).update(ENERGON)
     monkeypatch.setitem(sys.modules, "megatron.energon", energon)
     task = types.ModuleType("task")
     monkeypatch.setitem(sys.modules, "task", task)  # dataclasses look up the module that they are made in
     exec((directory / "task_encoder.py").read_text(), task.__dict__)
-    samples = [task.cook_pack(sample) for sample in cooked_samples(directory)]
+    samples = [task.cook_pack(sample) for sample in cooked_samples(directory / "packs-000000.tar")]
     batch = task.PackTaskEncoder().batch(samples)
     assert batch.__key__ == [sample.__key__ for sample in samples]
     for row, some in [*((sample, [pack]) for sample, pack in zip(samples, packs, strict=False)), (batch, packs[:4])]:

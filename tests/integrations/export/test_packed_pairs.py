@@ -174,8 +174,7 @@ def test_data_are_opened_as_they_were_packed(media):
     assert open_as_packed(CHATS[:1], packs).fingerprint == open_source(CHATS[:1], media=True).fingerprint
 
 
-def test_the_check_compares_texts(packs, source, tmp_path):
-    pytest.importorskip("webdataset", reason="the reader of these tars, or a folder with it in BRIMFUL_WEBDATASET")
+def test_the_check_compares_texts(packs, source, readers, tmp_path):
     export_packs(packs, to="packed-chats", directory=tmp_path / "export", source=source)
     assert check_export(tmp_path / "export", packs, source=source).fields == ("media", "messages")
 
