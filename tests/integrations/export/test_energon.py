@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import tarfile
 import types
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -74,6 +75,7 @@ def test_the_index_names_the_first_header_of_each_sample(directory):
             first.setdefault(member.name.partition(".")[0], member.offset)
         end = members[-1].offset_data + -(-members[-1].size // 512) * 512
         assert offsets == [*first.values(), end]
+        assert path.read_bytes()[end:] == bytes(1024), "two empty blocks end a tar"
 
 
 def test_metadata(directory):
@@ -84,14 +86,23 @@ def test_metadata(directory):
     lines = "".join(f"  {name}: {count}\n" for name, count in counts.items())
     assert (meta / ".info.yaml").read_text() == f"shard_counts:\n{lines}"
     assert '- "packs-{000000..000002}.tar"' in (meta / "split.yaml").read_text()
-    database = sqlite3.connect(meta / "index.sqlite")
-    try:
-        samples = database.execute("SELECT tar_file_id, sample_index, byte_offset, byte_size FROM samples").fetchall()
-        (num_parts,) = database.execute("SELECT COUNT(*) FROM sample_parts").fetchone()
-    finally:
-        database.close()
-    assert [row[:2] for row in samples] == [(number // 4, number % 4) for number in range(NUM_PACKS)]
-    assert num_parts == sum(3 + 2 * bool(pack.attachments) for pack in some_packs(NUM_PACKS, with_media=True))
+    with closing(sqlite3.connect(meta / "index.sqlite")) as database:
+        samples = database.execute("SELECT * FROM samples ORDER BY sample_key").fetchall()
+        parts = database.execute("SELECT * FROM sample_parts").fetchall()
+    tars = [(directory / name).read_bytes() for name in counts]
+    assert [row[0::2][:2] for row in samples] == [(number // 4, number % 4) for number in range(NUM_PACKS)]
+    found = {}
+    for tar, key, index, offset, size in samples:
+        with tarfile.open(fileobj=io.BytesIO(tars[tar][offset : offset + size] + bytes(1024))) as one:
+            found |= {(tar, index, name.removeprefix(f"{key}.")): content(one, name) for name in one.getnames()}
+    assert {row[:3]: tars[row[0]][row[3] : row[3] + row[4]] for row in parts} == found
+    assert len(parts) == len(found) == sum(3 + 2 * bool(pack.attachments) for pack in some_packs(NUM_PACKS, with_media=True))
+
+
+def test_one_tar_is_named_as_it_is(tmp_path):
+    """Energon expands braces, and takes no range of one."""
+    export_packs(some_packs(3), to="energon", directory=tmp_path)
+    assert '- "packs-000000.tar"' in (tmp_path / ".nv-meta" / "split.yaml").read_text()
 
 
 def test_the_task_encoder_beside_it_needs_nothing_of_brimful(packs, directory, monkeypatch):
@@ -228,13 +239,18 @@ def test_groups_of_a_buffer():
     assert sorted(sample for group in groups for sample in group) == samples
     assert all(sum(length for length, _ in group) <= 64 and sum(n for _, n in group) <= 6 for group in groups)
     assert select_samples_to_pack([], capacity=4) == []
+    encoded = [types.SimpleNamespace(tokens=[0] * length) for length in (3, 4, 5)]
+    assert sorted(sorted(len(one.tokens) for one in group) for group in select_samples_to_pack(encoded, capacity=7)) == [
+        *([3, 4], [5])
+    ]
 
 
 def test_a_mix_needs_weights(tmp_path):
     with pytest.raises(SettingsError, match="has none"):
         energon_mix({}, tmp_path / "mix.yaml")
-    with pytest.raises(SettingsError, match="'a': 0"):
-        energon_mix({"a": 0}, tmp_path / "mix.yaml")
+    for weight in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(SettingsError, match=f"has {{'a': {weight}}}"):
+            energon_mix({"a": weight, "b": 1}, tmp_path / "mix.yaml")
 
 
 def test_a_picture_that_is_gone_is_named(tmp_path):

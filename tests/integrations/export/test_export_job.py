@@ -11,7 +11,7 @@ import pytest
 
 from brimful import open_packs
 from brimful.base.blobs import LocalBlobStore
-from brimful.base.execute import Execution
+from brimful.base.execute import Execution, Resources
 from brimful.base.progress import Progress
 from brimful.errors import (
     CorruptFileError,
@@ -21,7 +21,7 @@ from brimful.errors import (
     UnfinishedSharesError,
     UnfinishedStoreError,
 )
-from brimful.integrations.export import LAYOUTS, check_export, export_packs
+from brimful.integrations.export import LAYOUTS, check_export, export_job, export_packs
 from brimful.integrations.export.megatron import MegatronLayout
 from brimful.integrations.export.record import ExportRecords
 from brimful.store import check_store
@@ -120,9 +120,57 @@ def test_what_was_deleted_is_written_again(name, tmp_path):
     packs = some_packs(5)
     export_packs(packs, to=name, directory=tmp_path, packs_per_shard=2)
     whole = tree(tmp_path)
-    (tmp_path / {"energon": "packs-000001.tar", "jsonl": "chunk_00002.jsonl", "megatron": "packs.bin"}[name]).unlink()
-    export_packs(packs, to=name, directory=tmp_path, packs_per_shard=2)
-    assert tree(tmp_path) == whole
+    path = tmp_path / {"energon": "packs-000001.tar", "jsonl": "chunk_00002.jsonl", "megatron": "packs.bin"}[name]
+    for damaged in (None, path.read_bytes()[:-1], path.read_bytes() + b"1"):
+        path.unlink()
+        if damaged is not None:
+            path.write_bytes(damaged)
+        with pytest.raises(UnfinishedStoreError, match="is not a finished export"):
+            check_export(tmp_path, packs)
+        export_packs(packs, to=name, directory=tmp_path, packs_per_shard=2)
+        assert tree(tmp_path) == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("export", text) for text in ("{", "[]", "{}", '{"format": "brimful.export", "version": 1, "identity": 3}')]
+    + [
+        ("export", json.dumps({"format": name, "version": version, "identity": {}}))
+        for name, version in (("brimful.export", 0), ("brimful.export", 2), ("a", 1), ("z", 1))
+    ]
+    + [(name, text) for name in ("00000000", "finished") for text in ("{", "[]", '{"files": []}')],
+)
+def test_a_damaged_record_is_named(name, content, tmp_path):
+    """With the way out; a later version's is not taken for ours."""
+    export_packs(some_packs(3), to="jsonl", directory=tmp_path)
+    (tmp_path / ".brimful" / f"{name}.json").write_text(content)
+    with pytest.raises(CorruptFileError, match=rf"\.brimful/{name}\.json cannot be read: delete it"):
+        check_export(tmp_path, some_packs(3))
+
+
+@pytest.mark.parametrize("capacity", [None, 100])
+def test_a_shard_has_its_megabytes(capacity, tmp_path, monkeypatch):
+    """Four bytes a token of full packs, of a usual capacity where packs have none."""
+    packs = some_packs(5)
+    packs.capacity = capacity
+    monkeypatch.setattr(export_job, "_SHARD_BYTES", 3 * 4 * (capacity or export_job._USUAL_CAPACITY) - 1)
+    assert export_packs(packs, to="jsonl", directory=tmp_path).shards == 3
+
+
+@pytest.mark.parametrize(("capacity", "num_tokens"), [(None, None), (7, None), (7, 20)])
+def test_a_small_export_stays_in_one_process(capacity, num_tokens, tmp_path, monkeypatch):
+    """Processes start for seconds: they are started where the tokens, or as many as packs may hold, take longer."""
+    packs, asked = some_packs(3), []
+    packs.capacity = capacity
+    if num_tokens is not None:
+        packs.num_tokens = num_tokens
+    real = Resources.for_work
+    monkeypatch.setattr(Resources, "for_work", lambda self, *, is_small: asked.append(is_small) or real(self, is_small=True))
+    tokens = num_tokens or 3 * (capacity or export_job._USUAL_CAPACITY)
+    for limit in (tokens, tokens + 1):
+        monkeypatch.setattr(export_job, "_IN_PROCESS_TOKENS", limit)
+        export_packs(packs, to="jsonl", directory=tmp_path / str(limit))
+    assert asked == [False, True]
 
 
 def test_packs_that_are_longer_than_a_shard_should_be_have_a_shard_each(tmp_path):
@@ -142,8 +190,9 @@ def test_a_directory_with_another_export_is_refused(tmp_path):
         export_packs(some_packs(5), to="bridge", directory=tmp_path)
     with pytest.raises(StoreMismatchError, match="packs \\(5 there, 6 now\\)"):
         export_packs(some_packs(6), to="jsonl", directory=tmp_path)
-    with pytest.raises(StoreMismatchError, match="exported from other packs"):
-        check_export(tmp_path, some_packs(6))
+    for count in range(6, 12):  # fingerprints before and after it
+        with pytest.raises(StoreMismatchError, match="exported from other packs"):
+            check_export(tmp_path, some_packs(count))
 
 
 @pytest.mark.parametrize("name", ["megatron", "bridge", "jsonl"])
@@ -152,6 +201,13 @@ def test_media_are_not_lost_in_silence(name, tmp_path):
     with pytest.raises(SettingsError, match=rf"pack 0 has media, which {name} has no place for: choose to=\"energon\""):
         export_packs(some_packs(3, with_media=True), to=name, directory=tmp_path / "export")
     assert not (tmp_path / "export" / ".brimful").exists()
+    packs = some_packs(3, with_media=True)
+    packs.attachment_features = {}
+    with pytest.raises(SettingsError, match=r"pack 0 has media as features, and an export needs their bytes"):
+        export_packs(packs, to="energon", directory=tmp_path / "export")
+    packs.attachment_features = None
+    (line, _) = export_packs(packs, to="energon", directory=tmp_path / "export").lines()
+    assert "3 packs, 27 tokens, 9 segments, media: 6, in 1 shard as energon; 1 written now" in line
 
 
 def test_a_damaged_export_is_found(tmp_path):

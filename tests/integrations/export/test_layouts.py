@@ -91,9 +91,12 @@ def bridge_batch(row):
     return [label if mask else -100 for label, mask in zip(*parts[1:], strict=True)], parts[0]
 
 
-def test_bridge(tmp_path):
+@pytest.mark.parametrize("capacity", [None, 20])
+def test_bridge(tmp_path, capacity):
     """The targets that Bridge computes of a row are those of the pack: the same tokens from the same prefixes."""
     packs = some_packs(7)
+    packs[1] = packs[1].take([0, 2])
+    packs.capacity = capacity
     export_packs(packs, to="bridge", directory=tmp_path, packs_per_shard=3)
     rows = [row for path in sorted(tmp_path.glob("*.idx.parquet")) for row in pq.read_table(path).to_pylist()]
     assert len(rows) == 7
@@ -106,9 +109,15 @@ def test_bridge(tmp_path):
     types = {name: str(schema.field(name).type.value_type) for name in ("input_ids", "seq_start_id", "loss_mask")}
     assert types == {"input_ids": "int32", "seq_start_id": "int32", "loss_mask": "int8"}
     (facts,) = json.loads((tmp_path / "packing_metadata.json").read_text())
-    assert facts["max_samples_per_bin"] == 3
-    assert facts["dataset_max_seqlen"] == max(int(np.diff(pack.cu_seqlens).max()) for pack in packs) - 1
-    assert facts["min_packed_seqlen"] == min(len(pack) for pack in packs) - 3
+    inputs = [len(pack) - pack.num_segments for pack in packs]
+    assert facts == {
+        "dataset_max_seqlen": max(int(np.diff(pack.cu_seqlens).max()) for pack in packs) - 1,
+        "max_samples_per_bin": 3,
+        "packing_factor": 2.86,  # 20 segments in 7 packs
+        "packing_efficiency": round(100 * sum(inputs) / (7 * (capacity or 14)), 2),
+        "pack_size": capacity or 14,
+        "min_packed_seqlen": min(inputs),
+    }
 
 
 def test_megatron_bridge_reads_it(tmp_path):

@@ -71,6 +71,8 @@ def test_the_library_that_both_readers_use_reads_it(tmp_path):
         (chat("s", "q", "a")[:2], None, "has turns of system, user"),
         (chat("s"), None, "has turns of system"),
         (chat("s", "q", ""), None, "has an empty answer"),
+        (chat("s", "q", "a", "q", ""), None, "has an empty answer"),
+        (chat("", "", ""), None, "has an empty answer"),
         (chat("s", "q", "a"), [{"name": "f"}], "has tools"),
         ([*chat("s", "q", "a")[:2], {"role": "assistant", "content": "a", "thinking": "t"}], None, "has thinking"),
         ([chat("s")[0], {"role": "user", "content": [{"type": "image"}]}, chat("s", "q", "a")[2]], None,
@@ -81,6 +83,14 @@ def test_what_the_readers_would_read_otherwise_is_refused(messages, tools, words
     """A second system message divides a sample, and a conversation without one goes on with the sample before it."""
     with pytest.raises(BadSampleError, match=words):
         turns_of_conversation(Sample(0, messages=messages, tools=tools))
+
+
+def test_what_the_readers_read_as_it_is_stays():
+    """A text in parts is one text, and a question may be empty."""
+    messages = chat("s", "", "a", "q", "b")
+    messages[3] = {"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "text", "text": "?"}]}
+    turns = turns_of_conversation(Sample(0, messages=messages))
+    assert turns == [("system", "s"), ("user", ""), ("assistant", "a"), ("user", "q?"), ("assistant", "b")]
 
 
 def test_parts_of_samples_are_refused(tmp_path):

@@ -170,7 +170,7 @@ def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
         store: that holds them.
         key: of the index.
     """
-    if tars and store.local_path(tars[0]) is None:
+    if store.local_path(tars[0]) is None:
         return []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index.sqlite"

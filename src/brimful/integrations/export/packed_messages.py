@@ -88,7 +88,7 @@ def turns_of_conversation(sample: Sample) -> list[tuple[str, str]]:
     reason = ""
     if not roles or roles[0] != "system":
         reason = "begins with no system message, which says where a conversation begins: add one"
-    elif roles[1:] != ["user", "assistant"] * (len(roles) // 2) or len(roles) < 3:
+    elif roles[1:] != ["user", "assistant"] * (len(roles) // 2) or roles == ["system"]:
         reason = f"has turns of {', '.join(map(str, roles))}"
     elif sample.tools or keys > {"role", "content"}:
         reason = f"has {', '.join(sorted(keys - {'role', 'content'})) or 'tools'}"

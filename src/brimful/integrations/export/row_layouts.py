@@ -294,7 +294,7 @@ class BridgeLayout(Layout):
                     if edges[0] != 0 or len(row["loss_mask"]) != edges[-1]:
                         raise CorruptFileError(f"{path}: a row breaks the rules of Megatron-Bridge")
                     mask = np.array(row["loss_mask"], dtype=bool)
-                    mask = np.concatenate([[False], mask[:-1]]) if len(mask) else mask
+                    mask = np.concatenate([[False], mask[:-1]])
                     yield ReadPack(
                         row["input_ids"], mask.tolist(), edges, row["sample_ids"], row["starts"]
                     )

@@ -120,8 +120,8 @@ def _members(pack: Pack, index: int, kinds_as_endings: bool) -> Iterator[tuple[s
 def _npy_bytes(array: Any) -> bytes:
     """Return an array as a ``.npy`` file.
 
-    >>> _npy_bytes(np.zeros(2, np.int32))[:6]
-    b'\\x93NUMPY'
+    >>> _npy_bytes(np.zeros(2, np.int32))[:8]
+    b'\\x93NUMPY\\x01\\x00'
     """
     sink = io.BytesIO()
     np.lib.format.write_array(sink, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
