@@ -76,7 +76,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "preferences": (["preferences"], ["preferences"]),
-    "integrations": (["integrations"], ["integrations"]),
+    "integrations": (["integrations"], ["integrations", "cli/test_export.py", "rl/compat/test_installers.py"]),
     "verify": (["verify"], ["verify", "cli/test_verify.py"]),
     "doctor": (["doctor"], ["doctor", "cli/test_doctor.py"]),
     "base": (["base"], ["base", "cli/test_options.py", "cli/test_option_values.py"]),

@@ -64,8 +64,6 @@ class PackedRows(UniformBlockRows):
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         stop = min(stop, len(self))
-        if start >= stop:
-            return
         first = self._pack_of(start)
         for pack, rows in enumerate(self._packs(first, self._pack_of(stop - 1) + 1), first):
             begin = int(self._first_rows[pack])
@@ -413,7 +411,7 @@ def _parsed(text: bytes) -> Any:
     )
     lists = [pack.get(key) for key in keys] if isinstance(pack, dict) else [None]
     sizes = {len(values) if isinstance(values, list) else -1 for values in lists}
-    if len(sizes) != 1 or sizes == {-1}:
+    if len(sizes) != 1 or -1 in sizes:
         return MalformedRowError("its pack needs lists images, prompts and captions of one length")
     return pack
 

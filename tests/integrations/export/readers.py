@@ -54,9 +54,10 @@ def documents_of_table(path, *, use_array_if_local, dtype):
     """``iter_document_indices`` of OLMo-core: the first two columns of the table next to a file of tokens."""
     assert not use_array_if_local, "it looks for end-of-text tokens, and packs have none"
     table = str(path).replace(".npy", ".csv.gz")
-    for line in gzip.open(table, "rt"):
-        begin, end, *_ = line.split(",")
-        yield int(begin), int(end)
+    with gzip.open(table, "rt") as lines:
+        for line in lines:
+            begin, end, *_ = line.split(",")
+            yield int(begin), int(end)
 
 
 def slice_of_array(path, begin, end, dtype):

@@ -96,7 +96,11 @@ def test_metadata(directory):
         with tarfile.open(fileobj=io.BytesIO(tars[tar][offset : offset + size] + bytes(1024))) as one:
             found |= {(tar, index, name.removeprefix(f"{key}.")): content(one, name) for name in one.getnames()}
     assert {row[:3]: tars[row[0]][row[3] : row[3] + row[4]] for row in parts} == found
-    assert len(parts) == len(found) == sum(3 + 2 * bool(pack.attachments) for pack in some_packs(NUM_PACKS, with_media=True))
+    assert (
+        len(parts)
+        == len(found)
+        == sum(3 + 2 * bool(pack.attachments) for pack in some_packs(NUM_PACKS, with_media=True))
+    )
 
 
 def test_one_tar_is_named_as_it_is(tmp_path):
@@ -240,9 +244,9 @@ def test_groups_of_a_buffer():
     assert all(sum(length for length, _ in group) <= 64 and sum(n for _, n in group) <= 6 for group in groups)
     assert select_samples_to_pack([], capacity=4) == []
     encoded = [types.SimpleNamespace(tokens=[0] * length) for length in (3, 4, 5)]
-    assert sorted(sorted(len(one.tokens) for one in group) for group in select_samples_to_pack(encoded, capacity=7)) == [
-        *([3, 4], [5])
-    ]
+    assert sorted(
+        sorted(len(one.tokens) for one in group) for group in select_samples_to_pack(encoded, capacity=7)
+    ) == [*([3, 4], [5])]
 
 
 def test_a_mix_needs_weights(tmp_path):

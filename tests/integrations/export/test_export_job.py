@@ -165,7 +165,9 @@ def test_a_small_export_stays_in_one_process(capacity, num_tokens, tmp_path, mon
     if num_tokens is not None:
         packs.num_tokens = num_tokens
     real = Resources.for_work
-    monkeypatch.setattr(Resources, "for_work", lambda self, *, is_small: asked.append(is_small) or real(self, is_small=True))
+    monkeypatch.setattr(
+        Resources, "for_work", lambda self, *, is_small: asked.append(is_small) or real(self, is_small=True)
+    )
     tokens = num_tokens or 3 * (capacity or export_job._USUAL_CAPACITY)
     for limit in (tokens, tokens + 1):
         monkeypatch.setattr(export_job, "_IN_PROCESS_TOKENS", limit)
@@ -190,9 +192,9 @@ def test_a_directory_with_another_export_is_refused(tmp_path):
         export_packs(some_packs(5), to="bridge", directory=tmp_path)
     with pytest.raises(StoreMismatchError, match="packs \\(5 there, 6 now\\)"):
         export_packs(some_packs(6), to="jsonl", directory=tmp_path)
-    for count in range(6, 12):  # fingerprints before and after it
+    for other in range(6, 12):  # fingerprints before and after it
         with pytest.raises(StoreMismatchError, match="exported from other packs"):
-            check_export(tmp_path, some_packs(count))
+            check_export(tmp_path, some_packs(other))
 
 
 @pytest.mark.parametrize("name", ["megatron", "bridge", "jsonl"])

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import re
 import struct
 from dataclasses import replace
+from glob import glob
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -268,6 +270,42 @@ def test_the_check_reads_every_pack_back(name, readers, tmp_path):
     for others in (SamePacks(packs[:8]), SamePacks([*packs, packs[0]])):
         with pytest.raises(CorruptFileError, match=f"{len(others)} packs are due, but it has a different number"):
             check_export(tmp_path, others)
+
+
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if not layout.takes_source])
+def test_what_to_train_from_is_there(name, tmp_path):
+    """Each path of the advice, which is copied into a command."""
+    summary = export_packs(some_packs(2), to=name, directory=tmp_path)
+    paths = re.findall(rf"{re.escape(str(tmp_path))}[^\s'),]*", summary.advice)
+    assert paths
+    assert all(glob(f"{path}*") for path in paths), paths
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "words"),
+    [("jsonl", "position_ids", "sample 0: positions do not follow"), *[("bridge", part, "breaks the rules") for part in
+     ("seq_start_id", "loss_mask")]],
+)  # fmt: skip
+def test_a_row_that_its_trainer_would_misread_is_found(name, part, words, tmp_path):
+    """Positions that restart elsewhere, a row that begins after its first token, and a mask of other tokens."""
+    export_packs(some_packs(2), to=name, directory=tmp_path)
+    if name == "jsonl":
+        path = tmp_path / "chunk_00000.jsonl"
+        rows = list(map(json.loads, path.read_text().splitlines()))
+    else:
+        path = tmp_path / "packs-000000.idx.parquet"
+        rows = pq.read_table(path).to_pylist()
+    for other in (rows[0][part][1:], [1, *rows[0][part]]):
+        changed = [{**rows[0], part: other}, rows[1]]
+        if name == "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in changed))
+        else:
+            pq.write_table(pa.Table.from_pylist(changed), path)
+        record = tmp_path / ".brimful" / "00000000.json"
+        facts = json.loads(record.read_text())
+        record.write_text(json.dumps({**facts, "files": {path.name: path.stat().st_size}}))
+        with pytest.raises(CorruptFileError, match=words):
+            check_export(tmp_path, some_packs(2))
 
 
 def some_trees(with_media=True):

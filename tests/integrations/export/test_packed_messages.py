@@ -55,12 +55,15 @@ def test_a_row_is_a_pack_and_a_conversation_a_sample(tmp_path):
     assert all(row["messages"][-1]["role"] == "assistant" for row in rows)
 
 
-def test_the_library_that_both_readers_use_reads_it(tmp_path):
-    pytest.importorskip("datasets")
+def test_the_library_that_both_readers_use_reads_it(tmp_path, monkeypatch):
+    """And the check leaves no copy of the export in the cache of the library."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     source = packed(CHATS, tmp_path / "packs")
     export_packs(tmp_path / "packs", to="megatron-sft", directory=tmp_path / "out", source=source, packs_per_shard=2)
     outcome = check_export(tmp_path / "out", tmp_path / "packs", source=source)
     assert (outcome.fields, outcome.reader) == (("messages",), "datasets")
+    assert not list((tmp_path / "cache").rglob("*.arrow"))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,8 @@ def test_the_library_that_both_readers_use_reads_it(tmp_path):
         ([*chat("s", "q", "a")[:2], {"role": "assistant", "content": "a", "thinking": "t"}], None, "has thinking"),
         ([chat("s")[0], {"role": "user", "content": [{"type": "image"}]}, chat("s", "q", "a")[2]], None,
          "has contents that are not text"),
+        ([chat("s")[0], {"role": "user", "content": [{"type": "video"}]}, chat("s", "q", "a")[2]], None,
+         "has contents that are not text"),
     ],
 )  # fmt: skip
 def test_what_the_readers_would_read_otherwise_is_refused(messages, tools, words):
@@ -87,10 +92,10 @@ def test_what_the_readers_would_read_otherwise_is_refused(messages, tools, words
 
 def test_what_the_readers_read_as_it_is_stays():
     """A text in parts is one text, and a question may be empty."""
-    messages = chat("s", "", "a", "q", "b")
-    messages[3] = {"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "text", "text": "?"}]}
+    messages = chat("s", "q?", "a", "", "b")
+    messages[1] = {"role": "user", "content": [{"type": "text", "text": "q"}, {"type": "text", "text": "?"}]}
     turns = turns_of_conversation(Sample(0, messages=messages))
-    assert turns == [("system", "s"), ("user", ""), ("assistant", "a"), ("user", "q?"), ("assistant", "b")]
+    assert turns == [("system", "s"), ("user", "q?"), ("assistant", "a"), ("user", ""), ("assistant", "b")]
 
 
 def test_parts_of_samples_are_refused(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from brimful import open_packs, open_source, pack_dataset
 from brimful.errors import BadSampleError
 from brimful.integrations.export import export_packs
-from brimful.integrations.packed_layouts import rows_of_pack
+from brimful.integrations.packed_layouts import rows_of_line, rows_of_pack
 from brimful.plan import PlanSettings
 from brimful.testing.toys import toy_chat_encoder
 
@@ -41,6 +41,8 @@ def test_written_and_read_again(tmp_path):
         ({"labels": [1]}, "labels gives 1"),
         ({"pack_length": 4}, "pack_length gives 4"),
         ({"position_ids": [0, 1, 2]}, "do not restart"),
+        ({"position_ids": [0, 0, 0]}, "do not restart"),
+        ({"lengths": []}, "at least 1"),
         ({"lengths": [3, 0]}, "at least 1"),
         ({"lengths": None}, "lengths"),
         ({"lengths": "ab"}, "not a packed row"),
@@ -59,3 +61,19 @@ def test_other_lines_of_such_a_name_stay_lines(tmp_path):
     (tmp_path / "chunk_00000.jsonl").write_text('{"text": "a"}\n')
     assert open_source(tmp_path / "chunk_00000.jsonl", cache_dir=tmp_path / "cache").format_name == "text"
     assert str(rows_of_pack({"text": "a"})[0]).startswith("is not a packed row")
+    name = str(tmp_path / "chunk_00000.jsonl")
+    assert rows_of_line(name, PACK) == rows_of_pack(PACK)
+    without = {key: value for key, value in PACK.items() if key != "pack_length"}
+    assert rows_of_line(name, without) == [without]
+    assert rows_of_line(name, ["pack_length"]) == [["pack_length"]]
+    assert rows_of_line("rows.jsonl", PACK) == [PACK]
+
+
+def test_positions_may_be_missing_and_a_line_may_be_damaged(tmp_path):
+    """Some writers leave them out; what is not JSON is named with its line."""
+    lines = [json.dumps({key: value for key, value in PACK.items() if key != "position_ids"}), "{"]
+    (tmp_path / "chunk_00000.jsonl").write_text("\n".join(lines) + "\n")
+    source = open_source(tmp_path / "chunk_00000.jsonl", cache_dir=tmp_path / "cache")
+    assert [source[row].input_ids for row in range(2)] == [[5, 6], [7]]
+    with pytest.raises(BadSampleError, match="jsonl:2"):
+        source[2]
