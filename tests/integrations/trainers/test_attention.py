@@ -22,6 +22,7 @@ MACHINES = [
     (Machine("cuda", (9, 0), FLASH), "flash_attention_2", "no mask is needed"),
     (Machine("cuda", (8, 0), FLASH), "flash_attention_2", "no mask is needed"),
     (Machine("cuda", (8, 0), FLASH | {"flash_attn_interface"}), "flash_attention_2", "no mask is needed"),
+    (Machine("cuda", (10, 0), FLASH | {"flash_attn_interface"}), "flash_attention_2", "no mask is needed"),
     (Machine("cuda", (8, 0), frozenset({"triton"})), "flex_attention", "a block mask"),
     (Machine("cuda", (8, 0)), "sdpa", "flash-attn is not installed; triton is not installed"),
     (Machine("cuda", (7, 5), FLASH), "sdpa", "CUDA 7.5"),

@@ -69,8 +69,10 @@ def lightning(packs, rank, world, rows):
     from brimful.integrations.trainers.lightning import PackDataModule
 
     module = PackDataModule(packs, PackCollator(), packs_per_micro_batch=rows, seed=None)
+    # With two rows, two tensor-parallel ranks share a part, and the strategy knows the parts.
+    parts = {"distributed_sampler_kwargs": {"rank": rank, "num_replicas": world}} if rows == 2 else {}
     module.trainer = SimpleNamespace(
-        accumulate_grad_batches=1, strategy=SimpleNamespace(), global_rank=rank, world_size=world
+        accumulate_grad_batches=1, strategy=SimpleNamespace(**parts), global_rank=rank * rows, world_size=world * rows
     )
     return of_labels(module.train_dataloader())
 

@@ -149,6 +149,45 @@ def test_rows_are_full_and_every_rank_goes_on(batching):
     assert tokens / (steps * 4 * 512) > 0.99
 
 
+@pytest.mark.parametrize(("micro_batches", "packs"), [(1, 32), (8, 32), (9, 36)])
+@pytest.mark.parametrize("waiting", [0, 3])
+def test_a_window_waits_before_a_step(batching, micro_batches, packs, waiting):
+    """As many tokens as 32 rows have, or four steps; what waits counts, and the end of the data ends it."""
+    buffer, settings = batching.buffer(), info(10, micro_batches, micro_batch_size=2)
+    buffer.put([sample(7) for _ in range(waiting)])
+    batching.strategy.fill_buffer(buffer, settings, lambda restart: [sample(30)])
+    assert len(buffer) == waiting + -(-(packs * 20 - 7 * waiting) // 10), "of a long sample what is left when it is cut"
+    rest = iter([[sample(1)], None])
+    buffer = batching.buffer()
+    batching.strategy.fill_buffer(buffer, settings, lambda restart: next(rest))
+    assert len(buffer) == 1
+
+
+def test_the_fullest_packs_leave_and_weights_of_one_are_those_of_targets(batching):
+    """Beside the pack with the oldest sample; its two samples are in the order in which they came."""
+    buffer = batching.buffer()
+    buffer.put([sample(length, 100 * number) for number, length in enumerate([2, 9, 7, 10, 8, 1])])
+    rows = batching.strategy.generate_batch(buffer, info(10, num_micro_batch=3))
+    assert [row["input_ids"].shape[1] for row in rows] == [10, 10, 10]
+    assert rows[0]["input_ids"][0, [0, -1]].tolist() == [0, 407]
+    assert [len(one["input_ids"]) for one in buffer.get(9)] == [7]
+    for row in rows:
+        assert row["loss_weights"].tolist() == (row["labels"] != -100).float().tolist()
+
+
+@pytest.mark.parametrize(("size", "steps"), [(1, 1), (4, 2), (4000, 2000)])
+def test_rows_at_equal_distances_are_counted(batching, size, steps):
+    """The second half of the data is thrice as long; its length alone, or the first rows, would tell another number."""
+
+    class Provider(list):
+        dataset = [10] * (size // 2) + [30] * (size - size // 2)
+
+        def collate_fn(self, rows):
+            return [sample(length) for length in rows]
+
+    assert batching.strategy.compute_length(Provider(range(size)), info(40, micro_batch_size=1)) == steps
+
+
 def test_steps_of_an_epoch_are_estimated_from_tokens(batching):
     """Its own strategies take a sample for a micro-batch: an epoch of ten samples a row would be ten."""
 

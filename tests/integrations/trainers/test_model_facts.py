@@ -1,10 +1,16 @@
 """Facts of models: whether tokens see later ones is measured on a small model, and not told by imports."""
 
+import inspect
+import sys
+from types import ModuleType, SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5.23")
 
+from brimful.errors import SettingsError  # noqa: E402
+from brimful.integrations.trainers import model_facts  # noqa: E402
 from brimful.integrations.trainers.attention import collator_for  # noqa: E402
 from brimful.integrations.trainers.model_facts import facts_of  # noqa: E402
 from brimful.testing.toys import toy_tree  # noqa: E402
@@ -91,6 +97,102 @@ def test_a_model_without_a_small_form_is_judged_by_its_source_and_says_so(monkey
     assert words.startswith("has masks of both directions, and no small model of it could be made")
     assert facts_of(transformers.BertConfig(is_decoder=True)).bidirectional == ""
     assert facts_of(tiny_model("llama")).bidirectional == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"layer_types": ["full_attention"], "sliding_window": 4}, False),
+        *[({"layer_types": ["full_attention", f"{kind}_attention"]}, True) for kind in ("sliding", "chunked")],
+        *[({"layer_types": layers, "sliding_window": 4}, True) for layers in (None, [])],
+        *[({"sliding_window": 4, "use_sliding_window": flag}, flag) for flag in (True, False)],
+        *[({"sliding_window": None}, False), ({}, False)],
+    ],
+)
+def test_windows_are_of_layers_or_of_all(settings, expected):
+    """One mask for all layers would replace them."""
+    assert model_facts.has_windows(SimpleNamespace(**settings)) is expected
+
+
+MASK = "config=c, inputs_embeds=e, attention_mask=m"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        *[
+            (f"mask({MASK}, position_ids=p)", True),
+            (f"mask({MASK})", False),
+            (f"mask({MASK}, position_ids=None)", False),
+        ],
+        *[
+            ("mask(config=c, attention_mask=m, position_ids=p)", False),
+            ("mask(inputs_embeds=e, position_ids=p)", False),
+        ],
+        *[(f"make_bidirectional(m, {MASK})", False), (f"mask({MASK}, **others)", False), ("", False)],
+        *[(f"mask({MASK}, position_ids=p); mask({MASK})", False), (f"mask({MASK}, position_ids=p); other(1)", True)],
+        ("dict_of = {'config': c, 'input_embeds': e, 'attention_mask': m, 'position_ids': p}; mask(**dict_of)", True),
+        ("dict_of = {'config': c, 'input_embeds': e, 'attention_mask': m, 5: p, **p}", False),
+    ],
+)
+def test_every_mask_of_a_module_has_to_see_positions(source, expected, monkeypatch):
+    """One layer whose mask does not see them lets samples see each other."""
+    module = ModuleType("modeling_toy")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(inspect, "getsource", lambda found: source if found is module else "")
+    for cached in (model_facts._source, model_facts._masks_see_positions):
+        cached.cache_clear()
+    try:
+        assert model_facts._masks_see_positions(module.__name__) is expected
+    finally:
+        for cached in (model_facts._source, model_facts._masks_see_positions):
+            cached.cache_clear()
+
+
+def test_a_module_without_a_source_has_no_names(monkeypatch, tmp_path):
+    """Built in, gone, damaged, or never imported."""
+    (tmp_path / "damaged.py").write_text("def (")
+    for name in ("gone", "damaged"):
+        module = ModuleType(f"toy_{name}")
+        module.__file__ = str(tmp_path / f"{name}.py")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name in ("sys", "toy_gone", "toy_damaged", "toy_unknown"):
+        assert model_facts._names_in(name) == set()
+
+
+def test_a_model_is_found_in_its_wrappers():
+    """PEFT in a compiled model in a data-parallel one."""
+    model = SimpleNamespace()
+    adapted = SimpleNamespace(get_base_model=lambda: model)
+    for wrapped in (
+        model,
+        adapted,
+        SimpleNamespace(module=adapted),
+        SimpleNamespace(_orig_mod=SimpleNamespace(module=model)),
+    ):
+        assert model_facts.unwrapped(wrapped) is model
+
+
+@pytest.mark.parametrize(("padding", "start"), [(None, 2), (0, 1), (1, 2), (5, 6)])
+def test_positions_begin_after_the_token_of_padding(padding, start):
+    config = transformers.RobertaConfig(is_decoder=True, pad_token_id=padding)
+    assert facts_of(config).position_start == start
+    assert facts_of(transformers.LlamaConfig(pad_token_id=padding)).position_start == 0
+
+
+def test_a_class_is_the_one_that_a_configuration_names():
+    """Or the causal one of its type; the default of the library is not a wish, and what is not a model is refused."""
+    named = transformers.LlamaConfig(architectures=["NoSuchClass", "LlamaForSequenceClassification"])
+    assert facts_of(named).name == "LlamaForSequenceClassification"
+    assert facts_of(transformers.LlamaConfig()).name == "LlamaForCausalLM"
+    for wish, expected in ((None, None), ("sdpa", None), ("eager", "eager"), ("flex_attention", "flex_attention")):
+        config = transformers.LlamaConfig()
+        config._attn_implementation = wish
+        assert facts_of(config).wish == expected
+    assert facts_of(transformers.LlamaConfig()).supported >= {"eager", "sdpa", "flex_attention", "flash_attention_2"}
+    assert facts_of(transformers.BloomConfig()).takes_a_mask is False
+    with pytest.raises(SettingsError, match="a model of Transformers"):
+        facts_of(5)
 
 
 CAUSAL_TYPES = sorted(

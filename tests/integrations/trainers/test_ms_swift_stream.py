@@ -5,8 +5,10 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,7 +56,7 @@ def arguments(stream, **values):
 
 def read(monkeypatch, args, argv):
     """Read a command line as the plugin does."""
-    monkeypatch.setattr(sys, "argv", ["sft", *argv])
+    monkeypatch.setattr(sys, "argv", ["typo.py", *argv])
     monkeypatch.setattr(
         ms_swift_stream, "_unknown_to_swift", lambda _, others: [name for name in others if "typo" in name]
     )
@@ -85,7 +87,8 @@ def test_without_the_flags_nothing_changes(monkeypatch, tmp_path):
         ({"packing": True}, FLAGS, "set --packing false"),
         ({"streaming": True}, FLAGS, "set --streaming false"),
         ({"rlhf_type": "dpo"}, FLAGS, "is for `swift sft`"),
-        ({"val_dataset": ["v"]}, FLAGS, "--dataset STREAM, without data sets"),
+        *[({name: ["v"]}, FLAGS, "--dataset STREAM, without data sets") for name in ("val_dataset", "cached_dataset")],
+        *[({"dataset": data}, FLAGS, "--dataset STREAM, without data sets") for data in ([], ["a", "b"])],
         ({"attn_impl": "paged"}, FLAGS, "--attn_impl paged does not see packs"),
         ({}, [*FLAGS, "--typo", "3"], "ms-swift does not know --typo"),
         ({"train_iters": 3}, FLAGS, "set --padding_free true"),
@@ -94,6 +97,79 @@ def test_without_the_flags_nothing_changes(monkeypatch, tmp_path):
 def test_contradictions_are_refused_with_the_flag_to_change(monkeypatch, tmp_path, values, argv, error):
     with pytest.raises(SettingsError, match=error):
         read(monkeypatch, arguments(tmp_path, **values), argv)
+
+
+def test_flags_of_ray_and_what_the_parser_of_ms_swift_leaves(monkeypatch, tmp_path):
+    """Ray's workers have the command line in a variable; an argument that no class of ms-swift has is named."""
+
+    @dataclass
+    class Arguments:
+        model: str = ""
+
+    modules = {"swift": {}, "swift.utils": {}, "swift.utils.utils": {"_patch_get_type_hints": nullcontext}}
+    for name, values in modules.items():
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        vars(sys.modules[name]).update(values)
+    monkeypatch.setattr(sys, "argv", ["worker"])
+    for others, unknown in ((["--model", "m"], None), (["--model", "m", "--modle", "m"], "--modle m")):
+        args = Arguments()
+        vars(args).update(vars(arguments(tmp_path)))
+        monkeypatch.setenv("RAY_SWIFT_ARGS", json.dumps([*FLAGS, *others]))
+        with pytest.raises(SettingsError, match=f"does not know {unknown}$") if unknown else nullcontext():
+            ms_swift_stream._read_flags(args)
+        assert args.ignore_args_error is (unknown is None)
+
+
+@pytest.mark.parametrize("attention", [None, *ms_swift_stream.SEE_PACKS])
+def test_every_attention_that_sees_packs_is_accepted(monkeypatch, tmp_path, attention):
+    args = read(monkeypatch, arguments(tmp_path, attn_impl=attention), FLAGS)
+    assert args._streams_packs
+    del args.attn_impl, args._streams_packs
+    assert read(monkeypatch, args, FLAGS)._streams_packs
+
+
+@pytest.mark.parametrize("flags", [FLAGS, FLAGS[:2]], ids=["packs", "rows"])
+def test_the_pipeline_is_given_the_stream(monkeypatch, tmp_path, flags):
+    """Flags are read where plugins are imported, before ms-swift's own step; then the data set is the stream, without a
+    second one to evaluate on, and of packs the template flattens the rows."""
+    calls = []
+    base = type("BaseArguments", (), {"_init_model_kwargs": lambda self: calls.append(self._streams_packs)})
+    sft = type("SwiftSft", (), {"_prepare_dataset": lambda self: "theirs"})
+    for name, values in (
+        ("arguments.base_args.base_args", {"BaseArguments": base}),
+        ("pipelines.train.sft", {"SwiftSft": sft}),
+    ):
+        monkeypatch.setitem(sys.modules, f"swift.{name}", SimpleNamespace(**values))
+    ms_swift_stream.install_stream_flags()
+    is_packs = flags is FLAGS
+    stream = toy_stream(tmp_path / "s", [3, 3]) if is_packs else str(tmp_path)
+    append(tmp_path / "chunk_00000.jsonl", [{"text": str(row)} for row in range(16)])
+    args = base()
+    vars(args).update(vars(arguments(stream, max_steps=-1 if is_packs else 4)))
+    pipeline = sft()
+    pipeline.args, pipeline.template = (
+        args,
+        SimpleNamespace(
+            packing=False,
+            padding_free=False,
+            encode=lambda row, return_length: row["text"],
+            compute_sft_loss=lambda *_: None,
+        ),
+    )
+    read_flags = ms_swift_stream._read_flags
+    monkeypatch.setattr(ms_swift_stream, "_read_flags", lambda args: read(monkeypatch, args, flags))
+    with monkeypatch.context() as inner:
+        inner.setattr(ms_swift_stream, "_read_flags", lambda _: None)
+        assert pipeline._prepare_dataset() == "theirs"
+    monkeypatch.setattr(sys, "argv", ["sft", *flags])
+    monkeypatch.setattr(ms_swift_stream, "_unknown_to_swift", lambda *_: [])
+    monkeypatch.setattr(ms_swift_stream, "_read_flags", read_flags)
+    args._init_model_kwargs()
+    assert calls == [is_packs]
+    rows, evaluation = pipeline._prepare_dataset()
+    assert evaluation is None
+    assert len(rows) == (8 if is_packs else 16)
+    assert (pipeline.template.packing, pipeline.template.padding_free) == (is_packs, is_packs)
 
 
 def test_a_global_batch_is_the_lanes(monkeypatch, tmp_path):

@@ -110,8 +110,9 @@ def test_every_rank_has_its_part_of_every_epoch():
     """Seven packs on two ranks, two rows each: two steps, all packs, one of them twice; another order each epoch."""
     seen = []
     loaders = [loader_of(toy_packs(7), rows=2, ranks=2, rank=rank) for rank in (0, 1)]
-    for _ in range(2):
+    for number in range(1, 4):
         steps = [list(epoch(loader)) for loader in loaders]
+        assert loaders[0].state_dict()["epoch"] == number
         assert [len(batches) for batches in steps] == [2, 2] == [loader.total_batches for loader in loaders]
         seen.append([row.tolist() for batches in steps for batch in batches for row in batch["input_ids"]])
     packs = [pack.input_ids.tolist() for pack in toy_packs(7)]
@@ -186,7 +187,11 @@ def test_what_cannot_be_a_batch_of_olmo_core_is_refused():
 
 def test_the_dry_run_has_whole_rows_and_counts_none():
     loader = loader_of(toy_packs(2), rows=3)
-    assert loader.get_mock_batch()["input_ids"].shape == (3, 4)
+    alone = OlmoCoreLoader(toy_packs(2), sequence_length=4, global_batch_size=12, work_dir="work")
+    assert alone.state_dict() == loader.state_dict()
+    assert len(list(epoch(alone))) == 1
+    first, second = (pack.input_ids.tolist() for pack in toy_packs(2))
+    assert loader.get_mock_batch()["input_ids"].tolist() == [first, second, first]
     assert loader.state_dict() == loader_of(toy_packs(2), rows=3).state_dict()
     assert len(list(epoch(loader))) == 1
 

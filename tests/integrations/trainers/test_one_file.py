@@ -16,7 +16,7 @@ pytest.importorskip("accelerate")
 from brimful import ChatEncoder, PackedDataset, measure_lengths, open_source, plan_packs  # noqa: E402
 from brimful.cli.demo.toy_model import train_tokenizer  # noqa: E402
 from brimful.errors import NoTargetError, OversizedSampleError, SettingsError  # noqa: E402
-from brimful.integrations.trainers import collator_for, packed_for_transformers, packed_for_trl  # noqa: E402
+from brimful.integrations.trainers import collator_for, one_file, packed_for_transformers, packed_for_trl  # noqa: E402
 from brimful.integrations.trainers.one_file import packs_of_file  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 
@@ -155,6 +155,21 @@ def test_a_second_run_finds_lengths_and_plan(home, tokenizer, tmp_path, monkeypa
     second = packs_of_file(copy, tokenizer, max_length=256)
     assert second.fingerprint == first.fingerprint
     assert {path: path.stat().st_mtime_ns for path in kept} == times
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "line"),
+    [
+        ([3, 4], {}, "2 samples in 1 pack of at most 7 tokens, fill 100.00 %"),
+        ([3, 4, 7, 7], {}, "4 samples in 3 packs of at most 7 tokens, fill 100.00 %"),
+        ([3, 9, 10], {"overflow": "truncate"}, "3 samples in 3 packs of at most 7 tokens, fill 80.95 %; 2 cut, which loses 5 tokens"),
+        ([3, 9], {"overflow": "drop"}, "1 sample in 1 pack of at most 7 tokens, fill 42.86 %; 1 left out: "),
+    ],
+)  # fmt: skip
+def test_what_was_packed_cut_and_left_out_is_one_line(lengths, options, line):
+    found = one_file._account("f", plan_packs(lengths, capacity=7, **options))
+    assert found.startswith(f"f: {line}")
+    assert line.endswith("left out: ") or found == f"f: {line}"
 
 
 def test_rows_may_be_refused_instead(home, tokenizer):

@@ -4,6 +4,7 @@
 
 import json
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,6 +132,56 @@ def test_other_ranks_go_on_with_the_same_global_batches():
     assert steps(later, 2, 2) == steps(again, 2, 4) == expected[2]
     with pytest.raises(StateError, match="steps of 4 packs and these settings 2: change the accumulation"):
         PackSampler(toy_packs(37), dp_world_size=2, costs=COSTS).load_state_dict(state)
+
+
+def stand_in_trainer(*, peers=None, split=False, per_batch=4):
+    """What ``follow_schedule`` reads of a ``Trainer`` with four processes and an accumulation of three."""
+    parallelism = None if peers is None else SimpleNamespace(non_data_parallel_size=peers)
+    return SimpleNamespace(
+        train_dataset=toy_packs(90),
+        args=SimpleNamespace(train_batch_size=per_batch, gradient_accumulation_steps=3),
+        accelerator=SimpleNamespace(num_processes=4, split_batches=split, parallelism_config=parallelism),
+        callback_handler=SimpleNamespace(callbacks=["mine"]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("peers", "split", "together"), [(None, False, 16), (0, False, 16), (2, False, 8), (None, True, 4), (2, True, 4)]
+)
+def test_ranks_that_share_packs_and_batches_that_are_split(peers, split, together):
+    """Tensor-parallel ranks are one; a step has the packs of all others, and other batches are refused when it begins."""
+    trainer = stand_in_trainer(peers=peers, split=split)
+    sampler = follow_schedule(trainer)
+    assert trainer._get_train_sampler(None) is sampler
+    assert (len(trainer.train_dataset), trainer.train_dataset[90].num_loss_tokens) == (90, 0)
+    callback, mine = trainer.callback_handler.callbacks
+    assert mine == "mine"
+    assert len(sampler) == -(-90 // (3 * together)) * 3 * together
+    state = SimpleNamespace(global_step=0, stateful_callbacks={})
+    callback.on_train_begin(None, state, None)
+    for number in (together - 1, together + 1):
+        with pytest.raises(SettingsError, match=f"called for {together} packs .* and the trainer takes {number}"):
+            callback.on_train_begin(None, state, None, train_dataloader=SimpleNamespace(total_batch_size=number))
+    state.global_step = 1
+    with pytest.raises(StateError, match="the checkpoint of step 1 was trained in the trainer's own order"):
+        callback.on_train_begin(None, state, None)
+    callback.on_step_end(None, state, None)
+    again = stand_in_trainer(peers=peers, split=split)
+    resumed = follow_schedule(again)
+    again.callback_handler.callbacks[0].on_train_begin(
+        None, state, None, train_dataloader=SimpleNamespace(total_batch_size=together)
+    )
+    assert list(resumed)[3 * together :] == list(sampler)[3 * together :]
+    for epoch, number in ((1.999_999_9, 2), (1.9, 1), (None, 0)):
+        callback.on_epoch_begin(None, SimpleNamespace(epoch=epoch), None)
+        expected = PackSampler(toy_packs(90), dp_world_size=1, packs_per_micro_batch=together, micro_batches=3)
+        expected.set_epoch(number)
+        assert sorted(list(sampler)[: 3 * together]) == sorted(list(expected)[: 3 * together])
+
+
+def test_split_batches_that_do_not_divide_are_refused():
+    with pytest.raises(SettingsError, match="split_batches shares 6 packs among 4 ranks: give a multiple"):
+        follow_schedule(stand_in_trainer(split=True, per_batch=6))
 
 
 @pytest.mark.long

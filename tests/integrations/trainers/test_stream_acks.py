@@ -103,14 +103,42 @@ def test_shards_that_are_asked_for_again_stay(tmp_path, steps, options):
     assert remove_acknowledged(stream, ["run"], keep=3) == 0
 
 
-@pytest.mark.parametrize(("shuffle", "removed"), [(False, 2), (True, 0)])
-def test_the_order_of_ms_swift_is_read_from_its_own_flag(tmp_path, shuffle, removed):
-    """It leaves ``train_sampling_strategy`` at ``random``, and would keep every shard."""
+@pytest.mark.parametrize(
+    ("args", "max_steps", "removed"),
+    [
+        ({"train_sampling_strategy": "random", "train_dataloader_shuffle": False}, 6, 2),
+        ({"train_sampling_strategy": "random", "train_dataloader_shuffle": True}, 6, 0),
+        ({"train_sampling_strategy": "sequential"}, 6, 2),
+        ({"train_sampling_strategy": "sequential"}, 7, 0),
+        *[({"train_sampling_strategy": other}, 6, 0) for other in ("random", "unknown")],
+        ({}, 6, 0),
+    ],
+)
+def test_shards_go_only_where_the_order_is_known_to_be_one_pass(tmp_path, args, max_steps, removed):
+    """Six steps of two packs are a pass over eleven. ms-swift leaves ``train_sampling_strategy`` at ``random``, and its own
+    flag says more; without it every shard would be kept."""
     stream = toy_stream(tmp_path / "stream", [3, 3, 3, 2], lanes=1)
-    callback = AckCheckpoints(LazyShardedDataset(stream, lanes=2), "run")
-    args = SimpleNamespace(train_sampling_strategy="random", train_dataloader_shuffle=shuffle)
-    callback.on_save(args, SimpleNamespace(is_world_process_zero=True, max_steps=6, global_step=4), None)
+    callback = AckCheckpoints(LazyShardedDataset(stream, lanes=2), "run", completed_files=True)
+    state = SimpleNamespace(is_world_process_zero=False, max_steps=max_steps, global_step=4)
+    callback.on_save(SimpleNamespace(**args), state, None)
+    assert not Acks(open_blob_store(stream), "run").positions(), "one rank acknowledges"
+    state.is_world_process_zero = True
+    callback.on_save(SimpleNamespace(**args), state, None)
+    assert len(list((tmp_path / "stream" / "shards").glob("*.completed"))) == removed
     assert remove_acknowledged(stream, ["run"], keep=1) == removed
+
+
+def test_packs_of_a_step_are_those_of_all_ranks(tmp_path):
+    """As the loader counts them, or without it batch × ranks × accumulation."""
+    callback = AckCheckpoints(LazyShardedDataset(toy_stream(tmp_path / "stream", [3]), lanes=24), "run")
+    loader = SimpleNamespace(total_batch_size=12)
+    for objects, size in (({}, 3), ({"train_dataloader": loader}, 9)):
+        args = SimpleNamespace(train_batch_size=size, world_size=4, gradient_accumulation_steps=2)
+        callback.on_train_begin(args, None, None, **objects)
+    for size in (2, 4):
+        args.train_batch_size = size
+        with pytest.raises(SettingsError, match=rf"takes {8 * size} packs .*lanes=24 .*lanes={8 * size}\)"):
+            callback.on_train_begin(args, None, None)
 
 
 def test_other_steps_than_the_data_set_counts_are_refused(tmp_path):

@@ -21,6 +21,12 @@ def test_a_batch_is_what_the_trainer_takes():
     packs = ToyPacks([toy_pack([3, 2])])
     ids = packs[0].input_ids.tolist()
     ((inputs, labels),) = take(TorchtitanLoader(packs, num_tokens_per_batch=10, max_context_length=4), 1)
+    ((shorter, _),) = take(TorchtitanLoader(packs, num_tokens_per_batch=9, max_context_length=4), 1)
+    assert shorter["positions"].tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3]
+    ((longer, _),) = take(
+        TorchtitanLoader(ToyPacks([toy_pack([4, 3])]), num_tokens_per_batch=13, max_context_length=4), 1
+    )
+    assert longer["positions"].tolist() == [0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 0, 1]
     assert set(inputs) == {"input", "positions"}, "every other key would be handed to the model"
     assert inputs["input"].tolist() == ids + [0] * 5
     assert inputs["positions"].tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3, 0]

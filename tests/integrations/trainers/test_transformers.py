@@ -1,5 +1,6 @@
 """Trainer for real: packed and unpacked evaluation, accumulation, workers, and the same batches after a checkpoint."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -241,6 +242,11 @@ def test_losses_by_source_are_refused_where_there_are_no_logits(tmp_path):
     ):
         log_packing(trainer, by_source=SOURCES)
     trainer.args.use_liger_kernel = False
+    for sizes in ({"cp_size": 2}, {"cp_size": 1, "sp_size": 2}, {"cp_size": None, "sp_size": 0}, {}):
+        accelerator = SimpleNamespace(parallelism_config=SimpleNamespace(**sizes))
+        refused = pytest.raises(SettingsError, match=r"p_size=2 gives each rank a part of the row")
+        with refused if 2 in sizes.values() else nullcontext():
+            pack_metrics._check_has_losses(SimpleNamespace(args=trainer.args, accelerator=accelerator))
     trainer.__class__ = NoLogits
     log_packing(trainer, by_source=SOURCES)
     with pytest.raises(

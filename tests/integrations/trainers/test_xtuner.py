@@ -129,6 +129,8 @@ def test_a_sample_that_xtuner_encodes_otherwise_is_named(tmp_path):
     plan = plan_packs([3, 3, 5, 6, 2, 1, 1], capacity=7)
     with pytest.raises(LengthChangedError, match=r"^data/b.jsonl:1 \(sample 3\) encodes to 4 tokens .* with 6"):
         write_preset(plan, data_sets(second=(4, 2, 1, 1)), tmp_path)
+    with pytest.raises(LengthChangedError, match=r"^data/b.jsonl:2 \(sample 4\) encodes to 3 tokens .* with 2"):
+        write_preset(plan, data_sets(second=(6, 3, 1, 1)), tmp_path)
     with pytest.raises(PlanMismatchError, match="the plan is of 7 samples and the data sets have 3"):
         write_preset(plan, data_sets(second=())[:1], tmp_path)
 

@@ -43,7 +43,7 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
         if not len(packs):
             raise SettingsError("SFTTrainer needs at least one pack, and the data set is empty")
         # A table of one cell satisfies the base class; length and items come from the packs.
-        super().__init__(datasets.Dataset.from_dict({"pack": [0]}).data)
+        super().__init__(datasets.Dataset.from_dict({"pack": [None]}).data)
         self._packs = packs
 
     def __len__(self) -> int:
