@@ -1,5 +1,7 @@
 """Which attention is chosen on which machine, and which models are refused; what is chosen isolates."""
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,6 +11,7 @@ from brimful import PackCollator  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.integrations.trainers import attention  # noqa: E402
 from brimful.integrations.trainers.attention import Machine, choose_attention, collator_for  # noqa: E402
+from brimful.trees.attention import TREE_ATTENTION  # noqa: E402
 from brimful.verify import verify_packing  # noqa: E402
 from brimful.verify.drawn_samples import random_samples  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
@@ -168,6 +171,53 @@ def test_the_choice_is_told_once_and_by_the_first_rank(capsys, monkeypatch):
     err = capsys.readouterr().err
     assert err.startswith("brimful: attention sdpa, batches as transformers: ")
     assert err.count("\n") == 1
+
+
+def test_a_model_is_switched_from_whatever_it_has():
+    model = tiny()
+    for asked in ("eager", "sdpa", "sdpa", "eager"):
+        collator_for(model, device="cpu", attention=asked, quiet=True)
+        assert model.config._attn_implementation == asked
+    model.config._attn_implementation = TREE_ATTENTION
+    choice = choose_attention(model)
+    assert (choice.name, choice.dialect, choice.position_start) == (TREE_ATTENTION, "transformers_tree", 0)
+
+
+def test_a_loss_that_a_model_takes_as_a_mean_is_the_sum_over_all_targets():
+    """Of Qwen2-Audio, row by row: no token of a row predicts one of the next."""
+    logits, labels = torch.randn(2, 3, 5), torch.tensor([[4, 1, -100], [0, 2, 3]])
+    due = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum") / 7
+    for values in ({"labels": labels, "num_items_in_batch": 7}, {"labels": labels}, {"num_items_in_batch": 7}):
+        found = attention._loss_as_asked(None, (), values, SimpleNamespace(logits=logits, loss=None)).loss
+        if len(values) == 2:
+            torch.testing.assert_close(found, due)
+        else:
+            assert found is None
+
+
+@pytest.mark.parametrize("backend", ["npu", "mps", None])
+def test_an_accelerator_of_another_kind_is_found(backend, monkeypatch):
+    """``torch.npu`` is of a package of its own."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("npu", "mps"):
+        module = SimpleNamespace(is_available=lambda name=name: name == backend)
+        monkeypatch.setattr(torch, name, module, raising=False)
+    if backend == "npu":  # which torch alone does not know as a device
+        monkeypatch.setattr(torch, "device", lambda name: SimpleNamespace(type=name))
+    assert attention._accelerator().type == (backend or "cpu")
+
+
+def test_the_device_of_a_model_counts_if_it_is_on_one():
+    """On the CPU its trainer may still move it; a configuration has none."""
+
+    def model_on(kind):
+        return SimpleNamespace(
+            parameters=lambda: iter([SimpleNamespace(device=SimpleNamespace(type=kind))] * bool(kind))
+        )
+
+    found = [attention._accelerator_of(model_on(kind)) for kind in ("cuda", "npu", "cpu", "meta", None)]
+    assert [device and device.type for device in found] == ["cuda", "npu", None, None, None]
+    assert attention._accelerator_of(transformers.LlamaConfig()) is None
 
 
 def test_options_reach_the_collator():

@@ -312,7 +312,7 @@ def _stream_of(args: Any) -> SwiftStream:
             the end.
     """
     batch = _global_batch(args)
-    directory = args.dataset[0]
+    (directory,) = args.dataset
     packs = LazyShardedDataset(directory, lanes=batch)
     if packs.end is not None and (_declared_steps(args) < 1 or args.train_dataloader_shuffle):
         return SwiftStream(packs)
@@ -342,7 +342,7 @@ def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
     # Samplers of Megatron and of sequence parallelism divide a batch differently.
     is_apart = _is_megatron(args) or args.sequence_parallel_size > 1
     return SwiftRows(
-        args.dataset[0],
+        *args.dataset,
         partial(encode, return_length=True),
         num_rows=_steps(args) * _global_batch(args),
         ranks=1 if is_apart else max(1, args.global_world_size),
@@ -367,13 +367,12 @@ def _steps(args: Any) -> int:
         SettingsError: no declared steps, or a sampler that shuffles.
     """
     steps, name = _declared_steps(args), "train_iters" if _is_megatron(args) else "max_steps"
+    (directory,) = args.dataset
     if steps < 1:
-        raise SettingsError(
-            f"{args.dataset[0]} still grows, so its length is unknown: set --{name}"
-        )
+        raise SettingsError(f"{directory} still grows, so its length is unknown: set --{name}")
     if args.train_dataloader_shuffle:
         raise SettingsError(
-            f"{args.dataset[0]} still grows, and a sampler that shuffles would wait for its end: "
+            f"{directory} still grows, and a sampler that shuffles would wait for its end: "
             "set --train_dataloader_shuffle false"
         )
     return steps
