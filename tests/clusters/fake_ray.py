@@ -32,9 +32,14 @@ class FakeRay:
         return value
 
     def remote(self, cls):
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: FakeActor(self, cls())))
+        def options(*, num_cpus, max_restarts):
+            assert (num_cpus, max_restarts) == (1, 0), "a core each, and what dies is replaced by the job itself"
+            return SimpleNamespace(remote=lambda: FakeActor(self, cls()))
+
+        return SimpleNamespace(options=options)
 
     def wait(self, references, *, num_returns, timeout):
+        assert (timeout == 0) == (num_returns == len(references) > 1) or num_returns == len(references) == 1
         pending = [reference for reference in self.calls if reference in references]
         return (pending[:1] if num_returns == 1 else pending[:2]), []
 
@@ -43,6 +48,7 @@ class FakeRay:
         return reference.answer()
 
     def kill(self, actor, *, no_restart):
+        assert no_restart
         self.killed.append(actor)
 
 

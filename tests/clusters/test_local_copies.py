@@ -156,9 +156,71 @@ def test_a_copy_that_was_cut_short_is_downloaded_again(origin, tmp_path):
     copies = LocalCopies(origin, tmp_path / "cache")
     copy = opened(copies, "a")
     copy.close()
-    os.truncate(copy.path, 10)
-    with contextlib.closing(opened(copies, "a")) as copy:
+    for size in (10, 999, 1001):
+        os.truncate(copy.path, size)
+        with contextlib.closing(opened(copies, "a")) as copy:
+            assert Path(copy.path).read_bytes() == DATA["a"]
+    assert copies.num_downloads == 4
+    assert os.stat(copy.path).st_mode & 0o777 == 0o644 & ~umask()
+
+
+def umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_copy_that_turned_out_damaged_is_removed(origin, tmp_path):
+    copies, digest = LocalCopies(origin, tmp_path / "cache"), xxhash.xxh3_128_hexdigest(DATA["a"])
+    assert not copies.discard(digest)
+    opened(copies, "a").close()
+    assert copies.discard(digest)
+    assert names(copies.directory) == ""
+
+
+def test_files_that_are_no_copies_stay(origin, tmp_path):
+    """Room is made of copies alone, and a link leads out of the folder."""
+    copies = LocalCopies(origin, tmp_path / "cache", max_bytes=1000)
+    (tmp_path / "own").write_bytes(bytes(5000))
+    (copies.directory / "link.arrow").symlink_to(tmp_path / "own")
+    (copies.directory / "notes.txt").write_bytes(bytes(5000))
+    (copies.directory / "folder.arrow").mkdir()
+    (copies.directory / "old.part").write_bytes(bytes(10))
+    opened(copies, "a").close()
+    opened(copies, "b").close()
+    assert names_of_files(copies.directory) == ["folder.arrow", "link.arrow", "notes.txt"]
+
+
+def names_of_files(folder):
+    digests = [xxhash.xxh3_128_hexdigest(data) for data in DATA.values()]
+    return sorted(name for name in os.listdir(folder) if name != ".lock" and name.partition(".")[0] not in digests)
+
+
+def test_a_large_blob_comes_in_parts(origin, tmp_path, monkeypatch):
+    monkeypatch.setattr("brimful.clusters.local_copies._PART_BYTES", 300)
+    real, short = os.pwrite, lambda descriptor, view, position: real(descriptor, view[:7], position)
+    monkeypatch.setattr(os, "pwrite", short)  # a call may write less than it is given
+    with contextlib.closing(opened(LocalCopies(origin, tmp_path / "cache"), "a")) as copy:
         assert Path(copy.path).read_bytes() == DATA["a"]
+    assert origin.reads == ["a"] * 4
+
+
+@pytest.mark.parametrize("num_bad", [1, 2, 3])
+def test_a_blob_is_asked_for_three_times(origin, tmp_path, monkeypatch, num_bad):
+    """A fifth of a second, then four fifths: a view of a mount that stays stale is damage."""
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == num_bad:
+            origin.put_atomic("a", DATA["a"])
+
+    origin.put_atomic("a", DATA["b"])
+    monkeypatch.setattr("brimful.clusters.local_copies.time.sleep", wait)
+    copies = LocalCopies(origin, tmp_path / "cache")
+    with pytest.raises(CorruptFileError) if num_bad == 3 else contextlib.nullcontext():
+        opened(copies, "a").close()
+    assert waits == pytest.approx([0.2, 0.8][:num_bad])
 
 
 KILLED = """

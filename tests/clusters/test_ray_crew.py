@@ -3,15 +3,19 @@
 ``test_ray.py`` asks the same of Ray itself, where it is installed.
 """
 
+import logging
 import os
+import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from brimful.base.execute import Resources, as_execution, run_tasks
 from brimful.base.progress import Progress
+from brimful.clusters import ray
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
-from tests.clusters.fake_ray import FakeRay
+from tests.clusters.fake_ray import FakeRay, FakeRayError
 
 
 class _Block(int):
@@ -87,10 +91,16 @@ def test_the_task_behind_a_deadly_one_is_not_blamed(run):
     assert results == EXPECTED
 
 
-def test_workers_that_never_start_end_the_job(run):
+def test_workers_that_never_start_end_the_job(run, monkeypatch):
+    """Eight in a row, or one that Ray calls unable to begin."""
+    ray = FakeRay(2, stillborn=99)
     with pytest.raises(TaskFailedError, match="workers on the Ray cluster die before they are ready"):
-        run(FakeRay(2, stillborn=99))
-    assert run(FakeRay(2, stillborn=3))[0] == EXPECTED
+        run(ray)
+    assert 8 <= len(ray.actors) <= 9
+    assert run(FakeRay(2, stillborn=7))[0] == EXPECTED
+    monkeypatch.setattr(FakeRayError, "actor_init_failed", True, raising=False)
+    with pytest.raises(TaskFailedError, match="die before they are ready"):
+        run(FakeRay(2, stillborn=1))
 
 
 def test_an_error_of_a_task_is_raised_as_here(run):
@@ -107,18 +117,77 @@ def test_a_cluster_without_cores_and_no_workers_are_refused(run):
         run(FakeRay(2), num_proc=0)
 
 
-class _NoCluster(FakeRay):
+class _Unconnected(FakeRay):
+    """A library that is not connected yet, and takes over SIGTERM when it is."""
+
+    error: Exception | None = None
+
     def is_initialized(self):
         return False
 
-    def init(self, *, address, **_):
-        assert address == "auto"
-        raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to.")
+    def init(self, **options):
+        assert options == {
+            "address": "auto", "namespace": "brimful", "log_to_driver": False, "logging_level": logging.ERROR
+        }  # fmt: skip
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.error is not None:
+            raise self.error
 
 
-def test_no_cluster_is_an_error_that_says_how_to_start_one(run):
+def test_a_connection_leaves_the_handler_of_the_program(run):
+    """Ray's own would end it without its clean-up."""
+    before = signal.getsignal(signal.SIGTERM)
+    assert run(_Unconnected()) == (EXPECTED, [])
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+class _Busy(FakeRay):
+    """A cluster whose cores are taken for as many looks as a clock says."""
+
+    def __init__(self, clock, seconds):
+        super().__init__()
+        self.clock, self.seconds = clock, seconds
+
+    def wait(self, references, *, num_returns, timeout):
+        if self.clock.now < self.seconds:
+            self.clock.now += 1
+            return [], references
+        return super().wait(references, num_returns=num_returns, timeout=timeout)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(20, 0), (21, 1), (90, 1)])
+def test_a_cluster_without_a_free_core_is_told_once(run, monkeypatch, seconds, told):
+    """Silence on a full cluster looks like a hang."""
+    clock = SimpleNamespace(now=100)
+    monkeypatch.setattr("brimful.clusters.ray.time", SimpleNamespace(monotonic=lambda: clock.now))
+    results, lines = run(_Busy(clock, 100 + seconds))
+    assert results == EXPECTED
+    assert [line.startswith("no worker has begun yet: 2 wait for a core") for line in lines] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("The actor died.\n\tactor_id: 1\n\nThe node ran low on memory. More words.", "The node ran low on memory"),
+        ("The actor died.\n\tactor_id: 1\n\tpid: 5", "The actor died"),
+        ("The actor died.\nA cause that is long enough: with a colon", "A cause that is long enough: with a colon"),
+        ("The actor died.\nIts owner is away: 1", "The actor died"),
+        ("One line", "One line"),
+        ("", "FakeRayError"),
+        ("a\n" + "x" * 300, "x" * 200),
+    ],
+)
+def test_the_cause_in_a_message_of_ray(text, reason):
+    """It names the actor in many lines, and the cause in one of them."""
+    assert ray._reason(FakeRayError(text)) == reason
+
+
+@pytest.mark.parametrize("error", [ConnectionError, ValueError])
+def test_no_cluster_is_an_error_that_says_how_to_start_one(run, error):
+    found = _Unconnected()
+    found.error = error("Could not find any running Ray instance. Please specify the one to connect to.\nMore.")
     with pytest.raises(SettingsError) as caught:
-        run(_NoCluster())
+        run(found)
     assert str(caught.value).startswith(
         "no Ray cluster was found (Could not find any running Ray instance. Please specify the one to connect to): start one with "
         "`ray start`, or name one in RAY_ADDRESS"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import uuid
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,8 @@ import fsspec
 import pytest
 
 from brimful.base.blobs import LocalBlobStore, open_blob_store
-from brimful.clusters.remote_blobs import FsspecBlobStore
-from brimful.errors import SettingsError, StoreError
+from brimful.clusters.remote_blobs import FsspecBlobStore, RemoteFile, filesystem_of, telling
+from brimful.errors import MissingExtraError, SettingsError, SourceError, SourceNotFoundError, StoreError
 from brimful.testing.contracts import BlobStoreContract
 from tests.clusters.s3 import _s3_server, bucket  # noqa: F401 - fixtures
 from tests.faults.planted import FaultyFileSystem
@@ -162,6 +163,115 @@ def test_large_blobs_on_s3_go_and_come_in_parts(bucket, monkeypatch):  # noqa: F
     store.put_atomic("shards/a", data)
     assert store.get("shards/a") == data
     assert store.get_range("shards/a", 999, 5001) == data[999:5001]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ImportError("x"), "needs s3, which is not installed: pip install s3"),
+        (ImportError("x", name="s3fs"), "needs s3fs, which is not installed: pip install s3fs"),
+        (ValueError("bad option"), "s3://a/b: bad option"),
+    ],
+)
+def test_a_protocol_without_its_library_names_it(error, words, monkeypatch):
+    """fsspec's own error names the protocol, and its cause the package."""
+
+    def raises(*_, **__):
+        raise error
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", raises)
+    with pytest.raises((MissingExtraError, SettingsError), match=words):
+        filesystem_of("s3://a/b")
+    if isinstance(error, ImportError):
+        error.__cause__ = ModuleNotFoundError("y", name="boto")
+        with pytest.raises(MissingExtraError, match=r"needs boto, .* pip install boto"):
+            filesystem_of("s3://a/b")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (SettingsError("ours"), SettingsError, "^ours$"),
+        (FileNotFoundError("x"), SourceNotFoundError, "^memory://a: no such file$"),
+        (OSError("one\ntwo"), SourceError, "^memory://a cannot be read: OSError: one$"),
+        (RuntimeError(), SourceError, r"^memory://a cannot be read: RuntimeError: RuntimeError\(\)$"),
+    ],
+)
+def test_errors_of_a_file_at_a_url_are_one_line(error, kind, words):
+    """Libraries of clouds have classes of their own, and tracebacks of pages."""
+    with pytest.raises(kind, match=words), telling("memory://a"):
+        raise error
+
+
+def test_a_file_at_a_url_has_a_version_that_changes_with_it(url):
+    """Else a changed file would be taken for the one that was measured."""
+    store, versions = open_blob_store(url), []
+    for data in (b"1", b"22"):
+        store.put_atomic("a", data)
+        file = RemoteFile(f"{url}/a")
+        with file.open() as opened:
+            assert opened.read() == data
+        versions.append(file.version())
+    assert len(set(versions)) == 2
+    with pytest.raises(SourceNotFoundError, match="no such file"):
+        RemoteFile(f"{url}/b").open()
+
+
+def test_a_forked_process_opens_its_own_connections(url):
+    """One connection in two processes mixes their answers."""
+    store = FsspecBlobStore(url)
+    for pid in (os.getpid() - 1, os.getpid() + 1):
+        store._opened = (pid, "of another process")
+        assert store._fs != "of another process"
+        assert store._opened == (os.getpid(), store._fs)
+    store._opened = (os.getpid(), "mine")
+    assert store._fs == "mine"
+
+
+class Stubborn:
+    """A file system that answers every request with the same."""
+
+    def __init__(self, creation=None, content=b"whole blob", size=10):
+        self.creation, self.content, self.num_bytes = creation, content, size
+
+    def pipe_file(self, path, data, mode="overwrite"):
+        if mode == "create" and self.creation is not None:
+            raise self.creation
+
+    def cat_file(self, path, start, end):
+        return self.content
+
+    def size(self, path):
+        if self.num_bytes is None:
+            raise FileNotFoundError(path)
+        return self.num_bytes
+
+    def rm_file(self, path):
+        raise FileNotFoundError(path)
+
+
+def test_servers_that_do_what_they_were_not_asked_are_refused(waits):
+    """A range that is the whole blob, and a name that always exists, or that two writers get."""
+
+    def store(**answers):
+        return FsspecBlobStore("s3://a", filesystem=Stubborn(**answers), root="a")
+
+    with pytest.raises(StoreError, match="gives whole blobs where 5 bytes were asked for"):
+        store().get_range("b", 0, 5)
+    assert store().get_range("b", 0, 10) == b"whole blob"
+    for creation in (FileExistsError("x"), None):
+        with pytest.raises(StoreError, match=r"two writers create the same name.*If-None-Match of S3"):
+            store(creation=creation).put_if_absent("b", b"1")
+    with pytest.raises(StoreError, match=r"cannot create b: .*b exists and cannot be read yet"):
+        store(creation=FileExistsError("x"), size=None)._create("b", b"1")
+    assert store(creation=OSError("412"))._create("b", b"whole blob") is True
+    assert store(creation=RuntimeError("412"))._create("b", b"another") is False
+    with pytest.raises(StoreError, match="cannot create b: ValueError: wrong"):
+        store(creation=ValueError("wrong"))._create("b", b"whole blob")
+    assert store().get_many([]) == []
+    assert store().get_many(["b"]) == [b"whole blob"]
+    with pytest.raises(FileNotFoundError, match="s3://a/b"):
+        store(size=None).get("b")
 
 
 def test_a_bucket_that_is_not_there_is_named():

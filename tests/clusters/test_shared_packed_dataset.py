@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from brimful import PackedDataset, PackLoader, PlanSettings
 from brimful.base.progress import Progress
 from brimful.clusters import SharedPackedDataset, shared_plan
+from brimful.clusters.epoch_plans import Builder
 from brimful.errors import SettingsError
 from brimful.testing.toys import toy_chat_encoder
 
@@ -52,6 +54,34 @@ def test_facts_are_of_all_epochs(shared):
     facts = dataset.facts
     dataset.set_epoch(1)
     assert dataset.facts == facts
+    of_epoch = PackedDataset.from_plan(CHATS, toy_chat_encoder(), shared.plan).facts
+    assert facts.keys() == of_epoch.keys() - {"epoch"} < of_epoch.keys()
+    dataset.set_epoch(0)
+    assert (dataset.epoch, ids_of(dataset)) == (0, planned(shared))
+
+
+def test_a_folder_may_have_spaces_and_one_epoch_has_no_next(tmp_path, monkeypatch):
+    """The path of a plan is told to workers after the epoch, with a space between."""
+    prepared = []
+    monkeypatch.setattr(Builder, "prepare", lambda self, epoch: prepared.append(epoch))
+    for options, expected in (
+        ({"num_epochs": 1}, []),
+        ({"num_epochs": 2}, [1]),
+        ({}, [1]),
+        ({"epoch": 3, "num_epochs": 5}, [4]),
+        ({"epoch": 4, "num_epochs": 5}, []),
+        ({"replan": False}, []),
+        ({"ahead": False}, []),
+    ):
+        settings = PlanSettings(capacity=64)
+        options = {"directory": tmp_path / "a b c", "progress": Progress(), **options}
+        with shared_plan(CHATS, toy_chat_encoder(), settings, **options) as shared:
+            assert ids_of(shared.dataset()) == planned(shared)
+        assert prepared == expected, options
+        prepared.clear()
+    for options in ({"num_epochs": 0}, {"epoch": -1}):
+        with pytest.raises(SettingsError, match=next(iter(options))):
+            shared_plan(CHATS, toy_chat_encoder(), settings, directory=tmp_path, progress=Progress(), **options)
 
 
 def test_a_loader_moves_on_to_the_plan_of_the_next_epoch(shared):
@@ -86,7 +116,7 @@ def test_costs_of_one_epoch_are_refused_for_packs_of_all(shared):
         PackLoader(shared.dataset(), first_of, costs=[1.0] * len(shared.plan))
 
 
-def test_a_copy_has_no_threads_and_no_arrays(shared):
+def test_a_copy_has_no_threads_and_no_arrays(shared, monkeypatch):
     """A plan of gigabytes is opened by its path; a worker cannot plan."""
     dataset = shared.dataset()
     data = pickle.dumps(dataset)
@@ -95,6 +125,10 @@ def test_a_copy_has_no_threads_and_no_arrays(shared):
     assert copy.fingerprint == dataset.fingerprint
     with pytest.raises(SettingsError, match="belongs to the process that made it"):
         copy.set_epoch(1)
+    for pid in (os.getpid() - 1, os.getpid() + 1):
+        monkeypatch.setattr(dataset, "_pid", pid)
+        with pytest.raises(SettingsError, match="serves epoch 0: set_epoch belongs to the process"):
+            dataset.set_epoch(1)
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])

@@ -21,8 +21,8 @@ import pytest
 from brimful import Plan, PlanSettings
 from brimful.base.progress import Progress, make_progress
 from brimful.clusters import Ranks, SharedPlan, Waiting, epoch_plans, shared_plan
-from brimful.clusters.epoch_plans import DocumentWriter, read_document
-from brimful.errors import BuildFailedError, SettingsError, TaskFailedError
+from brimful.clusters.epoch_plans import Builder, DocumentWriter, read_document
+from brimful.errors import BuildFailedError, CorruptFileError, SettingsError, TaskFailedError
 from brimful.testing.toys import toy_chat_encoder
 from tests.clusters.builds import QUICK, Build, expected, in_threads
 from tests.clusters.unlike_rank import CASES
@@ -275,6 +275,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("brimful.clusters.epoch_plans.try_lock", lambda _: False)
     with pytest.raises(SettingsError, match="is on a file system without locks"):
         make(0, Build(tmp_path), tmp_path, world_size=2)
+    assert not list((tmp_path / "jobs").glob("*.json*"))
 
 
 def test_two_jobs_of_one_name_do_not_mix(tmp_path):
@@ -356,11 +357,70 @@ def test_samples_are_measured_with_what_they_share(tmp_path):
 
 
 def test_half_a_document_is_no_document(tmp_path):
-    """Some file systems show a file before all of its bytes."""
+    """Some file systems show a file before all of its bytes; what is none at all has no writer."""
     path = tmp_path / "a.json"
-    for data in (b'{"epochs": {"0"', b""):
+    assert read_document(path) is None
+    for data in (b'{"epochs": {"0"', b"", b"[]", b"{}"):
         path.write_bytes(data)
         assert read_document(path) is None
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CorruptFileError):
+        read_document(path)
+
+
+def test_each_plan_of_a_job_has_a_document_of_its_own(monkeypatch, tmp_path):
+    """Equal on its ranks, which make their plans in one order; another job's, name's or world's is another."""
+
+    def documents(job="a", name="train", world_size=2):
+        epoch_plans._calls.clear()
+        return [epoch_plans.document_of(tmp_path, job, name, world_size) for _ in range(3)]
+
+    variants = [{}, {"job": "b"}, {"name": "val"}, {"world_size": 3}, {"job": None}]
+    assert [documents(**variant) for variant in variants] == [documents(**variant) for variant in variants]
+    assert len({path for variant in variants for path in documents(**variant)}) == 15
+    for variable in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):
+        before = documents(job=None)
+        monkeypatch.setenv(variable, "another")
+        assert not set(before) & set(documents(job=None))
+
+
+def test_the_latest_epochs_are_told(tmp_path):
+    """By when they were asked for; an earlier one is built again, and told last."""
+    build = Build(tmp_path)
+    builder = Builder(build, tmp_path / "jobs" / "a.json", progress=Progress())
+    for epoch in (0, 1, 2, 3, 4, 4, 1, 0):
+        assert builder.get(epoch).plan.settings.epoch == epoch
+    assert build.epochs == [0, 1, 2, 3, 4, 0]
+    assert list(read_document(tmp_path / "jobs" / "a.json").values["epochs"]) == ["2", "3", "4", "0"]
+    builder.close()
+
+
+@pytest.mark.parametrize(("error", "waits"), [(ValueError("bad"), [0.5]), (KeyboardInterrupt(), [])])
+@pytest.mark.parametrize("has_others", [True, False])
+def test_a_failed_builder_stays_for_those_who_wait(tmp_path, monkeypatch, error, waits, has_others):
+    """Not after Ctrl-C, which has stopped them too, and not alone; a full disk hides no error of the build."""
+    slept = []
+    monkeypatch.setattr(epoch_plans.time, "sleep", slept.append)
+
+    def build(epoch, progress):
+        raise error
+
+    builder = Builder(build, tmp_path / "jobs" / "a.json" if has_others else None, progress=Progress())
+    with pytest.raises(type(error)):
+        builder.get(0)
+    assert slept == (waits if has_others else [])
+
+    def full(results):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(builder, "_tell", full)
+    with pytest.raises(type(error)):
+        builder.get(1)
+    monkeypatch.setattr(builder, "_build", Build(tmp_path))
+    with pytest.raises(OSError, match="no space left"):
+        builder.get(2)
+    builder.close()
 
 
 def test_a_plan_opens_without_reading_its_arrays(tmp_path):

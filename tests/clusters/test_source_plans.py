@@ -41,14 +41,34 @@ def test_samples_of_trees_count_with_all_of_their_tokens():
     assert sorted(facts.indices.row(0).tolist()) == [0, 1, 2]
 
 
-def test_a_name_for_each_sample(tmp_path):
-    with pytest.raises(SettingsError, match="domains has 2 names for 3 samples"):
-        shared_plan(
-            None,
-            None,
-            PlanSettings(capacity=4),
-            lengths=LengthTable.from_lengths([1, 2, 3]),
-            domains=["a", "b"],
-            directory=tmp_path,
-            progress=Progress(),
-        )
+def of_lengths(directory, domains, **options):
+    return shared_plan(
+        None,
+        None,
+        PlanSettings(capacity=4),
+        lengths=LengthTable.from_lengths([1, 2, 3]),
+        domains=domains,
+        directory=directory,
+        **{"progress": Progress(), "ahead": False, **options},
+    )
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_name_for_each_sample(tmp_path, count):
+    with pytest.raises(SettingsError, match=f"domains has {count} names for 3 samples"):
+        of_lengths(tmp_path, list("abcd"[:count]))
+
+
+def test_domains_that_are_gone_are_counted_again_and_a_plan_is_one_of_one(tmp_path):
+    """A plan that is there is used; without its domains the other ranks would find none."""
+    found = []
+    for _ in range(2):
+        progress = Progress()
+        with of_lengths(tmp_path, ["b", "a", "a"], progress=progress) as shared:
+            found.append((shared.metadata.group.tolist(), shared.metadata.group_domains))
+        (stage,) = progress.stages
+        assert (stage.total, stage.done) == (1, 1)
+        (path,) = (tmp_path / "plans").glob("*.domains.arrow")
+        path.unlink()
+    assert found[0] == found[1]
+    assert found[0][1] == ("a", "b")

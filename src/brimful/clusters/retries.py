@@ -16,10 +16,8 @@ Answer = TypeVar("Answer")
 _ATTEMPTS = 8
 """Attempts of one request before it fails."""
 
-_FIRST_WAIT, _MAX_WAIT = 0.1, 8.0
-"""Seconds before the second attempt, doubled for each further one, and the longest wait: about 20 s
-in all.
-"""
+_FIRST_WAIT = 0.1
+"""Seconds before the second attempt, doubled for each further one: at most 13 s in all."""
 
 _LASTING_ERRORS = (
     *(FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError),
@@ -107,7 +105,7 @@ class Retries:
                 self._note(action, error, attempt)
                 # Ranks that failed together must not retry together.
                 jitter = 0.5 + os.urandom(1)[0] / 512
-                time.sleep(min(_FIRST_WAIT * 2 ** (attempt - 1), _MAX_WAIT) * jitter)
+                time.sleep(_FIRST_WAIT * 2 ** (attempt - 1) * jitter)
         raise AssertionError("the last attempt returns or raises")
 
     def _note(self, action: str, error: Exception, attempt: int) -> None:
