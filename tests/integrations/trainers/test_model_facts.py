@@ -191,6 +191,9 @@ def test_a_class_is_the_one_that_a_configuration_names():
         assert facts_of(config).wish == expected
     assert facts_of(transformers.LlamaConfig()).supported >= {"eager", "sdpa", "flex_attention", "flash_attention_2"}
     assert facts_of(transformers.BloomConfig()).takes_a_mask is False
+    unknown = SimpleNamespace(model_type="toy")
+    unknown.get_text_config = lambda: unknown
+    assert (facts_of(unknown).name, facts_of(unknown).supported) == ("toy", {"eager"})
     with pytest.raises(SettingsError, match="a model of Transformers"):
         facts_of(5)
 

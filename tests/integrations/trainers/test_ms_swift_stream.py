@@ -192,6 +192,9 @@ def test_ranks_that_share_a_sequence_share_its_packs(monkeypatch, tmp_path):
     args = read(monkeypatch, arguments(toy_stream(tmp_path / "s", [3, 3, 3]), max_steps=-1, **parallel), FLAGS)
     assert args.padding_free, "parts are cut by samples"
     assert ms_swift_stream._stream_of(args).packs.lanes == 4
+    for processes, batch in ((0, 2), (1, 2), (2, 4)):  # 0 where torchrun did not start it
+        alone = arguments(tmp_path, global_world_size=processes)
+        assert ms_swift_stream._global_batch(alone) == batch
     for chunk in range(2):
         append(tmp_path / f"chunk_{chunk:05d}.jsonl", [{"text": f"{chunk}-{row}"} for row in range(4)])
     args = read(monkeypatch, arguments(tmp_path, per_device_train_batch_size=2, max_steps=2, **parallel), FLAGS[:2])

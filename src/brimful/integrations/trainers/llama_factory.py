@@ -124,8 +124,6 @@ def _row(samples: list[dict[str, Any]], cutoff: int) -> dict[str, Any]:
     # LLaMA-Factory passes only tensors to the model. With a cache, which is the model's default,
     # SDPA would not look for the samples of a row.
     batch["use_cache"] = torch.tensor(False)
-    if "loss_weights" not in batch:
-        batch["loss_weights"] = (batch["labels"] != -100).float()
     return batch
 
 
