@@ -14,6 +14,7 @@ from brimful.dynamic import Window, WindowBatches  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.integrations.trainers import evaluate_samples, one_by_one, pack_metrics  # noqa: E402
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
+from brimful.mixtures.source_losses import SourceLosses  # noqa: E402
 from brimful.serve import Pack  # noqa: E402
 from brimful.testing.toys import toy_pack, toy_tree  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
@@ -178,8 +179,7 @@ def test_the_clock_stands_in_a_pause_of_training(monkeypatch, pause):
     """Two steps of 2 seconds and 100 tokens: with the minutes of a checkpoint, the speed would seem to fall."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(pack_metrics, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    accelerator = SimpleNamespace(device="cpu", reduce=lambda totals, reduction: totals)
-    metrics = pack_metrics.PackMetrics(accelerator)
+    metrics = pack_metrics.PackMetrics(ACCELERATOR)
     compute_loss = metrics.counted(lambda model, inputs, return_outputs: 0.0)
     state, logs = SimpleNamespace(log_history=[]), {"loss": 1.0}
     metrics.on_train_begin(None, state, None)
@@ -191,6 +191,62 @@ def test_the_clock_stands_in_a_pause_of_training(monkeypatch, pause):
         getattr(metrics, pause)(None, state, None)
     metrics.on_log(None, state, None, logs)
     assert logs["useful_tokens_per_s"] == 200 / 4
+
+
+ACCELERATOR = SimpleNamespace(device="cpu", reduce=lambda totals, reduction: totals)
+
+
+def test_a_log_gets_the_numbers_of_its_own_step(monkeypatch):
+    """Trainer appends an entry before callbacks are asked; the history of another step, or none, stays as it is."""
+    monkeypatch.setattr(pack_metrics, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    metrics = pack_metrics.PackMetrics(ACCELERATOR)
+    compute_loss = metrics.counted(lambda model, inputs, return_outputs: 0.0)
+    for history, is_told in (([{"step": 3}], True), ([{"step": 2}], False), ([{"step": 4}], False), ([], False)):
+        state, logs = (
+            SimpleNamespace(log_history=[{"step": 3}, *history] if history else [], global_step=3),
+            {"loss": 1.0},
+        )
+        for training in (True, False):
+            compute_loss(SimpleNamespace(training=training), {pack_metrics._COUNTS: (6, 8, 4, 2, 1)})
+        metrics.on_step_end(None, state, None)
+        metrics.on_log(None, state, None, {"eval_loss": 1.0})
+        metrics.on_log(None, state, None, None)
+        metrics.on_log(None, state, None, logs)
+        assert {**logs, "samples_without_loss": 0} == {
+            "loss": 1.0,
+            "useful_tokens_per_s": 0.0,
+            "fill": 0.75,
+            "supervised_tokens": 4.0,
+            "samples_per_step": 2.0,
+            "samples_without_loss": 0,
+        }, "of a step that took no time"
+        assert [("fill" in entry) for entry in state.log_history] == ([False, is_told] if history else [])
+    assert logs["samples_without_loss"] == 4, "since the beginning"
+    later = {"loss": 1.0}
+    metrics.on_log(None, state, None, later)
+    assert "fill" not in later, "a log without a step"
+
+
+def test_the_losses_that_trl_computes_are_those_of_the_logits():
+    """It keeps no logits, but the log probability of every label but the first."""
+    logits, labels = torch.randn(1, 6, 9), torch.tensor([[-100, 3, 4, -100, 5, 6]])
+    source_ids = torch.tensor([[-1, 0, 0, -1, 1, 1]])
+    log_probs = logits.log_softmax(-1)[:, :-1].gather(2, labels[:, 1:, None].clamp(min=0))[..., 0]
+    kept = {
+        "log_probs": log_probs,
+        "label_mask": labels[:, 1:] != -100,
+        "is_top1": logits[:, :-1].argmax(-1) == labels[:, 1:],
+    }
+    means = []
+    for outputs in ({"logits": logits}, {"logits": None, **kept}, {"logits": logits[:, :3], **kept}):
+        losses = SourceLosses({"chat": 1, "code": 1})
+        metrics = pack_metrics.PackMetrics(ACCELERATOR, losses)
+        metrics._add_losses(losses, SimpleNamespace(**outputs), labels, source_ids)
+        means.append(losses.means_of(losses.take()))
+    assert means[1] == means[2] == pytest.approx(means[0])
+    for outputs in ({}, {"log_probs": log_probs[:, 1:]}, {"logits": logits[:, :3]}):
+        with pytest.raises(SettingsError, match="the model gives no logits for each of its tokens"):
+            metrics._add_losses(losses, SimpleNamespace(**outputs), labels, source_ids)
 
 
 SOURCES = {"chat": 10, "code": 20}
