@@ -342,7 +342,7 @@ def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
     # Samplers of Megatron and of sequence parallelism divide a batch differently.
     is_apart = _is_megatron(args) or args.sequence_parallel_size > 1
     return SwiftRows(
-        *args.dataset,
+        args.dataset[0],
         partial(encode, return_length=True),
         num_rows=_steps(args) * _global_batch(args),
         ranks=1 if is_apart else max(1, args.global_world_size),
