@@ -97,7 +97,7 @@ def bridge_batch(row):
 def test_bridge(tmp_path, capacity):
     """The targets that Bridge computes of a row are those of the pack: the same tokens from the same prefixes."""
     packs = some_packs(7)
-    packs[1] = packs[1].take([0, 2])
+    packs[1] = packs[1].take([0])
     packs.capacity = capacity
     export_packs(packs, to="bridge", directory=tmp_path, packs_per_shard=3)
     rows = [row for path in sorted(tmp_path.glob("*.idx.parquet")) for row in pq.read_table(path).to_pylist()]
@@ -115,7 +115,7 @@ def test_bridge(tmp_path, capacity):
     assert facts == {
         "dataset_max_seqlen": max(int(np.diff(pack.cu_seqlens).max()) for pack in packs) - 1,
         "max_samples_per_bin": 3,
-        "packing_factor": 2.86,  # 20 segments in 7 packs
+        "packing_factor": 2.71,  # 19 segments in 7 packs
         "packing_efficiency": round(100 * sum(inputs) / (7 * (capacity or 14)), 2),
         "pack_size": capacity or 14,
         "min_packed_seqlen": min(inputs),

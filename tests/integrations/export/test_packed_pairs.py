@@ -443,6 +443,7 @@ def test_images_in_files_are_content_too(tmp_path):
         *[("a", "q", "c", "<image>\nq"), (["a", "b"], "q", "c", "<image><image>\nq"), ("a", "", "c", "<image>")],
         *[("a", "q <image>", "c", "q <image>"), ("a", "q", "c <image>", "q"), (["", "a"], "q", "c", "<image>\nq")],
         *[(None, "q", "c", "q"), ([], ["q"], ["c"], "q"), ("a", [], [], None)],
+        ("a", ["q", "r"], ["c", "d"], "<image>\nq"),
     ],
 )
 def test_marks_are_put_where_a_pack_has_none(names, prompts, captions, question):
