@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.base.blobs import LocalBlobStore
-from brimful.clusters.local_copies import LocalCopies
+from brimful.clusters.local_copies import CACHE_BYTES, LocalCopies
 from brimful.errors import CorruptFileError, SettingsError, StoreFullError
 from tests.base.blobs.tools import full_disk
 
@@ -176,6 +176,14 @@ def test_a_copy_that_turned_out_damaged_is_removed(origin, tmp_path):
     opened(copies, "a").close()
     assert copies.discard(digest)
     assert names(copies.directory) == ""
+
+
+def test_copies_lie_in_the_cache_by_default(origin, tmp_path, monkeypatch):
+    monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "cache"))
+    copies = LocalCopies(origin)
+    with contextlib.closing(opened(copies, "a")) as copy:
+        assert Path(copy.path).parent == copies.directory == tmp_path / "cache" / "packs"
+    assert copies.max_bytes == CACHE_BYTES
 
 
 def test_files_that_are_no_copies_stay(origin, tmp_path):

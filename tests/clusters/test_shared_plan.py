@@ -15,6 +15,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -240,6 +241,38 @@ def test_a_rank_0_that_never_comes_is_named(tmp_path):
     with pytest.raises(TaskFailedError, match="has not begun to plan"):
         make(1, None, tmp_path, world_size=2, waiting=waiting, progress=make_progress("lines", stream))
     assert stream.getvalue() == ""
+
+
+def test_each_wait_has_its_seconds(tmp_path, monkeypatch):
+    """By a clock: for rank 0 to come, for its file to be seen, and between two lines; looks are half a second apart."""
+    clock = SimpleNamespace(now=1000.0)
+    clock.monotonic = lambda: clock.now
+
+    def sleep(seconds):
+        clock.now += seconds
+
+    clock.sleep = sleep
+    monkeypatch.setattr(epoch_plans, "time", clock)
+    progress, lines = Progress(), []
+    monkeypatch.setattr(progress, "say", lines.append)
+    waiting = Waiting(arrive_seconds=25, see_seconds=7)
+    path = tmp_path / "jobs" / "a.json"
+    follower = epoch_plans.Follower(path, Ranks(1, 2), tmp_path, progress=progress, waiting=waiting)
+    with pytest.raises(TaskFailedError, match=r"rank 1 waited 26 s and rank 0 has not begun .*arrive_seconds=25"):
+        follower.get(3)
+    assert clock.now == 1025.5
+    assert [line[-4:] for line in lines] == ["0:10", "0:20"]
+    writer = DocumentWriter(path)
+    writer.write({"epochs": {"3": {"plan": "0123456789", "files": ["plans/a.arrow"], "identity": "", "arguments": {}}}})
+    with pytest.raises(SettingsError, match=r"rank 1 does not see .*plans/a\.arrow, the plan 0123456 of rank 0"):
+        follower.get(3)
+    assert clock.now == 1033
+    writer.close()
+
+
+def test_plans_lie_in_the_cache_by_default(tmp_path):
+    with share(tmp_path, directory=None, cache_dir=tmp_path / "cache") as shared:
+        assert Path(shared.plan.path).parent == tmp_path / "cache" / "shared" / "plans"
 
 
 def test_a_plan_that_a_node_sees_later_is_waited_for(tmp_path):
