@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,8 @@ def filling_of(encoder: ChatEncoder) -> Filling:
 
 _TURNS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content %}{{ m.content }}{% endif %}"
-    "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}:{{ c.function.arguments | tojson }}</call>{% endfor %}"
+    '{% for c in m.tool_calls or [] %}<call>{"name": "{{ c.function.name }}", {{ c.function.arguments | tojson }}}</call>'
+    "{% endfor %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _TOOLS = "{% if tools %}<tools>{% for t in tools %}{{ t | tojson }};{% endfor %}</tools>{% endif %}"
@@ -40,6 +42,8 @@ TEMPLATES = {
     "tools before the last turn": _TURNS.replace(
         "<|im_start|>{{ m.role", "{% if loop.last %}" + _TOOLS + "{% endif %}<|im_start|>{{ m.role"
     ),
+    "answers that begin otherwise with tools": _TOOLS
+    + _TURNS.replace("{% if m.content", "{% if tools and m.role == 'assistant' %}[T]{% endif %}{% if m.content"),
 }
 TEXTS = st.text('a<é漢"\\ \n', min_size=1, max_size=6)
 CALL = st.builds(
@@ -130,6 +134,42 @@ def test_tools_of_another_row_need_no_other_rendering(name, monkeypatch):
         assert not isinstance(one, Exception)
         assert not isinstance(by_reference, Exception)
         assert one.input_ids.tolist() == by_reference.input_ids.tolist()
+
+
+_BARE = (
+    "{% for t in (tools or [])[:1] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    "{% for t in (tools or [])[1:] %}{{ t | tojson }}{% endfor %}"
+)
+_RESULTS_IN_TURNS = (
+    "{% for m in messages if m.role != 'tool' %}<|im_start|>{{ m.role }}\n{% if m.content %}{{ m.content }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}"
+    "{% if m.tool_calls %}{% for t in messages if t.role == 'tool' %}({{ t.content }}){% endfor %}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MESSAGES = [{"role": "user", "content": "q"}, *ROW["messages"][1:3], {"role": "assistant", "content": "a"}]
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, "bare", "results in turns"])
+def test_turns_are_those_that_the_finder_sees(name):
+    """Whatever chats came before: texts around an answer that differ may belong to it in different parts."""
+    template = {**TEMPLATES, "bare": _BARE, "results in turns": _RESULTS_IN_TURNS}[name]
+    filling_here = filling_of(_encoder(template))
+    chats = [messages for count in (1, 2, 3) for messages in itertools.product(MESSAGES, repeat=count)]
+    rendered = []
+    for messages, tools in itertools.product(chats, (None, ROW["tools"])):
+        text = filling_here._template.render(messages, tools)
+        _, _, filled = filling_here.render(messages, tools)
+        if filled is None:
+            rendered.append([message["role"] for message in messages])
+        else:
+            assert filled.text == text
+            found = filling_here._finder.spans(messages, tools, text)
+            assert [[turn] for turn in filled.turns] == found, (messages, tools)
+    assert all("tool" in roles for roles in rendered)
+    assert bool(rendered) == (name == "results in turns")
+    if name == "bare":
+        assert None not in filling_here._proved.values(), "no tool is within a turn"
 
 
 @pytest.mark.parametrize(

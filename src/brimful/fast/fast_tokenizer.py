@@ -120,12 +120,8 @@ def hard_texts() -> Iterator[str]:
     yield ""
     yield from _FRAGMENTS
     yield " ".join(_FRAGMENTS)
-    yield from (
-        prefix + mark + suffix for mark, prefix, suffix in product(_MARKS, _PIECES, _PIECES)
-    )
-    yield from (
-        prefix + mark[:-1] + suffix for mark, prefix, suffix in product(_MARKS, _PIECES, ("", "a"))
-    )
+    yield from map("".join, product(_PIECES, _MARKS, _PIECES))
+    yield from map("".join, product(_PIECES, [mark[:-1] for mark in _MARKS], ("", "a")))
     yield from map("".join, product(_MARKS, _MARKS))
     # Long runs of one kind: spaces, digits, letters, punctuation.
     for character in (" ", "\n", "\t", "1", "a", "é", "漢", ".", "-", "\u3000", "\u0301"):
