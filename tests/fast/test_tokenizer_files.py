@@ -155,6 +155,7 @@ LEFT: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "own code": ({}, {}, {"config": {"auto_map": {"AutoConfig": "a.B"}}}),
     "other normalizer": ({"normalizer": {"type": "NFKC"}}, {}, {}),
     "other pattern": ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}}, {}, {}),
+    "another decoder": ({"decoder": {"type": "Fuse"}}, {}, {}),
     "bytes as tokens": ({"model": {**STATE["model"], "byte_fallback": True}}, {}, {}),
     "a token that the file lacks": ({"added_tokens": STATE["added_tokens"][:2]}, {}, {}),
     "a token that the list lacks": ({}, {"added_tokens_decoder": dict(list(CONFIG["added_tokens_decoder"].items())[:2])}, {}),
