@@ -30,3 +30,41 @@ def test_released_verdicts_hold(qwen):
     fast = tokenizer._fast
     assert isinstance(fast, FastTokenizer)
     assert fast.difference(list(hard_texts())) == ""
+
+
+class Panic(BaseException):
+    """As Rust's, which is not an ``Exception``."""
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (Panic(), "fails on a hard text (Panic)"),
+        (ValueError("no\nmore"), "fails on a hard text (ValueError)"),
+        (KeyboardInterrupt(), None),
+        (SystemExit(), None),
+    ],
+)
+def test_a_library_that_fails_is_not_used_and_a_job_that_is_stopped_stops(small_qwen, monkeypatch, failure, reason):
+    fast = Tokenizer(str(small_qwen))._fast
+
+    def fail(texts):
+        raise failure
+
+    monkeypatch.setattr(fast, "ids", fail)
+    if reason is None:
+        with pytest.raises(type(failure)):
+            fast.difference(["a"])
+    else:
+        assert reason in fast.difference(["a"])
+
+
+def test_a_library_of_other_tokens_is_not_used(small_qwen, monkeypatch):
+    """The first text that it splits in another way is named."""
+    tokenizer = Tokenizer(str(small_qwen))
+    fast = tokenizer._fast
+    texts = ["a", "b" * 50, "c"]
+    assert fast.difference(texts) == ""
+    changed = fast.ids([texts[0], texts[2], texts[1]])
+    monkeypatch.setattr(fast, "ids", lambda texts: changed)
+    assert fast.difference(texts).endswith(f"for {'b' * 40!r}")

@@ -33,6 +33,7 @@ _TURNS = (
     "{% endfor %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_TEXT_OR_JSON = "c.function.arguments if c.function.arguments is string else c.function.arguments | tojson"
 _TOOLS = "{% if tools %}<tools>{% for t in tools %}{{ t | tojson }};{% endfor %}</tools>{% endif %}"
 TEMPLATES = {
     "tools in front": _TOOLS + _TURNS,
@@ -43,7 +44,9 @@ TEMPLATES = {
         "<|im_start|>{{ m.role", "{% if loop.last %}" + _TOOLS + "{% endif %}<|im_start|>{{ m.role"
     ),
     "answers that begin otherwise with tools": _TOOLS
-    + _TURNS.replace("{% if m.content", "{% if tools and m.role == 'assistant' %}[T]{% endif %}{% if m.content"),
+    + _TURNS.replace(
+        "{% if m.content", "{% if tools and m.role == 'assistant' %}[T]{% endif %}{% if m.content"
+    ).replace("c.function.arguments | tojson", _TEXT_OR_JSON),
 }
 TEXTS = st.text('a<é漢"\\ \n', min_size=1, max_size=6)
 CALL = st.builds(
@@ -138,7 +141,7 @@ def test_tools_of_another_row_need_no_other_rendering(name, monkeypatch):
 
 _BARE = (
     "{% for t in (tools or [])[:1] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ " + _TEXT_OR_JSON + " }}{% endfor %}{% endfor %}"
     "{% for t in (tools or [])[1:] %}{{ t | tojson }}{% endfor %}"
 )
 _RESULTS_IN_TURNS = (
@@ -174,6 +177,14 @@ def test_turns_are_those_that_the_finder_sees(name):
     assert bool(rendered) == (name == "results in turns")
     answer = MESSAGES[3:4], ROW["tools"]
     assert name != "bare" or filling_here.fill(open_shape_of(*answer), *answer), "no tool is within a turn"
+
+
+def test_calls_that_a_shape_does_not_count_are_rendered():
+    """Of a tuple, which rows made in Python may have, only the kind is told: another number must not end the job."""
+    filling_here = filling_of(_encoder(TEMPLATES["tools in front"]))
+    for count in (1, 2):
+        messages = [{**ROW["messages"][1], "tool_calls": (*ROW["messages"][1]["tool_calls"],) * count}]
+        assert filling_here.render(messages, None)[1] == filling_here._template.render(messages, None)
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def _spans_of_marks(marks: Sequence[str], text: str) -> list[Span] | None:
             return None
         end = start + len(mark)
         # A mark is a text and quoted in JSON; the object that takes its slot is not.
-        if mark.endswith(_OBJECT) and text[start - 1 : start] == text[end : end + 1] == '"':
+        if mark.endswith(_OBJECT) and text[start - 1 : start] == '"':
             start, end = start - 1, end + 1
         spans.append((start, end))
         position = end
