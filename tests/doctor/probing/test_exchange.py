@@ -78,15 +78,17 @@ def test_nothing_to_exchange():
 
 def test_tokens_that_the_mask_lets_see_it_are_excused():
     """Answers that see a shared prompt."""
-    seen = pairs(documents(((7, 15, 10),)))[:, None].clone()
+    seen = pairs(documents(((7, 15, 10), (12, 20))))[:, None].clone()
     seen[0, 0, 22:, 7:16] = True
-    loaded = batch(LENGTHS[:1], attention_mask=seen)
+    loaded = batch(LENGTHS, attention_mask=seen)
     del loaded["position_ids"]
     _, trial, _ = choose(loaded)
     assert trial.exchanged == Segment(0, 7, 22)
     assert trial.mask == "pairs"
-    exposed = trial.reach(is_coupled=False).exposed[0]
-    assert np.flatnonzero(exposed).tolist() == [*range(7)]
+    reach = trial.reach(is_coupled=False)
+    assert np.argwhere(reach.own).tolist() == [[0, column] for column in range(7, 22)]
+    assert np.argwhere(reach.exposed).tolist() == [[0, column] for column in range(7)]
+    assert np.argwhere(reach.protected).tolist() == [[1, column] for column in range(32)]
 
 
 def test_a_trial_goes_to_other_ranks():
