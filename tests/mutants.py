@@ -140,9 +140,10 @@ def run(room: str, sample: int, seed: int) -> tuple[int, int]:
                 break
             operator = get_operator(mutation.operator_name)(**mutation.operator_args)
             name = mutation.module_path.relative_to(copy / "src/brimful")
-            own = f"tests/{name.with_name(f'test_{name.name}')}"
-            # The tests of the module first, and its examples: most mutants end at the first failure there.
-            ordered = [*([own] if (copy / own).exists() else []), f"src/brimful/{name}", *paths]
+            own = Path("tests", name.with_name(f"test_{name.name}"))
+            # The tests of the module first, its examples and its folder: most mutants end at the first failure there.
+            near = [own, Path("src/brimful", name), own.parent]
+            ordered = [*(str(path) for path in near if (copy / path).exists()), *paths]
             with use_mutation(mutation.module_path, operator, mutation.occurrence) as (code, mutant):
                 if not _is_python(mutant):
                     continue
