@@ -47,6 +47,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         [f"plan/{room}" for room in ("counts", "order", "policies", "saved", "schedule")]
         + [f"plan/{module}.py" for module in ("algorithms", "drawn", "items", "ledger", "plan", "planner")],
         [
+            "plan/test_frozen_plans.py",
             "plan",
             *(
                 f"properties/test_{name}.py"
@@ -142,7 +143,8 @@ def run(room: str, sample: int, seed: int) -> tuple[int, int]:
             name = mutation.module_path.relative_to(copy / "src/brimful")
             own = Path("tests", name.with_name(f"test_{name.name}"))
             # The tests of the module first, its examples and its folder: most mutants end at the first failure there.
-            near = [own, Path("src/brimful", name), own.parent]
+            near = [own, Path("src/brimful", name)]
+            near += [own.parent] if str(own.parent) not in paths else []
             ordered = [*(str(path) for path in near if (copy / path).exists()), *paths]
             with use_mutation(mutation.module_path, operator, mutation.occurrence) as (code, mutant):
                 if not _is_python(mutant):

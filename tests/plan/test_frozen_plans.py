@@ -13,8 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brimful import Plan, plan_packs
-from tests.plan.frozen import assert_frozen, show
+from brimful import CostModel, LengthTable, Plan, plan_packs
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import Ragged
+from brimful.lengths.targets import Targets, runs_of_masks
+from brimful.plan import Alignment
+from tests.plan.frozen import Chance, assert_frozen, digest_of, show
 
 ALGORITHMS = (
     *("best_fit_decreasing", "first_fit_decreasing", "phased", "spread", "next_fit", "first_fit", "best_fit"),
@@ -54,6 +58,58 @@ CASES = _cases()
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_is_what_it_was(name: str) -> None:
     assert_frozen("plans.json", name, CASES[name])
+
+
+def _random_table(chance: Chance, lengths: Any) -> LengthTable:
+    """Samples with targets and patches, some of which could not be read; or rows of two samples."""
+    masks = [chance.generator.random(length) < chance.of(0.2, 0.6) for length in lengths.tolist()]
+    targets = Targets.of_runs(runs_of_masks(Ragged(np.concatenate(masks), offsets_of(lengths))))
+    patches = 4 * chance.numbers(0, 5, len(lengths))
+    columns = {"tokens": np.where(lengths, lengths, -1).astype(np.int32), "loss_tokens": targets.counts}
+    columns |= {"patches": patches, "patch_blocks": patches // 4}
+    provenance = chance.of({}, {}, {}, {"group_size": 2} if len(lengths) % 2 == 0 else {})
+    return LengthTable(columns, targets=chance.of(None, targets), provenance=provenance)
+
+
+def _random_plan(chance: Chance) -> Any:
+    capacity, count = chance.number(4, 60), chance.number(1, 50)
+    table = _random_table(chance, chance.numbers(chance.of(0, 1, 1), capacity * chance.of(1, 1, 2) + 1, count))
+    options: dict[str, Any] = {
+        "algorithm": chance.of(*ALGORITHMS),
+        "overflow": chance.of("drop", "truncate", "truncate_left", "split"),
+        "no_target": chance.of("keep", "drop"),
+        "seed": chance.of(None, 0, 3),
+        "epoch": chance.number(3),
+    }
+    further = {
+        "alignment": chance.of(2, 4, Alignment(segment=2, total=8), Alignment(total=3)),
+        "min_fill": chance.of(0.5, 0.8, 0.95),
+        "budgets": chance.of({"samples": 3}, {"squares": capacity**2 // 2}, {"patches": 20}, {"loss_tokens": 9}),
+        "max_path": chance.number(1, capacity + 1),
+        "num_packs": chance.number(1, count + 1),
+        "groups": chance.numbers(-1, count // 2 + 1, count),
+        "overflow": "error",
+        "no_target": "error",
+    }
+    for name in ("alignment", "min_fill", chance.of(*further)):
+        if chance.of(True, False, False):
+            options[name] = further[name]
+    if {"budgets", "num_packs"} & set(options):
+        options["algorithm"] = "auto" if "budgets" in options else "spread"
+    if "groups" in options:
+        options["overflow"] = chance.of("drop", "error")
+    plan = plan_packs(table, capacity=capacity, **options)
+    model = CostModel(linear=3, quadratic=0.5, encoder_linear=2, encoder_quadratic=0.25, tile=chance.of(1, 4))
+    arrays = (plan.dropped_ids, plan.truncated.sample_ids, plan.truncated.lengths, plan.sample_lengths)
+    return [
+        *(plan.fingerprint, plan.bound, plan.ledger.as_dict(), plan.record, plan.padding, round(plan.fill_ratio, 9)),
+        *(array.tolist() for array in (*arrays, plan.costs(model, table), plan.samples_of_packs)),
+    ]
+
+
+def test_random_plans_are_what_they_were(form: str) -> None:
+    """An item that just fits, a tie, two settings that meet: packs, account and record of small plans."""
+    assert digest_of(_random_plan, 600) == "5f9ab46b557bbd56"
 
 
 if __name__ == "__main__":

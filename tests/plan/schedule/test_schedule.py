@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from brimful import plan_packs
 from brimful.errors import SettingsError
-from brimful.plan.schedule import Tail, schedule_packs
+from brimful.plan.schedule import Barrier, Tail, imbalance, schedule_packs
 from brimful.plan.schedule.schedule import Shape, resized_schedule
+from tests.plan.frozen import digest_of
 from tests.plan.schedule.instances import cases, schedule
 
 
@@ -186,11 +187,21 @@ def test_epochs_and_seeds_differ():
     assert len({array.tobytes() for array in arrays}) == 3
 
 
-def test_a_balanced_schedule_of_a_known_seed_never_changes():
-    """Ranks of different machines must agree, and a resumed run with the one before an upgrade."""
-    costs = np.array([5.0, 1.0, 4.0, 2.0, 3.0, 6.0, 8.0, 7.0, 9.0])
-    array = schedule(9, world=2, micro=2, seed=3, costs=costs, window_steps=2)
-    assert array.reshape(3, 2, 2).tolist() == [[[8, 1], [6, 3]], [[2, 0], [4, 5]], [[7, -1], [-1, -1]]]
+def _random_schedule(chance):
+    num_packs, parts, shapes = chance.number(1, 40), chance.of(0, 1, 1, 2, 3), []
+    costs = chance.numbers(0, chance.of(4, 100), (num_packs, parts)) if parts else None
+    for _ in range(chance.of(1, 1, 2, 3)):
+        first = shapes[-1].first_step + chance.number(3) if shapes else 0
+        shapes.append(Shape(first, chance.number(1, 5), chance.number(1, 4), chance.number(1, 4)))
+    options = {"epoch": chance.number(5), "seed": chance.of(None, 0, 1), "window_steps": chance.of(1, 2, 3, 80)}
+    array = resized_schedule(num_packs, shapes, tail=chance.of(*Tail), costs=costs, **options)
+    waits = [] if costs is None else [imbalance(array, costs, barrier=barrier).round(9).tolist() for barrier in Barrier]
+    return [array.tolist(), waits]
+
+
+def test_a_schedule_never_changes():
+    """Ranks of different machines must agree, and a resumed run with the one before an upgrade: of any shape and cost."""
+    assert digest_of(_random_schedule, 1000) == "ef3bdf04c93d38e6"
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------
