@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from brimful import LengthTable, plan_packs
-from brimful.errors import (
-    PlanMismatchError,
-)
+from brimful.errors import PlanMismatchError
+from tests.plan.frozen import digest_of
 
 
 def test_a_plan_is_held_against_its_budgets():
@@ -51,3 +50,28 @@ def test_validate_finds_a_planted_fault(change, message):
     plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None).validate([3, 3, 5, 6, 1, 1])
     with pytest.raises(PlanMismatchError, match=message):
         damaged(change).validate([3, 3, 5, 6, 1, 1])
+
+
+def _random_fault(chance):
+    """What is said of a plan with one number more or less in an array, if anything is wrong."""
+    count, capacity = chance.number(4, 12), chance.number(4, 12)
+    table = LengthTable.from_lengths(chance.numbers(1, 2 * capacity, count), patches=chance.numbers(0, 9, count))
+    groups = chance.of(None, None, np.sort(chance.numbers(-1, 4, count)))
+    overflow = chance.of("drop", "split", "truncate") if groups is None else "drop"
+    budgets = chance.of(None, {"samples": 3}, {"patches": 20}) if overflow == "drop" else None
+    options = {"algorithm": "best_fit_decreasing" if budgets is None else "auto", "budgets": budgets, "groups": groups}
+    plan = plan_packs(table, capacity=capacity, overflow=overflow, **options)
+    plan.validate(table, groups=groups)
+    names = ("sample_ids", "starts", "lengths", "offsets", "dropped_ids")
+    for name in chance.of(*((name,) for name in names), ("starts", "lengths")):
+        array = np.array(getattr(plan, name))
+        if len(array) > 2:
+            array[chance.number(1, len(array) - 1)] += chance.of(-1, 1) if name != "dropped_ids" else -1
+        setattr(plan, name, array)
+    plan.validate(chance.of(table, table.tokens) if budgets is None else table, groups=groups)
+    return "nothing is wrong"
+
+
+def test_random_faults_are_named_as_they_were():
+    """A pack one token over, a sample twice or not at all, half a group: each check alone sees some of them."""
+    assert digest_of(_random_fault, 600, most_refused=0.9) == "807fb244c8b069b0"

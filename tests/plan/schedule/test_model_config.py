@@ -4,6 +4,7 @@ import pytest
 
 from brimful.errors import SettingsError
 from brimful.plan.schedule import CostModel
+from tests.plan.frozen import digest_of
 from tests.plan.schedule.instances import LLAMA3_8B, QWEN3_06B, QWEN3_8B
 
 
@@ -77,3 +78,23 @@ def test_a_config_that_says_too_little_or_too_much(config, message):
     """Guessing would balance by wrong costs and say nothing."""
     with pytest.raises(SettingsError, match=message):
         CostModel.of_model(config)
+
+
+def _random_config(chance):
+    config = dict(QWEN3_06B | chance.of({}, {"head_dim": None}, {"num_key_value_heads": None}))
+    names = {
+        "moe_intermediate_size": 7, "num_experts_per_tok": 2, "n_shared_experts": 2, "decoder_sparse_step": 3,
+        "shared_expert_intermediate_size": 5, "first_k_dense_replace": 4, "mlp_only_layers": [0, 5, 27],
+        "use_sliding_window": True, "max_window_layers": 3, "sliding_window": 8, "sliding_window_pattern": 6,
+        "layer_types": ["sliding_attention"] * 20 + ["full_attention"] * 8, "num_experts_per_token": 3, "vocab_size": 9,
+    }  # fmt: skip
+    for name, value in names.items():
+        if chance.of(True, False):
+            config[name] = chance.of(*[value] * 12, 0, None, *([1, -1] if isinstance(value, int) else []))
+    model = CostModel.of_model(config, causal=chance.of(True, False))
+    return [round(model.linear), model.quadratic, model.window, round(model.windowed_share, 9)]
+
+
+def test_random_configs_cost_what_they_did():
+    """Every name of a size there or not, at its default and below its least: half of them decide what another one means."""
+    assert digest_of(_random_config, 2000) == "596f35d6323564b8"

@@ -121,8 +121,6 @@ def lower_bound(items: Histogram, *, capacity: int) -> int:
     >>> lower_bound(Histogram.of(np.array([5, 5, 5])), capacity=8)  # 15 would fit two packs of 8; three items do not
     3
     """
-    if len(items.lengths) == 0:
-        return 0
     counts = np.append(
         0, np.cumsum(items.counts)
     )  # number of items shorter than each length, and of all items

@@ -23,10 +23,10 @@ def validate_plan(
             f"the plan is for {plan.ledger.samples_in:,} samples, not {len(table):,}"
         )
     _validate_ids(plan, table)
-    _validate_loads(plan, table, has_columns=table is lengths)
     sizes = np.diff(plan.offsets)
     if len(sizes) and int(sizes.min()) < 1:
         raise PlanMismatchError(f"pack {int(np.argmin(sizes))} is empty")
+    _validate_loads(plan, table, has_columns=table is lengths)
     if plan.sharing is None:
         _validate_samples(plan, table.tokens)
     else:

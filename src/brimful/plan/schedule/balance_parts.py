@@ -208,8 +208,6 @@ def _exchanged(loads: Int64Array, barriers: Int64Array) -> Int64Array:
     time.
     """
     num_barriers, num_parts = len(barriers), loads.shape[1]
-    if num_barriers == 1:
-        return barriers
     state = _Barriers(loads, barriers)
     for _ in range(_MAX_PASSES):
         time_before = state.time

@@ -371,9 +371,6 @@ def check_finite(name: str, array: Float64Array, noun: str, place: str = "") -> 
         name, array, noun: the numbers, their name, and the noun for one of them.
         place: rest of the index, for a column of a table.
     """
-    # A valid array takes only two passes; NaN fails every comparison.
-    if len(array) == 0 or (array.min() >= 0 and array.max() < np.inf):
-        return
     bad_positions = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     if len(bad_positions):
         position = int(bad_positions[0])
