@@ -3,10 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful.base.compiling import compiled_forms
 from brimful.plan.counts.histogram import lower_bound
 from brimful.plan.counts.patterns import load_of, remaining
+from brimful.planners.optimal import minimum_bin_slack as slack_module
 from brimful.planners.optimal.knapsack import SearchLimit
 from brimful.planners.optimal.minimum_bin_slack import minimum_bin_slack, reachable_sums
+from tests.plan.frozen import digest_of
 from tests.planners.optimal.instances import histogram
 
 
@@ -40,3 +43,27 @@ def test_reachable_sums_against_adding_items_one_by_one(counts, capacity):
     items = histogram(counts)
     table = reachable_sums(items.lengths, items.counts, capacity=capacity)
     assert table.nonzero()[0].tolist() == sorted(total for total in sums if total <= capacity)
+
+
+def _random_slack(chance):
+    capacity = chance.number(10, 90)
+    lengths = chance.numbers(1, chance.of(capacity // 4, capacity) + 2, chance.number(1, 25))
+    counts = {int(length): chance.number(1, chance.of(3, 60)) for length in lengths if length <= capacity}
+    if not counts:
+        return []
+    limit = SearchLimit(operations=1e9)
+    packed = minimum_bin_slack(histogram(counts), capacity=capacity, limit=limit)
+    return [list(packed.items()), 1e9 - limit.remaining_operations]
+
+
+def test_random_packs_are_what_they_were(monkeypatch):
+    """A dead end, an outdated sum, a sum that is given up: each is met here, and leads to the same packs on every machine."""
+    for name, value in (
+        ("_MAX_STEPS_PER_TARGET", 9),
+        ("_MAX_TARGETS", 2),
+        ("_MAX_TABLES", 4),
+        ("_MAX_PATTERNS_PER_TABLE", 6),
+    ):
+        monkeypatch.setattr(slack_module, name, value)
+    with compiled_forms(False):
+        assert digest_of(_random_slack, 600) == "d21977ce9f4b3fce"

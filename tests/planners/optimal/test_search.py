@@ -18,6 +18,7 @@ from brimful.planners.optimal import knapsack as search_limit_module
 from brimful.planners.optimal import pack_optimally
 from brimful.planners.optimal import search as search_module
 from tests.marks import long_but
+from tests.plan.frozen import digest_of
 from tests.planners.optimal.instances import HARD_FOR_DECREASING, fewest_packs, gap, histogram
 
 pytest.importorskip("highspy", reason="needs the extra brimful[optimal]")
@@ -100,6 +101,22 @@ def test_every_item_once_and_never_more_packs_than_best_fit(counts, capacity):
     packs = lengths_of_packs(result.packs, lengths)
     assert len(packs) == result.packs.num_packs
     assert max(map(sum, packs)) <= capacity
+
+
+def _random_search(chance):
+    """Two to four lengths to a pack, where best fit decreasing and the bound by counting are often apart."""
+    capacity = chance.of(60, 100, 150, 997)
+    low, high = capacity // chance.of(4, 6, 9), capacity // chance.of(2, 3) + 2
+    lengths = chance.numbers(low, high, chance.number(2, chance.of(14, 60)))
+    items = histogram({int(length): chance.number(1, chance.of(3, 30)) for length in lengths})
+    result = pack_optimally(items, capacity=capacity, time_limit=None)
+    return [result.packs.num_packs, result.bound, result.outcome.description]
+
+
+def test_random_searches_end_with_a_proof(monkeypatch):
+    """A price, a column or a rounding that goes wrong costs a pack here and there, and more on more lengths."""
+    monkeypatch.setattr(search_module, "_FIRST_RESIDUAL_LENGTHS", 4)
+    assert digest_of(_random_search, 200) == "50db5b7cf2408b30"
 
 
 def test_billions_of_items():

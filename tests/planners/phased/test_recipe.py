@@ -21,6 +21,7 @@ from brimful.planners.phased import (
     TopN,
 )
 from brimful.testing.strategies import capacities_and_lengths
+from tests.plan.frozen import digest_of
 from tests.planners.phased.instances import histogram, seeded_phases
 
 
@@ -86,6 +87,43 @@ def test_a_recipe_written_and_read_is_the_same_recipe(recipe):
     """The text in a saved plan says how to make it again."""
     assert Recipe.parse(str(recipe)) == recipe
     assert str(Recipe.parse(str(recipe))) == str(recipe)
+
+
+def _random_recipe(chance):
+    """Packs and reports of a recipe that was written and read, perhaps with a setting that is refused."""
+    capacity = chance.of(16, 24, 60, 61)
+    share, length = chance.of(0, 0.3, 0.5, 0.75, 0.9, 1), chance.number(1, capacity + 1)
+    rules = {
+        "half": {"threshold": chance.of("mean", length)},
+        "top_n": {"n": chance.number(1, 7)},
+        "size_range": {"least": chance.number(1, 12), "most": chance.number(12, capacity + 1)},
+        "capacity_ratio": {"least": chance.of(0, 0.1, 0.3), "most": chance.of(0.3, 0.55, 1)},
+        "lengths": {"lengths": chance.of(length, f"{length} 7 9", f"5 {2 * capacity}")},
+    }
+    seeded = {"min_items": chance.number(1, 9), "min_fill": share, "max_items": chance.number(4, 13)}
+    seeded |= {"rounds": chance.number(1, 4), "min_placed": chance.number(1, 6), "only_over": chance.number(12)}
+    powers = {"diversity": chance.of("true", "false"), "min_length": chance.number(1, 4)}
+    finish = {
+        "min_fill": share,
+        "every": chance.number(1, 4),
+        "last": chance.number(1, 4),
+        "seeds_per_length": chance.number(1, 4),
+    }
+    phases = []
+    for name in (*chance.generator.choice(["powers_of_two", *rules], chance.number(4)), "finish"):
+        options = {"powers_of_two": powers, "finish": finish}.get(name) or {**rules[name], **seeded}
+        chosen = [key for key in options if key == "lengths" or chance.of(True, False)]
+        phases.append(f"{name}({','.join(f'{key}={options[key]}' for key in chosen)})")
+    items = Histogram.of(chance.numbers(1, chance.of(capacity // 3, capacity) + 1, chance.number(1, 80)))
+    recipe = Recipe.parse("; ".join(phases))
+    done = recipe.run(items, capacity=capacity)
+    lengths = np.repeat(items.lengths, items.counts)
+    return [str(recipe), done.describe(), packs_of(done, lengths)]
+
+
+def test_random_recipes_give_what_they_gave():
+    """A plan is made again from its file by the text of its recipe: whatever the phases, the same packs."""
+    assert digest_of(_random_recipe, 600) == "a9273c7e00a85229"
 
 
 def test_the_reports_of_a_small_recipe():
