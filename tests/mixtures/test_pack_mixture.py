@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from brimful import LengthTable, Plan, plan_packs
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.lengths.targets import Targets
-from brimful.mixtures import Mixture, consumed_samples, mixture_stages, plan_stages
+from brimful.mixtures import Mixture, consumed_samples, draws, mixture_stages, plan_stages
 from brimful.mixtures.pack_mixture import as_uses, members_of
 from brimful.mixtures.proportions import sources_of_record
 from brimful.plan import PlanSettings
+from tests.plan.frozen import digest_of
 
 LENGTHS = Path(__file__).parents[2].parent / "shared" / "data" / "lengths"
 NAMES = {
@@ -88,6 +89,56 @@ def test_every_plan_of_a_mixture_adds_up(lengths, mixture, epoch, overflow, algo
         for begin, end in ((0, 4), (4, 8), (8, len(lengths))):
             drawable = counts[begin:end][(lengths[begin:end] <= 10) | (overflow != "drop")]
             assert drawable.max() - drawable.min() <= 1, "a sample came again before another came at all"
+
+
+def _random_mixture(chance):
+    """Packs, account, record and lines of one to four sources, of which some are small, limited or without weight."""
+    names = "abcd"[: chance.number(1, 5)]
+    sources = {name: chance.number(1, chance.of(4, 12)) for name in names}
+    count, capacity = sum(sources.values()), chance.number(6, 20)
+    lengths = np.minimum(chance.numbers(1, capacity + chance.of(1, 6), count), chance.of(2, 99)).astype(np.int32)
+    targets = chance.of(None, Targets.of_all_tokens(lengths), Targets.of_all_tokens(lengths))
+    options = {
+        "unit": chance.of("samples", "tokens"),
+        "order": chance.of("mix_then_pack", "pack_then_mix"),
+        "temperature": chance.of(1, 1, 2, 0.5),
+        "replacement": chance.of(False, False, True),
+    }
+    ends = {"num_samples": chance.number(1, 40), "num_tokens": chance.number(1, 200), "num_packs": chance.number(1, 12)}
+    end = chance.of("", "stop", *ends)
+    options |= {"stop": "all_exhausted"} if end == "stop" else {end: ends[end]} if end else {}
+    limited = {name: chance.number(1, 5) for name in names if chance.of(True, False)}
+    options |= chance.of({}, {}, {"max_samples": limited}, {"max_passes": {name: n / 2 for name, n in limited.items()}})
+    if chance.of(*[False] * 5, True):
+        options = {"weighting": "loss", "unit": options["unit"]}
+    weights = {name: chance.of(1, 1, 2, 5, 0) for name in names}
+    settings = {
+        "epoch": chance.number(3),
+        "seed": chance.of(None, 0, 5),
+        "overflow": chance.of("drop", "truncate", "split"),
+    }
+    plan = plan_packs(
+        LengthTable({"tokens": lengths}, targets=targets),
+        **{"capacity": capacity, "no_target": "keep", "algorithm": chance.of("first_fit", "best_fit_decreasing"), **settings},
+        draw=Mixture(weights=weights, **options), sources=sources,
+        uses=chance.of(None, None, chance.numbers(0, 3, count)),
+    )  # fmt: skip
+    lines = [plan.settings.draw.describe(plan.outcome.drawn), *(source.describe() for source in shares(plan).values())]
+    return [
+        plan.fingerprint,
+        plan.bound,
+        plan.ledger.as_dict(),
+        sample_counts(plan).tolist(),
+        lines,
+        plan.settings.as_dict(),
+    ]
+
+
+@pytest.mark.parametrize("refill", [2, 50])
+def test_random_mixtures_are_what_they_were(refill, monkeypatch):
+    """A run that goes on with a newer version draws what it would have drawn, however many draws are made at a time."""
+    monkeypatch.setattr(draws, "_LEAST_REFILL", refill)
+    assert digest_of(_random_mixture, 300) == "5ea8ae918e63f298"
 
 
 @pytest.mark.parametrize("order", ["mix_then_pack", "pack_then_mix"])

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from brimful.errors import SettingsError
-from brimful.mixtures import consumed_samples, mixture_stages
-from brimful.plan import plan_packs
+from brimful.mixtures import Mixture, consumed_samples, mixture_stages, plan_stages
+from brimful.plan import PlanSettings, plan_packs
+from tests.plan.frozen import digest_of
 
 
 def test_weights_are_linear_and_capacities_cut_stages():
@@ -40,3 +41,34 @@ def test_a_split_sample_is_consumed_with_any_of_its_parts():
     plan = plan_packs([2, 8], capacity=5, overflow="split", algorithm="next_fit")
     assert plan.sample_ids.tolist() == [0, 1, 1]
     assert consumed_samples(plan, [2], before=np.array([5, 0])).tolist() == [5, 1]
+
+
+def _random_stages(chance):
+    """A schedule of weights and capacities, its stages and their plans, and what is consumed in some packs of the last."""
+    names = "abc"[: chance.number(1, 4)]
+    points = lambda: [0, *sorted(set(chance.numbers(1, 12, chance.number(3)).tolist()))]  # noqa: E731
+    weights = [(step, {name: chance.of(0, 1, 3) for name in names} | {"a": chance.of(1, 2)}) for step in points()]
+    capacities = [(step, chance.of(4, 8, 16)) for step in points()]
+    stages = mixture_stages(
+        weights,
+        num_steps=chance.number(1, 11),
+        steps_per_stage=chance.number(1, 5),
+        capacities=chance.of([], capacities),
+    )
+    sources = {name: chance.number(5, 60) for name in names}
+    lengths = chance.numbers(1, 5, sum(sources.values()))
+    mixture = Mixture(weights=dict.fromkeys(names, 1), **chance.of({}, {"unit": "tokens"}))
+    settings = PlanSettings(capacity=6, draw=mixture, epoch=chance.number(2), algorithm="best_fit_decreasing")
+    uses = chance.of(None, chance.numbers(0, 2, len(lengths)))
+    plans = plan_stages(lengths, settings, stages, packs_per_step=chance.number(1, 4), sources=sources, uses=uses)
+    served = chance.numbers(-1, plans[-1].num_packs, chance.number(4))
+    return [
+        [[stage.first_step, stage.num_steps, stage.capacity, sorted(stage.weights.items())] for stage in stages],
+        *([plan.fingerprint, plan.capacity, plan.settings.epoch] for plan in plans),
+        consumed_samples(plans[-1], served, uses).tolist(),
+    ]
+
+
+def test_random_stages_are_what_they_were():
+    """A stage that begins one step or one sample later is a stage too, and goes on from other counts."""
+    assert digest_of(_random_stages, 100) == "9e9d3181a9e9fb82"

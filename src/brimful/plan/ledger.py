@@ -121,9 +121,7 @@ class Ledger:
     @property
     def targets_lost_ratio(self) -> float:
         """Share of the input targets that are not in any pack; 0 if they were not measured."""
-        return ((self.targets_dropped or 0) + (self.targets_cut or 0)) / max(
-            1, self.targets_in or 0
-        )
+        return ((self.targets_dropped or 0) + (self.targets_cut or 0)) / (self.targets_in or 1)
 
     def as_dict(self) -> dict[str, int]:
         """Return the account for JSON; targets only if they were measured, draws only for
