@@ -32,6 +32,20 @@ def test_three_sources_take_turns_as_drawn():
     assert np.bincount(turns[:6]).tolist() == [3, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("shares", "parts"),
+    [
+        ([2, 1, 1], [50, 25, 25]),
+        ([5e9, 1, 0], [99, 1, 0]),
+        ([1, 1e-9, 1, 0.04], [49, 1, 49, 1]),
+        ([1] * 7, [15, 15, *[14] * 5]),
+    ],
+)
+def test_parts_add_up_and_the_smallest_share_has_one(shares, parts):
+    """A source of one sample among billions is drawn some day, and one without weight never."""
+    assert as_parts(np.array(shares), 100).tolist() == parts
+
+
 @given(WEIGHTS)
 def test_no_prefix_is_one_draw_off_its_shares(weights):
     """Tijdeman's bound. The rule of the largest deficit, and sorting by ideal times, break it for several sources."""
