@@ -72,10 +72,10 @@ def test_lengths_that_no_table_has_entries_for(form):
 
 
 def test_a_run_longer_than_a_chunk_is_cut(form):
-    """NumPy assigns a million items at a time; here a pack of a run holds 100,001."""
-    lengths = np.concatenate([np.full(30, 7), np.ones(3_000_000, dtype=np.int64)]).astype(np.int32)
-    runs = runs_of([(((7, 1), (1, 100_000)), 30)])
+    """NumPy assigns half a million items at a time; here a pack of a run holds 100,001."""
+    lengths = np.concatenate([np.full(7, 7), np.ones(700_000, dtype=np.int64)]).astype(np.int32)
+    runs = runs_of([(((7, 1), (1, 100_000)), 7)])
     packing = runs.assign(decreasing_order(lengths))
     assert np.array_equal(np.sort(packing.items), np.arange(len(lengths)))
-    assert lengths[packing.items[packing.offsets[:-1]]].tolist() == [7] * 30
-    assert packing.sizes.tolist() == [100_001] * 30
+    assert lengths[packing.items[packing.offsets[:-1]]].tolist() == [7] * 7
+    assert packing.sizes.tolist() == [100_001] * 7
