@@ -288,6 +288,7 @@ def test_files_that_were_measured_are_the_sources_by_default():
         ({"a": 3}, SettingsError, "weights for a, b, and the sources are a: give one weight for each source"),
         ({"a": 1, "b": 1, "c": 1}, SettingsError, "weights for a, b, and the sources are a, b, c"),
         ({"a": 1, "b": 1}, PlanMismatchError, "2 samples and the lengths 3"),
+        ({"a": 2, "b": 2}, PlanMismatchError, "4 samples and the lengths 3"),
         ({"a": 3, "b": 0}, SettingsError, "samples of b must be a whole number of at least 1"),
     ],
 )
@@ -297,7 +298,8 @@ def test_sources_that_do_not_fit_are_refused(sources, error, message):
         members_of(LengthTable.from_lengths([1, 2, 3]), MIXTURE, sources)
 
 
-def test_counts_of_other_samples_are_refused():
+@pytest.mark.parametrize("uses", [[1, 2, 3], [1], [0, -1], [0.0, 1.0], [[1, 2]]])
+def test_counts_of_other_samples_are_refused(uses):
     """Without it the counts of another data set decide which samples are drawn."""
     with pytest.raises(SettingsError, match="each of the 2 samples was consumed"):
-        as_uses(np.array([1, 2, 3]), 2)
+        as_uses(np.array(uses), 2)

@@ -121,23 +121,6 @@ def test_errors_name_the_numbers():
     assert Alignment(segment=6).total == lcm(6, 1)
 
 
-@pytest.mark.parametrize(
-    ("options", "total"),
-    [
-        ({}, 4),
-        ({"fp8": "blockwise"}, 512),
-        ({"fp8": "mxfp8"}, 128),
-        ({"fp8": "fp8"}, 64),
-        ({"fp8": "nvfp4"}, 64),
-        ({"fused_attention": True}, 256),
-    ],
-)
-def test_multiples_for_two_by_two_ranks(options, total):
-    """TP 2 with sequence parallelism and CP 2: ms-swift's table."""
-    alignment = Alignment.of_parallelism(cp=2, tp=2, sequence_parallel=True, **options)
-    assert alignment == Alignment(segment=4, total=total)
-
-
 def test_rounding_up_for_context_parallelism_is_part_of_the_plan():
     """ms-swift plans real lengths and pads each to 2 · CP afterwards: packs grow over the capacity."""
     lengths = [5] * 12

@@ -27,6 +27,16 @@ def test_a_plan_is_held_against_its_groups():
         apart.validate(np.array([3, 3, 4, 4, 1]), groups=np.array([0, -1, 0, -1, -1]))
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_plan_is_of_its_samples(count):
+    """Lengths of more or fewer samples are of other data, whatever their beginning."""
+    plan, table = plan_packs([3, 3], capacity=8), LengthTable.from_lengths([3] * count, patches=[1] * count)
+    with pytest.raises(PlanMismatchError, match=f"2 samples, not {count}"):
+        plan.validate(table)
+    with pytest.raises(PlanMismatchError, match=f"2 samples and the length table has {count}"):
+        plan.sums_by_pack(table, "patches")
+
+
 def damaged(change):
     plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)
     for name in ("sample_ids", "starts", "lengths"):

@@ -219,7 +219,7 @@ def test_a_schedule_never_changes():
         ({"costs": np.ones(3)}, r"costs must be for each of the 2 packs and have shape \(3,\)"),
         ({"costs": np.ones((2, 1, 1))}, r"costs must be numbers, .* shape \(2, 1, 1\)"),
         ({"costs": np.ones((2, 0))}, r"costs must be numbers, .* shape \(2, 0\)"),
-        ({"costs": np.ones((3, 2))}, r"costs must be for each of the 2 packs and have shape \(3, 2\)"),
+        ({"costs": np.ones((1, 2))}, r"costs must be for each of the 2 packs and have shape \(1, 2\)"),
         ({"costs": np.array([[1.0, 2.0], [3.0, np.nan]])}, r"costs\[1, 1\] is nan"),
         ({"costs": np.array([1.0, -2.0])}, r"costs\[1\] is -2.0"),
         ({"costs": np.array([np.nan, 1.0])}, r"costs\[0\] is nan"),
