@@ -180,6 +180,16 @@ def test_an_algorithm_packs_several_budgets_itself_or_refuses_them(name):
         plan_packs(TELL_TALE, capacity=7, algorithm=name, budgets={"samples": 2}, seed=None)
 
 
+def test_auto_searches_from_one_pack_in_a_thousand_on():
+    """Best fit decreasing takes three packs of 4 4 3 3 3 3 at 10, and two are enough: worth no search among 1,000."""
+    few = [4, 4, 3, 3, 3, 3]
+    plan = plan_packs(few + [10] * 998, capacity=10)
+    assert plan.outcome.description == "best_fit_decreasing, within 0.1 % of the bound"
+    assert (plan.num_packs, plan.bound) == (1001, 1000)
+    assert "within" not in plan_packs(few + [10] * 997, capacity=10).outcome.description
+    assert plan_packs([10], capacity=10).outcome.description == "best_fit_decreasing meets the bound"
+
+
 @pytest.mark.parametrize("form", ["compiled", "plain"])
 @pytest.mark.parametrize("algorithm", IN_ORDER, ids=name_of)
 def test_a_room_of_the_shortest_length_is_still_room(algorithm, form, monkeypatch):

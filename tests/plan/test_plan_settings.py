@@ -34,7 +34,12 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
         ({"alignment": 0}, "must be a whole number of at least 1"),
         ({"min_fill": 1.5}, "min_fill must be a number from 0 to 1, a share of the capacity, and is 1.5"),
         ({"min_fill": "half"}, "min_fill must be a number from 0 to 1, a share of the capacity, and is 'half'"),
+        ({"min_fill": -0.1}, "min_fill must be a number from 0 to 1"),
+        ({"time_limit": -1}, "time_limit must be a number of at least 0, in seconds, and is -1"),
         ({"epoch": -1}, "epoch must be at least 0"),
+        ({"max_path": 0}, "max_path must be at least 1 and is 0"),
+        ({"num_packs": 0, "algorithm": "spread"}, "num_packs must be at least 1 and is 0"),
+        ({"num_packs": 1}, 'num_packs=1 is for algorithm="spread", and the algorithm is auto'),
         ({"groups": [0]}, "one id for each of 2 samples"),
         ({"groups": [0, 0], "overflow": "split"}, "groups stay whole"),
     ],
@@ -43,6 +48,19 @@ def test_options_that_contradict_each_other_name_both(options, message):
     """One line that says which two, and what to do."""
     with pytest.raises(ValueError, match=re.escape(message)):
         plan_packs([3, 4], capacity=8, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"capacity": 1, "min_fill": 0, "max_path": 1, "epoch": 0, "alignment": 1},
+        {"capacity": 2**31 - 1, "min_fill": 1, "time_limit": 0, "budgets": {"samples": 1, "squares": 2**52}},
+        {"num_packs": 1, "algorithm": "spread", "capacity": 2, "seed": -1},
+    ],
+)
+def test_the_limits_of_each_option_are_options(options):
+    """The value that a message names as the least or most is refused with the same message."""
+    assert plan_packs([1], **options).num_packs == 1
 
 
 @pytest.mark.parametrize(

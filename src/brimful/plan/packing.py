@@ -114,10 +114,10 @@ class PlanOutcome:
             description=record.get("outcome", ""),
             solver=record.get("solver", ""),
             phase_reports=tuple(record.get("phase_reports", ())),
-            packs_below_min_fill=None if below is None else (int(below[0]), int(below[1])),
-            dropped_by=dict(record.get("dropped_by", {})),
+            packs_below_min_fill=None if below is None else (below[0], below[1]),
+            dropped_by=record.get("dropped_by", {}),
             groups=record.get("groups"),
-            drawn=dict(record.get("drawn", {})),
+            drawn=record.get("drawn", {}),
         )
 
 

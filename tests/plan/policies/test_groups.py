@@ -121,7 +121,8 @@ def test_policies_that_cut_are_refused(policy):
 
 
 @pytest.mark.parametrize(
-    ("groups", "message"), [([0, 1, 2], "one id for each of 2"), ([[0, 1]], "one id"), ([0, -2], "group -2"), ([0.5, 1], "whole")]
+    ("groups", "message"),
+    [([0, 1, 2], "one id for each of 2"), ([[0, 1]], "one id"), ([0, -2], "group -2"), ([0.5, 1], "whole")],
 )
 def test_impossible_groups(groups, message):
     """Wrong number, wrong id, no whole numbers."""

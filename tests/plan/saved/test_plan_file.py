@@ -1,9 +1,12 @@
 """Plans whose file was damaged: each number of each column is found before a pack is served."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 
 from brimful import PackedDataset, open_source, plan_packs
+from brimful.base.tables import open_table, write_table
 from brimful.errors import CorruptFileError
 from brimful.plan import Plan
 from brimful.testing.toys import toy_chat_encoder
@@ -34,6 +37,34 @@ def test_every_damaged_byte_of_a_column_is_found_before_it_is_served(tmp_path, o
         path.write_bytes(data)
         with pytest.raises(CorruptFileError, match=r"plan\.arrow.*(is damaged|cannot be read as a table of brimful)"):
             Plan.open(path).check_fingerprint()
+
+
+def descriptions(of_plan):
+    """With a value that is missing or of another kind, on every level."""
+    for path in [(key,) for key in of_plan] + [(part, key) for part in ("ledger", "settings") for key in of_plan[part]]:
+        for value in (None, "x", [], -1, 1.5, {"a": 1}, "gone"):
+            changed = deepcopy(of_plan)
+            part = changed[path[0]] if len(path) == 2 else changed
+            part[path[-1]] = value
+            if value == "gone":
+                del part[path[-1]]
+            yield changed
+
+
+def test_a_description_of_another_program_is_opened_or_refused(tmp_path):
+    """A field that a later version writes in another way is one line with the file, and not a traceback."""
+    path, refused = tmp_path / "plan.arrow", []
+    plan_packs(LENGTHS, capacity=8, overflow="drop", budgets={"samples": 2}, alignment=2, min_fill=0.5).save(path)
+    table = open_table(path)
+    columns = {name: table.ragged(name) for name in ("sample_ids", "lengths")} | {"kind": table.flat("kind")}
+    for number, description in enumerate(descriptions(table.description)):
+        write_table(path, columns, description)
+        try:
+            Plan.open(path)
+        except CorruptFileError as error:
+            assert "plan.arrow" in str(error)
+            refused.append(number)
+    assert 0.5 < len(refused) / (number + 1) < 0.8
 
 
 def test_a_damaged_plan_is_neither_served_nor_written(tmp_path):
