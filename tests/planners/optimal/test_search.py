@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful import plan_packs
 from brimful.base.compiling import compiled_forms
 from brimful.errors import MissingExtraError
 from brimful.plan.counts.counting_sort import decreasing_order
@@ -180,6 +181,29 @@ def test_same_packs_with_and_without_numba():
             results.append(pack_optimally(items, capacity=1000, time_limit=60))
     assert results[0].bound == results[1].bound
     assert patterns_of(results[0].packs) == patterns_of(results[1].packs)
+
+
+def test_auto_searches_as_far_as_it_is_told(monkeypatch):
+    """Operations end it, so that its plan is the same everywhere; seconds do instead, if some are given; or no solver."""
+    auto = lambda **options: plan_packs([4, 4, 3, 3, 3, 3], capacity=10, **options)  # noqa: E731
+    assert (
+        auto().outcome.description == auto(time_limit=60).outcome.description == "optimal: packs equal the proven bound"
+    )
+    monkeypatch.setattr(search_module, "_OPERATIONS", 0)
+    assert auto().outcome.description == "search limit: 1 pack above the proven bound"
+    assert auto(time_limit=60).num_packs == 2
+    assert auto(algorithm="optimal", time_limit=0).num_packs == 3
+    assert auto(algorithm="optimal").num_packs == 2
+    monkeypatch.setattr(search_module, "installed_solver", lambda: "")
+    assert auto().outcome.description.startswith("best_fit_decreasing, 1 pack above the bound; with pip install")
+
+
+@pytest.mark.parametrize(("most", "start"), [(9, "capacity too large for the linear program"), (10, "optimal")])
+def test_a_capacity_without_a_table_is_said(monkeypatch, most, start):
+    """The knapsack has an entry for each size: the largest capacity would take all memory."""
+    monkeypatch.setattr(search_module, "_MAX_CAPACITY", most)
+    result = pack_optimally(histogram({4: 2, 3: 4}), capacity=10, time_limit=60)
+    assert result.outcome.description.startswith(start)
 
 
 def test_without_a_solver_it_says_what_to_install(monkeypatch):
