@@ -20,7 +20,8 @@ def _random_packs(chance):
     sizes = chance.numbers(0, chance.of(8, 30, 60), (count, num_budgets))
     if chance.of(True, False):  # of one shape, as patches within tokens
         sizes = sizes[:, :1] * chance.numbers(1, 3, num_budgets) + chance.numbers(0, 4, (count, num_budgets))
-    if chance.of(True, False, False):
+    if chance.of(True, False, False):  # at most so many samples
+        sizes, capacities[-1] = np.maximum(sizes, 1), chance.number(1, 7)
         sizes[:, -1] = 1
     sizes = np.minimum(sizes, capacities)
     result = pack_vectors.pack_vectors(sizes, capacities=capacities, seed=chance.number(3))
@@ -32,10 +33,10 @@ def test_random_packs_are_what_they_were(monkeypatch):
     """A score, an exchange or a refill that is another one still gives valid packs, a little fewer or more of them."""
     for name, value in (("_MIN_CANDIDATES", 5), ("_FEW_ITEMS", 30), ("_SCORED_ITEMS", 2)):
         monkeypatch.setattr(fill_vectors, name, value)
-    for name, value in (("_SAMPLE_ITEMS", 20), ("_REPACK_ROUNDS", ((30, 3), (60, 1)))):
+    for name, value in (("_CLOSE_ENOUGH", 0.06), ("_SAMPLE_ITEMS", 20), ("_REPACK_ROUNDS", ((30, 3), (60, 1)))):
         monkeypatch.setattr(pack_vectors, name, value)
     with compiled_forms(False):
-        assert digest_of(_random_packs, 150) == "ccd62db72aa93983"
+        assert digest_of(_random_packs, 150) == "d81839a58adc6d99"
 
 
 @given(case=vectors(max_items=60, max_budgets=3), weight=st.sampled_from([0.3, 0.7, 1.5]))
