@@ -36,7 +36,15 @@ def test_limits_are_the_smaller_of_samples_and_passes():
         ({"weights": {"a": 1}, "max_passes": {"b": 1}}, "max_passes names b"),
         ({"weights": {"a": 1}, "max_samples": {"a": 0}}, "max_samples of a must be above 0"),
         ({"weights": {"a": 1}, "replacement": 1}, "replacement must be true or false"),
-        ({"weights": {"a": 1}, "weighting": "loss", "num_packs": 3}, "weighting loss packs every sample once"),
+        ({"weights": {"a": 1}, "max_passes": {"a": float("inf")}}, "max_passes of a must be above 0 and is inf"),
+        ({"weights": {"a": float("inf")}}, "weight of a must be a number of at least 0 and is inf"),
+        *(
+            ({"weights": {"a": 1}, "weighting": "loss", **more}, "weighting loss packs every sample once")
+            for more in (
+                *({"num_packs": 3}, {"stop": "all_exhausted"}, {"replacement": True}),
+                *({"max_samples": {"a": 1}}, {"max_passes": {"a": 1}}),
+            )
+        ),
     ],
 )
 def test_impossible_requests_are_refused_by_name(options, message):
@@ -56,6 +64,7 @@ def test_impossible_requests_are_refused_by_name(options, message):
         ({"overflow": "split", "draw": Mixture(weights={"a": 1}, order="pack_then_mix")}, "parts of a sample"),
         ({"algorithm": "spread", "num_packs": 2}, "give num_packs there"),
         ({"draw": {"a": 1}}, "draw"),
+        ({"share": "prefixes"}, "packs each sample once, and mixture draws some more often"),
     ],
 )
 def test_settings_that_contradict_a_mixture_are_refused(options, message):

@@ -14,6 +14,10 @@ def test_a_plan_is_held_against_its_budgets():
     plan = plan_packs(table, capacity=8, budgets={"patches": 8}, seed=None)
     with pytest.raises(PlanMismatchError, match="pack 0 holds 12 patches of 8"):
         plan.validate(LengthTable.from_lengths([4, 4], patches=[6, 6]))
+    plan.validate([4, 4])  # numbers know nothing of patches, but of what follows from tokens
+    plan.settings.budgets["samples"] = 1
+    with pytest.raises(PlanMismatchError, match="pack 0 holds 2 samples of 1"):
+        plan.validate([4, 4])
 
 
 def test_a_plan_is_held_against_its_groups():

@@ -139,5 +139,7 @@ def test_imbalance_refuses_what_is_no_schedule():
         imbalance(schedule(4), np.ones(3))
     with pytest.raises(SettingsError, match=r"schedule must be .* has 2 axes"):
         imbalance(np.zeros((2, 2), dtype=np.int64), np.ones(3))
+    with pytest.raises(SettingsError, match=r"schedule must be .* has 5 axes"):
+        imbalance(np.zeros((1, 1, 1, 1, 1), dtype=np.int64), np.ones(3))
     with pytest.raises(SettingsError, match="barrier 'never' is unknown: use one of micro_batch, step"):
         imbalance(schedule(4), np.ones(4), barrier="never")

@@ -108,6 +108,9 @@ def test_a_sample_costs_what_it_costs_in_a_pack_of_its_own(lengths, linear, tile
         (([0, 1, 3], [1, 1]), "plan_offsets must rise from 0 to the number of plan_lengths"),
         (([0, 2, 1, 2], [1, 1]), "plan_offsets must rise"),
         (([], [1, 1]), "plan_offsets and plan_lengths must be flat"),
+        (([1, 2], [1, 1]), "plan_offsets must rise from 0"),
+        (([[0, 2]], [1, 1]), "plan_offsets and plan_lengths must be flat"),
+        (([0, 1], [[1]]), "plan_offsets and plan_lengths must be flat"),
         (([0, 2], [1, -1]), "plan_lengths holds -1"),
     ],
 )
