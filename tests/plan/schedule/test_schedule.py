@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brimful import plan_packs
 from brimful.errors import SettingsError
-from brimful.plan.schedule import Barrier, Tail, imbalance, schedule_packs
+from brimful.plan.schedule import Barrier, Tail, imbalance
 from brimful.plan.schedule.schedule import Shape, resized_schedule
 from tests.plan.frozen import digest_of
 from tests.plan.schedule.instances import cases, schedule
@@ -244,31 +244,3 @@ def test_costs_that_are_all_nothing_or_very_large():
     for value in (0.0, 1e308, 5e-324):
         array = schedule(24, world=2, micro=3, each=2, costs=np.full(24, value))
         assert sorted(array.reshape(-1).tolist()) == list(range(24))
-
-
-ONE_EACH = {"micro_batches": 1, "packs_per_micro_batch": 1, "epoch": 0, "seed": None}
-
-
-@pytest.mark.parametrize(("tail", "served"), [(Tail.DROP, [0, 1, 2, 3]), (Tail.REPEAT, [0, 1, 2, 3, 4, 0, 1, 2])])
-def test_ten_equal_samples_on_four_ranks(tail, served):
-    """CoordExp: five packs of two; four are served, or eight with the first three again."""
-    plan = plan_packs([40] * 10, capacity=80, seed=None)
-    assert plan.num_packs == 5
-    assert schedule_packs(5, dp_world_size=4, tail=tail, **ONE_EACH).ravel().tolist() == served  # type: ignore[arg-type]
-
-
-def test_one_pack_on_four_ranks():
-    """CoordExp repeats a list of packs that is too short and fails with an IndexError."""
-    schedule = schedule_packs(1, dp_world_size=4, tail=Tail.REPEAT, **ONE_EACH)  # type: ignore[arg-type]
-    assert schedule.ravel().tolist() == [0, 0, 0, 0]
-
-
-def test_every_pack_of_eleven_is_seen_by_four_ranks():
-    """ms-swift's sampler never serves packs 8, 9 and 10, in any epoch."""
-    seen = set()
-    for epoch in range(4):
-        schedule = schedule_packs(
-            11, dp_world_size=4, micro_batches=1, packs_per_micro_batch=1, epoch=epoch, seed=0, tail=Tail.DROP
-        )
-        seen |= set(schedule.ravel().tolist())
-    assert seen == set(range(11))
