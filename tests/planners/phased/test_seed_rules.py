@@ -11,6 +11,7 @@ from brimful.planners.phased import (
     SizeRange,
     TopN,
 )
+from brimful.planners.phased.phase import Phase, SeedRule
 from tests.planners.phased.instances import histogram
 
 
@@ -40,3 +41,10 @@ def test_capacity_ratio_chooses_seeds_and_leaves_min_fill_alone():
     items = histogram({5: 1, 1: 3})
     assert Seeded(CapacityRatio(0.5, 0.6), min_fill=0.95).place(items, capacity=10).packs == []
     assert Seeded(CapacityRatio(0.5, 0.6), min_fill=0.8).place(items, capacity=10).packs == [(((5, 1), (1, 3)), 1)]
+
+
+@pytest.mark.parametrize("kind", [Phase, SeedRule])
+def test_a_kind_without_its_work_is_refused(kind):
+    """A phase of one's own that forgets its method would pack nothing, and leave that to the next one."""
+    with pytest.raises(TypeError, match="abstract"):
+        kind()
