@@ -120,7 +120,7 @@ def test_positions_of_a_branch_go_on_after_the_picture_of_its_trunk():
 
 
 def sample_of(types, **arrays):
-    """A plain sample whose tokens are 1 of a picture, 2 of a video and 0 of text."""
+    """A plain sample whose tokens are 1 of a picture, 2 of a video, 3 of a sound and 0 of text."""
     feature = {"input_ids": [7] * len(types), "mm_token_type_ids": types, **arrays}
     return read_tokenized(feature, "sample 0", token_ids={})
 
@@ -178,6 +178,22 @@ def test_each_of_several_media_lies_at_its_own_tokens(parts):
             arrays |= {name: np.array(grids[kind]), features: np.zeros((num_patches, 3), np.float32)}
     made = MediaFeatures(None, "qwen2-vl").of_sample(sample_of(types, **arrays), "sample 0")
     assert made.positions.tolist() == rope_positions(len(types), media, QWEN2_VL).tolist()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2])
+def test_sounds_have_the_tokens_of_their_columns(num_tokens):
+    """Clips of eight and of four columns are two tokens and one: others are the tokens of other clips."""
+    mask = np.arange(8) < np.array([[8], [4]])
+    clips = {"input_features": np.zeros((2, 3, 8), np.float32), "feature_attention_mask": mask.astype(np.int64)}
+    sample = sample_of([3, 3, 0, *[3] * num_tokens, 0], **clips)
+    features = MediaFeatures(None, "qwen2-audio")
+    if num_tokens == 1:
+        assert features.of_sample(sample, "sample 0") is sample
+    else:
+        with pytest.raises(
+            CollateError, match="has 4 placeholders for 'input_features', and qwen2-audio has 3 for these 2"
+        ):
+            features.of_sample(sample, "sample 0")
 
 
 def test_a_grid_that_tokens_do_not_fill():

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from brimful.base.attachment import AttachedInputs
+from brimful.collate import Column, PackExtras
 from brimful.errors import CollateError
+from brimful.media.tokenized import completed
 from brimful.serve.tokenized import read_tokenized
+from brimful.testing.toys import toy_pack
 
 F32 = np.float32
 PICTURE = {"pixel_values": np.arange(48, dtype=F32).reshape(16, 3), "image_grid_thw": np.array([[1, 2, 4], [1, 4, 2]])}
@@ -119,3 +123,19 @@ def test_a_sample_without_loss_keeps_its_media():
     empty = sample.without_loss()
     assert (empty.attached, empty.marks, empty.placeholders) == (sample.attached, sample.marks, sample.placeholders)
     assert (empty.sample_id, empty.loss_mask.any()) == (-1, False)
+
+
+def test_texts_of_a_batch_get_the_positions_and_marks_of_its_pictures():
+    """Text has one position three times, in each sample from 0; a medium without positions is not taken for text."""
+    rope, mark = np.full((3, 2), 7), Column("image_mask", np.ones(2, np.int8))
+    picture = PackExtras(rope_positions=rope, columns=(mark,))
+    sound = PackExtras(attached=(AttachedInputs("audio", np.zeros(1, np.int32), {}),))
+    extras, packs = [picture, PackExtras(), sound, PackExtras()], [toy_pack(sizes) for sizes in ([2], [2, 3], [2], [2])]
+    first, text, medium, given = completed(extras, packs, [True, True, True, False])
+    assert (first.rope_positions, first.columns) == (rope, (mark,))
+    assert text.rope_positions.tolist() == [[0, 1, 0, 1, 2]] * 3
+    assert [(column.name, column.values.tolist(), column.values.dtype) for column in text.columns] == [
+        ("image_mask", [0] * 5, np.int8)
+    ]
+    assert (medium.rope_positions, len(medium.columns), given) == (None, 1, PackExtras())
+    assert completed(extras[1:2], packs[1:2], [True])[0].rope_positions is None
