@@ -1,5 +1,6 @@
 """Features of media: what is refused before a model runs, and positions of plain samples. ``tests/flow`` decodes media."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -87,6 +88,23 @@ def test_media_that_cannot_be_had_are_named(processor):
     stored = replace(pack.attachments[0], medium=replace(pack.attachments[0].medium, container=box))
     with pytest.raises(CollateError, match=r"settings of its features are unknown: use MediaFeatures.of_packs"):
         MediaFeatures(None, "qwen2-vl")(replace(pack, attachments=(stored,)))
+
+
+def test_each_sample_whose_medium_is_bad_has_no_loss_and_is_in_the_log(processor, tmp_path):
+    """The first of all too; one that fills an empty place has no loss anyway, and is counted where it is trained."""
+    log = tmp_path / "bad.jsonl"
+    features = MediaFeatures(processor, "qwen2-vl", on_bad_medium="no_loss", bad_media_log=log)
+    (video,) = pack_of(MediaKind.VIDEO, start=0, length=2, num_tokens=2, num_patches=8, grid=(1, 4, 2)).attachments
+    pack = toy_pack([2, 2, 2])
+    videos = tuple(replace(video, start=2 * segment, segment=segment) for segment in range(3))
+    with pytest.warns(RuntimeWarning, match="sample 0, video 'a': .*: it is trained without loss") as warned:
+        extras = features(replace(pack, sample_ids=np.array([-1, 0, 7]), attachments=videos))
+    assert (extras.no_loss.tolist(), features.num_bad_media, len(warned)) == ([1, 2], 2, 1)
+    assert [json.loads(line)["sample_id"] for line in log.read_text().splitlines()] == [0, 7]
+    (made,) = extras.attached
+    assert (made.segments.tolist(), made.arrays["video_grid_thw"].tolist()) == ([0, 1, 2], [[1, 4, 2]] * 3)
+    assert made.arrays["pixel_values_videos"].shape == (24, 3 * 2 * 14 * 14)
+    assert not made.arrays["pixel_values_videos"].any()
 
 
 def test_positions_of_a_pack_are_those_of_its_samples():

@@ -2,7 +2,9 @@
 
 import base64
 import json
+import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,8 @@ from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.media.families import Piece, open_family
 from brimful.media.families.qwen_vl import smart_resize
 from brimful.media.images import ImageSize
+from brimful.media.tokenized import tokens_of_grids
+from brimful.media.videos import VideoHeader
 from tests.marks import long_but
 
 LIMITS = [{}, {"min_pixels": 28 * 28, "max_pixels": 28 * 28 * 9}, {"min_pixels": 512 * 512, "max_pixels": 4096 * 4096}]
@@ -38,6 +42,20 @@ def test_qwen3_cuts_larger_patches():
     """16 pixels instead of 14, and at least 256 x 256 of them."""
     assert open_family("qwen3-vl").image(ImageSize(512, 256)).grid == (1, 16, 32)
     assert open_family("qwen3-vl").image(ImageSize(32, 32)).grid == (1, 16, 16)
+
+
+@pytest.mark.parametrize("merge_size", [1, 3])
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen3-vl", "qwen2.5-omni"])
+def test_a_token_is_a_square_of_patches(name, merge_size, tmp_path):
+    """Of 1 or 9 too: by the number that is due to 2 x 2, a model would get other embeddings than placeholders."""
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"patch_size": 16, "merge_size": merge_size}))
+    family = open_family(name, tmp_path)
+    expansions = [family.image(ImageSize(640, 480))]
+    if MediaKind.VIDEO in family.placeholders:
+        expansions.append(family.video(VideoHeader(16, 8.0, 160, 96)))
+    for expansion in expansions:
+        assert math.prod(expansion.grid) == expansion.num_patches == expansion.num_tokens * merge_size**2
+        assert tokens_of_grids(np.array([expansion.grid]), merge_size).tolist() == [expansion.num_tokens]
 
 
 def test_an_aspect_ratio_that_the_processor_refuses():
