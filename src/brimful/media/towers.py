@@ -34,7 +34,7 @@ def tower_terms(config: Mapping[str, Any], *, width: int) -> dict[str, float]:
     Raises:
         SettingsError: a number is missing; the message has the config and the accepted names.
 
-    >>> vision = {"num_hidden_layers": 1, "hidden_size": 4, "intermediate_size": 8, "patch_size": 1, "num_channels": 3}
+    >>> vision = {"num_hidden_layers": 1, "hidden_size": 4, "intermediate_size": 8, "patch_size": 1}
     >>> tower_terms({"vision_config": vision}, width=4)  # 2·(3·4 + 4·4² + 2·4·8 + 4·4 + 4²), 4·4
     {'encoder_linear': 344.0, 'encoder_quadratic': 16.0}
     """
@@ -100,8 +100,7 @@ def _projector_products(
         return num_mergers * merged * (merged + out) / patches_of_token
     # InternVL concatenates the patches of a token, LLaVA keeps each patch; then both have two
     # layers.
-    share = config.get("downsample_ratio")
-    patches_of_token = round(1 / share**2) if isinstance(share, (int, float)) and share > 0 else 1
+    patches_of_token = round(1 / (config.get("downsample_ratio") or 1) ** 2)
     return (patches_of_token * hidden * width + width**2) / patches_of_token
 
 
