@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brimful.errors import SettingsError
@@ -68,6 +68,8 @@ def test_an_aspect_ratio_that_the_processor_refuses():
 sides = st.one_of(st.integers(1, 300), st.integers(1, 20_000))
 
 
+@example(15, 68, 28, 1, 1_568).via("as many pixels as may be")
+@example(15, 16, 28, 784, 10_000).via("as many pixels as have to be")
 @given(sides, sides, st.sampled_from([28, 32]), st.integers(1, 2_000_000), st.integers(1, 20_000_000))
 def test_smart_resize_equals_transformers(width, height, factor, min_pixels, max_pixels):
     """Every rounding counts: one float that differs moves a picture by a row of tokens."""

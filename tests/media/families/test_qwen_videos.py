@@ -3,7 +3,9 @@
 The processors need torchvision: one that is installed, or a copy in the folder that BRIMFUL_TORCHVISION names.
 """
 
+import hashlib
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,6 +159,29 @@ facts = st.builds(
     st.integers(1, 2_000),
     st.integers(1, 2_000),
 )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("qwen2-vl", "8b82c341777eaee9"), ("qwen2.5-vl", "c32db30c6eddc785"), ("qwen3-vl", "c260309400694979")],
+)
+def test_random_videos_are_what_they_were(name, expected):
+    """All facts of videos, which the tests around this one compare where torchvision is."""
+    generator, digest = np.random.default_rng(22), hashlib.sha256()
+    for number in range(400):
+        family = open_family(name, **OVERRIDES[number % len(OVERRIDES)])
+        fps = float(generator.choice([1, 10, 24_000 / 1_001, 25, 60]))
+        sides = generator.integers(1, (60, 2_000)[number // 9 % 2], 2).tolist()
+        header = VideoHeader(int(generator.integers(1, (12, 1_000)[number // 18 % 2])), fps, *sides)
+        try:
+            made = family.video(header)
+        except BadMediumError:
+            facts: list[Any] = []
+        else:
+            facts = [made.num_tokens, made.num_patches, made.grid, made.num_frames, made.seconds_per_grid]
+            facts += [family.frame_indices(header), [tuple(piece) for piece in made.pieces]]
+        digest.update(repr(facts).encode())
+    assert digest.hexdigest()[:16] == expected
 
 
 @settings(max_examples=300)

@@ -146,7 +146,8 @@ def test_a_tar_that_was_cut_anywhere_is_named(shard: Path, tmp_path: Path) -> No
     for size in (1, 300, 511, 512, 600, 1024, 5000, end - 512, end - 1, end):
         cut = tmp_path / f"{size}.tar"
         cut.write_bytes(content[:size])
-        with pytest.raises(SourceError, match=r"is cut short or damaged|is not a readable tar") as caught:
+        reason = "is not a readable tar" if size < 512 else "is cut short or damaged: its last member is '"
+        with pytest.raises(SourceError, match=reason) as caught:
             open_source(cut, media=True)
         assert str(caught.value).startswith(str(cut))
     damaged = bytearray(content)
