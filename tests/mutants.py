@@ -73,7 +73,9 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         ["media"],
         [
             "media",
-            *(f"flow/test_media{name}.py" for name in ("", "_families", "_features")),
+            *(f"flow/test_media{name}.py" for name in ("", "_families", "_features", "_features_kinds")),
+            "stream/producer/test_producer_media.py",
+            "sources/test_augmented.py",
         ],
     ),
     "preferences": (["preferences"], ["preferences"]),

@@ -1,6 +1,7 @@
 """Frames of videos as patches: those of the models' own video processors, which need torchvision, without it."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brimful.errors import SettingsError
-from brimful.media import MediaKind, Medium, PlacedMedium
+from brimful.media import MediaKind, Medium, PlacedMedium, feature_maker
 from brimful.media.families import open_family
-from brimful.media.feature_maker import VideoFeatures
+from brimful.media.feature_maker import FeatureMaker, VideoFeatures
 from brimful.media.videos import load_frames, video_header
 from tests.media.clips import clip, transformers_frames
 
@@ -90,6 +91,57 @@ def test_a_frame_without_a_partner_is_its_own(tmp_path):
     first, second = patches.reshape(2, -1, 3, 2, 14 * 14).transpose(3, 0, 1, 2, 4)
     assert not np.array_equal(first[0], second[0])
     np.testing.assert_array_equal(first[1], second[1])
+
+
+def test_a_video_of_still_pairs_has_the_patches_of_its_pictures(tmp_path, monkeypatch):
+    """With and without torchvision: a picture is two equal frames, so two pictures shown twice are their patches in turn."""
+    (tmp_path / "preprocessor_config.json").write_text('{"image_processor_type": "Qwen2VLImageProcessor"}')
+    family = open_family("qwen2-vl", tmp_path)
+    medium = Medium(MediaKind.VIDEO, "a", data=clip(num_frames=4, size=(84, 56)))
+    item = placed(family, medium)
+    shape = (2, 14 * item.grid[1], 14 * item.grid[2], 3)
+    pictures = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    frames = np.repeat(pictures, 2, axis=0)
+    monkeypatch.setattr(feature_maker, "iterate_frames", lambda medium, indices: iter(frames[indices]))
+    maker = FeatureMaker(tmp_path, family)
+    made = maker.of(medium, item)["pixel_values_videos"]
+    images = maker._makers[MediaKind.IMAGE].processor(images=list(pictures), do_resize=False, return_tensors="np")
+    np.testing.assert_array_equal(made, images["pixel_values"])
+
+
+@pytest.mark.parametrize("size", [(24, 40), (60, 30)])
+def test_frames_are_resized_as_pictures_are(size):
+    """By torch within two greys of Pillow: enlarged, made smaller without lines that beat, and never turned."""
+    image_module = pytest.importorskip("PIL.Image")
+    frame = np.random.default_rng(0).integers(0, 256, (48, 80, 3), np.uint8)
+    resized = feature_maker._resized(frame, size)
+    due = np.asarray(image_module.fromarray(frame).resize(size[::-1], image_module.Resampling.BICUBIC))
+    assert np.abs(resized.astype(int) - due.transpose(2, 0, 1).astype(int)).max() <= 2
+    assert (feature_maker._resized(frame, (48, 80)) == frame.transpose(2, 0, 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "is_taken"),
+    [
+        ("pixels", np.ones((2, 3), np.float32), True),
+        ("pixels", np.ones((3, 2), np.float32), False),
+        ("pixels", np.ones((2, 3)), False),
+        ("grid", np.array([[1, 6, 4]]), False),
+    ],
+)
+def test_features_that_settings_do_not_predict_are_refused(name, array, is_taken, tmp_path):
+    """Grids of the same shape count; of floats the values are what is made."""
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    maker, picture = FeatureMaker(tmp_path, open_family("qwen2-vl", tmp_path)), Medium(MediaKind.IMAGE, "a")
+    item = PlacedMedium(picture, 0, 6, 6)
+    blank = {"pixels": np.zeros((2, 3), np.float32), "grid": np.array([[1, 4, 6]])}
+    made = {**blank, name: array}
+    maker._makers = {MediaKind.IMAGE: SimpleNamespace(of=lambda *_: made, blank=lambda _: blank)}
+    if is_taken:
+        assert maker.of(picture, item) is made
+    else:
+        with pytest.raises(SettingsError, match=f"makes {name} .* was packed: its settings differ from the job's"):
+            maker.of(picture, item)
 
 
 def test_other_settings_are_refused(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from brimful.base.attachment import AttachedInputs
 from brimful.collate import Column, PackExtras
 from brimful.errors import CollateError
-from brimful.media.tokenized import completed
+from brimful.media.tokenized import completed, join
 from brimful.serve.tokenized import read_tokenized
 from brimful.testing.toys import toy_pack
 
@@ -64,6 +64,8 @@ def test_a_packed_row_says_by_its_placeholders_whose_pictures_they_are(cu_seqlen
     )
     assert by_token.attached[0].segments.tolist() == owners
     assert (list(by_mask.marks), list(by_token.marks)) == (["image_mask"], [])
+    tiles = read(pixel_values=np.ones((2, 3, 5, 5), F32), mm_token_type_ids=TYPES, seq_lengths=cu_seqlens)
+    assert tiles.attached[0].segments.tolist() == owners
 
 
 def test_sounds_of_a_packed_row_are_told_apart_by_runs():
@@ -139,3 +141,16 @@ def test_texts_of_a_batch_get_the_positions_and_marks_of_its_pictures():
     ]
     assert (medium.rope_positions, len(medium.columns), given) == (None, 1, PackExtras())
     assert completed(extras[1:2], packs[1:2], [True])[0].rope_positions is None
+
+
+def test_sounds_of_several_packs_are_as_wide_as_the_longest():
+    """Zeros follow the others; their items are those of the segments after the first pack's."""
+    parts = []
+    for first_segment, num_columns in ((0, 3), (2, 5)):
+        arrays = {"input_features": np.ones((1, 2, num_columns)), "feature_attention_mask": np.ones((1, num_columns))}
+        parts.append((first_segment, (AttachedInputs("audio", np.array([1], np.int32), arrays),)))
+    (sounds,) = join(parts)
+    assert (sounds.segments.tolist(), sounds.segments.dtype) == ([1, 3], np.int32)
+    widths = [[1, 1, 1, 0, 0], [1] * 5]
+    assert sounds.arrays["feature_attention_mask"].tolist() == widths
+    assert sounds.arrays["input_features"].tolist() == [[row] * 2 for row in widths]

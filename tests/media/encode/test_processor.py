@@ -12,8 +12,11 @@ pytest.importorskip("PIL", reason="pictures need the extra brimful[media]")
 pytest.importorskip("soundfile", reason="sounds need the extra brimful[media]")
 
 from brimful.encode.tokenizer import Tokenizer  # noqa: E402
+from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium  # noqa: E402
 from brimful.media.encode.media_chat import MediaChatEncoder  # noqa: E402
+from brimful.media.encode.processor import ProcessorReference  # noqa: E402
 from brimful.media.families import FAMILIES, open_family  # noqa: E402
+from brimful.media.videos import VideoHeader, load_frames  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
 from tests.flow.test_media import png  # noqa: E402
 from tests.flow.test_media_families import INTERN_TOKENS, OMNI_TOKENS, sound, template  # noqa: E402
@@ -125,6 +128,39 @@ def test_every_layout_of_every_processor_is_compared(name, small_qwen, tmp_path,
         assert reference.difference(sample, len(encoder.encode(sample))) == ""
     if transformers.__version__ >= "5":
         assert parts[0] in json.loads((saved / "processor_config.json").read_text())
+
+
+@pytest.mark.parametrize("num_frames", [1, 3])
+def test_videos_go_through_the_processor_up_to_a_limit(num_frames, monkeypatch):
+    """Of a longer one only the last frame is decoded, as its header may promise frames that are not there."""
+    pytest.importorskip("av", reason="videos need the extra brimful[media]")
+    from tests.media.clips import clip
+
+    item = PlacedMedium(Medium(MediaKind.VIDEO, "a", data=clip(num_frames=num_frames)), 0, 1, 1, num_frames=num_frames)
+    own: Any = {"prepare": None, "encode": None, "tokenizer": None}
+    reference = ProcessorReference(open_family("qwen2-vl"), render=lambda messages, tools: "text", **own)
+    asked: dict[str, Any] = {}
+
+    def processor(**arguments):
+        asked.update(arguments)
+        return {}
+
+    processor.video_processor = None  # type: ignore[attr-defined]
+    reference._processor = processor
+    assert reference._output((), None, [item]) is None
+    processor.video_processor = "one"  # type: ignore[attr-defined]
+    for limit, output in ((2 * 3 * num_frames * 64 * 48, {}), (2 * 3 * num_frames * 64 * 48 - 1, None)):
+        monkeypatch.setattr("brimful.media.encode.processor._MAX_FRAME_BYTES", limit)
+        assert reference._output((), None, [item, item]) == output
+    for video, facts in zip(asked["videos"], asked["video_metadata"], strict=True):
+        assert (video == load_frames(item.medium, range(num_frames))).all()
+        assert (facts.total_num_frames, facts.fps, facts.frames_indices) == (num_frames, 25, [*range(num_frames)])
+    assert (asked["text"], asked["do_sample_frames"], len(asked["videos"])) == (["text"], False, 2)
+    monkeypatch.setattr(
+        "brimful.media.encode.processor.video_header", lambda _: VideoHeader(num_frames + 1, 25.0, 64, 48)
+    )
+    with pytest.raises(BadMediumError):
+        reference._output((), None, [item])
 
 
 def test_every_family_with_a_processor_is_among_them():
