@@ -17,6 +17,7 @@ from brimful.media.collate import MediaFeatures
 from brimful.media.families import open_family
 from brimful.media.medium import MediaContainer
 from brimful.media.rope_positions import QWEN2_VL, RopeMedium, rope_positions
+from brimful.media.tokenized import read_media
 from brimful.serve.tokenized import read_tokenized
 from brimful.testing.toys import toy_pack, toy_tree
 
@@ -220,6 +221,15 @@ def test_a_grid_that_tokens_do_not_fill():
         CollateError, match=r"sample 0: a medium has the grid \(1, 4, 1\), which tokens of 2 · 2 do not"
     ):
         MediaFeatures(None, "qwen2-vl").of_sample(sample_of([0, 1, 0], **grid), "sample 0")
+    for frames, height, width in ((3, 1, 6), (2, 1, 2), (2, 2, 5), (3, 2, 1)):
+        arrays = {
+            "video_grid_thw": np.array([[frames, height, width]]),
+            "pixel_values_videos": np.zeros((frames * height * width, 3), np.float32),
+        }
+        sample = replace(sample_of([0] * 9), placeholders={"video": np.arange(frames * height * width // 4)})
+        media = read_media(arrays, {}, sample.cu_seqlens, "sample 0")
+        with pytest.raises(CollateError, match="sample 0"):
+            MediaFeatures(None, "qwen3-vl").of_sample(replace(sample, attached=media), "sample 0")
     own = {**grid, "image_grid_thw": np.array([[1, 2, 2]]), "position_ids": np.arange(9).reshape(3, 3)}
     sample = sample_of([0, 1, 0], **own)
     assert MediaFeatures(None, "qwen2-vl").of_sample(sample, "sample 0") is sample

@@ -64,6 +64,9 @@ def test_a_packed_row_says_by_its_placeholders_whose_pictures_they_are(cu_seqlen
     )
     assert by_token.attached[0].segments.tolist() == owners
     assert (list(by_mask.marks), list(by_token.marks)) == (["image_mask"], [])
+    for patches in (2, 18, 32):  # squares of 1, 9 and 16
+        grids = {"pixel_values": np.ones((2 * patches, 3), F32), "image_grid_thw": [[1, 1, patches]] * 2}
+        assert read(**grids, mm_token_type_ids=TYPES, seq_lengths=cu_seqlens).attached[0].segments.tolist() == owners
     tiles = read(pixel_values=np.ones((2, 3, 5, 5), F32), mm_token_type_ids=TYPES, seq_lengths=cu_seqlens)
     assert tiles.attached[0].segments.tolist() == owners
 

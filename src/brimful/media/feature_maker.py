@@ -207,8 +207,8 @@ def _joined(patches: AnyArray, frames_of_grid: int) -> AnyArray:
 
         [frames, patches, colors, pixels]  ->  [grids · patches, colors · frames of a grid · pixels]
 
-    >>> _joined(np.arange(3).reshape(3, 1, 1, 1), 2).tolist()
-    [[0, 1], [2, 2]]
+    >>> [_joined(np.arange(count).reshape(count, 1, 1, 1), 2).tolist() for count in (1, 3)]
+    [[[0, 0]], [[0, 1], [2, 2]]]
     """
     num_frames, num_patches, num_colors, num_pixels = patches.shape
     num_grids = -(-num_frames // frames_of_grid)

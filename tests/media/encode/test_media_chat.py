@@ -160,6 +160,27 @@ def test_a_template_of_texts_is_refused(small_qwen):
         encoder.encode(sample_of(ROWS[0]))
 
 
+@pytest.mark.parametrize(
+    ("written", "text", "reason"),
+    [
+        ("", "part['text']", r"does not write <\|image_pad\|> or <\|video_pad\|> for a medium: name the template"),
+        ("<|image_pad|><|image_pad|>", "part['text']", r"does not write <\|image_pad\|> or"),
+        ("<|image_pad|>", "part['text'] | trim", "changes texts next to media"),
+    ],
+)
+def test_a_template_of_other_media_is_refused(small_qwen, written, text, reason):
+    """None, twice, or with other blanks around: a model would see another conversation than is counted."""
+    template = (
+        "{% for message in messages %}{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+        "{% for part in message['content'] %}{% if part['type'] == 'image' %}WRITTEN{% else %}{{ TEXT }}{% endif %}"
+        "{% endfor %}{% endif %}{% endfor %}"
+    )
+    template = template.replace("WRITTEN", written).replace("TEXT", text)
+    encoder = MediaChatEncoder(small_qwen, open_family("qwen2-vl"), chat_template=template, train_on="all")
+    with pytest.raises(SettingsError, match=reason):
+        encoder.encode(sample_of(chat("<image> What?", "A square.", images=[png(100, 100)])))
+
+
 def test_limits_of_pixels_belong_to_the_fingerprint(small_qwen):
     """Lengths of one limit are wrong for another."""
     template = small_qwen / "chat_template_vl.jinja"

@@ -17,7 +17,7 @@ def test_tiles_and_a_copy_of_the_whole():
     family = open_family("internvl")
     wide = family.image(ImageSize(1_600, 800))
     assert wide.pieces == (Piece("<img>"), Piece("<IMG_CONTEXT>", 9 * 256), Piece("</img>"))
-    assert wide.num_patches == 9 * 32 * 32
+    assert (wide.num_patches, wide.num_frames) == (9 * 32 * 32, 1)
     assert [family.image(ImageSize(side, side)).num_tokens // 256 for side in (100, 600, 700, 1_000)] == [1, 1, 5, 10]
     assert open_family("internvl", max_patches=1).image(ImageSize(1_600, 800)).num_tokens == 256
 

@@ -20,7 +20,9 @@ def test_every_picture_has_the_same_tokens():
     """24 x 24 patches of 14 pixels; the token of the whole picture is left out."""
     family = open_family("llava")
     for size in (ImageSize(640, 480), ImageSize(1, 1_000)):
-        assert family.image(size).pieces == (Piece("<image>", 576),)
+        made = family.image(size)
+        assert (made.pieces, made.grid, made.num_patches) == ((Piece("<image>", 576),), (1, 24, 24), 576)
+        assert made.num_frames == 1
 
 
 @pytest.mark.parametrize("strategy", ["default", "full"])

@@ -98,9 +98,11 @@ def test_progress_counts_samples_that_need_nothing_too(tmp_path):
     source = open_source(rows, media=True, media_dir=tmp_path)
     for is_wanted, resumed in ((np.array([True, False]), 0), (np.array([False, False]), 2)):
         progress = Progress()
+        with progress.stage("plan", total=3, unit="packs"):
+            progress.advance(3)
         survey = survey_media(source, is_wanted, cache_dir=tmp_path / "cache", resources=Resources(progress=progress))
         assert len(survey.offsets) == 3
-        (stage,) = progress.stages
+        _, stage = progress.stages
         assert (stage.name, stage.total, stage.done, stage.resumed) == ("media", 2, 2, resumed)
 
 

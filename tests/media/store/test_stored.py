@@ -124,7 +124,8 @@ def test_flipped_bytes_are_found_before_they_are_used(tmp_path):
     whole = container.read_bytes()
     for position in range(places[1][1], places[1][1] + places[1][2]):
         container.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        with pytest.raises(BadMediumError, match=r"of .*0.tar differ from what was written"):
+        begin, end = places[1][1], places[1][1] + places[1][2]
+        with pytest.raises(BadMediumError, match=rf"bytes {begin:,} … {end:,} of .*0.tar differ from what was written"):
             media[1].read()
         assert media[0].read() == CONTENTS[0]
 

@@ -219,6 +219,6 @@ def _remembered(path: str) -> dict[int, _Row]:
     try:
         table = open_table(path)
         columns = [table.flat(name).tolist() for name in _COLUMNS]
-    except (FileNotFoundError, KeyError, BrimfulError):
+    except (KeyError, BrimfulError):
         return {}
     return {row[0]: row[1:] for row in zip(*columns, strict=True)}

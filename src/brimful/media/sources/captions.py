@@ -178,8 +178,7 @@ def _is_number(value: Any) -> bool:
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
-        and value == value
-        and abs(value) < 1e9
+        and abs(value) < 1e9  # NaN is not
     )
 
 

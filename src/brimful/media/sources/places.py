@@ -15,7 +15,6 @@ parts.
 """
 
 import base64
-import binascii
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -305,7 +304,7 @@ def _medium(kind: MediaKind, value: Any, place: MediaPlace, origin: str) -> Medi
 def _from_base64(text: str, origin: str) -> bytes:
     try:
         return base64.b64decode(text, validate=False)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         raise MalformedRowError(f"{origin} holds Base64 that cannot be read: {error}") from error
 
 
