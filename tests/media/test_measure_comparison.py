@@ -32,7 +32,10 @@ SMALL = {"min_pixels": 784, "max_pixels": 7840}
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return toy_media_tokenizer()
+    """With the beginning of an answer for those who generate one, as the templates of models have it."""
+    tokenizer = toy_media_tokenizer()
+    tokenizer.chat_template += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    return tokenizer
 
 
 @pytest.fixture
