@@ -4,10 +4,13 @@ import os
 import subprocess
 import sys
 import threading
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brimful.base import compiling
 from brimful.base.locks import locked
@@ -45,6 +48,13 @@ def test_calls_are_summed_where_that_is_asked_for(monkeypatch):
     """NumPy is as quick for small arrays, however many: numba would be loaded for nothing."""
     monkeypatch.setattr(compiling, "_loaded", set())
     assert [compiling.compiled(triple, 4, worth=10) is not None for _ in range(4)] == [False] * 4
+
+
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(-1, 10))
+def test_the_search_that_numba_lacks_is_that_of_python(values, key):
+    """Compiled and plain forms would make two plans of one data set."""
+    values.sort()
+    assert compiling._first_from(values, key) == bisect_left(values, key)
 
 
 def test_tests_choose_the_form(monkeypatch):

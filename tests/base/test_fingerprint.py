@@ -12,6 +12,7 @@ from brimful.base.fingerprint import (
     fingerprint_bytes,
     fingerprint_of,
     short,
+    short_digest,
 )
 
 
@@ -20,6 +21,7 @@ def test_fingerprints_never_change():
     assert fingerprint_of({"capacity": 8192}) == "27629b9abbce2f2d923396be14996e56"
     assert fingerprint_bytes(b"abc") == "06b05ab6733a618578af5f94892f3950"
     assert fingerprint_array(np.array([3, 3, 5, 6, 1, 1])) == "2e2fec6915f5addd4be2b46cc3028b9a"
+    assert short_digest(b"abc") == 4_348_137_248_518_544_552
 
 
 def test_the_order_of_keys_does_not_matter_and_the_order_of_a_list_does():

@@ -53,14 +53,14 @@ def test_libraries_use_their_caches_while_the_hub_is_away(is_offline, is_reachab
         monkeypatch.setitem(sys.modules, "datasets.config", module)
         with hub.offline_if_unreachable() as is_there:
             assert is_there == (is_reachable and not is_offline)
-            assert constants.HF_HUB_OFFLINE == (not is_there)
-            assert data_sets.HF_HUB_OFFLINE == (is_offline or (module is data_sets and not is_there))
+            is_switched = is_offline or (module is data_sets and not is_there)
+            assert [constants.HF_HUB_OFFLINE, data_sets.HF_HUB_OFFLINE] == [not is_there, is_switched]
         assert (constants.HF_HUB_OFFLINE, data_sets.HF_HUB_OFFLINE, vars(others)) == (is_offline, is_offline, {})
 
 
 def test_a_connection_tells_whether_the_hub_is_there(monkeypatch):
     """At the port of its address, or of its protocol; a proxy may take no other way, and is not asked."""
-    monkeypatch.setattr(urllib.request, "getproxies", lambda: {})
+    monkeypatch.setattr(urllib.request, "getproxies", dict)
     monkeypatch.delenv("ALL_PROXY", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"

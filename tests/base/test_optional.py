@@ -79,7 +79,8 @@ def test_a_bare_installation_names_the_extra_of_text(monkeypatch, small_qwen):
         raise importlib.metadata.PackageNotFoundError(library)
 
     version_of.cache_clear()
-    with monkeypatch.context() as patch, pytest.raises(MissingExtraError, match=r"pip install 'brimful\[text\]'$"):
+    with monkeypatch.context() as patch:
         patch.setattr(importlib.metadata, "version", absent)
-        _ = Tokenizer(str(small_qwen)).fingerprint
+        with pytest.raises(MissingExtraError, match=r"pip install 'brimful\[text\]'$"):
+            _ = Tokenizer(str(small_qwen)).fingerprint
     version_of.cache_clear()

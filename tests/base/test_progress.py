@@ -93,6 +93,26 @@ def test_the_time_left_reads_as_a_clock(left, shown):
     assert progress.clock(left) == shown
 
 
+def test_json_rounds_its_numbers_and_knows_no_rest_without_work(clock):
+    """Digits of a clock are noise; and a rest of which nothing is known is no number."""
+    out = io.StringIO()
+    bar = make_progress("json", out)
+    with bar.stage("measure", total=3, unit="rows"):
+        clock.now += 11.25
+        bar.advance(1, resumed=True)
+        clock.now += 0.87346
+        bar.advance(1, tokens=100)
+    with bar.stage("plan", total=1, unit="packs"):
+        bar.advance(1)
+        clock.now += 0.25
+    names = ("eta_seconds", "per_second", "tokens_per_second", "seconds")
+    assert [[json.loads(line)[name] for name in names] for line in out.getvalue().splitlines()] == [
+        [None, 0.0, 0.0, 0.0],
+        [12.1, 0.1, 8.2, 12.123],
+        [0.0, 4.0, 0.0, 0.25],
+    ]
+
+
 def test_a_stage_without_rows_is_complete(clock):
     """Without it an empty stage would divide by zero."""
     out = io.StringIO()

@@ -78,6 +78,16 @@ def test_a_process_that_is_just_started_is_known_to_those_that_end_it():
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (143, "True [1]", STOPPED + "\n")
 
 
+def test_the_line_of_a_stopped_program_does_not_begin_within_a_bar():
+    """On a terminal a bar has the line; in a log there is none."""
+    master, slave = os.openpty()
+    code = "from brimful.base.stopping import _say_stopped; _say_stopped()"
+    subprocess.run([sys.executable, "-c", code], stderr=slave, check=True)
+    os.close(slave)
+    assert os.read(master, 1000).split(b"\r\n") == [b"", STOPPED.encode(), b""]
+    os.close(master)
+
+
 def test_an_ignored_signal_stays_ignored():
     """Without it a job under nohup, or in the background of a script, ends when somebody presses Ctrl-C elsewhere."""
     outcome = run(

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from brimful.base.wording import in_python, setting
+from brimful.base.wording import first_few, in_python, setting
 from brimful.cli.program import in_flags
 from brimful.errors import BadSampleError, SettingsError, SourceNotFoundError
 
@@ -65,6 +65,11 @@ def test_marks_in_a_value_are_the_value() -> None:
     name = "a\ue023b\ue020c\ue021d\ue022e"
     message = f"{setting('tokenizer', name)}: no such directory"
     assert in_flags(message) == f"--tokenizer '{name}': no such directory"
+
+
+def test_as_many_examples_as_are_shown_have_no_more() -> None:
+    """``and 0 more`` would send people to look for them."""
+    assert [first_few("abcdefghijk", total=total).endswith("more") for total in (9, 10, 11)] == [False, False, True]
 
 
 def test_what_python_says_instead() -> None:

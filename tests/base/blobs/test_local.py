@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.base.blobs import LocalBlobStore, local, open_blob_store
+from brimful.base.blobs import Blob, BlobStore, LocalBlobStore, PromisedBlobs, local, open_blob_store
 from brimful.base.blobs.local import _exclusive_claim
 from brimful.base.locks import exclusive, lock
 from brimful.base.plain_files import read_plain
@@ -31,6 +31,32 @@ def test_a_range_beyond_the_end_names_its_blob(tmp_path):
     assert store.get_range("a", 1, 3) == b"bc"
     with pytest.raises(StoreError, match=r"a ends before byte 5$"):
         store.get_range("a", 1, 5)
+
+
+def test_a_promised_blob_is_awaited_once(tmp_path, monkeypatch):
+    """A mount that keeps listings shows it after its record; one that is lost must not hold up each pack."""
+    store, slept = LocalBlobStore(tmp_path), []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            store.put_atomic("late", b"abc")
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("brimful.base.blobs.interface._LATE_PAUSES", (1, 2, 4, 8))
+    promised = PromisedBlobs(store)
+    assert [promised.size("late"), promised.size("late"), len(slept)] == [3, 3, 3]
+    assert [promised.size("lost"), promised.size("lost"), slept[3:]] == [None, None, [1, 2, 4, 8]]
+    store.put_atomic("lost", b"a")
+    assert promised.size("lost") == 1
+
+
+def test_a_store_without_one_of_its_methods_is_refused_when_it_is_made():
+    """And not by the first job that needs it."""
+    assert BlobStore.__abstractmethods__ == {
+        *("blob", "put_if_absent", "get", "get_range", "size", "folders", "list", "delete")
+    }
+    assert Blob.__abstractmethods__ == {"_write", "publish"}
 
 
 def no_links(*_args, **_kwargs):
