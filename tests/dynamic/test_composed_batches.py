@@ -3,6 +3,7 @@
 # mypy: disable-error-code="arg-type"
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from brimful.errors import (
     SettingsError,
     StateError,
 )
+from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.serve.agreement import RankAgreement
 from brimful.serve.order import signed
 from brimful.testing.toys import toy_pack, toy_packs, toy_tree
@@ -607,6 +609,16 @@ def test_plain_samples_keep_their_media_positions_and_weights(indexed, batching)
         ours, theirs = collate.speak([batch]), collate.speak([expected])
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[key], theirs[key]) for key in ours if isinstance(ours[key], torch.Tensor))
+
+
+def test_media_lie_at_the_tokens_of_their_sample():
+    """A pack of one sample may begin with its fourth token, and its picture lies in the pack, not in the sample."""
+    image = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=1, length=2, num_tokens=2)
+    alone = EncodedSample(np.arange(4, dtype=np.int32), np.ones(4, dtype=bool), (image,))
+    part = replace(toy_pack([4], first_sample=7), starts=np.array([3], np.int32), attachments=(image,))
+    ((pack,),) = TokenBudgetBatches([part, alone, part], TokenBudget(12))
+    assert (pack.sample_ids.tolist(), pack.starts.tolist()) == ([7, 1, 7], [3, 0, 3])
+    assert [(item.segment, item.start) for item in pack.attachments] == [(0, 1), (1, 5), (2, 9)]
 
 
 def test_a_sample_with_media_is_never_cut():
