@@ -2,6 +2,7 @@
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ pytest.importorskip("transformers")
 from brimful.errors import SettingsError
 from brimful.media import MediaKind, Medium, PlacedMedium, feature_maker
 from brimful.media.families import open_family
-from brimful.media.feature_maker import FeatureMaker, VideoFeatures
+from brimful.media.feature_maker import FeatureMaker, ImageFeatures, VideoFeatures
 from brimful.media.videos import load_frames, video_header
 from tests.media.clips import clip, transformers_frames
 
@@ -105,7 +106,8 @@ def test_a_video_of_still_pairs_has_the_patches_of_its_pictures(tmp_path, monkey
     monkeypatch.setattr(feature_maker, "iterate_frames", lambda medium, indices: iter(frames[indices]))
     maker = FeatureMaker(tmp_path, family)
     made = maker.of(medium, item)["pixel_values_videos"]
-    images = maker._makers[MediaKind.IMAGE].processor(images=list(pictures), do_resize=False, return_tensors="np")
+    processor = ImageFeatures(str(tmp_path), family).processor
+    images = processor(images=list(pictures), do_resize=False, return_tensors="np")
     np.testing.assert_array_equal(made, images["pixel_values"])
 
 
@@ -136,7 +138,8 @@ def test_features_that_settings_do_not_predict_are_refused(name, array, is_taken
     item = PlacedMedium(picture, 0, 6, 6)
     blank = {"pixels": np.zeros((2, 3), np.float32), "grid": np.array([[1, 4, 6]])}
     made = {**blank, name: array}
-    maker._makers = {MediaKind.IMAGE: SimpleNamespace(of=lambda *_: made, blank=lambda _: blank)}
+    kind: Any = SimpleNamespace(of=lambda *_: made, blank=lambda _: blank)
+    maker._makers = {MediaKind.IMAGE: kind}
     if is_taken:
         assert maker.of(picture, item) is made
     else:

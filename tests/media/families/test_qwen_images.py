@@ -54,6 +54,7 @@ def test_a_token_is_a_square_of_patches(name, merge_size, tmp_path):
     if MediaKind.VIDEO in family.placeholders:
         expansions.append(family.video(VideoHeader(16, 8.0, 160, 96)))
     for expansion in expansions:
+        assert expansion.grid is not None
         assert math.prod(expansion.grid) == expansion.num_patches == expansion.num_tokens * merge_size**2
         assert tokens_of_grids(np.array([expansion.grid]), merge_size).tolist() == [expansion.num_tokens]
 

@@ -21,7 +21,7 @@ from tests.media.clips import transformers_frames
 
 NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
 
-OVERRIDES = [
+OVERRIDES: list[dict[str, Any]] = [
     {},
     {"fps": 1},
     {"fps": 2.5},
