@@ -39,7 +39,7 @@ def test_tiles_equal_those_of_transformers(width, height, fewest, most, tile):
 
 
 @pytest.mark.parametrize(
-    "values", [{"size": {"height": 56, "width": 56}}, {"size": 56, "min_patches": 3, "max_patches": 5}]
+    "values", [{"size": {"height": 56, "width": 56}}, {"size": 56, "min_patches": 3, "max_patches": 5}, {}]
 )
 def test_tiles_of_real_pixels(values, tmp_path):
     """From the settings file to the number of tiles that the image processor cuts."""
@@ -49,7 +49,7 @@ def test_tiles_of_real_pixels(values, tmp_path):
     (tmp_path / "processor_config.json").write_text('{"image_seq_length": 10}')
     reference = module.GotOcr2ImageProcessorPil.from_pretrained(tmp_path)
     family = open_family("internvl", tmp_path)
-    for size in ((10, 10), (100, 50), (33, 200), (120, 120), (500, 70), (170, 171)):
+    for size in ((10, 10), (100, 50), (33, 200), (120, 120), (500, 70), (170, 171), (700, 50)):
         made = reference(image_module.new("RGB", size), crop_to_patches=True)
         assert (
             family.image(ImageSize(*size)).num_tokens == 10 * made["num_patches"][0] == 10 * len(made["pixel_values"])
@@ -57,6 +57,8 @@ def test_tiles_of_real_pixels(values, tmp_path):
 
 
 def test_settings_that_cannot_be(tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    assert open_family("internvl", tmp_path).image(ImageSize(9, 9)).num_tokens == 256
     (tmp_path / "preprocessor_config.json").write_text('{"size": {"shortest_edge": 448}}')
     with pytest.raises(SettingsError, match="size of the processor has no height and width"):
         open_family("internvl", tmp_path)

@@ -59,6 +59,7 @@ def test_settings_that_cannot_be(tmp_path):
     with pytest.raises(SettingsError, match=r"processor_config\.json has no patch_size"):
         open_family("llava", tmp_path)
     (tmp_path / "processor_config.json").write_text('{"patch_size": 14}')
+    assert open_family("llava", tmp_path).image(ImageSize(9, 9)).num_tokens == (224 // 14) ** 2
     (tmp_path / "preprocessor_config.json").write_text('{"do_center_crop": false}')
     with pytest.raises(SettingsError, match="no fixed size"):
         open_family("llava", tmp_path)

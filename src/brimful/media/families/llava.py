@@ -93,7 +93,7 @@ def _fixed_size(values: Mapping[str, Any]) -> tuple[int, int]:
     if values.get("do_center_crop", True):
         size = values.get("crop_size", 224)
     else:
-        size = values.get("size", {"shortest_edge": 224}) if values.get("do_resize", True) else None
+        size = values.get("size") if values.get("do_resize", True) else None
         # A single number is the shorter side here.
         size = size if isinstance(size, Mapping) else None
     if isinstance(size, int):
