@@ -155,14 +155,16 @@ def test_auto_is_lines_where_there_is_no_terminal(clock):
     assert "\r" not in out.getvalue()
 
 
-def test_a_bar_moves_to_the_total_and_goes():
-    """Without it the bar could stop short, or count rows of the cache twice."""
+def test_a_bar_moves_to_the_total_and_goes(clock):
+    """Without it the bar could stop short, count rows of the cache twice, or tell another rate."""
     out = io.StringIO()
     bar = make_progress("bar", out)
     with bar.stage("measure", total=10, unit="rows"):
         bar.advance(4, resumed=True)
         bar.say("a line above the bar")
-        bar.advance(6, tokens=60)
+        clock.now += 2
+        bar.advance(6, tokens=6_000_000)
+        assert bar._bar.postfix == "3.00M tokens/s"  # type: ignore[attr-defined]
         assert (bar._bar.n, bar._bar.total, bar._bar.initial) == (10, 10, 4)  # type: ignore[attr-defined]
     assert "a line above the bar\n" in out.getvalue()
 
