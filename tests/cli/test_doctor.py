@@ -169,7 +169,7 @@ def test_samples_of_a_loader_that_was_read_to_its_end_are_missed(number):
 def test_a_configuration_is_known_and_a_batch_is_seen(config):
     report = json.loads("".join(shown("doctor", config, "--version", "1.16.0", *named("batch"), "--json")))
     evidence = {line["topic"]: line["evidence"] for line in report["lines"]}
-    assert (evidence["isolation"], evidence["tail"]) == ("seen", "known")
+    assert (evidence["isolation"], evidence["long"]) == ("seen", "known")
     assert report["subject"].endswith("; 1 batch of [1, 12]: input_ids, labels, position_ids")
 
 

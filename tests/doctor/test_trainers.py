@@ -84,6 +84,21 @@ def test_every_fact_is_whole(trainer):
             assert name in known, where
 
 
+MAX_FACTS = 750
+"""Each ages with its trainer: what neither judges a run nor answers what people ask is left out."""
+
+
+def test_the_facts_answer_what_people_ask_and_no_more():
+    """What is cut, and how many samples are in a step; no trainer but three leaves one of them open."""
+    trainers = [facts_of_trainer(trainer) for trainer in trainer_ids()]
+    assert sum(len(facts.facts) for facts in trainers) <= MAX_FACTS
+    lines = {facts.id: {fact.topic for fact in facts.facts if not fact.judgment} for facts in trainers}
+    step = {facts.id for facts in trainers if {"batch_size", "global_batch"} & set(facts.roles)}
+    assert {trainer for trainer, topics in lines.items() if "long" not in topics} == {"lightning"}
+    assert {trainer for trainer, topics in lines.items() if "step" not in topics} - step == {"art", "maxtext"}
+    assert not {"attention", "tokens", "steps"} & set().union(*lines.values())
+
+
 @pytest.mark.parametrize("trainer", trainer_ids())
 def test_sources_still_say_it(trainer):
     """A fact whose code is gone from the installed trainer has gone stale."""

@@ -67,10 +67,24 @@ def test_the_first_fact_that_matches_speaks_for_its_topic():
     assert texts(report_of({}))["packing"] == "off"
 
 
-def test_a_topic_without_a_fact_is_unknown():
+@pytest.mark.parametrize("judgment", ["wrong", "suspect"])
+def test_a_judged_fact_is_written_once(judgment):
+    """It shows its line too; one that comes after another line of its topic judges alone."""
+    line = {"topic": "isolation", "when": {"packing": True}, "says": "apart"}
+    judged = {"topic": "isolation", "when": {"packing": True, "cp": {"above": 1}}, "says": "together"}
+    judged |= {"judgment": judgment, "problem": "neighbors_seen"}
+    for facts, said in (([judged, line], "together"), ([line, judged], "apart"), ([judged], "together")):
+        toy = facts_from("toy", {**DATA, "fact": facts})
+        report = judge(RunSettings(given_settings({"pack": True, "cp": 2}), toy, None), "toy")
+        assert texts(report)["isolation"] == said
+        assert [finding.detail.partition(":")[0] for finding in report.findings] == ["together"]
+
+
+def test_a_topic_without_a_fact_is_unknown_where_people_ask():
     """Silence must not read as consent."""
-    (line,) = [line for line in report_of({}).lines if line.topic == "positions"]
-    assert line.evidence is Evidence.UNKNOWN
+    lines = {line.topic: line.evidence for line in report_of({}).lines}
+    assert lines["positions"] is Evidence.UNKNOWN
+    assert not {"attention", "tokens", "tail", "steps", "alignment"} & set(lines)
 
 
 def test_a_finding_names_the_settings_and_where_they_were_given():

@@ -25,15 +25,11 @@ from brimful.doctor.config.python_files import notebook_settings, program_settin
 from brimful.doctor.config.run_settings import RunSettings
 from brimful.doctor.config.settings import Given, GivenSettings, Unknown, flat
 from brimful.doctor.config.started_trainings import read_command, script_settings
-from brimful.doctor.report import DoctorReport, Evidence, Finding, Judgment, Line
+from brimful.doctor.report import TOPICS, DoctorReport, Evidence, Finding, Judgment, Line
 from brimful.errors import SettingsError, SourceNotFoundError
 
-CONFIG_TOPICS = (
-    *("packing", "isolation", "attention", "positions", "targets", "divisor", "long", "tokens"),
-    *("tail", "steps", "alignment", "step"),
-)
-"""Topics that a configuration may decide."""
-
+_ASKED_TOPICS = ("packing", "isolation", "positions", "targets", "divisor", "long", "step")
+"""Topics that have a line in each report, also where no fact says anything of them."""
 
 _MAX_NOTEBOOK_BYTES = 20 << 20
 """Maximum bytes of a notebook, which holds pictures too."""
@@ -127,7 +123,9 @@ def judge(run: RunSettings, subject: str) -> DoctorReport:
     ]
     return DoctorReport(
         subject,
-        tuple(_line(topic, matches, open_facts, run) for topic in CONFIG_TOPICS),
+        tuple(
+            line for topic in TOPICS if (line := _line(topic, matches, open_facts, run)) is not None
+        ),
         tuple(dict.fromkeys([*findings, *_misaligned(matches, run)])),
         tuple(dict.fromkeys(f"unknown before the run: {text}" for text in unknowns))
         + tuple(_notes_of_other_versions(run)),
@@ -336,12 +334,14 @@ def _version(facts: TrainerFacts, version: str | None) -> tuple[str, str]:
         )
 
 
-def _line(topic: str, matches: list[Fact], open_facts: list[Fact], run: RunSettings) -> Line:
-    """Return the line of a topic: what the first fact says, and what is computed."""
+def _line(topic: str, matches: list[Fact], open_facts: list[Fact], run: RunSettings) -> Line | None:
+    """Return the line of a topic: what the first fact says, and what is computed; None where nobody
+    asks, and no fact says anything.
+    """
     facts = [
         fact
         for fact in run.facts.facts
-        if fact.topic == topic and not fact.judgment and (fact in matches or fact in open_facts)
+        if fact.topic == topic and (fact in matches or fact in open_facts)
     ]
     fact = facts[0] if facts else None
     names = list(fact.when) if fact in open_facts and fact is not None else []
@@ -360,7 +360,8 @@ def _line(topic: str, matches: list[Fact], open_facts: list[Fact], run: RunSetti
     if topic == "step" and (rows := _rows_a_step(run)):
         texts.append(rows)
     if not texts:
-        return Line(topic, "no fact says it; a batch may show it")
+        is_asked = topic in _ASKED_TOPICS
+        return Line(topic, "no fact says it; a batch may show it") if is_asked else None
     source = "" if fact is None else ", read ".join(filter(None, (fact.source, fact.read)))
     return Line(topic, "; ".join(texts), Evidence.KNOWN, source)
 
