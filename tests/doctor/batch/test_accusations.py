@@ -630,11 +630,13 @@ REASONS = {
 def test_another_divisor_is_explained_by_a_number_of_the_batch(number):
     """7 targets, 9 tokens, 2 samples, and a token of padding."""
     (detail,) = (finding.detail for finding in diagnose(ended(2, 2), num_items=number).findings)
-    ratio = f"{number / 7:.3f}"
-    assert (
-        detail
-        == f"the divisor is {number}, and the batch has 7 targets{REASONS[number]}: the loss is {ratio} times as small"
-    )
+    size = f"{7 / number:.3f} times as large" if number < 7 else f"{number / 7:.3f} times as small"
+    assert detail == f"the divisor is {number}, and the batch has 7 targets{REASONS[number]}: the loss is {size}"
+
+
+def test_a_divisor_of_nothing_has_no_ratio():
+    (detail,) = (finding.detail for finding in diagnose(ended(2, 2), num_items=0).findings)
+    assert detail == "the divisor is 0, and the batch has 7 targets (0.0 % of them)"
 
 
 def test_each_accusation_has_a_case(monkeypatch):

@@ -66,9 +66,9 @@ def test_what_is_not_seen_is_not_counted():
 @pytest.mark.parametrize(
     ("number", "reason"),
     [
-        (3, "50.0 % of them): the loss is 0.500 times"),
-        (1, "16.7 % of them): the loss is 0.167 times"),
-        (12, "padding is counted as well): the loss is 2.000 times"),
+        (3, "50.0 % of them): the loss is 2.000 times as large"),
+        (1, "16.7 % of them): the loss is 6.000 times as large"),
+        (12, "padding is counted as well): the loss is 2.000 times as small"),
         (9, "all tokens are counted"),
         (7, "all tokens but the first of each sample are counted"),
         (2, "samples are counted"),

@@ -204,7 +204,9 @@ def check_step_divisor(cases: Sequence[BatchCase]) -> Iterator[Finding]:
     if number is None or number == targets or not all(case.has_labels for case in cases):
         return
     batches = "the batch has" if len(cases) == 1 else f"the {len(cases):,} batches have"
-    ratio = f": the loss is {number / targets:.3f} times as small" if targets else ""
+    small, large = sorted((number, targets))
+    size = "large" if number < targets else "small"
+    ratio = f": the loss is {large / small:.3f} times as {size}" if small else ""
     yield wrong(
         "divisor",
         "divisor",
