@@ -347,23 +347,18 @@ def test_a_long_configuration_is_read_at_once() -> None:
 def test_get_finds_the_one_nested_key() -> None:
     """Facts name keys as their trainers do, and files put blocks around them."""
     run = read("a:\n  max-length: 1\n  b: {packing: 2}\nc: {packing: 3, deep: {only: 4}}\ntop: 5\n")
-    values = {key: item and item.value for key in KEYS for item in [run.get(key)]}
-    assert values == dict(zip(KEYS, [1, 1, None, 2, 2, 4, 4, 5, None, None, None], strict=True))
+    ones = {"a.max_length": 1, "max_length": 1, "b.packing": 2, "a.b.packing": 2, "deep.only": 4, "only": 4, "top": 5}
+    assert {key: run.get(key).value for key in ones} == ones
+    assert [run.get(key) for key in ("Top", "ly", "deep")] == [None] * 3
 
 
-KEYS = [
-    "a.max_length",
-    "max_length",
-    "packing",
-    "b.packing",
-    "a.b.packing",
-    "deep.only",
-    "only",
-    "top",
-    "Top",
-    "ly",
-    "deep",
-]
+def test_of_nested_keys_with_two_values_none_is_known_and_both_are_said() -> None:
+    """Without it the default of the trainer is reported, which no line of the file has."""
+    run = read("a: {packing: true, lr: 1}\nb:\n  packing: false\n  lr: 1\n")
+    assert run.get("lr") == Given(1, "run.yaml:1")
+    assert isinstance(run.get("packing").value, Unknown)
+    assert run.get("packing") == Given("True or False", "run.yaml:1, run.yaml:3")
+    assert [run.get(key).value for key in ("a.packing", "b.packing")] == [True, False]
 
 
 def test_an_exact_key_is_preferred_to_a_nested_one() -> None:

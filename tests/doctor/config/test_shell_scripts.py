@@ -175,6 +175,10 @@ def words_of(script: str, *parameters: str) -> list[list[str]]:
         ("X=1\nfor Y in 1 2; do\na $X\nX=2\ndone", [["a", "$X (set on line 2 of folder/run.sh or later)"]]),
         ("X=1\nfor Y in 1 2; do\na $X\n((X++))\ndone", [["a", "$X (set on line 2 of folder/run.sh or later)"]]),
         ("f() {\na $X $1 \"$@\"\n}\nX=2\nf b", [["a", "$X (set on line 1 of folder/run.sh or later)", "$1", "$@"], ["f", "b"]]),
+        ("Y=0\nmain() {\nlocal X=1\na $X $Y ${1:-2}\n}\n\nmain \"$@\"\n", [["a", "1", "0", "2"]]),
+        ("function main {\nX=1\nif b; then X=2; fi\na $X\n}\nmain \"$@\"", [["b"], ["a", "$X (set on line 3 of folder/run.sh)"]]),
+        ("main() {\nX=1\na $X\n}\nf() {\nb\n}\nmain \"$@\"", [["a", "$X (set on line 2 of folder/run.sh)"], ["b"], ["main"]]),
+        ("main() {\nX=1\na $X\n}\nmain \"$@\"\nX=2", [["a", "$X (set on line 2 of folder/run.sh)"], ["main"]]),
         ("f() { X=2; }\nX=1\nf\na $X", [["f"], ["a", "$X (set on line 2 of folder/run.sh)"]]),
         ("X=1\n(X=2)\na $X", [["a", "$X (set on line 2 of folder/run.sh)"]]),
         ("X=1\nunset X; read X\na $X", [["a", "$X (set on line 2 of folder/run.sh)"]]),
@@ -264,6 +268,8 @@ def test_what_is_known_is_what_bash_passes(seed: int, tmp_path_factory: pytest.T
         ["{}", "{}", "f() {{\n{}\n}}\nA=9\nf 3", 'if [ "$C" = 1 ]; then\n{}\nfi', "for I in 1 2; do\n{}\nA=9\ndone"]
     )
     script = "\n".join([*lines, around.format(COMMAND), statement(draw), ""])
+    if draw.random() < 0.2:
+        script = f'B=8\nmain() {{\n{script}\n}}\nmain "$@"\n'
     folder = tmp_path_factory.mktemp("law")
     try:
         found = read(script, folder)

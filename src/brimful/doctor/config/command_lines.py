@@ -148,8 +148,6 @@ class CommandLine:
 
     def _read_program(self, words: list[Word]) -> None:
         """Split launcher, program and arguments."""
-        if words[0].text == "-m":  # of a launcher that is unknown
-            words = [Word("python", ""), *words]
         name = _name(words[0])
         if name == "python":
             words = [words[0], *_without_flags_of_python(words[1:])]
@@ -159,12 +157,12 @@ class CommandLine:
             self.launcher = _LAUNCHERS[name]
             remainder = words[2:] if [word.text for word in words[1:2]] == ["launch"] else words[1:]
             words = self._read_launch_options(remainder)
-            name = "python" if words and words[0].text.endswith((".py", "-m")) else ""
-            words = [Word("python", ""), *words] if name else words
         if not words:
             return
-        self.program = [name or _name(words[0])]
-        remainder = words[1:]
+        if words[0].text == "-m":  # of a launcher
+            words = [Word("python", ""), *words]
+        name, remainder = _name(words[0]), words[1:]
+        self.program = [name]
         if name in ("bash", "sh"):
             self.words = remainder
             return
@@ -254,12 +252,13 @@ class CommandLine:
 
     @property
     def ranks(self) -> int | None:
-        """Processes that the launcher or the environment starts; None if that is not a number."""
+        """Processes that the launcher or the environment starts; None if that is not a number.
+
+        ``command_settings`` knows those of Accelerate, whose file may say it.
+        """
         option = self.launch_options.get
         if self.launcher == "torchrun":
             return _product(option("nproc_per_node"), option("nnodes"))
-        if self.launcher == "accelerate":
-            return _count(option("num_processes"))
         if self.launcher == "deepspeed":
             if include := option("include"):  # worker-0:0,1@worker-1:2,3
                 devices = re.findall(r"[:,](?=\d)", str(include.value))

@@ -94,9 +94,8 @@ def _flow_value(text: str) -> Any:
     """Return the list or mapping of a word in JSON or in YAML's flow style; the word itself
     otherwise.
     """
-    reader = _YamlReader("command line")
     try:
-        return reader.plain(yaml.compose(text, Loader=_loader()))
+        return _YamlReader("command line").plain(yaml.compose(text, Loader=_loader()))
     except (yaml.YAMLError, SettingsError, RecursionError):
         return text
 

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from brimful.base.checks import is_whole_number
 from brimful.base.wording import counted, setting, whole
 from brimful.doctor.config.documents import MAX_BYTES, SUFFIXES, document_settings, text_of
 from brimful.doctor.config.facts import (
@@ -128,7 +129,7 @@ def judge(run: RunSettings, subject: str) -> DoctorReport:
         ),
         tuple(dict.fromkeys([*findings, *_misaligned(matches, run)])),
         tuple(dict.fromkeys(f"unknown before the run: {text}" for text in unknowns))
-        + tuple(_notes_of_other_versions(run)),
+        + tuple(_notes_of_other_versions(matches, run)),
     )
 
 
@@ -147,11 +148,10 @@ def facts_that_hold(run: RunSettings, truth: bool | None = True) -> list[Fact]:
     ]
 
 
-def _notes_of_other_versions(run: RunSettings) -> Iterator[str]:
+def _notes_of_other_versions(matches: list[Fact], run: RunSettings) -> Iterator[str]:
     """Yield what would be wrong if the version, which is unknown, were an older one."""
     if run.version is not None:
         return
-    matches = facts_that_hold(run)
     for fact in run.facts.facts:
         if fact.judgment and fact not in matches and run.meets(fact.when):
             text = (
@@ -279,14 +279,14 @@ def _suffix_of(text: str) -> str:
         return ".py" if "python" in first else ".sh"
     if first.startswith("{"):
         return ".json"
-    lines = [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
+    line = next((line for line in text.split("\n") if line.strip() and line[0] != "#"), "")
     for suffix, pattern in (
         (".toml", r"\[[\w.\"-]+\]\s*(?:#.*)?$"),
         (".yaml", r"[\w\"'./-]+\s*:(?:\s|$)|---|- "),
         (".toml", r"[\w.-]+ = "),
         (".py", r"(?:import|from) \w|@\w|(?:class|def) \w"),
     ):
-        if any(re.match(pattern, line) for line in lines[:1]):
+        if re.match(pattern, line):
             return suffix
     return ".sh"
 
@@ -338,13 +338,15 @@ def _line(topic: str, matches: list[Fact], open_facts: list[Fact], run: RunSetti
     """Return the line of a topic: what the first fact says, and what is computed; None where nobody
     asks, and no fact says anything.
     """
-    facts = [
-        fact
-        for fact in run.facts.facts
-        if fact.topic == topic and (fact in matches or fact in open_facts)
-    ]
-    fact = facts[0] if facts else None
-    names = list(fact.when) if fact in open_facts and fact is not None else []
+    fact = next(
+        (
+            fact
+            for fact in run.facts.facts
+            if fact.topic == topic and (fact in matches or fact in open_facts)
+        ),
+        None,
+    )
+    names = [] if fact is None or fact in matches else [*fact.when]
     if topic == "step" and not _is_count(run["global_batch"]):
         names += ["global_batch", "batch_size", "accumulation", *_PARALLEL]
     if places := run.unknowns(dict.fromkeys(names)):
@@ -391,7 +393,7 @@ def _multiples(matches: list[Fact], run: RunSettings) -> tuple[int, int] | None:
 def _misaligned(matches: list[Fact], run: RunSettings) -> list[Finding]:
     """Return a finding if rows of the greatest length are not a multiple of what they must be."""
     multiples, length = _multiples(matches, run), run["max_length"]
-    if multiples is None or not isinstance(length, int) or isinstance(length, bool):
+    if multiples is None or not is_whole_number(length):
         return []
     multiple = lcm(*multiples)
     if length % multiple == 0:
@@ -437,4 +439,4 @@ def _data_parallel(run: RunSettings) -> int | None:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return is_whole_number(value) and value > 0

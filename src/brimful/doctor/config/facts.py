@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, get_origin
 
+from brimful.base.checks import is_whole_number
 from brimful.doctor.config.documents import text_of
 from brimful.doctor.config.settings import flat
 from brimful.doctor.fact_files import read_toml, toml_values
@@ -103,7 +104,6 @@ class TrainerFacts:
         name: as people write it.
         package: distribution whose version counts; empty if none.
         newest: the newest version that was read.
-        page: our page about it.
         commands: words of a command line that tell this trainer.
         keys: keys that only this trainer has.
         has_final_batches: true if batches of its loader go into a model of Transformers as they
@@ -119,7 +119,6 @@ class TrainerFacts:
     name: str
     package: str = ""
     newest: str = ""
-    page: str = ""
     commands: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     has_final_batches: bool = False
@@ -269,16 +268,13 @@ def in_range(versions: str, version: Version | None) -> bool | None:
         return True
     if version is None:
         return None
-    for part in versions.split(","):
-        match = _RANGE.fullmatch(part)
-        assert match is not None, versions
-        limit = version_from(match[2])
-        assert limit is not None, versions
+    for operator, number in _RANGE.findall(versions):
+        limit = version_from(number) or ()
         # 0.19 and 0.19.0 are equal.
         size = max(len(limit), len(version))
         left, right = (value + (0,) * (size - len(value)) for value in (version, limit))
         order = (left > right) - (left < right)
-        if order not in {">=": (0, 1), "<=": (0, -1), "==": (0,), "<": (-1,), ">": (1,)}[match[1]]:
+        if order not in {">=": (0, 1), "<=": (0, -1), "==": (0,), "<": (-1,), ">": (1,)}[operator]:
             return False
     return True
 
@@ -292,7 +288,7 @@ def product(factors: Sequence[Any], values: Any) -> int | None:
     total = 1
     for factor in factors:
         value = values[factor] if isinstance(factor, str) else factor
-        if isinstance(value, bool) or not isinstance(value, int):
+        if not is_whole_number(value):
             return None
         total *= value
     return total

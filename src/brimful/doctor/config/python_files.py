@@ -224,7 +224,7 @@ class _Program:
         if self.num_settings > _MAX_SETTINGS:
             raise SettingsError(f"{place}: more than {_MAX_SETTINGS:,} settings")
         runs: list[dict[str, Given]] = []
-        blocks = self.bindings.get(node.id, []) if isinstance(node, ast.Name) else [node]
+        blocks = self.bindings[node.id] if isinstance(node, ast.Name) else [node]
         for block in blocks if depth < _MAX_DEPTH else ():
             pairs: list[tuple[Any, ast.expr]] = []  # of name and value, None for **other
             name = _called_name(block)
@@ -259,7 +259,7 @@ def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
     """Return pairs of target and value of a statement."""
     if not isinstance(node, ast.Assign | ast.AnnAssign) or not node.value:
         return []
-    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [(target, node.value) for target in targets]
 
 

@@ -115,8 +115,8 @@ class RunSettings:
 
     def _matches(self, name: str, pattern: Any) -> bool | None:
         if isinstance(pattern, list):
-            fails = _all(_negated(self._matches(name, one)) for one in pattern)
-            return _negated(fails)
+            results = [self._matches(name, one) for one in pattern]
+            return True if True in results else None if None in results else False
         if isinstance(self[name], Unknown) and pattern not in ({"given": True}, {"given": False}):
             # Patterns of models begin and end with a star.
             is_model = name == "model" and isinstance(pattern, str)
@@ -168,10 +168,6 @@ def _all(truths: Iterable[bool | None]) -> bool | None:
     """Return true if all are, and None if that is not known."""
     results = set(truths)
     return False if False in results else None if None in results else True
-
-
-def _negated(truth: bool | None) -> bool | None:
-    return None if truth is None else not truth
 
 
 def shown(value: Any) -> str:

@@ -71,35 +71,36 @@ class GivenSettings:
     ranks: int | None = None
 
     def get(self, key: str) -> Given | None:
-        """Return the setting of a key, or of the only key in nested blocks that ends with it.
+        """Return the setting of a key, or of the keys in nested blocks that end with it; None without
+        one.
+
+        Where several blocks have other values, it is unknown which of them is meant.
 
         Args:
             key: dotted; ``-`` and ``_`` are equal.
-
-        Returns:
-            None if the key is not given, or several blocks have it.
 
         >>> run = GivenSettings("run.yaml", {"trainer.max-length": Given(8, "run.yaml:2")})
         >>> run.get("max_length")
         Given(value=8, where='run.yaml:2')
         """
         name = same_key(key)
-        return self._exact.get(name) or self._nested.get(name)
+        if name in self._exact:
+            return self._exact[name]
+        return _either(self._nested[name], False) if name in self._nested else None
 
     @cached_property
     def _exact(self) -> dict[str, Given]:
         return {same_key(key): setting for key, setting in self.values.items()}
 
     @cached_property
-    def _nested(self) -> dict[str, Given | None]:
-        """Settings by each end of their dotted key; None where two keys share the end."""
-        ends: dict[str, Given | None] = {}
+    def _nested(self) -> dict[str, list[Given]]:
+        """Settings by each end of their dotted key."""
+        ends: dict[str, list[Given]] = {}
         for key, setting in self._exact.items():
             if not key.startswith(_EXACT_BLOCKS):
                 for position, letter in enumerate(key):
                     if letter == ".":
-                        end = key[position + 1 :]
-                        ends[end] = None if end in ends else setting
+                        ends.setdefault(key[position + 1 :], []).append(setting)
         return ends
 
 

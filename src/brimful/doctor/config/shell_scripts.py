@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from brimful.doctor.config.command_lines import Word, existing
 from brimful.doctor.config.documents import text_of
@@ -26,7 +26,7 @@ from brimful.doctor.config.literals import literal
 from brimful.doctor.config.settings import veiled
 from brimful.errors import SettingsError
 
-_Value: TypeAlias = str | list[Word] | None
+_Value = str | list[Word] | None
 """A variable: text, the words of an array, or None if it is not set here. What is unknown is text
 that is veiled.
 """
@@ -65,6 +65,14 @@ _HERE = re.compile(
     r"""(?x) ( (?<!<)<<-?[ \t]*\\?['"]?([\w.]+)['"]?[^\n]* ) ( (?:\n[^\n]*){0,1000}?\n[ \t]* ) \2 (?=\n|$)"""
 )
 """A here-document, whose lines become blank."""
+
+_MAIN = re.compile(
+    r"""(?mx) ^(?:function[ ]+)?([\w:-]+)(?:[ ]*\(\s*\))?\s*\{(?=\s) ((?:.*\n(?!\})){0,1000}.*\n)
+    \}\s*\1[ ]+"\$@"\s*\Z"""
+)
+"""A function that is the last one, and is called once, at the end, with the words of the script: its
+lines are read as if they stood alone.
+"""
 
 _ASSIGNMENT = re.compile(
     r"([A-Za-z_]\w*)(?:(\+?)=(.*)|\[[^]]*\]\+?=.*|\+\+|--|[-*/%|&]=.*)", re.DOTALL
@@ -136,7 +144,8 @@ class Script:
         return self.place or f"line {self.line} of {self.path}"
 
     def __post_init__(self) -> None:
-        self.text = _HERE.sub(lambda here: here[1] + "\n" * here[3].count("\n"), self.text)
+        text = _HERE.sub(lambda here: here[1] + "\n" * here[3].count("\n"), self.text)
+        self.text = _MAIN.sub(r"\2", text)
         self.folders = (Path(), *Path(self.path).parents)
         self.lasts = {one.groups(): one.start() for one in _ASSIGNED.finditer(self.text)}
 
@@ -297,9 +306,12 @@ class Script:
         it is unknown.
         """
         if text.startswith(("((", "(expr ")):
-            pattern = r"\$?\{?([A-Za-z_]\w*)\}?"
             text = text.replace("(expr ", "(").replace("\\", "").replace("/", "//")
-            text = re.sub(pattern, lambda name: f"({self.variables.get(name[1]) or '?'})", text)
+            text = re.sub(
+                r"\$?\{?([A-Za-z_]\w*)\}?",
+                lambda name: f"({self.variables.get(name[1]) or '?'})",
+                text,
+            )
             try:
                 return str(literal(ast.parse(text, mode="eval").body, {}))
             except (SyntaxError, ValueError, RecursionError, MemoryError):

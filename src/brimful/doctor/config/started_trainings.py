@@ -4,7 +4,7 @@ the one with the most settings.
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from brimful.doctor.config.command_lines import CommandLine, Word, command_settings
@@ -55,7 +55,7 @@ def read_command(words: Sequence[str]) -> GivenSettings:
     return _chosen(lines, " ".join(line.program))
 
 
-def notebook_run(scripts: Iterable[tuple[str, str]], title: str) -> GivenSettings | None:
+def notebook_run(scripts: Sequence[tuple[str, str]], title: str) -> GivenSettings | None:
     """Return the training with the most settings in the commands of a notebook; None without one.
 
     Args:
