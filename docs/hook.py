@@ -23,7 +23,7 @@ import click
 
 from brimful.cli.config import _ALIASES
 from brimful.cli.program import COMMANDS, command_named
-from brimful.collate.dialects import DIALECTS, dialect_of
+from brimful.collate.dialects import DIALECTS
 from brimful.errors import MissingExtraError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -269,13 +269,15 @@ def notebook_pages() -> Iterator[tuple[str, str]]:
 
 
 def keys_of_dialects() -> str:
-    """Return a section for each dialect, from the docstring of its function."""
+    """Return a section for each dialect: its table, and the docstring of its function."""
     sections = []
-    for name in DIALECTS:
-        text = markdown_of(inspect.getdoc(dialect_of(name).load()) or "")
+    for name, dialect in DIALECTS.items():
+        text = markdown_of(inspect.getdoc(dialect.load()) or "")
         sections += [
             f"\n## `{name}`\n",
             re.sub(r"^(Args|Raises):$", r"**\1**\n", text, flags=re.MULTILINE),
+            "\n| key | type, shape | holds | |\n|---|---|---|---|",
+            *(f"| `{key.name}` | `{key.form}` | {key.holds} | {key.note} |" for key in dialect.keys),
             "",
         ]
     return "\n".join(sections)

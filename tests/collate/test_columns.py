@@ -18,9 +18,10 @@ from brimful.collate import (  # noqa: E402
     dialect_of,
     lay_out,
 )
-from brimful.collate.columns import WORDS_OF_DIALECTS  # noqa: E402
+from brimful.collate.dialects import BATCH_KEYS  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
+from tests.collate.dialects.reading import key_of  # noqa: E402
 from tests.collate.examples import trl_example  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's nested tensors and compiler
@@ -89,36 +90,31 @@ def test_every_dialect_carries_columns_beside_its_labels(name):
         Column("token_again", ids.astype(np.int32), fill=-1, place="token"),
     )
     batch = PackCollator(dialect=name, padding=Padding(to=8))([(pack, PackExtras(columns=columns))])
-    assert batch.keys() - {"label_again", "token_again"} <= WORDS_OF_DIALECTS
+    assert batch.keys() - {"label_again", "token_again"} <= BATCH_KEYS
     target, token = batch["label_again"], batch["token_again"]
     if name == "verl":
         assert [row.tolist() for row in token.unbind()] == [ids[:3].tolist(), ids[3:].tolist()]
         assert [row[:, 0].tolist() for row in target.unbind()] == [[-100, *ids[1:3].tolist()], [-100, int(ids[4])]]
         return
-    tokens = next(batch[key] for key in ("input_ids", "tokens", "input") if key in batch)
+    tokens = batch[key_of(name, "tokens")]
     assert tuple(token.shape) == tuple(tokens.shape)
     assert torch.where(token == -1, 0, token).tolist() == tokens.tolist()
     if name == "trl_tree":  # a row for each target
         assert target[:, 0].tolist() == ids[[1, 2, 4]].tolist()
         return
-    masks = {"art": "assistant_mask", "olmo_core": "label_mask"}
-    labels = torch.where(batch[masks[name]], tokens, -100) if name in masks else batch["labels"]
-    if name in ("megatron", "megatron_bridge_legacy"):  # 0 without a target
-        labels = torch.where(labels == 0, -100, labels)
+    mask = key_of(name, "targets")
+    labels = torch.where(batch[mask], tokens, -100) if mask else batch["labels"]
+    labels = torch.where(labels == 0, -100, labels)  # Megatron has 0 without a target
     assert tuple(target.shape) == (*labels.shape, 2)
     assert target[..., 1].tolist() == labels.tolist()
     assert dialect_of(name).name == name
 
 
-def test_all_words_of_dialects_are_taken():
-    """A column must not replace an array of the trainer: with weights and without, padded and not."""
-    for name in DIALECTS:
-        for padding in (Padding(), Padding(to=16, segment_multiple_of=4)):
-            weights = None if name == "olmo_core" else "sample"  # which it refuses
-            given = PackCollator(dialect=name, padding=padding, loss_weights=weights)([toy_pack([3, 2])])
-            assert given.keys() <= WORDS_OF_DIALECTS, name
-    with pytest.raises(SettingsError, match="'labels'"):
-        Column("labels", np.zeros(3, np.float32))
+def test_keys_of_dialects_are_taken():
+    """A column must not replace an array of the trainer."""
+    for name in ("labels", "doc_lens", "target_weights"):
+        with pytest.raises(SettingsError, match=f"'{name}'"):
+            Column(name, np.zeros(3, np.float32))
 
 
 FLOATS = np.zeros(5, np.float32)

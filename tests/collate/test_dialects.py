@@ -1,8 +1,6 @@
-"""Dialects beside each other: positions, weights, padding, and what a model makes of each; no dialect without a reader, no key
-without a line in the docs. What each one says is read in ``dialects/test_<name>.py``."""
+"""Dialects beside each other: positions, weights, padding, and what a model makes of each; and no key
+without a line in the table. What each one says is read in ``dialects/test_<name>.py``."""
 
-import importlib
-import inspect
 import re
 from pathlib import Path
 
@@ -22,11 +20,10 @@ from brimful.collate import (  # noqa: E402
     dialect_of,
     lay_out,
 )
-from brimful.errors import BrimfulError, SettingsError  # noqa: E402
+from brimful.errors import BrimfulError, CollateError, SettingsError  # noqa: E402
 from brimful.store.shards import assemble_pack  # noqa: E402
-from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_pack, toy_tree  # noqa: E402
-from tests.collate.dialects.reading import F32, pack_with_image  # noqa: E402
+from tests.collate.dialects.reading import F32, key_of, pack_with_image  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and its compiler; as errors they would break it
 
@@ -34,19 +31,17 @@ DOCS = Path(__file__).parents[2] / "docs" / "dialects.md"
 LENGTHS = [7, 12, 1, 5]
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("transformers", (4, 1, 8)), ("trl", (4, 1, 8)), ("ms_swift", (3, 1, 8)), ("megatron", (3, 1, 8)),
-        ("megatron_bridge", (3, 1, 8)), ("transformer_engine", (3, 8)), ("nemo_automodel", (3, 1, 8)),
-        ("veomni", (1, 3, 8)), ("llama_factory", (4, 1, 9)), ("axolotl", (4, 1, 8)), ("flex_attention", (4, 1, 8)),
-        ("dense_mask", (4, 1, 8)), ("plain", (4, 2, 8)),
-    ],
-)  # fmt: skip
-def test_positions_of_mrope(name, shape):
+@pytest.mark.parametrize("name", DIALECTS)
+def test_positions_of_mrope(name):
     """Time, height and width come from the samples; the text row is added, and padding counts like text."""
-    given = PackCollator(dialect=name, pad_to=8)([pack_with_image()])
-    assert tuple(given["position_ids"].shape) == shape
+    forms = {key.name: key.form for key in dialect_of(name).keys if key.note.startswith("only with mRoPE")}
+    if not forms:
+        with pytest.raises(CollateError):
+            PackCollator(dialect=name)([pack_with_image()])
+        return
+    given = PackCollator(dialect=name, pad_to=12)([pack_with_image()])
+    for key, form in forms.items():
+        assert has_form(given[key], form), key
     assert given["image_grid_thw"].tolist() == [[1, 2, 4]]
 
 
@@ -98,37 +93,28 @@ def test_every_dialect_carries_media_in_the_order_of_segments(name):
     assert given["feature_attention_mask"][:, 0].tolist() == [1, 3]
 
 
-def test_positions_of_mrope_in_nested_and_flat_rows():
-    """verl and torchtitan have shapes of their own."""
-    rope = np.tile(np.arange(6), (3, 1))
-    extras = PackExtras(rope_positions=rope)
-    nested = PackCollator(dialect="verl")([(toy_pack([4, 2]), extras)])["position_ids"]
-    assert [tuple(row.shape) for row in nested.unbind()] == [(4, 4), (4, 2)]
-    assert tuple(nested.values().shape) == (4, 6)
-    flat = PackCollator(dialect="torchtitan")([(toy_pack([4, 2]), extras)])
-    assert flat["mrope_positions"].tolist() == rope.tolist()
-    assert flat["positions"].tolist() == [0, 1, 2, 3, 0, 1]
+def test_positions_of_text_stay_where_documents_begin_at_0():
+    """torchtitan makes its masks from them, with mRoPE too."""
+    extras = PackExtras(rope_positions=np.tile(np.arange(6), (3, 1)))
+    assert PackCollator(dialect="torchtitan")([(toy_pack([4, 2]), extras)])["positions"].tolist() == [0, 1, 2, 3, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "expected"),
-    [
-        ("transformers", "loss_weights", [[0, 0.5, 0.5, 0, 1, 0]]),
-        ("ms_swift", "loss_scale", [[0, 0.5, 0.5, 0, 1, 0]]),
-        ("megatron", "loss_mask", [0.5, 0.5, 0, 1, 0, 0]),
-        ("megatron_bridge", "loss_mask", [[0.5, 0.5, 0, 1, 0, 0]]),
-        ("transformer_engine", "loss_weights", [0, 0.5, 0.5, 0, 1, 0]),
-        ("nemo_automodel", "loss_weights", [[0.5, 0.5, 0, 1, 0, 0]]),
-        ("torchtitan", "loss_weights", [0.5, 0.5, 0, 1, 0, 0]),
-        ("axolotl", "loss_weights", [[0, 0.5, 0.5, 0, 1, 0]]),
-        ("plain", "loss_weights", [[0, 0.5, 0.5, 0, 0, 0], [0, 1, 0, 0, 0, 0]]),
-    ],
-)
-def test_weights_lie_beside_their_labels(name, key, expected):
+@pytest.mark.parametrize("name", DIALECTS)
+def test_weights_lie_beside_their_labels(name):
     """Every sample counts the same; where labels are shifted, so are the weights."""
+    weights_key = key_of(name, "weights")
+    if weights_key is None:
+        with pytest.raises(CollateError, match="has weights of the loss"):
+            PackCollator(dialect=name, loss_weights="sample")([toy_pack([3, 2])])
+        return
     given = PackCollator(dialect=name, pad_to=6, loss_weights="sample")([toy_pack([3, 2])])
-    assert given[key].tolist() == expected
-    assert given[key].dtype == F32
+    weights = given[weights_key]
+    weights = torch.cat(weights.unbind()) if weights.is_nested else weights
+    assert weights[weights > 0].tolist() == [0.5, 0.5, 1]
+    assert weights.dtype == F32
+    labels = given.get(key_of(name, "labels", "shifted labels", "targets"))
+    if labels is not None and labels.shape == weights.shape:
+        assert ((labels != -100) & (labels != 0)).equal(weights > 0)
 
 
 def test_rows_of_several_packs_are_equally_long():
@@ -155,12 +141,6 @@ def test_padding_at_the_end_alone_is_no_gap():
     assert megatron["cu_seqlens_padded"].tolist() == [0, 3, 5, 8]
     assert "cu_seqlens_q_padded" not in PackCollator(dialect="megatron_bridge").speak([batch])
     assert "cu_seqlens_unpadded" not in PackCollator(dialect="megatron_bridge_legacy").speak([batch])
-
-
-def test_no_varlen_dialect_has_a_mask():
-    """Transformers unpads by a mask and ignores the boundaries where there is one. VeOmni wants ones, and does not."""
-    for name in ("transformers", "trl", "ms_swift", "transformer_engine", "torchtitan", "megatron"):
-        assert "attention_mask" not in PackCollator(dialect=name, pad_to=8)([toy_pack([4, 2])])
 
 
 def test_an_unknown_dialect_is_refused_with_the_known_ones():
@@ -241,52 +221,71 @@ def test_logits_equal_the_plain_reference(logits_of, name, attention, mask, unit
     assert (found - expected).abs().max() < 1e-5
 
 
-def reader_of(name):
-    """The class that reads a dialect as its trainer does."""
-    path = Path(__file__).parent / "dialects" / f"test_{name}.py"
-    readers = []
-    if path.exists():
-        values = vars(importlib.import_module(f"tests.collate.dialects.{path.stem}")).values()
-        readers = [value for value in values if getattr(value, "dialect", None) == name]
-    assert readers, (
-        f"dialect {name!r} has no reader: add tests/collate/dialects/test_{name}.py with a class TestX(DialectContract), "
-        f"dialect = {name!r}, whose segments, targets and loss_tokens read a batch as the trainer does"
-    )
-    return readers[0]
+SIZES = {"T": "12", "S": "3", "S + 1": "4", "S + 2": "5", "M": "3", "B": "[12]", "L": "1[236]"}
+"""Sizes in forms of keys, as patterns: of a row of 12 tokens with 2 samples, 3 segments and 3 targets."""
+
+STARTS = {
+    "boundaries": [0, 4, 8],
+    "boundaries without padding": [0, 3, 5],
+    "lengths": [4, 4],
+    "lengths without padding": [3, 2],
+    "longest segment": [4],
+    "number of tokens": [12],
+    "divisor": [3],
+}
+"""First values of keys in this row, by what they hold."""
+
+
+def values_of(batch, name=""):
+    """Values of a batch by the names of keys; of a list of mappings, those of the first."""
+    batch = batch[0] if isinstance(batch, list) and isinstance(batch[0], dict) else batch
+    if not isinstance(batch, dict):
+        return {name: batch}
+    inner = [values_of(value, f"{name}.{key}" if name else key) for key, value in batch.items()]
+    return {name: value for values in inner for name, value in values.items()}
+
+
+def has_form(value, form):
+    """Whether a value has a form of the table."""
+    name, shape = type(value).__name__, list(getattr(value, "shape", ()))
+    if isinstance(value, torch.Tensor):
+        name = str(value.dtype).removeprefix("torch.")
+    elif isinstance(value, (list, tuple)):
+        shape = [len(value)]
+    pattern = re.sub(r"S \+ .|\b[TSMBL]\b|\*", lambda size: SIZES.get(size[0], ".+"), form.replace("[", r"\["))
+    return form == repr(value) or re.fullmatch(pattern, f"{name}{shape}" if "[" in form else name)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_every_dialect_has_a_reader(name):
-    """A dialect that nobody reads may say anything; its file must be named for it to be found."""
-    assert issubclass(reader_of(name), DialectContract)
-
-
-def documented(name):
-    """The words of the docstring of a dialect, and of the dialect whose keys it says it has."""
-    text = inspect.getdoc(dialect_of(name).load()) or ""
-    base = re.search(r"(?:the keys of|like) ``(\w+)``", text)
-    return set(re.findall(r"\w+", text)) | (documented(base[1]) if base else set())
-
-
-@pytest.mark.parametrize("name", DIALECTS)
-def test_every_key_is_in_the_docs(name):
-    """A docstring that lacks a key is where a trainer's page goes wrong; the site makes a section of each."""
-    assert set(reader_of(name).shapes) <= documented(name)
+def test_a_batch_has_the_keys_of_the_table(name):
+    """A trainer selects keys by their names and kernels by dtype: int64 instead of int32 is another kernel."""
+    padding = Padding(to=12, segment_multiple_of=4)
+    values = values_of(PackCollator(dialect=name, padding=padding)([toy_pack([3, 2])]))
+    keys = dialect_of(name).keys
+    assert {key.name for key in keys if not key.note.startswith("only")} <= values.keys() <= {key.name for key in keys}
+    for key, value in values.items():
+        forms = [one for one in keys if one.name == key and has_form(value, one.form)]
+        assert forms, f"{key}, {value}, has none of its forms"
+        if start := STARTS.get(forms[0].holds):
+            assert np.ravel(value)[: len(start)].tolist() == start, key
 
 
 @pytest.mark.parametrize("branch", ["fork", "index"])
-@pytest.mark.parametrize(
-    "name", ["transformers_tree", "flex_attention", "dense_mask", "dense_mask_additive", "magi_attention"]
-)
-def test_every_key_of_trees_is_in_the_docs(name, branch):
-    """In the section of trees, or of the dialect."""
+@pytest.mark.parametrize("name", [name for name, dialect in DIALECTS.items() if dialect.takes_sharing])
+def test_a_batch_of_trees_has_keys_of_the_table(name, branch):
+    """The page has a section for what is the same in several dialects."""
+    keys = dialect_of(name).keys
     try:
-        batch = PackCollator(dialect=name, branch=branch)([toy_tree([[5, 6, 7], [5, 6, 8]])])
-    except BrimfulError:
+        batch = PackCollator(dialect=name, branch=branch)(
+            [toy_tree([[5, 6, 7], [5, 6, 8]], [[False, False, True]] * 2)]
+        )
+    except CollateError:
         return
-    section = re.search(r"^## Trees\n(.*?)(?=^## )", DOCS.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert section is not None
-    assert set(batch) <= set(re.findall(r"\w+", section[1])) | documented(name)
+    assert set(batch) <= {key.name for key in keys}
+    section = re.search(r"^## Trees\n(.*?)(?=^## )", DOCS.read_text(), flags=re.MULTILINE | re.DOTALL)[1]
+    assert {key.name for key in keys if "branch=" in key.note or key.name == "parents"} <= set(
+        re.findall(r"\w+", section)
+    )
 
 
 def _plain(value):
@@ -306,12 +305,34 @@ def _batch(name, extras, **options):
         return None
 
 
-@pytest.mark.parametrize("name", DIALECTS)
-def test_every_dialect_has_a_row_in_the_table(name):
+ROWS_OF_PAGE = {
+    row[0]: row[1:]
+    for row in re.findall(
+        r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|(?:[^|\n]+\|){2}$", DOCS.read_text(), re.MULTILINE
+    )
+}
+
+
+def test_every_dialect_has_a_row_on_the_page():
     """The table is where a dialect is chosen."""
-    rows = re.findall(r"^\| `(\w+)` \|(?:[^|\n]+\|){5}$", DOCS.read_text(), flags=re.MULTILINE)
-    assert name in rows, f"the table in docs/dialects.md has no row `{name}`"
-    assert set(rows) == set(DIALECTS)
+    assert list(ROWS_OF_PAGE) == list(DIALECTS)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_the_page_says_what_the_table_says(name):
+    """Shape of the tokens, form of the labels, and keys that hold boundaries."""
+    shape, labels, boundaries = ROWS_OF_PAGE[name]
+    keys = {key.name: key for key in reversed(dialect_of(name).keys)}
+    assert keys[key_of(name, "tokens")].form.endswith(shape.replace("(", "[").replace(")", "]"))
+    label = keys.get(key_of(name, "labels", "shifted labels"))
+    if label is None:
+        assert labels == f"none: `{key_of(name, 'targets', 'weights')}`"
+    else:
+        assert labels.startswith("shifted") == dialect_of(name).labels_shifted
+        assert labels.endswith("0 for tokens without target") == (label.note == "0 without a target")
+    for word in re.findall("`([^`]+)`", boundaries):
+        pattern = word.replace("*", ".*").replace("…", ".*") + r"(\..*)?"
+        assert any(re.fullmatch(pattern, key) for key in keys), f"{word} is not a key of {name}"
 
 
 @pytest.mark.parametrize("name", DIALECTS)

@@ -161,12 +161,8 @@ def with_pictures(number, convert=torch.as_tensor):
     return {key: convert(value) for key, value in row.items()}
 
 
-WITHOUT_MROPE = ("megatron_bridge_legacy", "olmo_core", "trl_tree", "art")
-"""Dialects that have no key for positions of mRoPE, and refuse them."""
-
-
 @pytest.mark.parametrize("make", ["torch", "numpy", "list"])
-@pytest.mark.parametrize("dialect", [name for name in DIALECTS if name not in WITHOUT_MROPE])
+@pytest.mark.parametrize("dialect", [name for name, dialect in DIALECTS.items() if "mRoPE" in dialect.table])
 def test_pictures_of_plain_samples_are_in_the_batch_of_every_dialect(dialect, make):
     """In the order of their segments, text between them; each token of a picture has its place in the picture."""
     convert = {"torch": torch.as_tensor, "numpy": np.asarray, "list": lambda value: value.tolist()}[make]

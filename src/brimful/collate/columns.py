@@ -15,24 +15,12 @@ import numpy.typing as npt
 from brimful.base.attachment import attachment_inputs
 from brimful.base.checks import choice_of, is_number
 from brimful.base.typing import AnyArray, BoolArray, CuSeqlens
+from brimful.collate.dialects import BATCH_KEYS
 from brimful.collate.padding import shift_left
 from brimful.errors import CollateError, SettingsError
 
-_WORDS = """
-    input input_ids tokens labels shift_labels positions position_ids text_position_ids mrope_positions
-    attention_mask padding_mask loss_mask loss_weights loss_scale target_weights seq_idx ds_idx document_ids
-    block_mask use_cache num_items_in_batch batch_num_tokens token_count total_tokens tail_padding_length
-    packing_params packed_seq_params pad_between_seqs qkv_format seq_lens seq_lens_padded varlen_metadata
-    max_seqlen max_seqlen_q max_seqlen_kv max_length_q max_length_k cu_seqlens cu_seqlens_argmin
-    cu_seqlens_padded cu_seqlens_unpadded cu_seqlens_unpadded_argmin cu_seqlens_q cu_seqlens_kv
-    cu_seqlens_q_padded cu_seqlens_kv_padded cu_seq_lens_q cu_seq_lens_k linear_attn_cu_seq_lens_q
-    tree_kv_index tree_cu_seqlens_q tree_cu_seqlens_k tree_max_seqlens token_index segment_id
-    group_ids parent_ids input_pos assistant_mask weights prefix_tree q_ranges k_ranges attn_type_map
-    doc_lens label_mask max_doc_lens packed_seq_lengths
-"""
-
-WORDS_OF_DIALECTS = frozenset(_WORDS.split())
-"""Keys of all dialects, which no column may have as its name."""
+RESERVED_NAMES = BATCH_KEYS | {"target_weights"}
+"""Names that no column may have: keys of all dialects, and the one of weights in a part of a row."""
 
 
 class ColumnPlace(str, Enum):
@@ -118,7 +106,7 @@ def check_column_name(name: str) -> None:
     """
     if not isinstance(name, str) or not name:
         raise SettingsError(f"the name of a column must be a text and is {name!r}")
-    if name in WORDS_OF_DIALECTS or name in attachment_inputs().ARRAY_KEYS:
+    if name in RESERVED_NAMES or name in attachment_inputs().ARRAY_KEYS:
         raise SettingsError(
             f"a column cannot be called {name!r}, which is a key of the batch of some trainer: "
             "rename it"

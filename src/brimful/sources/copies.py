@@ -95,21 +95,21 @@ def kept_copy(
         cache: directory of the cache; None for the default.
         write: function that writes the copy into an open file.
     """
-    prefix = f"{fingerprint_of(origin)[:16]}-"
-    name = f"{prefix}{fingerprint_of(version)[:16]}.jsonl"
+    stem = f"{fingerprint_of(origin)[:16]}-"
+    name = f"{stem}{fingerprint_of(version)[:16]}.jsonl"
     target = cached((cache or cache_dir()) / folder_name / name)
     folder = target.parent
     if target.exists():
         return target
-    with exclusive(folder / f"{prefix}lock"):
+    with exclusive(folder / f"{stem}lock"):
         # Under the lock no other process writes here: temporary files are left over from killed
         # processes.
-        for temporary in folder.glob(f".{prefix}*.tmp"):
+        for temporary in folder.glob(f".{stem}*.tmp"):
             _remove(temporary)
         if not target.exists():
             with atomic_file(target) as file:
                 write(file)
-            for path in folder.glob(f"{prefix}*.jsonl"):
+            for path in folder.glob(f"{stem}*.jsonl"):
                 if path != target:
                     _remove(path)
     return target

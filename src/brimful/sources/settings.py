@@ -40,8 +40,8 @@ class RowSettings:
     )
     ignore: Sequence[str] = option(
         (),
-        "A column to leave out although it changes the meaning of a sample (images, label, "
-        "rejected), or a mark such as <image> that is plain text.",
+        "A column to leave out although it changes the meaning of a sample "
+        "(images, label, rejected), or a mark such as <image> that is plain text.",
         "NAME",
     )
     prompt: str | None = option(

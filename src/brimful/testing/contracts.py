@@ -28,7 +28,6 @@ from itertools import combinations_with_replacement, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -330,14 +329,10 @@ class DialectContract(abc.ABC):
 
     Attributes:
         dialect: the name in ``DIALECTS``.
-        shapes: the keys of a batch of one row of 12 tokens, each with its dtype and shape, or its
-            value. The row holds segments of 3 and 2 tokens, each followed by padding up to 4, and 4
-            tokens of padding at the end.
         knows_gaps: whether the dialect can say that padding after a segment does not belong to it.
     """
 
     dialect: str
-    shapes: Mapping[str, Any]
     knows_gaps: bool = False
 
     @abc.abstractmethod
@@ -357,13 +352,6 @@ class DialectContract(abc.ABC):
     def collate(self, packs: Sequence[Any], padding: Padding | None = None) -> Mapping[str, Any]:
         """Return the batch of some packs or samples; override it for a collator of your own."""
         return brimful.PackCollator(dialect=self.dialect, padding=padding)(packs)
-
-    def test_keys_dtypes_and_shapes(self) -> None:
-        """A trainer selects keys by their names and kernels by dtype: int64 instead of int32 is
-        another kernel.
-        """
-        batch = self.collate([toy_pack([3, 2])], Padding(to=12, segment_multiple_of=4))
-        assert _described(batch) == dict(self.shapes)
 
     @settings(max_examples=15, suppress_health_check=[HealthCheck.differing_executors])
     @given(packs=_PACKS, unit=st.sampled_from([1, 1, 4]), is_fixed=st.booleans())
@@ -403,19 +391,3 @@ class DialectContract(abc.ABC):
             {"input_ids": [8, 9], "labels": [8, 9]},
         ]
         assert self.targets(self.collate(rows)) == [(5, 6), (6, 7), (8, 9)]
-
-
-def _described(value: Any) -> Any:
-    """Return a batch with each tensor as its dtype and shape, and everything else unchanged."""
-    if isinstance(value, Mapping):
-        return {key: _described(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_described(inner) for inner in value]
-    if hasattr(value, "is_nested"):
-        return (value.dtype, f"{value.size(0)} samples" if value.is_nested else tuple(value.shape))
-    if type(value).__name__ == "BlockMask":
-        return tuple(value.shape)
-    assert not isinstance(value, (np.generic, np.ndarray)), (
-        "trainers take tensors and Python numbers"
-    )
-    return value

@@ -112,13 +112,7 @@ def to_transformers_tree(batch: PackedBatch) -> dict[str, Any]:
 
     A flat row has the keys of ``transformers``. A row of trees has no boundaries. It has
     ``parents``, ``tree_in`` and ``tree_out`` (``tree_tensors``), and one call of variable-length
-    attention with gathered keys and values:
-
-    ==========================================  =====================================================
-    ``tree_kv_index``                           ``int64[K]``: the place of each key, run by run
-    ``tree_cu_seqlens_q, tree_cu_seqlens_k``    ``int32[R + 1]``: boundaries of the runs
-    ``tree_max_length_q, tree_max_length_k``    Python integers
-    ==========================================  =====================================================
+    attention with gathered keys and values.
     """
     if batch.sharing is None:
         return to_transformers(batch)
@@ -140,18 +134,6 @@ def to_transformers_tree(batch: PackedBatch) -> dict[str, Any]:
 def to_trl_tree(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to the row of TRL's asynchronous GRPO, as ``TreeRow.pack`` returns it; labels
     are shifted.
-
-    ==========================================  =====================================================
-    ``input_ids, position_ids``                 ``int64[T]``; positions are depths
-    ``shift_labels``                            ``int64[T]``, ``-100`` if no sample trains it
-    ``tree_kv_index``                           ``int64[K]``: places of the path to each segment, and its own
-    ``tree_cu_seqlens_q``                       ``int32[S + 1]``, boundaries of segments
-    ``tree_cu_seqlens_k``                       ``int32[S + 1]``, boundaries in ``tree_kv_index``
-    ``tree_max_seqlens``                        ``int64[2]``: the longest segment, the longest path
-    ``token_index``                             ``int64[M]``: the place that predicts each target
-    ``segment_id``                              ``int64[M]``: the sample that trains it
-    ``loss_weights``                            ``float32[M]``, only if any is not 1
-    ==========================================  =====================================================
 
     A target that several samples train is there for each of them, and so are the values of columns
     of targets, ``[M, …]``: TRL reads ``old_log_probs`` and ``advantages``.
@@ -192,16 +174,7 @@ def to_trl_tree(batch: PackedBatch) -> dict[str, Any]:
 
 
 def to_art(rows: Sequence[PackedBatch]) -> dict[str, Any]:
-    """Convert B packs to B rows of S tokens for OpenPipe ART, which shifts what belongs to targets.
-
-    ==========================================  =====================================================
-    ``tokens``                                  ``int64[B, S]``
-    ``group_ids``                               ``int64[B, S]``: number of the segment, from 1; -1 in the padding
-    ``parent_ids``                              ``int64[B, S]``: number of its trunk; its own if it has none
-    ``input_pos``                               ``int64[B, S]``: depths
-    ``assistant_mask``                          ``bool[B, S]``: true at targets
-    ``weights``                                 ``float32[B, S]``: weight of each target
-    ==========================================  =====================================================
+    """Convert B packs to B rows of L tokens for OpenPipe ART, which shifts what belongs to targets.
 
     ART also reads ``logprobs`` and ``advantages``: give them as columns.
 
@@ -239,14 +212,6 @@ def to_nemo_automodel_tree(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens for Automodel's ``magi`` attention; labels are
     shifted.
 
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[1, T]``
-    ``position_ids``                            ``int64[1, T]``, depths; with mRoPE ``int64[3, 1, T]``
-    ``prefix_tree``                             ``(node_lengths, sample_paths)``: tokens of each segment, and
-                                                the segments of each sample; lists of Python integers
-    ``loss_weights``                            ``float32[1, T]``, only if any is not 1
-    ==========================================  =====================================================
-
     The padding at the end is a node with a path of its own. Automodel's own collator trains no
     first token of a branch; here all targets are trained.
 
@@ -283,14 +248,6 @@ def to_nemo_automodel_tree(batch: PackedBatch) -> dict[str, Any]:
 def to_magi_attention(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens and the rectangles of its mask; labels are not
     shifted.
-
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[1, T]``
-    ``position_ids``                            ``int64[1, T]``, depths; with mRoPE ``int64[4, 1, T]``
-    ``q_ranges, k_ranges``                      ``int32[R, 2]``: tokens that attend, and to which
-    ``attn_type_map``                           ``int32[R]``: 0 (full) for a trunk, 1 (causal) for the segment itself
-    ``loss_weights``                            ``float32[1, T]``, only if the batch has any
-    ==========================================  =====================================================
 
     A row of trees also has ``parents``, ``tree_in`` and ``tree_out`` (``tree_tensors``).
     """

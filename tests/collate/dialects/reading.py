@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from brimful.collate import AttachedInputs, PackExtras
+from brimful.collate import AttachedInputs, PackExtras, dialect_of
 from brimful.serve import Pack
 from brimful.testing.toys import toy_pack
 
-I64, I32, F32, BOOL = torch.int64, torch.int32, torch.float32, torch.bool
-ROW, BOUNDARIES = (I64, (1, 12)), (I32, (4,))
-TEXT = {"input_ids": ROW, "labels": ROW, "position_ids": ROW}
-VARLEN = {"cu_seq_lens_q": BOUNDARIES, "cu_seq_lens_k": BOUNDARIES, "max_length_q": 4, "max_length_k": 4}
+F32, I32, I64 = torch.float32, torch.int32, torch.int64
+
+
+def key_of(dialect: str, *holds: str) -> str | None:
+    """The first key of a dialect that holds one of these; None if none does."""
+    return next((key.name for key in dialect_of(dialect).keys if key.holds in holds), None)
 
 
 def between(ids: torch.Tensor, edges: Sequence[int]) -> list[list[int]]:

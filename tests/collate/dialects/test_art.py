@@ -10,17 +10,13 @@ torch = pytest.importorskip("torch")
 from brimful.errors import CollateError  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from tests.collate.dialects.forks import SAMPLES, batch_of, trained_by, untrained  # noqa: E402
-from tests.collate.dialects.reading import BOOL, F32, I64, pairs  # noqa: E402
+from tests.collate.dialects.reading import pairs  # noqa: E402
 from tests.rl.compat.sources import definitions_of  # noqa: E402
 from tests.trees.collate.reading import trained  # noqa: E402
 
 
 class TestArt(DialectContract):
     dialect = "art"
-    shapes = {
-        "tokens": (I64, (1, 12)), "group_ids": (I64, (1, 12)), "parent_ids": (I64, (1, 12)),
-        "input_pos": (I64, (1, 12)), "assistant_mask": (BOOL, (1, 12)), "weights": (F32, (1, 12)),
-    }  # fmt: skip
 
     def segments(self, batch):
         found = []

@@ -6,13 +6,12 @@ pytest.importorskip("torch")
 
 
 from brimful.testing.contracts import DialectContract
-from tests.collate.dialects.reading import ROW, TEXT, between, changes, count_labels, pairs
+from tests.collate.dialects.reading import between, changes, count_labels, pairs
 
 
 class TestAxolotl(DialectContract):
     dialect = "axolotl"
     knows_gaps = True
-    shapes = {**TEXT, "attention_mask": ROW}
 
     def segments(self, batch):
         segments = []

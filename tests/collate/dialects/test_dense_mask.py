@@ -10,12 +10,11 @@ import torch
 from brimful import PackCollator
 from brimful.testing.contracts import DialectContract
 from brimful.testing.toys import toy_pack
-from tests.collate.dialects.reading import BOOL, TEXT, between, changes, count_labels, pairs
+from tests.collate.dialects.reading import between, changes, count_labels, pairs
 
 
 class TestDenseMask(DialectContract):
     dialect = "dense_mask"
-    shapes = {**TEXT, "attention_mask": (BOOL, (1, 1, 12, 12)), "use_cache": False}
 
     def segments(self, batch):
         visible = batch["attention_mask"][0, 0]

@@ -6,12 +6,11 @@ pytest.importorskip("torch")
 
 
 from brimful.testing.contracts import DialectContract
-from tests.collate.dialects.reading import F32, TEXT, between, changes, count_labels, pairs
+from tests.collate.dialects.reading import between, changes, count_labels, pairs
 
 
 class TestDenseMaskAdditive(DialectContract):
     dialect = "dense_mask_additive"
-    shapes = {**TEXT, "attention_mask": (F32, (1, 1, 12, 12)), "use_cache": False}
 
     def segments(self, batch):
         visible = batch["attention_mask"][0, 0] == 0

@@ -17,7 +17,7 @@ from brimful.collate.dialects.flex_attention import block_mask_of, document_mask
 from brimful.testing.contracts import DialectContract
 from brimful.testing.toys import toy_pack, toy_tree
 from brimful.trees.masks import tree_block_mask, tree_mask, tree_mask_mod
-from tests.collate.dialects.reading import I32, TEXT, between, changes, count_labels, pairs
+from tests.collate.dialects.reading import between, changes, count_labels, pairs
 from tests.trees.test_pack_tree import SAMPLES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and its compiler; as errors they would break it
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and its compiler; 
 
 class TestFlexAttention(DialectContract):
     dialect = "flex_attention"
-    shapes = {**TEXT, "document_ids": (I32, (12,)), "block_mask": (1, 1, 12, 12)}
 
     def segments(self, batch):
         return between(batch["input_ids"][0], changes(batch["document_ids"].tolist()))

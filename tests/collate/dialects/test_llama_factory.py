@@ -7,20 +7,12 @@ pytest.importorskip("torch")
 
 from brimful import PackCollator
 from brimful.testing.contracts import DialectContract
-from tests.collate.dialects.reading import I32, I64, between, changes, count_labels, pack_with_image, pairs
+from tests.collate.dialects.reading import between, changes, count_labels, pack_with_image, pairs
 
 
 class TestLlamaFactory(DialectContract):
     dialect = "llama_factory"
     knows_gaps = True
-    shapes = {
-        "input_ids": (I64, (1, 16)), "labels": (I64, (1, 16)), "position_ids": (I64, (1, 16)),
-        "attention_mask": (I32, (1, 16)),
-        "packing_params": [{
-            "sequence_boundaries": [0, 4, 8, 16], "image_subseq_ids": [2**32], "video_subseq_ids": [2**32],
-            "audio_subseq_ids": [2**32], "right_padding_length": 8,
-        }],
-    }  # fmt: skip
 
     def segments(self, batch):
         segments = []
@@ -40,4 +32,6 @@ class TestLlamaFactory(DialectContract):
 def test_the_segment_of_an_image_is_told():
     """LLaMA-Factory makes positions of pictures segment by segment."""
     batch = PackCollator(dialect="llama_factory", pad_to=8)([pack_with_image()])
-    assert batch["packing_params"][0]["image_subseq_ids"] == [0]
+    none = [2**32]
+    owners = {"image_subseq_ids": [0], "video_subseq_ids": none, "audio_subseq_ids": none}
+    assert batch["packing_params"] == [{"sequence_boundaries": [0, 4, 6, 9], "right_padding_length": 3, **owners}]

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from tests.collate.dialects.forks import SAMPLES, batch_of, trained_by  # noqa: E402
-from tests.collate.dialects.reading import I32, TEXT, count_labels, pairs  # noqa: E402
+from tests.collate.dialects.reading import count_labels, pairs  # noqa: E402
 from tests.trees.collate.reading import trained  # noqa: E402
 
 
@@ -27,7 +27,6 @@ def mask_of(batch):
 
 class TestMagiAttention(DialectContract):
     dialect = "magi_attention"
-    shapes = {**TEXT, "q_ranges": (I32, (3, 2)), "k_ranges": (I32, (3, 2)), "attn_type_map": (I32, (3,))}
 
     def segments(self, batch):
         mask, ids = mask_of(batch), batch["input_ids"][0].numpy()

@@ -12,22 +12,13 @@ from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
-from tests.collate.dialects.reading import BOOL, BOUNDARIES, F32, I32, I64, at_places, pairs  # noqa: E402
+from tests.collate.dialects.reading import I32, at_places, pairs  # noqa: E402
 from tests.collate.examples import build_packed_seq_params  # noqa: E402
 
 
 class TestMegatron(DialectContract):
     dialect = "megatron"
     knows_gaps = True
-    shapes = {
-        "tokens": (I64, (12,)), "labels": (I64, (12,)), "position_ids": (I64, (12,)), "loss_mask": (F32, (12,)),
-        "padding_mask": (BOOL, (12,)), "cu_seqlens": BOUNDARIES, "cu_seqlens_padded": BOUNDARIES,
-        "max_seqlen": (I32, (1,)),
-        "packed_seq_params": {
-            "qkv_format": "thd", "cu_seqlens_q": BOUNDARIES, "cu_seqlens_kv": BOUNDARIES,
-            "cu_seqlens_q_padded": BOUNDARIES, "cu_seqlens_kv_padded": BOUNDARIES, "max_seqlen_q": 4, "max_seqlen_kv": 4,
-        },
-    }  # fmt: skip
 
     def segments(self, batch):
         return at_places(batch["tokens"], batch["cu_seqlens_padded"], batch["cu_seqlens"])

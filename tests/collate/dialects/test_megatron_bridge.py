@@ -9,17 +9,12 @@ from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
-from tests.collate.dialects.reading import BOOL, BOUNDARIES, F32, I32, TEXT, at_places, count_labels, pairs  # noqa: E402
+from tests.collate.dialects.reading import at_places, count_labels, pairs  # noqa: E402
 
 
 class TestMegatronBridge(DialectContract):
     dialect = "megatron_bridge"
     knows_gaps = True
-    shapes = {
-        **TEXT, "loss_mask": (F32, (1, 12)), "padding_mask": (BOOL, (1, 12)), "attention_mask": None,
-        "cu_seqlens_q": BOUNDARIES, "cu_seqlens_kv": BOUNDARIES, "cu_seqlens_q_padded": BOUNDARIES,
-        "cu_seqlens_kv_padded": BOUNDARIES, "max_seqlen_q": (I32, ()), "max_seqlen_kv": (I32, ()), "total_tokens": 12,
-    }  # fmt: skip
 
     def segments(self, batch):
         real = batch["cu_seqlens_q"]

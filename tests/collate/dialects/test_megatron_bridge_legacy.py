@@ -12,17 +12,12 @@ from brimful.collate import PackExtras  # noqa: E402
 from brimful.errors import CollateError  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
-from tests.collate.dialects.reading import F32, I32, I64, ROW, at_places, pairs  # noqa: E402
+from tests.collate.dialects.reading import at_places, pairs  # noqa: E402
 
 
 class TestMegatronBridgeLegacy(DialectContract):
     dialect = "megatron_bridge_legacy"
     knows_gaps = True
-    shapes = {
-        "tokens": ROW, "labels": ROW, "position_ids": ROW, "loss_mask": (F32, (1, 12)), "attention_mask": None,
-        "cu_seqlens": (I32, (1, 5)), "cu_seqlens_argmin": (I64, (1, 1)), "cu_seqlens_unpadded": (I32, (1, 5)),
-        "cu_seqlens_unpadded_argmin": (I64, (1, 1)), "max_seqlen": (I32, (1, 1)), "token_count": [12],
-    }  # fmt: skip
 
     def segments(self, batch):
         places = batch["cu_seqlens"][0, : batch["cu_seqlens_argmin"].item()]

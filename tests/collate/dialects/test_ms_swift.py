@@ -7,12 +7,11 @@ pytest.importorskip("torch")
 
 from brimful import PackCollator
 from brimful.testing.contracts import DialectContract
-from tests.collate.dialects.reading import TEXT, VARLEN, between, count_labels, pack_with_image, pairs
+from tests.collate.dialects.reading import between, count_labels, pack_with_image, pairs
 
 
 class TestMsSwift(DialectContract):
     dialect = "ms_swift"
-    shapes = {**TEXT, **VARLEN}
 
     def segments(self, batch):
         return between(batch["input_ids"][0], batch["cu_seq_lens_q"].tolist())

@@ -8,13 +8,12 @@ pytest.importorskip("torch")
 
 
 from brimful.testing.contracts import DialectContract
-from tests.collate.dialects.reading import I64, TEXT, count_labels, pairs
+from tests.collate.dialects.reading import count_labels, pairs
 
 
 class TestNemoAutomodel(DialectContract):
     dialect = "nemo_automodel"
     knows_gaps = True
-    shapes = {**TEXT, "seq_lens": (I64, (1, 3)), "seq_lens_padded": (I64, (1, 3)), "qkv_format": "thd"}
 
     def segments(self, batch):
         segments = []

@@ -10,14 +10,13 @@ torch = pytest.importorskip("torch")
 from brimful.errors import CollateError  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from tests.collate.dialects.forks import SAMPLES, batch_of, trained_by, untrained  # noqa: E402
-from tests.collate.dialects.reading import TEXT, between, count_labels, pairs  # noqa: E402
+from tests.collate.dialects.reading import between, count_labels, pairs  # noqa: E402
 from tests.rl.compat.sources import definitions_of  # noqa: E402
 from tests.trees.collate.reading import trained  # noqa: E402
 
 
 class TestNemoAutomodelTree(DialectContract):
     dialect = "nemo_automodel_tree"
-    shapes = {**TEXT, "prefix_tree": ([4, 4, 4], [[0], [1], [2]])}
 
     def segments(self, batch):
         lengths, paths = batch["prefix_tree"]

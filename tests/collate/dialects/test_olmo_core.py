@@ -10,12 +10,11 @@ from brimful import PackCollator  # noqa: E402
 from brimful.errors import CollateError  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
-from tests.collate.dialects.reading import BOOL, I32, ROW, pack_with_image, pairs  # noqa: E402
+from tests.collate.dialects.reading import pack_with_image, pairs  # noqa: E402
 
 
 class TestOlmoCore(DialectContract):
     dialect = "olmo_core"
-    shapes = {"input_ids": ROW, "label_mask": (BOOL, (1, 12)), "doc_lens": (I32, (1, 3)), "max_doc_lens": [4]}
 
     def segments(self, batch):
         return [

@@ -10,16 +10,12 @@ from brimful.collate import Padding
 from brimful.errors import CollateError, SettingsError
 from brimful.testing.contracts import DialectContract
 from brimful.testing.toys import toy_pack
-from tests.collate.dialects.reading import I64, count_labels, pairs
+from tests.collate.dialects.reading import count_labels, pairs
 
 
 class TestPlain(DialectContract):
     dialect = "plain"
     knows_gaps = True
-    shapes = {
-        "input_ids": (I64, (2, 12)), "labels": (I64, (2, 12)), "position_ids": (I64, (2, 12)),
-        "attention_mask": (I64, (2, 12)),
-    }  # fmt: skip
 
     def segments(self, batch):
         rows = zip(batch["input_ids"], batch["attention_mask"], strict=True)

@@ -6,17 +6,11 @@ pytest.importorskip("torch")
 
 
 from brimful.testing.contracts import DialectContract
-from tests.collate.dialects.reading import BOUNDARIES, I64, between, count_labels, pairs
+from tests.collate.dialects.reading import between, count_labels, pairs
 
 
 class TestTorchtitan(DialectContract):
     dialect = "torchtitan"
-    shapes = {
-        "input": (I64, (12,)), "labels": (I64, (12,)), "positions": (I64, (12,)),
-        "varlen_metadata": {
-            "cu_seq_q": BOUNDARIES, "cu_seq_k": BOUNDARIES, "max_q": 4, "max_k": 4, "cu_seq_q_host": (0, 4, 8, 12),
-        },
-    }  # fmt: skip
 
     def segments(self, batch):
         edges = batch["varlen_metadata"]["cu_seq_q"].tolist()

@@ -9,10 +9,7 @@ from brimful import PackCollator
 from brimful.testing.contracts import DialectContract
 from brimful.testing.toys import toy_pack
 from tests.collate.dialects.reading import (
-    I32,
     ROPE,
-    TEXT,
-    VARLEN,
     between,
     changes,
     count_labels,
@@ -23,7 +20,6 @@ from tests.collate.dialects.reading import (
 
 class TestTransformers(DialectContract):
     dialect = "transformers"
-    shapes = {**TEXT, **VARLEN, "seq_idx": (I32, (1, 12)), "use_cache": False}
 
     def segments(self, batch):
         edges = batch["cu_seq_lens_q"].tolist()

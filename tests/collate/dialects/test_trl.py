@@ -6,12 +6,11 @@ pytest.importorskip("torch")
 
 
 from brimful.testing.contracts import DialectContract
-from tests.collate.dialects.reading import I32, TEXT, VARLEN, between, changes, count_labels, pairs
+from tests.collate.dialects.reading import between, changes, count_labels, pairs
 
 
 class TestTrl(DialectContract):
     dialect = "trl"
-    shapes = {**TEXT, **VARLEN, "seq_idx": (I32, (1, 12))}
 
     def segments(self, batch):
         edges = batch["cu_seq_lens_q"].tolist()

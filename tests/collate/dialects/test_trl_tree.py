@@ -14,17 +14,12 @@ from brimful.errors import CollateError  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_tree  # noqa: E402
 from tests.collate.dialects.forks import SAMPLES, batch_of, trained_by  # noqa: E402
-from tests.collate.dialects.reading import I32, I64, between, pairs  # noqa: E402
+from tests.collate.dialects.reading import between, pairs  # noqa: E402
 from tests.trees.collate.reading import trained  # noqa: E402
 
 
 class TestTrlTree(DialectContract):
     dialect = "trl_tree"
-    shapes = {
-        "input_ids": (I64, (12,)), "position_ids": (I64, (12,)), "shift_labels": (I64, (12,)),
-        "tree_kv_index": (I64, (12,)), "tree_cu_seqlens_q": (I32, (4,)), "tree_cu_seqlens_k": (I32, (4,)),
-        "tree_max_seqlens": (I64, (2,)), "token_index": (I64, (3,)), "segment_id": (I64, (3,)),
-    }  # fmt: skip
 
     def segments(self, batch):
         keys = batch["input_ids"][batch["tree_kv_index"]]

@@ -8,12 +8,11 @@ from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
-from tests.collate.dialects.reading import I32, TEXT, VARLEN, between, count_labels, pairs  # noqa: E402
+from tests.collate.dialects.reading import between, count_labels, pairs  # noqa: E402
 
 
 class TestUnsloth(DialectContract):
     dialect = "unsloth"
-    shapes = {**TEXT, **VARLEN, "seq_idx": (I32, (1, 12)), "packed_seq_lengths": (I32, (3,))}
 
     def segments(self, batch):
         edges = [0, *torch.cumsum(batch["packed_seq_lengths"], 0).tolist()]

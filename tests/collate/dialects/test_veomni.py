@@ -11,15 +11,11 @@ from brimful import PackCollator
 from brimful.collate import PackExtras
 from brimful.testing.contracts import DialectContract
 from brimful.testing.toys import toy_pack
-from tests.collate.dialects.reading import BOUNDARIES, I32, I64, ROW, TEXT, VARLEN, between, count_labels, pairs
+from tests.collate.dialects.reading import I64, between, count_labels, pairs
 
 
 class TestVeomni(DialectContract):
     dialect = "veomni"
-    shapes = {
-        **TEXT, **VARLEN, "attention_mask": ROW, "linear_attn_cu_seq_lens_q": BOUNDARIES,
-        "tail_padding_length": (I32, ()),
-    }  # fmt: skip
 
     def segments(self, batch):
         assert bool((batch["attention_mask"] == 1).all())

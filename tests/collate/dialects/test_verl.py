@@ -6,16 +6,12 @@ torch = pytest.importorskip("torch")
 
 
 from brimful.testing.contracts import DialectContract  # noqa: E402
-from tests.collate.dialects.reading import F32, I64, pairs  # noqa: E402
+from tests.collate.dialects.reading import pairs  # noqa: E402
 
 
 class TestVerl(DialectContract):
     dialect = "verl"
     knows_gaps = True
-    shapes = {
-        "input_ids": (I64, "2 samples"), "position_ids": (I64, "2 samples"), "loss_mask": (F32, "2 samples"),
-        "batch_num_tokens": 3,
-    }  # fmt: skip
 
     def segments(self, batch):
         return [row.tolist() for row in batch["input_ids"].unbind()]

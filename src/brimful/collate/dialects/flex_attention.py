@@ -18,14 +18,6 @@ MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tor
 def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens and its block mask; labels are not shifted.
 
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[1, T]``
-    ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[4, 1, T]``
-    ``document_ids``                            ``int32[T]``: the segment of each token; the padding has its own
-    ``block_mask``                              ``BlockMask`` over ``(1, 1, T, T)``: causal inside of segments
-    ``loss_weights``                            ``float32[1, T]``, only if the batch has any
-    ==========================================  =====================================================
-
     A fixed T (``pad_to``) avoids recompilation. In workers of a loader use only ``document_ids``,
     and make the mask with ``block_mask_of`` on the device: a mask holds a function, which a queue
     cannot pickle. Models of Transformers take the mask as ``attention_mask``.

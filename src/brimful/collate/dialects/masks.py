@@ -15,15 +15,6 @@ from brimful.collate.dialects.tensors import (
 def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens and a mask of T² booleans; labels are not shifted.
 
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[1, T]``
-    ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[4, 1, T]``
-    ``attention_mask``                          ``bool[1, 1, T, T]``: query, key; true if the query attends to the key
-    ``use_cache``                               ``False``
-    ``num_items_in_batch``                      1, only in a batch without a target: its loss is then 0, not NaN
-    ``loss_weights``                            ``float32[1, T]``, only if the batch has any
-    ==========================================  =====================================================
-
     The mask takes 64 MiB at T = 8,192, and four times as much at twice the length. Padding attends
     to padding, because an empty row of the softmax would be NaN.
     """

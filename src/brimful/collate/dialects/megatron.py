@@ -23,18 +23,6 @@ def to_megatron(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to T tokens in one dimension; labels are shifted, and 0 if ``loss_mask`` is
     0.
 
-    ==========================================  =====================================================
-    ``tokens, labels``                          ``int64[T]``
-    ``position_ids``                            ``int64[T]``, counted through padding; ``int64[3, 1, T]`` with mRoPE
-    ``loss_mask``                               ``float32[T]``: the weight of each shifted label
-    ``padding_mask``                            ``bool[T]``, true at padding, for mixtures of experts
-    ``cu_seqlens``                              ``int32[S + 1]``, without gaps
-    ``cu_seqlens_padded``                       ``int32[S + 1]``, with gaps
-    ``max_seqlen``                              ``int32[1]``, of the padded lengths
-    ``packed_seq_params``                       keyword arguments of ``PackedSeqParams``; its boundaries with gaps
-                                                are None if there are none
-    ==========================================  =====================================================
-
     The padding at the end is a segment that is empty in ``cu_seqlens``. Megatron-Core's reader of
     such batches, ``get_batch_on_this_rank_for_sequence_packing``, cuts the row for context
     parallelism, adds the dimension of the batch, and supports text only: media arrays and mRoPE
@@ -72,19 +60,6 @@ def packed_seq_params(batch: PackedBatch) -> dict[str, Any]:
 
 def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens; labels are shifted, ``-100`` without a target.
-
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[1, T]``
-    ``position_ids``                            ``int64[1, T]``, counted through padding; ``int64[3, 1, T]`` with mRoPE
-    ``loss_mask``                               ``float32[1, T]``
-    ``padding_mask``                            ``bool[1, T]``, true at padding
-    ``attention_mask``                          ``None``
-    ``cu_seqlens_q, cu_seqlens_kv``             ``int32[S + 1]``, without gaps
-    ``cu_seqlens_q_padded``                     ``int32[S + 1]``, only with padding after segments
-    ``cu_seqlens_kv_padded``                    the same
-    ``max_seqlen_q, max_seqlen_kv``             0-dimensional ``int32`` in host memory
-    ``total_tokens``                            Python integer, T
-    ==========================================  =====================================================
 
     The padding at the end is a segment with tokens, even if the batch has gaps: Bridge refuses
     empty segments when it makes positions of images (Qwen2.5-VL, GLM-4.5V). It also refuses the
@@ -128,18 +103,6 @@ def _boundaries(batch: PackedBatch) -> dict[str, torch.Tensor]:
 
 def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens; labels are shifted, and 0 if ``loss_mask`` is 0.
-
-    ==========================================  =====================================================
-    ``tokens, labels, position_ids``            ``int64[1, T]``
-    ``loss_mask``                               ``float32[1, T]``
-    ``attention_mask``                          ``None``
-    ``cu_seqlens``                              ``int32[1, S + 2]``: boundaries with gaps, then ``-1``
-    ``cu_seqlens_argmin``                       ``int64[1, 1]``: index of the ``-1``
-    ``cu_seqlens_unpadded``                     without gaps, then ``-1``; only with padding after segments
-    ``cu_seqlens_unpadded_argmin``              as above
-    ``max_seqlen``                              ``int32[1, 1]``
-    ``token_count``                             a list with the Python integer T
-    ==========================================  =====================================================
 
     Raises:
         CollateError: the batch has mRoPE positions, for which this dialect has no key.

@@ -19,8 +19,6 @@ from brimful.collate.dialects.tensors import (
     token_row,
 )
 
-_KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
-
 
 def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens with the keys of Transformers 5.
@@ -33,40 +31,9 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     Kernels of causal-conv1d and Mamba take ``seq_idx`` as it is, kernels of FLA
     ``cu_seq_lens_q.long()``.
 
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[1, T]``; labels are not shifted
-    ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[4, 1, T]``, text first
-    ``cu_seq_lens_q, cu_seq_lens_k``            ``int32[S + 1]``, padding as the last segment
-    ``max_length_q, max_length_k``              Python integers
-    ``seq_idx``                                 ``int32[1, T]``, for Mamba and gated delta nets
-    ``use_cache``                               ``False``
-    ``num_items_in_batch``                      1, only in a batch without a target: its loss is then 0, not NaN
-    ``loss_weights``                            ``float32[1, T]``, only if the batch has any
-    ==========================================  =====================================================
-
     Media arrays are added under their own names.
     """
-    # Written out, because this is called in each step: another dictionary costs as much as another
-    # tensor.
-    boundaries = torch.from_numpy(batch.cu_seqlens)
-    positions = (
-        batch.position_ids[None]
-        if batch.rope_positions is None
-        else batch.position_rows(4)[:, None]
-    )
-    return {
-        "input_ids": row(batch.input_ids),
-        "labels": row(batch.labels),
-        "position_ids": torch.from_numpy(positions),
-        "cu_seq_lens_q": boundaries,
-        "cu_seq_lens_k": boundaries,
-        "max_length_q": batch.max_seqlen,
-        "max_length_k": batch.max_seqlen,
-        "seq_idx": row(batch.segment_index),
-        "use_cache": False,
-        **divisor_if_no_target(batch),
-        **other_tensors(batch),
-    }
+    return {**to_trl(batch), "use_cache": False, **divisor_if_no_target(batch)}
 
 
 def to_trl(batch: PackedBatch) -> dict[str, Any]:
@@ -78,23 +45,15 @@ def to_trl(batch: PackedBatch) -> dict[str, Any]:
     segment; here the padding is one segment.
     """
     return {
-        key: value
-        for key, value in to_transformers(batch).items()
-        if key not in _KEYS_OF_THE_TRAINER
+        **token_row(batch),
+        **flash_boundaries(batch),
+        "seq_idx": row(batch.segment_index),
+        **other_tensors(batch),
     }
 
 
 def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens.
-
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[1, T]``; labels are not shifted
-    ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[3, 1, T]``
-    ``text_position_ids``                       ``int64[1, T]``, with mRoPE only
-    ``loss_scale``                              ``float32[1, T]``, only if the batch has weights
-    ``cu_seq_lens_q, cu_seq_lens_k``            ``int32[S + 1]``
-    ``max_length_q, max_length_k``              Python integers
-    ==========================================  =====================================================
 
     ms-swift itself reads every position 0 as the beginning of a segment, so each token of its own
     padding is a segment.
@@ -109,28 +68,15 @@ def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
 def to_unsloth(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row with the keys of Unsloth's packed batches.
 
-    These are the keys of ``trl`` and ``packed_seq_lengths``, ``int32[S]``: the tokens of each
-    segment with its padding, S segments with the padding at the end. Unsloth's attention cuts the
-    row by them, its loss drops the first target of each, and its trainer counts targets so; it
-    requires that they sum to the row.
+    These are the keys of ``trl`` and ``packed_seq_lengths``. Unsloth's attention cuts the row by
+    them, its loss drops the first target of each, and its trainer counts targets so; it requires
+    that they sum to the row.
     """
     return {**to_trl(batch), "packed_seq_lengths": torch.from_numpy(batch.lengths)}
 
 
 def to_veomni(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens; labels are not shifted.
-
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[1, T]``
-    ``attention_mask``                          ``int64[1, T]``, all ones: VeOmni uses the boundaries
-    ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[1, 3, T]``
-    ``cu_seq_lens_q, cu_seq_lens_k``            ``int32[S + 1]``
-    ``linear_attn_cu_seq_lens_q``               the same
-    ``max_length_q, max_length_k``              Python integers
-    ``tail_padding_length``                     0-dimensional ``int32``, only if the row ends in padding
-    ``ds_idx``                                  ``int64[samples]``: the source of each, only if known
-    ``loss_weights``                            ``float32[1, T]``, only if the batch has any
-    ==========================================  =====================================================
 
     VeOmni gives padding tokens position 0; here their positions count from 0. The padding is one
     segment in both.
@@ -158,14 +104,7 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to jagged tensors of its B samples, without padding, because verl pads
     itself.
 
-    ==========================================  =====================================================
-    ``input_ids``                               nested ``int64[B, length]``
-    ``position_ids``                            nested ``int64[B, length]``; with mRoPE ``int64[B, 4, length]``
-    ``loss_mask``                               nested ``float32[B, length]``: the weight of each token as a target
-    ``batch_num_tokens``                        Python integer: targets in this batch; sum it over ranks
-    ==========================================  =====================================================
-
-    ``input_ids.values()[None]`` is the row. Nothing is shifted: verl rolls the labels inside its loss, sample by sample, and divides by
+    Nothing is shifted: verl rolls the labels inside its loss, sample by sample, and divides by
     ``batch_num_tokens``.
     """
     is_token = ~batch.padding_mask
@@ -196,15 +135,6 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
 def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to T tokens in one dimension; labels are shifted.
 
-    ==========================================  =====================================================
-    ``input, labels, positions``                ``int64[T]``
-    ``mrope_positions``                         ``int64[3, T]``, with mRoPE only
-    ``varlen_metadata``                         fields of ``VarlenMetadata``: ``cu_seq_q``, ``cu_seq_k``
-                                                (``int32[S + 1]``), ``max_q``, ``max_k`` (Python
-                                                integers), ``cu_seq_q_host`` (a tuple)
-    ``loss_weights``                            ``float32[T]``, only if the batch has any
-    ==========================================  =====================================================
-
     torchtitan begins a document at every position 0; the positions of the padding count from 0, so
     it is one document: keep ``pad_to`` within the context length, or the table of RoPE ends before
     it. ``Padding(max_seqlen=…)`` refuses such a batch.
@@ -230,18 +160,7 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
 
 def to_transformer_engine(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to T tokens in one dimension, and to keyword arguments of
-    ``DotProductAttention``.
-
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[T]``; labels are not shifted
-    ``position_ids``                            ``int64[T]``, counted through padding; ``int64[3, T]`` with mRoPE
-    ``qkv_format``                              ``"thd"``
-    ``cu_seqlens_q, cu_seqlens_kv``             ``int32[S + 1]``, without gaps: 0 3 5 9
-    ``cu_seqlens_q_padded``                     ``int32[S + 1]``, with gaps: 0 4 8 13
-    ``cu_seqlens_kv_padded``                    the same
-    ``max_seqlen_q, max_seqlen_kv``             Python integers, of the padded lengths
-    ``pad_between_seqs``                        true if the two differ; if not, they are the same tensor
-    ==========================================  =====================================================
+    ``DotProductAttention``; labels are not shifted.
     """
     positions = batch.position_ids if batch.rope_positions is None else batch.rope_positions
     return {

@@ -1,4 +1,4 @@
-"""Dialects in which each pack is a row of S tokens (Axolotl, LLaMA-Factory, NeMo Automodel,
+"""Dialects in which each pack is a row of L tokens (Axolotl, LLaMA-Factory, NeMo Automodel,
 OLMo-core), or each sample a row.
 """
 
@@ -28,15 +28,7 @@ _NO_LENGTH = -1000
 
 
 def to_axolotl(rows: Sequence[PackedBatch]) -> dict[str, Any]:
-    """Convert B packs to B rows of S tokens; labels are not shifted.
-
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[B, S]``
-    ``attention_mask``                          ``int64[B, S]``: 1, 2, … for the segments, 0 for padding
-    ``position_ids``                            ``int64[B, S]``; with mRoPE ``int64[4, B, S]``
-    ``loss_weights``                            ``float32[B, S]``, only if the batch has any
-    ==========================================  =====================================================
-    """
+    """Convert B packs to B rows of L tokens; labels are not shifted."""
     return {
         **join_rows(rows, position_rows=4),
         "attention_mask": stack([indexed_mask(batch).astype(np.int64) for batch in rows]),
@@ -44,16 +36,7 @@ def to_axolotl(rows: Sequence[PackedBatch]) -> dict[str, Any]:
 
 
 def to_llama_factory(rows: Sequence[PackedBatch]) -> dict[str, Any]:
-    """Convert B packs to B rows of S tokens; labels are not shifted.
-
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[B, S]``
-    ``attention_mask``                          ``int32[B, S]``: 1, 2, … for the segments, 0 for padding
-    ``position_ids``                            ``int64[B, S]``; with mRoPE ``int64[4, B, S]``
-    ``packing_params``                          for each row the boundaries, the padding, and the segment of each
-                                                image, video and audio
-    ``loss_weights``                            ``float32[B, S]``, only if the batch has any
-    ==========================================  =====================================================
+    """Convert B packs to B rows of L tokens; labels are not shifted.
 
     Every row ends in at least one token of padding, as in LLaMA-Factory (``cutoff_len + 1``),
     because some attention implementations drop a mask without zeros. ``pad_to`` is ``cutoff_len``.
@@ -75,15 +58,7 @@ def _params(batch: PackedBatch) -> dict[str, Any]:
 
 
 def to_nemo_automodel(rows: Sequence[PackedBatch]) -> dict[str, Any]:
-    """Convert B packs to B rows of S tokens; labels are shifted.
-
-    ==========================================  =====================================================
-    ``input_ids, labels``                       ``int64[B, S]``
-    ``position_ids``                            ``int64[B, S]``; with mRoPE ``int64[3, B, S]``
-    ``seq_lens, seq_lens_padded``               ``int64[B, n]``: without and with padding; ``-1000`` is filler
-    ``qkv_format``                              ``"thd"``
-    ``loss_weights``                            ``float32[B, S]``, only if the batch has any
-    ==========================================  =====================================================
+    """Convert B packs to B rows of L tokens; labels are shifted.
 
     The padding at the end of a row is a segment of length 0 in ``seq_lens``.
     """
@@ -96,14 +71,7 @@ def to_nemo_automodel(rows: Sequence[PackedBatch]) -> dict[str, Any]:
 
 
 def to_olmo_core(rows: Sequence[PackedBatch]) -> dict[str, Any]:
-    """Convert B packs to B rows of S tokens; OLMo-core makes the labels, and shifts them.
-
-    ==========================================  =====================================================
-    ``input_ids``                               ``int64[B, S]``
-    ``label_mask``                              ``bool[B, S]``: true at targets, not shifted
-    ``doc_lens``                                ``int32[B, n]``: lengths of segments with their padding; 0 is filler
-    ``max_doc_lens``                            list of B integers: the longest segment of each row
-    ==========================================  =====================================================
+    """Convert B packs to B rows of L tokens; OLMo-core makes the labels, and shifts them.
 
     The padding at the end of a row is a segment.
 
@@ -142,13 +110,6 @@ def to_plain(
 ) -> dict[str, Any]:
     """Convert a batch to rows of L tokens for its B samples, padded on the right; labels are not
     shifted.
-
-    ==========================================  =====================================================
-    ``input_ids, labels, position_ids``         ``int64[B, L]``; with mRoPE ``position_ids`` is ``int64[4, B, L]``
-    ``attention_mask``                          ``int64[B, L]``: 1 at tokens, 0 at padding
-    ``num_items_in_batch``                      1, only in a batch without a target: its loss is then 0, not NaN
-    ``loss_weights``                            ``float32[B, L]``, only if the batch has any
-    ==========================================  =====================================================
 
     Padding of the batch is removed; the rows get new padding, at position 0.
 
