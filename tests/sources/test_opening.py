@@ -18,7 +18,7 @@ import zstandard
 
 from brimful.errors import BadSampleError, MissingExtraError, SettingsError, SourceError, SourceNotFoundError
 from brimful.sources import Sample, open_source
-from brimful.sources.opening import _KINDS
+from brimful.sources.opening import KINDS
 from tests.sources import tools
 
 TEXTS = ["one", "zwei, é", "三\u2028☃"]
@@ -214,7 +214,7 @@ def test_a_directory_without_data_is_refused(put, tmp_path):
     put("picture.png", b"\x89PNG")
     with pytest.raises(SourceNotFoundError) as caught:
         open_source(tmp_path)
-    assert str(caught.value) == f"{tmp_path}: no file in it is JSON lines, JSON, Parquet, a tar or text"
+    assert str(caught.value) == f"{tmp_path}: no file in it is JSON lines or JSON or Parquet or a tar or text"
 
 
 def test_a_directory_of_several_kinds_is_refused(put, tmp_path):
@@ -345,15 +345,15 @@ def test_an_unpacked_copy_is_made_once(put, tmp_path, monkeypatch):
     assert [sample.text for sample in open_source(path).read(0, 3)] == TEXTS
 
 
-@pytest.mark.parametrize("ending", _KINDS)
+@pytest.mark.parametrize("ending", [ending for kind in KINDS.values() for ending in kind.endings])
 def test_every_ending_is_in_the_docs_and_has_a_case(ending):
     """A kind of file that no page names is one that nobody gives; one without a case names no place in its errors."""
     page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
     table = page[: page.index("\n## What rows look like")]
     assert f"{ending}`" in table, f"the table of docs/sources.md lacks {ending}"
     endings = {Path(place).suffix.partition(":")[0] for _, place in STORAGES.values() if place is not None}
-    same_kind = {other for other, kind in _KINDS.items() if kind == _KINDS[ending]}
-    assert same_kind & endings, f"STORAGES has no file of kind {_KINDS[ending]}"
+    same_kind = next(set(kind.endings) for kind in KINDS.values() if ending in kind.endings)
+    assert same_kind & endings, f"STORAGES has no file of kind {same_kind}"
     assert any(re.search(rf"{re.escape(other)}\b", open_source.__doc__ or "") for other in same_kind)
 
 

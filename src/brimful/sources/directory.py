@@ -69,7 +69,7 @@ def data_files(
     directory: str, kind_of: Callable[[str], str | None], *, split: str | None, config: str | None
 ) -> list[str]:
     """Find the files of a directory that hold its data, in the order of their names; all are of one
-    kind.
+    kind. An empty list if it has none.
 
     Args:
         directory: searched with all folders below it (``walk_data``).
@@ -78,7 +78,7 @@ def data_files(
         config: only files in a folder of that name.
 
     Raises:
-        SourceNotFoundError: no data file, or no such split or configuration.
+        SourceNotFoundError: no such split or configuration.
         SettingsError: several splits, configurations or kinds, and no choice among them.
     """
     candidates = sorted(
@@ -94,9 +94,7 @@ def data_files(
         if name not in DESCRIPTIONS and not (kind_of(name) == "text" and _ABOUT.fullmatch(name))
     ] or candidates
     if not paths:
-        raise SourceNotFoundError(
-            f"{directory}: no file in it is JSON lines, JSON, Parquet, a tar or text"
-        )
+        return []
     splits = {path: split_of_file(path) for path in paths}
     paths = chosen_paths(directory, splits, split=split, config=config)
     kinds = {str(kind_of(path)) for path in paths}

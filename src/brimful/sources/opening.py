@@ -2,13 +2,14 @@
 
 import glob
 import os
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from brimful.base.arguments import as_settings, understands
 from brimful.base.blobs import is_remote
@@ -44,18 +45,39 @@ its first.
 """
 
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
-_PACKED_TARS = (".tgz", *(f".tar{ending}" for ending in _COMPRESSED))
-LINE_ENDINGS = (".jsonl", ".ndjson")
-"""Endings of files of JSON lines, to which rows may be appended."""
 
-_KINDS = {
-    **dict.fromkeys(LINE_ENDINGS, "lines"),
-    ".json": "array",
-    ".parquet": "parquet",
-    ".tar": "tar",
-    **dict.fromkeys((".txt", ".md", ".rst", ".text"), "text"),
+
+class FileKind(NamedTuple):
+    """Files of rows that are read in one way.
+
+    Attributes:
+        title: in messages.
+        endings: of their names, after unpacking.
+        opener: class of their rows: of a path, or of lines (``lines.Lines``) that are copied first
+            if they are compressed or remote. None if each file has a layout of its own
+            (``READER_MODULES``).
+        in_place: files are read where they are, so they are neither compressed nor remote.
+    """
+
+    title: str
+    endings: tuple[str, ...]
+    opener: Callable[..., Rows] | None
+    in_place: bool = False
+
+
+KINDS = {
+    "lines": FileKind("JSON lines", (".jsonl", ".ndjson"), JsonLines),
+    # Many such files hold JSON lines.
+    "array": FileKind("JSON", (".json",), JsonLines),
+    "parquet": FileKind("Parquet", (".parquet",), ParquetRows, in_place=True),
+    "tar": FileKind("a tar", (".tar",), None, in_place=True),
+    "text": FileKind("text", (".txt", ".md", ".rst", ".text"), TextLines),
 }
-"""Kind of a file by its ending, after unpacking."""
+"""Kinds of files by name; a file without an ending of any holds JSON lines."""
+
+LINE_ENDINGS = KINDS["lines"].endings
+"""Endings of files to which rows may be appended."""
+
 _SAVED_FILES = ("dataset_info.json", "dataset_dict.json")
 
 
@@ -241,7 +263,11 @@ class _Opening:
             rows = self._in_layout(path, "directory")
             if rows is not None:
                 return rows
-            return self._from_files(data_files(path, kind_of, split=split, config=config), path)
+            paths = data_files(path, kind_of, split=split, config=config)
+            if not paths:
+                titles = " or ".join(kind.title for kind in KINDS.values())
+                raise SourceNotFoundError(f"{path}: no file in it is {titles}")
+            return self._from_files(paths, path)
         if is_remote(path) or os.path.exists(path):
             return ChainedRows([self._from_file(path)], path)
         if glob.has_magic(path):
@@ -287,31 +313,28 @@ class _Opening:
 
     def _from_file(self, path: str) -> Rows:
         require_file(path)
-        kind = kind_of(path)
-        if kind in ("parquet", "tar") and is_remote(path):
-            name = "Parquet" if kind == "parquet" else "a tar"
+        name, is_compressed = _kind_and_compression(path)
+        kind = KINDS[name or "lines"]
+        if kind.in_place and (is_compressed or is_remote(path)):
+            hint = f"unpack it to {kind.endings[0]}" if is_compressed else "copy it here"
             raise SourceError(
-                f"{path}: {name} is read in place and must be a local file: copy it here first"
+                f"{path}: {kind.title} is read in place and must be a local file, not compressed: "
+                f"{hint} first"
             )
-        if path.lower().endswith(_PACKED_TARS):
-            raise SourceError(
-                f"{path}: a tar is read in place, and a compressed one cannot be: unpack it to "
-                ".tar first"
-            )
-        if kind == "parquet":
-            return ParquetRows(path)
-        rows = None if is_remote(path) else self._in_layout(path, kind)
+        rows = None if is_remote(path) else self._in_layout(path, name)
         if rows is not None:
             return rows
-        if kind == "text" and self.settings.text_unit == "file":
+        assert kind.opener is not None, f"no layout has {path}"
+        if kind.in_place:
+            return kind.opener(path)
+        if name == "text" and self.settings.text_unit == "file":
             return TextFiles([self._plain(path)], path, titles=[path])
-        lines: type[JsonLines | TextLines] = TextLines if kind == "text" else JsonLines
-        if kind == "array" and begins_like_array(path):
-            plain, lines = unpacked(path, self.cache, is_array=True), JsonArray
+        if name == "array" and begins_like_array(path):
+            plain, opener = unpacked(path, self.cache, is_array=True), JsonArray
         else:
-            plain = self._plain(path)
+            plain, opener = self._plain(path), kind.opener
         original = path if is_remote(path) else os.path.realpath(path)
-        return lines(plain, cache=self.cache, title=path, original=original)
+        return opener(plain, cache=self.cache, title=path, original=original)
 
 
 def _is_path(item: Any) -> bool:
@@ -328,13 +351,16 @@ def _is_word(item: Any) -> bool:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of a file by its name: ``lines``, ``array``, ``parquet``, ``tar``, ``text``;
-    None for others.
+    """Return the kind of a file by its name; None for others, and for a compressed file of a kind
+    that is read in place.
     """
-    base = name.lower()
-    while base.endswith(_COMPRESSED):
-        base = base.rpartition(".")[0]
-    kind = _KINDS.get(base[base.rfind(".") :])
-    # Parquet compresses its own pages, and both Parquet files and tars are read in place:
-    # compressed ones are not read.
-    return None if kind in ("parquet", "tar") and base != name.lower() else kind
+    kind, is_compressed = _kind_and_compression(name)
+    return None if kind and is_compressed and KINDS[kind].in_place else kind
+
+
+def _kind_and_compression(name: str) -> tuple[str | None, bool]:
+    base = plain = re.sub(r"\.tgz$", ".tar.gz", name.lower())
+    while plain.endswith(_COMPRESSED):
+        plain = plain.rpartition(".")[0]
+    kinds = (kind for kind, facts in KINDS.items() if plain.endswith(facts.endings))
+    return next(kinds, None), plain != base

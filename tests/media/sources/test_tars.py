@@ -178,7 +178,10 @@ def test_packed_and_remote_tars_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
     with tarfile.open(path, "w:gz"):
         pass
-    with pytest.raises(SourceError, match=r"a\.tar\.gz: a tar is read in place, and a compressed one cannot be"):
+    with pytest.raises(
+        SourceError,
+        match=r"a\.tar\.gz: a tar is read in place and must be a local file, not compressed: unpack it to .tar first",
+    ):
         open_source(path)
     with pytest.raises(SourceError, match="a tar is read in place and must be a local file"):
         open_source("memory://a.tar")

@@ -34,6 +34,7 @@ from brimful.media.sources.places import (
 from brimful.sources.copies import begins_like_array, kept_copy
 from brimful.sources.directory import DESCRIPTIONS, chosen_paths, split_of_file, walk_data
 from brimful.sources.json_rows import object_of, text_of
+from brimful.sources.opening import kind_of
 from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows
 from brimful.sources.settings import SourceSettings
 from brimful.sources.stamp import Stamp, require_file
@@ -44,9 +45,6 @@ TRANSCRIPT, ROW = ".txt", _ENDING
 
 _TEXT_ONLY = re.compile(r"(__img--)?output_\d{8}\.json")
 """Name of a row without media in this layout."""
-
-_OTHER_ROWS = (".jsonl", ".ndjson", ".parquet", ".tar")
-"""Endings of files that hold many rows: a directory with such a file has another layout, or two."""
 
 
 def _pair_folders(directory: str) -> list[str]:
@@ -60,9 +58,8 @@ def _pair_folders(directory: str) -> list[str]:
     folders: list[str] = []
     is_layout = False
     for folder, names in walk_data(directory):
-        # Rows of another layout too: the caller, which looks for files by kind, reports the
-        # mixture.
-        if any(name.lower().endswith(_OTHER_ROWS) for name in names):
+        # Files of many rows too: the caller, which looks for files by kind, reports the mixture.
+        if any(kind_of(name) not in (None, "array", "text") for name in names):
             return []
         media_stems = {name.rpartition(".")[0] for name in names if media_kind(name) is not None}
         rows = [name for name in names if _is_row(name, media_stems)]
