@@ -8,22 +8,22 @@ from tests.library import modules
 from tests.rooms import CORE, TABLES, WINGS, WORDS, arrows, files, lines_with, names_of_wings, room_of, tokens
 
 CEILINGS = {
-    "base": 18_400,
-    "sources": 29_945,
-    "encode": 22_260,
+    "base": 18_150,
+    "sources": 29_940,
+    "encode": 22_230,
     "lengths": 2_950,
     "measure": 10_750,
     "plan": 33_950,
     "store": 14_150,
     "serve": 10_350,
-    "collate": 15_460,
+    "collate": 15_410,
     "trees": 29_600,
     "planners": 13_200,
     "mixtures": 9_500,
     "dynamic": 9_000,
     "fast": 6_800,
     "clusters": 11_500,
-    "media": 42_350,
+    "media": 42_565,
     "stream": 23_800,
     "rl": 24_200,
     "preferences": 8_300,
@@ -36,8 +36,8 @@ CEILINGS = {
 }
 """Tokens of each room at most. They fall with the code, and what a feature adds it takes from its own room."""
 
-MAX_CORE = 158_085
-MAX_ALL = 518_700
+MAX_CORE = 157_745
+MAX_ALL = 518_655
 
 NUM_ARROWS = 0
 """Imports from the core into a wing, types included. The number only falls."""

@@ -1,5 +1,6 @@
 """Collator from packs to the tensors of a trainer."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,13 +13,12 @@ import torch  # noqa: F401  imported so that a missing torch is an error immedia
 from brimful.base.arguments import understands
 from brimful.base.checks import check_type
 from brimful.base.sharing import SHARING, wing_of
-from brimful.base.typing import Float32Array
+from brimful.base.typing import IGNORE_INDEX, Float32Array
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects import DIALECTS, dialect_of
 from brimful.collate.extras import PackExtras
 from brimful.collate.features import Feature, as_packs, check_vocabulary
-from brimful.collate.ignored_weights import asked_by_own_loss, refuse_ignored_weights
 from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, token_weights
 from brimful.collate.padding import Padding
@@ -30,6 +30,12 @@ __all__ = ["PackCollator"]
 
 _BRANCH, _SHARED_TARGETS = "fork", "sum"
 """Defaults of the loss of packs whose samples share: ``LossForm`` of ``base.sharing.wing_of``."""
+
+_LIBRARIES = ("transformers.", "trl.")
+"""Modules of libraries whose own losses ignore weights."""
+
+NO_WEIGHTS = "call brimful.integrations.trainers.use_loss_weights(trainer)"
+"""Way out for a trainer whose loss ignores weights."""
 
 
 class PackCollator:
@@ -142,7 +148,7 @@ class PackCollator:
 
     def __getstate__(self) -> dict[str, Any]:
         # A spawned worker has no trainer on its stack.
-        return {**vars(self), "_ignores_weights": asked_by_own_loss()}
+        return {**vars(self), "_ignores_weights": _asked_by_own_loss()}
 
     @property
     def pad_to(self) -> int | None:
@@ -174,7 +180,7 @@ class PackCollator:
                 others = [name for name, entry in DIALECTS.items() if entry.takes_sharing]
                 raise wing.refusal(self.dialect.name, ", ".join(others))
             convert = self.dialect.load(wing.DIALECTS)
-        refuse_ignored_weights(rows, self._ignores_weights)
+        _refuse_ignored_weights(rows, self._ignores_weights)
         if self.dialect.row_per_pack:
             return convert(rows)
         (batch,) = rows
@@ -232,7 +238,6 @@ class PackCollator:
         if packs[0].sharing is not None:
             form = wing_of(packs[0].sharing).LossForm(*self._loss_form)
             packs, extras = form.prepare(packs, extras)
-        fill, start = self.pad_token_id, self._position_start
         rows, padding = [slice(None)], Padding() if self.dialect.row_per_sample else self.padding
         if self.dialect.row_per_pack:
             rows = [slice(*pair) for pair in pairwise(accumulate(map(len, groups), initial=0))]
@@ -242,8 +247,8 @@ class PackCollator:
                 packs[row],
                 padding=padding,
                 extras=None if extras is None else extras[row],
-                pad_token_id=fill,
-                position_start=start,
+                pad_token_id=self.pad_token_id,
+                position_start=self._position_start,
             )
             for row in rows
         ]
@@ -296,3 +301,43 @@ def _check_weights(batch: PackedBatch) -> None:
 
 def _token_weights(batch: PackedBatch, *, normaliser: Normaliser) -> Float32Array:
     return token_weights(batch.labels, batch.cu_seqlens, batch.num_segments, normaliser)
+
+
+def _asked_by_own_loss() -> bool:
+    """Return true if a trainer asks for a batch whose loss is the one of its library; false for any
+    other trainer, and for a loop.
+
+    A collator does not know who gets its batch, and weights are the business of a loop. But a
+    trainer is on the stack where batches are made: in its process, in a worker that it forked, and
+    where its collator is pickled for a worker that it spawns.
+    """
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(_LIBRARIES):
+            loss = getattr(frame.f_locals.get("self"), "compute_loss", None)
+            if loss is not None:
+                return str(loss.__module__).startswith(_LIBRARIES)
+        frame = frame.f_back
+    return False
+
+
+def _refuse_ignored_weights(rows: Sequence[PackedBatch], is_ignored: bool) -> None:
+    """Refuse targets with weights other than 1 for a trainer whose loss ignores them.
+
+    Args:
+        rows: of a batch; with terms of the loss they have no labels, and no loss of a library.
+        is_ignored: known of the trainer that spawned this process; if false, the stack is searched.
+
+    Raises:
+        SettingsError: names the way out.
+    """
+    is_weighted = any(
+        batch.loss_weights is not None
+        and batch.loss_terms is None
+        and (batch.loss_weights[batch.labels != IGNORE_INDEX] != 1).any()
+        for batch in rows
+    )
+    if is_weighted and (is_ignored or _asked_by_own_loss()):
+        raise SettingsError(
+            f"the batch has loss_weights, and the loss of the trainer ignores them: {NO_WEIGHTS}"
+        )

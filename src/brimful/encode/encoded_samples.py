@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from brimful.encode.choose import as_encoder
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.errors import AugmentationError, BadSampleError, EncodersDifferError
-from brimful.sources.augmented import Transform, as_transforms, name_of, not_a_sample, transformed
+from brimful.sources.augmented import Transform, as_transforms, name_of, transformed
 from brimful.sources.opening import open_source
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
@@ -241,38 +242,27 @@ def check_augmentation(
     whole_number("samples", samples, minimum=1)
     whole_number("draws", draws, minimum=1)
     num_changed: dict[str, int] = {}
-    probes = list(_probes(source, encoder, samples))
-    for number, transform in enumerate(as_transforms(transforms)):
+    probes = list(islice(_probes(source, encoder, samples * _ROWS_PER_SAMPLE), samples))
+    for index, transform in enumerate(as_transforms(transforms)):
         name = name_of(transform)
         if name in num_changed:
-            name = f"{name} (transform {number})"
+            name = f"{name} (transform {index})"
         num_changed[name] = 0
         for sample, sizes in probes:
-            transformed_samples = [transform(sample) for _ in range(draws)]
-            num_changed[name] += any(
-                transformed_sample != sample for transformed_sample in transformed_samples
-            )
-            for transformed_sample in transformed_samples:
-                if not isinstance(transformed_sample, Sample):
-                    raise not_a_sample(
-                        transform,
-                        source.where(sample.sample_id),
-                        sample.sample_id,
-                        transformed_sample,
-                    )
-                _compare(source, encoder, name, sample, transformed_sample, sizes)
+            others = [transformed(sample, [transform], source.where) for _ in range(draws)]
+            num_changed[name] += any(other != sample for other in others)
+            for other in others:
+                _compare(source, encoder, name, sample, other, sizes)
     return num_changed
 
 
 def _probes(
-    source: Source, encoder: Encoder, number: int
+    source: Source, encoder: Encoder, num_rows: int
 ) -> Iterator[tuple[Sample, Mapping[str, int]]]:
     """Yield samples from all over the source with what they take of each budget, samples with media
     first.
     """
-    rows = np.unique(
-        np.linspace(0, len(source) - 1, min(len(source), number * _ROWS_PER_SAMPLE)).astype(int)
-    )
+    rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), num_rows)).astype(int))
     samples = [
         sample
         for row in rows.tolist()
@@ -280,14 +270,10 @@ def _probes(
         if isinstance(sample, Sample)
     ]
     for sample in sorted(samples, key=lambda sample: not sample.attachments):
-        if number == 0:
-            return
         try:
-            sizes = _sizes(encoder, sample)
+            yield sample, _sizes(encoder, sample)
         except BadSampleError:  # measuring reports what is wrong with it
             continue
-        number -= 1
-        yield sample, sizes
 
 
 def _sizes(encoder: Encoder, sample: Sample) -> Mapping[str, int]:

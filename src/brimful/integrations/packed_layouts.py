@@ -20,9 +20,9 @@ import numpy as np
 
 from brimful.base.checks import MalformedRowError
 from brimful.base.fingerprint import canonical_json, fingerprint_bytes
-from brimful.base.tars import open_tar
 from brimful.base.typing import AnyPath, Fingerprint
 from brimful.errors import SourceError
+from brimful.media.tars import open_tar
 from brimful.sources.attachment_names import MARK
 from brimful.sources.lines import JsonLines
 from brimful.sources.rows import UniformBlockRows

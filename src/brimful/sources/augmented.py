@@ -106,7 +106,10 @@ def transformed(
     for transform in transforms:
         result = transform(sample)
         if not isinstance(result, Sample):
-            raise not_a_sample(transform, where(sample_id), sample_id, result)
+            raise AugmentationError(
+                f"{name_of(transform)} applied to {where(sample_id)} (sample {sample_id}) returns "
+                f"{type(result).__name__}: return a Sample"
+            )
         sample = replace(result, sample_id=sample_id)
     return sample
 
@@ -129,16 +132,6 @@ def name_of(transform: Any) -> str:
 def names_of(transforms: Sequence[Transform]) -> str:
     """Return the names of transforms, for messages."""
     return ", ".join(map(name_of, transforms))
-
-
-def not_a_sample(
-    transform: Transform, place: str, sample_id: int, result: Any
-) -> AugmentationError:
-    """Return the error for a transform that did not return a sample."""
-    return AugmentationError(
-        f"{name_of(transform)} applied to {place} (sample {sample_id}) returns "
-        f"{type(result).__name__}: return a Sample"
-    )
 
 
 def identity_of(transform: Transform) -> str:

@@ -115,9 +115,8 @@ class Reading:
         """Yield the sample of each answer. Answers of one row follow one another: it is converted
         once for them.
         """
-        remaining_ids = iter(sample_ids)
-        while ids := [*islice(remaining_ids, _ROWS_AT_ONCE)]:
-            pairs = [*zip(ids, islice(parts, len(ids)), strict=False)]
+        for ids, pieces in _together(sample_ids, parts):
+            pairs = zip(ids, pieces, strict=True)
             runs = [[*run] for _, run in groupby(pairs, lambda pair: id(row_of(pair[1])))]
             rows = [row_of(run[0][1]) for run in runs]
             samples = self._read_rows([run[0][0] for run in runs], iter(rows), where)
@@ -132,8 +131,6 @@ class Reading:
                             part.answer,
                             are_alternatives=self.format.answers_are_alternatives,
                         )
-            if len(pairs) < len(ids):
-                return
 
     def _read_rows(
         self, sample_ids: Iterable[int], rows: Iterator[Any], where: Callable[[int], str]
@@ -142,13 +139,11 @@ class Reading:
             for sample_id, row in zip(sample_ids, rows, strict=False):
                 yield self.convert(sample_id, row, where)
             return
-        remaining_ids = iter(sample_ids)
-        while ids := [*islice(remaining_ids, _ROWS_AT_ONCE)]:
-            piece = [*islice(rows, len(ids))]
-            for index, sample in enumerate(self.samples(ids, piece)):
-                yield self.convert(ids[index], piece[index], where) if sample is None else sample
-            if len(piece) < len(ids):
-                return
+        for ids, some_rows in _together(sample_ids, rows):
+            for sample_id, row, sample in zip(
+                ids, some_rows, self.samples(ids, some_rows), strict=True
+            ):
+                yield self.convert(sample_id, row, where) if sample is None else sample
 
     def convert(
         self, sample_id: int, row: Any, where: Callable[[int], str]
@@ -269,6 +264,19 @@ class Reading:
                     f"say so with {setting('ignore', [mark])}"
                 )
         return Sample(sample_id, **content, unread=tuple(unread))
+
+
+def _together(
+    sample_ids: Iterable[int], rows: Iterator[Any]
+) -> Iterator[tuple[list[int], list[Any]]]:
+    """Yield the ids of some samples and their rows, as far as there are any of both."""
+    remaining_ids = iter(sample_ids)
+    while ids := [*islice(remaining_ids, _ROWS_AT_ONCE)]:
+        some_rows = [*islice(rows, len(ids))]
+        if some_rows:
+            yield ids[: len(some_rows)], some_rows
+        if len(some_rows) < len(ids):
+            return
 
 
 def refusal(columns: Sequence[str]) -> str | None:

@@ -17,8 +17,8 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from brimful.base.typing import IGNORE_INDEX
 from brimful.base.wording import setting
 from brimful.collate.dialects.masks import additive_mask
-from brimful.collate.ignored_weights import NO_WEIGHTS
 from brimful.collate.loss_torch import packed_loss_sum
+from brimful.collate.torch import NO_WEIGHTS
 from brimful.errors import CollateError, SettingsError
 from brimful.integrations.trainers.model_facts import facts_of, has_windows, unwrapped
 from brimful.trees.masks import tree_block_mask, tree_mask

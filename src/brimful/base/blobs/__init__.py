@@ -16,7 +16,10 @@ b'first'
 
 from brimful.base.blobs.interface import Blob, BlobGroup, BlobStore, PromisedBlobs
 from brimful.base.blobs.local import LocalBlobStore
-from brimful.base.blobs.opening import is_remote, open_blob_store
+from brimful.base.checks import path_of
+from brimful.base.typing import AnyPath
+from brimful.base.wings import REMOTE_STORE, loaded
+from brimful.errors import SettingsError
 
 __all__ = [
     "Blob",
@@ -27,3 +30,21 @@ __all__ = [
     "is_remote",
     "open_blob_store",
 ]
+
+
+def is_remote(path: str) -> bool:
+    """Return true if a path is a URL of a file system other than the local one.
+
+    >>> is_remote("s3://bucket/packs"), is_remote("file:///data"), is_remote("/data")
+    (True, False, False)
+    """
+    return "://" in path and not path.startswith("file://")
+
+
+def open_blob_store(url: AnyPath) -> BlobStore:
+    """Return the store of a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
+    text = path_of("directory", url, "a path or a URL").removeprefix("file://")
+    if not text:
+        raise SettingsError("the path of a store is empty")
+    store: BlobStore = loaded(REMOTE_STORE)(text) if is_remote(text) else LocalBlobStore(text)
+    return store

@@ -30,12 +30,12 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from brimful.base.checks import MalformedRowError
-from brimful.base.tars import open_tar
 from brimful.base.wording import setting
 from brimful.errors import SourceError
 from brimful.media import MediaKind, Medium
 from brimful.media.sources.catalogue import CatalogueRows, line_of, shown
 from brimful.media.sources.places import COLUMN_OF_KIND, has_media_of_its_own, map_media, media_kind
+from brimful.media.tars import open_tar
 from brimful.sources.copies import kept_copy
 from brimful.sources.json_rows import object_of, text_of
 from brimful.sources.rows import MAX_ROW_BYTES
