@@ -1,7 +1,5 @@
 """Each judgment that the machinery of facts makes, by its text, and the nearest settings that are not judged."""
 
-from typing import Any
-
 import pytest
 
 from brimful.doctor.config.examine import given_settings, judge
@@ -42,6 +40,8 @@ CASES = {
     "below a limit": ({"cp": {"below": 2}}, {"cp": 1}, {"cp": 2}, "cp: 1 (dict)"),
     "between two": ({"cp": {"above": 1, "below": 4}}, {"cp": 3}, {"cp": 4}, "cp: 3 (dict)"),
     "text that is not a number": ({"length": {"above": 1}}, {"length": 2}, {"length": "2k"}, "length: 2 (dict)"),
+    "true that is not a number": ({"cp": 1}, {"cp": 1}, {"cp": True}, "cp: 1 (dict)"),
+    "false that is not left out": ({"length": False}, {"length": False}, {}, "length: false (dict)"),
     "multiple": ({"length": {"multiple_of": [2, "cp"]}}, {"length": 12, "cp": 3}, {"length": 10, "cp": 3}, "length: 12 (dict)"),
     "not a multiple": (
         {"length": {"not_multiple_of": [2, "cp"]}},
@@ -152,15 +152,29 @@ def test_ranks_judge_from_two_on():
     assert judged({}, **fact) == []
 
 
-def test_a_length_that_is_not_a_multiple_is_judged():
-    fact: dict[str, Any] = {"topic": "alignment", "says": "rings", "judgment": "", "when": {"cp": {"above": 1}}}
-    fact["segment_multiple"] = [2, "context_parallel"]
-    fact["row_multiple"] = [3]
-    assert judged({"cp": 2, "length": 4100}, **fact) == ["length: 4100 (dict) is not a multiple of 12"]
-    assert judged({"cp": 2, "length": 4104}, **fact) == []
-    assert judged({"cp": 1, "length": 4100}, **fact) == []
-    assert judged({"cp": 2}, **fact) == []
-    assert judged({"cp": 2, "length": True}, **fact) == []
+@pytest.mark.parametrize(
+    ("settings", "multiple", "change"),
+    [
+        ({"cp": 2, "length": 4100}, 12, "length: 4092"),
+        ({"cp": 2, "length": 4104}, 12, ""),
+        ({"cp": 8, "length": 4096}, 48, "length: 4080"),  # of the segment's 16, and not of the row's 3
+        ({"cp": 4, "length": 4119}, 24, "length: 4104"),  # of the row's 3 alone
+        ({"cp": 1, "length": 4100}, 0, ""),
+        ({"cp": 2}, 0, ""),
+        ({"cp": 2, "length": True}, 0, ""),
+    ],
+)
+def test_a_length_is_a_multiple_of_what_segment_and_row_are(settings, multiple, change):
+    fact = {"topic": "alignment", "when": {"cp": {"not": 1}}, "says": "rings"}
+    fact |= {"segment_multiple": [2, "context_parallel"], "row_multiple": [3]}
+    toy = facts_from("toy", {"name": "Toy", "roles": ROLES, "defaults": {"cp": 1}, "fact": [fact]})
+    report = judge(RunSettings(given_settings(settings), toy, None), "toy")
+    text = f"length: {settings.get('length')} (dict) is not a multiple of {multiple}"
+    found = [(finding.detail, finding.problem, finding.change) for finding in report.findings]
+    assert found == ([(text, "alignment", change)] if change else [])
+    lines = {line.topic: line.text for line in report.lines}
+    if settings["cp"] == 4:
+        assert lines["alignment"] == "rings; each sample to a multiple of 8, the row to a multiple of 3"
 
 
 def test_a_fact_without_a_judgment_accuses_no_one():
