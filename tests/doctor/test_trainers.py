@@ -80,6 +80,20 @@ def test_every_fact_is_whole(trainer):
             assert name in known, where
 
 
+@pytest.mark.parametrize("trainer", trainer_ids())
+def test_no_condition_is_written_twice(trainer):
+    """A line before a judged fact of the same condition would speak in its place."""
+    facts = facts_of_trainer(trainer).facts
+    for number, judged in enumerate(facts):
+        for line in facts[:number]:
+            if judged.judgment and not line.judgment and (line.topic, line.when) == (judged.topic, judged.when):
+                texts = re.findall(r"\d[\d.]*", f"0 {line.versions} {judged.versions}")
+                both = [
+                    in_range(line.versions, one) and in_range(judged.versions, one) for one in map(version_from, texts)
+                ]
+                assert not any(both), judged.says
+
+
 MAX_FACTS = 750
 """Each ages with its trainer: what neither judges a run nor answers what people ask is left out."""
 
