@@ -12,12 +12,10 @@ from brimful.doctor.config.examine import (
     examine,
     facts_that_hold,
     given_settings,
-    read_settings,
     told_trainer,
 )
 from brimful.doctor.config.facts import facts_of_trainer, in_range, trainer_ids, version_from
 from brimful.doctor.config.run_settings import RunSettings
-from brimful.doctor.config.started_trainings import read_command
 from brimful.doctor.fact_files import read_toml, toml_values
 from tests.doctor.faults.batches import FAULTS
 
@@ -34,23 +32,23 @@ def cases():
 CASES = list(cases())
 
 
-def given(case, folder):
+def config_of(case, folder):
     if case["form"] == "command":
-        return read_command(shlex.split(case["config"]))
+        return shlex.split(case["config"])
     path = folder / f"run{SUFFIXES[case['form']]}"
     path.write_text(case["config"], encoding="utf-8")
-    return read_settings(path)
+    return path
 
 
 @pytest.mark.parametrize(("trainer", "case"), CASES)
 def test_a_configuration_is_judged(trainer, case, tmp_path):
     """What the lines say, which problems are named, and which of the known faults are found: no other."""
-    settings = given(case, tmp_path)
-    report = examine(settings, trainer=trainer, version=case["version"])
+    config = config_of(case, tmp_path)
+    report = examine(config, trainer=trainer, version=case["version"])
     texts = {line.topic: line.text for line in report.lines}
     assert {topic: texts[topic] for topic, part in case.get("lines", {}).items() if part not in texts[topic]} == {}
     assert {item.problem for item in report.findings} == set(case["problems"]), str(report)
-    run = RunSettings(given_settings(settings), facts_of_trainer(trainer), version_from(case["version"]))
+    run = RunSettings(given_settings(config), facts_of_trainer(trainer), version_from(case["version"]))
     faults = {fact.fault for fact in facts_that_hold(run) if fact.judgment and fact.fault}
     assert faults == set(case.get("faults", []))
 
@@ -60,7 +58,7 @@ def test_a_trainer_is_told_by_its_own_words(trainer, case, tmp_path):
     """A file that another trainer's facts would judge says nothing true."""
     if not case.get("told", True):
         pytest.skip("the case has no key of its own")
-    assert told_trainer(given(case, tmp_path)) == trainer
+    assert told_trainer(given_settings(config_of(case, tmp_path))) == trainer
 
 
 @pytest.mark.parametrize("trainer", trainer_ids())

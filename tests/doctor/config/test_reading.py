@@ -321,6 +321,7 @@ def test_files_from_windows(encoding: str, end: str) -> None:
         ("#!/usr/bin/env python3\nSFTConfig(packing=6)\n", 6),
         ("# note\nfrom trl import SFTConfig\nSFTConfig(packing=7)\n", 7),
         ("NPROC_PER_NODE=2 swift sft \\\n --packing 8\n", 8),
+        ("echo start: now\ntrl sft --packing 9\n", 9),
     ],
 )
 def test_contents_tell_a_file_without_a_known_end(text: str, expected: object) -> None:

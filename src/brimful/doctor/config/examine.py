@@ -230,8 +230,6 @@ def _trainer_id(name: str) -> str:
 
 def given_settings(config: Any) -> GivenSettings:
     """Return the settings that a file, a command line, a mapping or an object holds."""
-    if isinstance(config, GivenSettings):
-        return config
     if isinstance(config, (str, PathLike)):
         return read_settings(Path(config))
     if isinstance(config, Sequence):
