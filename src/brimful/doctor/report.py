@@ -155,6 +155,16 @@ class Finding:
         return [(title, text) for title, text in parts if text]
 
 
+def wrong(topic: str, problem: str, detail: str, change: str = "", thread: str = "") -> Finding:
+    """Return a finding about what a batch shows to be wrong."""
+    return Finding(topic, Judgment.WRONG, detail, Evidence.SEEN, problem, change, thread)
+
+
+def suspect(topic: str, problem: str, detail: str, change: str = "") -> Finding:
+    """Return a finding about what may be wrong, depending on what a batch does not show."""
+    return Finding(topic, Judgment.SUSPECT, detail, Evidence.SEEN, problem, change)
+
+
 @dataclass(frozen=True)
 class DoctorReport:
     """Lines about a run, and findings.

@@ -7,11 +7,10 @@ from typing import Any
 from brimful.base.checks import whole_number
 from brimful.base.wording import counted
 from brimful.doctor.batch.checks import BATCH_CHECKS, RUN_CHECKS
-from brimful.doctor.batch.checks.case import BatchCase
 from brimful.doctor.batch.checks.samples import check_number, check_samples, samples_alone
 from brimful.doctor.batch.lines import lines_of, notes_of
 from brimful.doctor.batch.run_facts import RunFacts
-from brimful.doctor.batch.view import read_batch
+from brimful.doctor.batch.view import BatchView, read_batch
 from brimful.doctor.batch.words import (
     PREFIXES,
     Role,
@@ -78,17 +77,17 @@ def diagnose(
     the first token of 1 sample is predicted from the last token of the sample before: token 2
     """
     facts = RunFacts.of(tokenizer, config, num_items)
-    cases = [
-        BatchCase(read_batch(item, prefix=prefix), facts, prefix)
+    views = [
+        read_batch(item, prefix=prefix, facts=facts)
         for item in batches_of(batch)
         for prefix in _prefixes_of(item)
     ]
-    findings, lines = list(_findings_of(cases)), list(lines_of(cases))
-    if samples is not None and not any(case.view.why_unread for case in cases):
+    findings, lines = list(_findings_of(views)), list(lines_of(views))
+    if samples is not None and not any(view.why_unread for view in views):
         if isinstance(samples, int):
-            results = list(check_number(cases, whole_number("samples", samples, minimum=0)))
+            results = list(check_number(views, whole_number("samples", samples, minimum=0)))
         else:
-            results = list(check_samples(cases, samples_alone(samples)))
+            results = list(check_samples(views, samples_alone(samples)))
             if all(finding.problem == "samples_lost" for finding in results):
                 text = "samples that were given are segments of their own"
                 matches = DoctorReport("", (Line("isolation", text, Evidence.SEEN),))
@@ -99,7 +98,7 @@ def diagnose(
                 lines.append(Line(finding.topic, f"{finding.detail}; {_UNREAD}"))
             else:
                 findings.append(finding)
-    return DoctorReport(_subject(cases), tuple(lines), tuple(findings), tuple(notes_of(cases)))
+    return DoctorReport(_subject(views), tuple(lines), tuple(findings), tuple(notes_of(views)))
 
 
 def batches_of(batch: Any) -> list[Any]:
@@ -132,29 +131,29 @@ def _prefixes_of(batch: Any) -> list[str]:
     return sorted(prefixes, key=("", *PREFIXES).index) or [""]
 
 
-def _findings_of(cases: Sequence[BatchCase]) -> Iterator[Finding]:
+def _findings_of(views: Sequence[BatchView]) -> Iterator[Finding]:
     """Ask all questions. The same finding in several batches is told once, with their number."""
     numbers: dict[tuple[object, ...], list[Finding]] = {}
-    for case in cases:
-        if case.view.why_unread:
+    for view in views:
+        if view.why_unread:
             continue
         for check in BATCH_CHECKS:
-            for finding in check(case):
+            for finding in check(view):
                 identity = (check, finding.topic, finding.judgment, finding.problem)
                 numbers.setdefault(identity, []).append(finding)
     for own in numbers.values():
         # Several words and several batches may have the same fault.
         more = f" (and {len(own) - 1:,} more like it)" if len(own) > 1 else ""
         yield replace(own[0], detail=own[0].detail + more)
-    if not any(case.view.why_unread for case in cases):
+    if not any(view.why_unread for view in views):
         for check_run in RUN_CHECKS:
-            yield from check_run(cases)
+            yield from check_run(views)
 
 
-def _subject(cases: Sequence[BatchCase]) -> str:
-    shapes = {case.view.shape for case in cases}
-    rows, width = cases[0].view.shape
+def _subject(views: Sequence[BatchView]) -> str:
+    shapes = {view.shape for view in views}
+    rows, width = views[0].shape
     shape = f"[{rows}, {width:,}]" if len(shapes) == 1 else "several shapes"
-    names = ", ".join(dict.fromkeys(word.name or str(word) for word in cases[0].view.words))
-    number = counted(len(cases), "batch") if len(cases) == 1 else f"{len(cases):,} batches"
+    names = ", ".join(dict.fromkeys(word.name or str(word) for word in views[0].words))
+    number = counted(len(views), "batch") if len(views) == 1 else f"{len(views):,} batches"
     return f"{number} of {shape}: {names}"

@@ -8,10 +8,9 @@ from brimful.base.ragged import offsets_of
 from brimful.base.typing import AnyArray, Int64Array
 from brimful.base.wording import counted, percent
 from brimful.doctor.batch.checks.alignment import common_multiple, place_lengths
-from brimful.doctor.batch.checks.case import BatchCase
 from brimful.doctor.batch.checks.targets import crossing_targets
 from brimful.doctor.batch.checks.tokens import LAST_TOKENS
-from brimful.doctor.batch.view import Labeling
+from brimful.doctor.batch.view import BatchView, Labeling
 from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Evidence, Line
 
@@ -28,19 +27,18 @@ _TOKENS_SHOWN = 96
 """Tokens of a segment whose text is shown: its first and last ones."""
 
 
-def lines_of(cases: Sequence[BatchCase]) -> Iterator[Line]:
+def lines_of(views: Sequence[BatchView]) -> Iterator[Line]:
     """Yield what is seen in batches, a line for each topic."""
-    yield _packing(cases)
-    yield _isolation(cases[0])
-    yield _positions(cases[0])
-    yield _targets(cases)
-    yield _divisor(cases)
-    yield _tokens(cases)
-    yield _alignment(cases)
+    yield _packing(views)
+    yield _isolation(views[0])
+    yield _positions(views[0])
+    yield _targets(views)
+    yield _divisor(views)
+    yield _tokens(views)
+    yield _alignment(views)
 
 
-def _packing(cases: Sequence[BatchCase]) -> Line:
-    views = [case.view for case in cases]
+def _packing(views: Sequence[BatchView]) -> Line:
     rows = [np.bincount(view.rows_of_segments, minlength=view.shape[0]) for view in views]
     numbers = np.concatenate(rows)
     positions = sum(view.ids.size for view in views)
@@ -59,11 +57,10 @@ def _span(numbers: AnyArray) -> str:
     return f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
 
 
-def _isolation(case: BatchCase) -> Line:
-    view = case.view
+def _isolation(view: BatchView) -> Line:
     if view.why_unread:
         return Line("isolation", f"not judged: {view.why_unread}")
-    if view.is_nested and not len(case.inner_starts(view.believed)):
+    if view.is_nested and not len(view.inner_starts(view.believed)):
         return Line(
             "isolation", "rows have lengths of their own: each is one sample", Evidence.SEEN
         )
@@ -72,7 +69,7 @@ def _isolation(case: BatchCase) -> Line:
             claim.word
             for claim in view.claims
             if claim.word != view.believed.word
-            and np.array_equal(case.inner_starts(claim), case.inner_starts(view.believed))
+            and np.array_equal(view.inner_starts(claim), view.inner_starts(view.believed))
         ]
         suffix = f"; {', '.join(allies)} say the same" if allies else ""
         text = f"{view.evidence} tells where samples begin{suffix}"
@@ -83,12 +80,11 @@ def _isolation(case: BatchCase) -> Line:
     return Line("isolation", "nothing in the batch tells samples of a row apart")
 
 
-def _positions(case: BatchCase) -> Line:
-    view = case.view
+def _positions(view: BatchView) -> Line:
     first = view.first_positions
     if first is None or view.positions is None:
         return Line("positions", "none in the batch: the model numbers each row", Evidence.SEEN)
-    name = case.positions_name
+    name = view.positions_name
     if not len(first):
         return Line("positions", f"{name}, and no segment", Evidence.SEEN, name)
     longest = int(view.positions[~view.padding].max())
@@ -96,42 +92,42 @@ def _positions(case: BatchCase) -> Line:
     return Line("positions", text, Evidence.SEEN, name)
 
 
-def _targets(cases: Sequence[BatchCase]) -> Line:
-    case = cases[0]
-    text = _LABELS[case.view.labeling]
+def _targets(views: Sequence[BatchView]) -> Line:
+    view = views[0]
+    text = _LABELS[view.labeling]
     # Labels of another shape than the tokens.
-    unread = case.view.words_with(Role.SHIFTED_LABELS, Role.LABELS)
-    if case.view.labeling is Labeling.NONE and unread:
+    unread = view.words_with(Role.SHIFTED_LABELS, Role.LABELS)
+    if view.labeling is Labeling.NONE and unread:
         text = f"{unread[0]} do not fit the tokens"
-    if case.has_labels:
-        targets = sum(one.num_targets for one in cases)
-        tokens = sum(one.view.num_tokens for one in cases)
-        without = sum(_without_target(one) for one in cases)
+    if view.has_labels:
+        targets = sum(one.num_targets for one in views)
+        tokens = sum(one.num_tokens for one in views)
+        without = sum(_without_target(one) for one in views)
         text = f"{percent(targets / max(tokens, 1))} of tokens are targets; {text}"
         if without:
             text += f"; {counted(without, 'segment')} without a target"
-        if crossing := sum(len(crossing_targets(one)) for one in cases):
+        if crossing := sum(len(crossing_targets(one)) for one in views):
             text += f"; {counted(crossing, 'first token')} predicted from the sample before"
-    return Line("targets", text, Evidence.SEEN, case.labels_name if case.has_labels else "")
+    return Line("targets", text, Evidence.SEEN, view.labels_name if view.has_labels else "")
 
 
-def _without_target(case: BatchCase) -> int:
-    before = offsets_of(case.is_target)
-    starts, stops = case.view.bounds
+def _without_target(view: BatchView) -> int:
+    before = offsets_of(view.is_target)
+    starts, stops = view.bounds
     return int((before[stops] == before[starts]).sum())
 
 
-def _divisor(cases: Sequence[BatchCase]) -> Line:
-    if not all(case.has_labels for case in cases):
+def _divisor(views: Sequence[BatchView]) -> Line:
+    if not all(view.has_labels for view in views):
         return Line("divisor", "unknown without labels")
-    targets = sum(case.num_targets for case in cases)
+    targets = sum(view.num_targets for view in views)
     divisors = [
         f"{word} is {int(word.array)}"
-        for word in cases[0].view.words_with(Role.DIVISOR)
+        for word in views[0].words_with(Role.DIVISOR)
         if word.array is not None and word.array.ndim == 0
     ]
     names = f" ({', '.join(divisors)})" if divisors else ""
-    batches = "this batch has" if len(cases) == 1 else f"these {len(cases)} batches have"
+    batches = "this batch has" if len(views) == 1 else f"these {len(views)} batches have"
     text = (
         f"{batches} {counted(targets, 'target')}: a step is to be divided by the sum over its "
         f"micro-batches and ranks{names}"
@@ -139,35 +135,35 @@ def _divisor(cases: Sequence[BatchCase]) -> Line:
     return Line("divisor", text, Evidence.SEEN)
 
 
-def _tokens(cases: Sequence[BatchCase]) -> Line:
-    facts = cases[0].facts
+def _tokens(views: Sequence[BatchView]) -> Line:
+    facts = views[0].facts
     if not facts.eos and not facts.bos:
         return Line("tokens", "BOS and EOS are unknown without a tokenizer")
-    segments = sum(len(case.view.segments) for case in cases)
+    segments = sum(len(view.segments) for view in views)
     parts = []
     if facts.bos:
-        number = sum(int(facts.is_bos(case.ids[case.view.bounds[0]]).sum()) for case in cases)
+        number = sum(int(facts.is_bos(view.tokens[view.bounds[0]]).sum()) for view in views)
         parts.append(f"{number} of {counted(segments, 'segment')} begin with BOS")
     if facts.eos:
-        trained = sum(int((facts.is_eos(case.ids) & case.is_predicted).sum()) for case in cases)
+        trained = sum(int((facts.is_eos(view.tokens) & view.is_predicted).sum()) for view in views)
         parts.append(
-            f"{sum(map(_ends_with_eos, cases))} of {counted(segments, 'segment')} have EOS among "
+            f"{sum(map(_ends_with_eos, views))} of {counted(segments, 'segment')} have EOS among "
             f"their last {LAST_TOKENS} tokens"
         )
         parts.append(f"{trained} EOS are trained")
     return Line("tokens", "; ".join(parts), Evidence.SEEN)
 
 
-def _ends_with_eos(case: BatchCase) -> int:
+def _ends_with_eos(view: BatchView) -> int:
     """Return the number of segments that have EOS among their last tokens."""
-    num_eos = offsets_of(case.facts.is_eos(case.ids))
-    starts, stops = case.view.bounds[0], case.sample_stops
+    num_eos = offsets_of(view.facts.is_eos(view.tokens))
+    starts, stops = view.bounds[0], view.sample_stops
     return int((num_eos[stops] > num_eos[np.maximum(starts, stops - LAST_TOKENS)]).sum())
 
 
-def _alignment(cases: Sequence[BatchCase]) -> Line:
-    lengths = np.concatenate([place_lengths(case) for case in cases])
-    widths = np.array([case.view.shape[1] for case in cases], dtype=np.int64)
+def _alignment(views: Sequence[BatchView]) -> Line:
+    lengths = np.concatenate([place_lengths(view) for view in views])
+    widths = np.array([view.shape[1] for view in views], dtype=np.int64)
     names = {"all segments with their padding": lengths, "all rows": widths}
     texts = [
         f"{name} are multiples of {multiple}"
@@ -177,30 +173,30 @@ def _alignment(cases: Sequence[BatchCase]) -> Line:
     return Line("alignment", ", ".join(texts) or "lengths have no common multiple", Evidence.SEEN)
 
 
-def notes_of(cases: Sequence[BatchCase]) -> Iterator[str]:
+def notes_of(views: Sequence[BatchView]) -> Iterator[str]:
     """Yield the text of the first segments, with the trained text in ``«…»``."""
-    case = cases[0]
-    if case.facts.tokenizer is None or not hasattr(case.facts.tokenizer, "decode"):
+    view = views[0]
+    if view.facts.tokenizer is None or not hasattr(view.facts.tokenizer, "decode"):
         return
-    for index, (row, start, stop) in enumerate(case.view.segments[:_SEGMENTS_SHOWN]):
-        yield f"segment {index} (row {row}, {start:,} to {stop:,}): {_marked_text(case, index)}"
+    for index, (row, start, stop) in enumerate(view.segments[:_SEGMENTS_SHOWN]):
+        yield f"segment {index} (row {row}, {start:,} to {stop:,}): {_marked_text(view, index)}"
 
 
-def _marked_text(case: BatchCase, segment: int) -> str:
+def _marked_text(view: BatchView, segment: int) -> str:
     """Return the beginning and the end of a segment's text, with the trained parts marked."""
-    starts, stops = (bound[segment] for bound in case.view.bounds)
+    starts, stops = (bound[segment] for bound in view.bounds)
     tokens = np.arange(starts, stops)
     shown = [tokens]
     if len(tokens) > _TOKENS_SHOWN:
         shown = [tokens[: _TOKENS_SHOWN // 2], tokens[-_TOKENS_SHOWN // 2 :]]
-    return " … ".join(_text(case, part) for part in shown)
+    return " … ".join(_text(view, part) for part in shown)
 
 
-def _text(case: BatchCase, tokens: Int64Array) -> str:
-    trained = case.is_predicted[tokens]
+def _text(view: BatchView, tokens: Int64Array) -> str:
+    trained = view.is_predicted[tokens]
     runs = np.split(tokens, np.flatnonzero(np.diff(trained)) + 1)
     texts = []
     for run in runs:
-        text = str(case.facts.tokenizer.decode(case.ids[run].tolist()))
-        texts.append(f"«{text}»" if case.is_predicted[run[0]] else text)
+        text = str(view.facts.tokenizer.decode(view.tokens[run].tolist()))
+        texts.append(f"«{text}»" if view.is_predicted[run[0]] else text)
     return "".join(texts).replace("\n", "⏎")

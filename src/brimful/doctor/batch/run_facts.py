@@ -127,6 +127,9 @@ class RunFacts:
         return self.inner_opening or len(reopenings(turns, self.eos, opening)) > 0
 
 
+NO_FACTS = RunFacts()
+
+
 def reopenings(ids: Int64Array, eos: tuple[int, ...], opening: Sequence[int]) -> Int64Array:
     """Return the places at which the first tokens of a sample follow an EOS.
 

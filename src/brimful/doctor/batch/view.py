@@ -19,6 +19,7 @@ from brimful.doctor.batch.claims import (
     per_token,
     rows_of_boundaries,
 )
+from brimful.doctor.batch.run_facts import NO_FACTS, RunFacts
 from brimful.doctor.batch.targets import Labeling, Targets
 from brimful.doctor.batch.words import Role, Word, items_of, words_of
 from brimful.errors import CollateError
@@ -60,6 +61,8 @@ class BatchView(Targets):
         positions_word: the positions in the batch.
         claims: what each word says about segments, the strongest first.
         believed: the claim that the segments are taken from.
+        facts: special tokens and settings of the run.
+        prefix: of its words, such as ``chosen_``.
     """
 
     words: tuple[Word, ...]
@@ -70,6 +73,8 @@ class BatchView(Targets):
     positions_word: Word | None
     claims: tuple[Claim, ...]
     believed: Claim
+    facts: RunFacts
+    prefix: str
 
     @property
     def shape(self) -> Shape:
@@ -168,8 +173,108 @@ class BatchView(Targets):
         """True if the batch has rows of several lengths."""
         return bool((self.row_lengths < self.shape[1]).any())
 
+    @property
+    def tokens(self) -> Int64Array:
+        """Tokens of the flattened batch: ``int64[N]``."""
+        return self.ids.reshape(-1)
 
-def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
+    @cached_property
+    def is_target(self) -> BoolArray:
+        """Positions that are trained to predict, in the flattened batch: ``bool[N]``."""
+        if self.labeling is Labeling.NONE:
+            return np.zeros(self.ids.size, dtype=bool)
+        return np.asarray(self.targets.reshape(-1) != IGNORE_INDEX)
+
+    @cached_property
+    def is_predicted(self) -> BoolArray:
+        """Tokens that are trained to be predicted, in the flattened batch: ``bool[N]``."""
+        table = np.zeros(self.shape, dtype=bool)
+        table[:, 1:] = self.is_target.reshape(self.shape)[:, :-1]
+        return table.reshape(-1)
+
+    @property
+    def num_targets(self) -> int:
+        """Targets of the batch."""
+        return int(self.is_target.sum())
+
+    @property
+    def has_labels(self) -> bool:
+        """True if the batch says what is trained, in a way that was understood."""
+        return self.labeling not in (Labeling.NONE, Labeling.OTHER)
+
+    @property
+    def labels_name(self) -> str:
+        """Keys that lead to the labels."""
+        return str(self.labels_word or "labels")
+
+    @property
+    def positions_name(self) -> str:
+        """Keys that lead to the positions."""
+        return str(self.positions_word or "position_ids")
+
+    @cached_property
+    def padding_tokens(self) -> tuple[int, ...]:
+        """Tokens of padding: of the tokenizer, or the only one in the padding of the batch."""
+        if self.facts.pad:
+            return self.facts.pad
+        tokens = np.unique(self.ids[self.padding])
+        has_one = len(tokens) == 1 and self.labeling is not Labeling.NONE
+        return (int(tokens[0]),) if has_one else ()
+
+    @cached_property
+    def sample_stops(self) -> Int64Array:
+        """End of each segment without the padding that no word marks: ``int64[n]``.
+
+        EOS that is padding as well ends a sample once.
+        """
+        starts, stops = self.bounds
+        is_fill = np.isin(self.tokens, (*self.padding_tokens, 0)) & ~self.is_predicted
+        places = np.where(is_fill, -1, np.arange(self.ids.size))
+        fill_starts = np.maximum(np.maximum.accumulate(places)[stops - 1], starts) + 1
+        is_end = np.isin(self.tokens, self.facts.ends)
+        is_untrained_end = (fill_starts < stops) & is_end[np.minimum(fill_starts, stops - 1)]
+        has_end = is_end[fill_starts - 1] & self.is_predicted[fill_starts - 1]
+        return np.asarray(fill_starts + (is_untrained_end & ~has_end))
+
+    @cached_property
+    def segment_of(self) -> Int64Array:
+        """Segment of each token of the flattened batch, -1 in padding: ``int64[N]``."""
+        starts, stops = self.bounds
+        owner = np.searchsorted(starts, np.arange(self.ids.size), side="right") - 1
+        inside = (owner >= 0) & (np.arange(self.ids.size) < stops[owner])
+        return np.where(inside, owner, -1).astype(np.int64)
+
+    @property
+    def row_starts(self) -> Int64Array:
+        """First token of each row in the flattened batch."""
+        rows, width = self.shape
+        return np.arange(rows, dtype=np.int64) * width
+
+    def inner_starts(self, claim: Claim) -> Int64Array:
+        """Return the beginnings of a claim at tokens of samples, other than those of rows."""
+        starts = claim.starts[claim.real]
+        is_real = ~self.padding.reshape(-1)[starts]
+        return np.setdiff1d(starts[is_real], self._first_tokens)
+
+    @cached_property
+    def _first_tokens(self) -> Int64Array:
+        """First token of each row that is not padding."""
+        starts, _ = self.bounds
+        rows = self.rows_of_segments
+        return starts[np.append(True, rows[1:] != rows[:-1])] if len(starts) else starts
+
+    def place(self, token: int) -> str:
+        """Return row and column of a token of the flattened batch, in words."""
+        row, column = divmod(int(token), self.shape[1])
+        return f"row {row}, token {column:,}" if self.shape[0] > 1 else f"token {column:,}"
+
+    def places(self, tokens: Int64Array) -> str:
+        """Return the first places of some tokens, in words."""
+        text = "; ".join(self.place(token) for token in tokens[:3].tolist())
+        return f"{text} and {len(tokens) - 3:,} more" if len(tokens) > 3 else text
+
+
+def read_batch(batch: Any, *, prefix: str = "", facts: RunFacts = NO_FACTS) -> BatchView:
     """Read one batch of any loader.
 
     ::
@@ -185,6 +290,7 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
         batch: a mapping, an object with attributes, a pair ``(inputs, labels)``, or a tensor of
             tokens; mappings may be nested.
         prefix: read the words with this prefix, such as ``chosen_`` of a pair of answers.
+        facts: special tokens and settings of the run.
 
     Raises:
         WrongTypeError: not a batch.
@@ -221,6 +327,8 @@ def read_batch(batch: Any, *, prefix: str = "") -> BatchView:
         positions_word=positions_word,
         claims=tuple(claims),
         believed=believed_claim,
+        facts=facts,
+        prefix=prefix,
     )
 
 

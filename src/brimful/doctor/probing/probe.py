@@ -22,7 +22,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from brimful.base.checks import check_type, is_number, whole_number
 from brimful.base.wording import setting
 from brimful.doctor.batch.checks.boundaries import check_agreement
-from brimful.doctor.batch.checks.case import BatchCase
 from brimful.doctor.batch.diagnose import diagnose
 from brimful.doctor.batch.view import BatchView, read_batch
 from brimful.doctor.batch.words import Role, role_of
@@ -422,7 +421,7 @@ def _seen_in(
                 for name, value in loader_batch.items()
                 if role_of(name) in _PLACES and value is not batch.get(name)
             }
-            findings += check_agreement(BatchCase(read_batch({**batch, "loader": words})))
+            findings += check_agreement(read_batch({**batch, "loader": words}))
         else:
             findings += diagnose(loader_batch, tokenizer=tokenizer).findings
     except BrimfulError:  # nothing was told of the loader, or its batch has a form of its own

@@ -11,10 +11,10 @@ from brimful.doctor.batch.checks import (
     targets,
     tokens,
 )
-from brimful.doctor.batch.checks.case import BatchCase
+from brimful.doctor.batch.view import BatchView
 from brimful.doctor.report import Finding
 
-BATCH_CHECKS: tuple[Callable[[BatchCase], Iterable[Finding]], ...] = (
+BATCH_CHECKS: tuple[Callable[[BatchView], Iterable[Finding]], ...] = (
     boundaries.check_ends,
     boundaries.check_end_marks,
     boundaries.check_agreement,
@@ -41,7 +41,7 @@ BATCH_CHECKS: tuple[Callable[[BatchCase], Iterable[Finding]], ...] = (
 )
 """Questions about one batch."""
 
-RUN_CHECKS: tuple[Callable[[Sequence[BatchCase]], Iterable[Finding]], ...] = (
+RUN_CHECKS: tuple[Callable[[Sequence[BatchView]], Iterable[Finding]], ...] = (
     padding.check_packing,
     padding.check_pairs,
     targets.check_step_divisor,

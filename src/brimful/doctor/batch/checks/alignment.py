@@ -8,9 +8,9 @@ import numpy as np
 
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
-from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
+from brimful.doctor.batch.view import BatchView
 from brimful.doctor.batch.words import Role
-from brimful.doctor.report import Finding
+from brimful.doctor.report import Finding, suspect, wrong
 
 _TOPIC = "alignment"
 
@@ -18,9 +18,9 @@ _OTHER_KERNELS = "linear_attn_"
 """Boundaries for kernels of linear attention, which take 64 bits."""
 
 
-def check_multiples(case: BatchCase) -> Iterator[Finding]:
+def check_multiples(view: BatchView) -> Iterator[Finding]:
     """Compare lengths with the multiples that the caller names."""
-    facts, width = case.facts, case.view.shape[1]
+    facts, width = view.facts, view.shape[1]
     if width % facts.row_multiple:
         yield wrong(
             _TOPIC,
@@ -29,7 +29,7 @@ def check_multiples(case: BatchCase) -> Iterator[Finding]:
             f"{width % facts.row_multiple} too many",
             f"pad rows to {width + -width % facts.row_multiple:,}",
         )
-    lengths = place_lengths(case)
+    lengths = place_lengths(view)
     off = lengths[lengths % facts.segment_multiple != 0]
     if len(off):
         yield wrong(
@@ -41,12 +41,12 @@ def check_multiples(case: BatchCase) -> Iterator[Finding]:
         )
 
 
-def place_lengths(case: BatchCase) -> Int64Array:
+def place_lengths(view: BatchView) -> Int64Array:
     """Return the lengths of the segments with the padding that follows each."""
-    claim = case.view.believed
+    claim = view.believed
     starts = claim.starts[claim.real]
     lengths = (claim.ends - claim.starts)[claim.real]
-    return lengths[~case.view.padding.reshape(-1)[starts]]
+    return lengths[~view.padding.reshape(-1)[starts]]
 
 
 def common_multiple(lengths: Int64Array) -> int:
@@ -59,9 +59,9 @@ def common_multiple(lengths: Int64Array) -> int:
     return divisor & -divisor
 
 
-def check_types(case: BatchCase) -> Iterator[Finding]:
+def check_types(view: BatchView) -> Iterator[Finding]:
     """Check that boundaries have 32 bits, and that positions are exact."""
-    for word in case.view.words_with(Role.BOUNDARIES):
+    for word in view.words_with(Role.BOUNDARIES):
         dtype = str(getattr(word.value, "dtype", ""))
         if dtype == "torch.int64" and not word.name.startswith(_OTHER_KERNELS):
             yield suspect(
@@ -72,7 +72,7 @@ def check_types(case: BatchCase) -> Iterator[Finding]:
             )
         elif "float" in dtype:
             yield wrong("isolation", "number_types", f"{word} is {dtype}", f"make {word} integers")
-    for word in case.view.words_with(Role.POSITIONS):
+    for word in view.words_with(Role.POSITIONS):
         dtype = str(getattr(word.value, "dtype", "")).removeprefix("torch.")
         if dtype in ("float16", "bfloat16"):
             yield wrong(

@@ -7,53 +7,53 @@ import numpy as np
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
-from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
 from brimful.doctor.batch.claims import (
     counts_real_tokens,
     is_boundary_mask,
     rows_of_boundaries,
     rows_of_lengths,
 )
+from brimful.doctor.batch.view import BatchView
 from brimful.doctor.batch.words import Role, Word
-from brimful.doctor.report import Finding
+from brimful.doctor.report import Finding, suspect, wrong
 
 _TOPIC = "isolation"
 _SHORT = "boundaries_short"
 
 
-def check_ends(case: BatchCase) -> Iterator[Finding]:
+def check_ends(view: BatchView) -> Iterator[Finding]:
     """Compare the ends of boundaries, and sums of lengths, with the row.
 
     They may leave out padding. They may not leave out tokens that are trained, or that differ.
     """
-    num_rows, width = case.view.shape
-    for word in case.view.words_with(Role.BOUNDARIES, Role.LENGTHS):
-        rows = _running_sums(word, case)
-        if rows is None or counts_real_tokens(word, case.view.words):
+    num_rows, width = view.shape
+    for word in view.words_with(Role.BOUNDARIES, Role.LENGTHS):
+        rows = _running_sums(word, view)
+        if rows is None or counts_real_tokens(word, view.words):
             continue
         size = num_rows * width if len(rows) == 1 else width
         for number, boundaries in enumerate(rows):
-            if problem := _problem_of_ends(boundaries, size, case, number * width):
+            if problem := _problem_of_ends(boundaries, size, view, number * width):
                 row = f" of row {number}" if len(rows) > 1 else ""
                 yield wrong(_TOPIC, _SHORT, f"{word}{row} {problem}")
                 break
 
 
-def _running_sums(word: Word, case: BatchCase) -> list[Int64Array] | None:
+def _running_sums(word: Word, view: BatchView) -> list[Int64Array] | None:
     """Return the boundaries of each row, or of the whole batch; None if they are unreadable."""
     if word.role is Role.BOUNDARIES:
         return rows_of_boundaries(word)
-    lengths = rows_of_lengths(word, case.view.shape)
+    lengths = rows_of_lengths(word, view.shape)
     return None if lengths is None else [offsets_of(row) for row in lengths]
 
 
-def _problem_of_ends(boundaries: Int64Array, size: int, case: BatchCase, offset: int) -> str:
+def _problem_of_ends(boundaries: Int64Array, size: int, view: BatchView, offset: int) -> str:
     """Return the problem of the ends of boundaries, in words; empty without one.
 
     Args:
         boundaries: of one row, or of the whole batch.
         size: tokens that they have to cover.
-        case: the batch.
+        view: the batch.
         offset: first token of the row in the flattened batch.
     """
     if not len(boundaries):
@@ -61,11 +61,11 @@ def _problem_of_ends(boundaries: Int64Array, size: int, case: BatchCase, offset:
     if (np.diff(boundaries) < 0).any():
         return f"falls: {_first_few(boundaries)} is not a running sum of lengths"
     first, last = int(boundaries[0]), int(boundaries[-1])
-    if first > 0 and _has_tokens(case, offset, offset + first):
+    if first > 0 and _has_tokens(view, offset, offset + first):
         return f"begins at {first:,}: the tokens before belong to no sample"
     if last > size:
         return f"ends at {last:,}, and the row has {size:,} tokens"
-    if last < size and _has_tokens(case, offset + last, offset + size):
+    if last < size and _has_tokens(view, offset + last, offset + size):
         return (
             f"ends at {last:,}, and the {counted(size - last, 'token')} after it are not padding "
             f"(the row of {size:,} is {size / max(last, 1):.2f} times as long)"
@@ -73,23 +73,23 @@ def _problem_of_ends(boundaries: Int64Array, size: int, case: BatchCase, offset:
     return ""
 
 
-def _has_tokens(case: BatchCase, start: int, stop: int) -> bool:
+def _has_tokens(view: BatchView, start: int, stop: int) -> bool:
     """Return whether tokens between two places are more than padding."""
-    part = slice(start, min(stop, case.view.ids.size))
-    is_open = ~case.view.marked_padding.reshape(-1)[part]
-    ids = case.ids[part][is_open]
-    return len(ids) > 0 and bool(case.is_target[part][is_open].any() or (ids != ids[-1]).any())
+    part = slice(start, min(stop, view.ids.size))
+    is_open = ~view.marked_padding.reshape(-1)[part]
+    ids = view.tokens[part][is_open]
+    return len(ids) > 0 and bool(view.is_target[part][is_open].any() or (ids != ids[-1]).any())
 
 
-def check_end_marks(case: BatchCase) -> Iterator[Finding]:
+def check_end_marks(view: BatchView) -> Iterator[Finding]:
     """Check that ``cu_seqlens_argmin`` is the place at which the boundaries end.
 
     Readers of such batches cut the boundaries there. Without it they take the place of the least
     number, which is the 0 at the beginning unless a −1 follows the boundaries.
     """
-    marks = {word.name: word for word in case.view.words_with(Role.END_MARK)}
+    marks = {word.name: word for word in view.words_with(Role.END_MARK)}
     families = {_family(name.removesuffix("_argmin")) for name in marks}
-    for word in case.view.words_with(Role.BOUNDARIES):
+    for word in view.words_with(Role.BOUNDARIES):
         array = word.array
         is_marked = _family(word.name) in families
         if not is_marked or array is None or array.dtype == object or not array.size:
@@ -125,15 +125,15 @@ def _family(name: str) -> str:
     return name.removesuffix("_unpadded").removesuffix("_padded")
 
 
-def check_agreement(case: BatchCase) -> Iterator[Finding]:
+def check_agreement(view: BatchView) -> Iterator[Finding]:
     """Compare all claims of a batch with the one that attention obeys first.
 
     Positions that run on through the row, and a mask without documents, have checks of their own.
     """
-    believed = case.view.believed
-    own_starts = case.inner_starts(believed)
-    for claim in case.view.claims:
-        starts = case.inner_starts(claim)
+    believed = view.believed
+    own_starts = view.inner_starts(believed)
+    for claim in view.claims:
+        starts = view.inner_starts(claim)
         is_mute = claim.role in (Role.POSITIONS, Role.MASK) and not len(starts)
         if claim.word == believed.word or is_mute or np.array_equal(starts, own_starts):
             continue
@@ -143,7 +143,7 @@ def check_agreement(case: BatchCase) -> Iterator[Finding]:
         )
         number = sum(len(tokens) for _, tokens in differences)
         texts = [
-            f"{word} begins a sample at {case.places(tokens)}"
+            f"{word} begins a sample at {view.places(tokens)}"
             for word, tokens in differences
             if len(tokens)
         ]
@@ -155,35 +155,35 @@ def check_agreement(case: BatchCase) -> Iterator[Finding]:
         )
 
 
-def check_rows(case: BatchCase) -> Iterator[Finding]:
+def check_rows(view: BatchView) -> Iterator[Finding]:
     """Check that boundaries of the whole batch have one at the beginning of each row."""
-    num_rows, width = case.view.shape
-    for word in case.view.words_with(Role.BOUNDARIES):
+    num_rows, width = view.shape
+    for word in view.words_with(Role.BOUNDARIES):
         rows = rows_of_boundaries(word)
         if num_rows == 1 or rows is None or len(rows) != 1:
             continue
         # Boundaries that end with the first row are too short, which ``check_ends`` tells.
         if not len(rows[0]) or int(rows[0][-1]) <= width:
             continue
-        if counts_real_tokens(word, case.view.words):
+        if counts_real_tokens(word, view.words):
             continue
-        gaps = np.setdiff1d(case.row_starts[1:], rows[0])
+        gaps = np.setdiff1d(view.row_starts[1:], rows[0])
         if len(gaps):
             yield wrong(
                 _TOPIC,
                 _SHORT,
-                f"{word} has no boundary at {case.place(gaps[0])}: kernels see the {num_rows} rows "
+                f"{word} has no boundary at {view.place(gaps[0])}: kernels see the {num_rows} rows "
                 "as one, and a sample goes on in the next row",
             )
 
 
-def check_longest(case: BatchCase) -> Iterator[Finding]:
+def check_longest(view: BatchView) -> Iterator[Finding]:
     """Check that kernels are told a length that no segment exceeds."""
-    claim = case.view.believed
+    claim = view.believed
     if claim.role is not Role.BOUNDARIES:
         return
     longest = int((claim.stops - claim.starts).max())
-    for word in case.view.words_with(Role.LONGEST):
+    for word in view.words_with(Role.LONGEST):
         if word.array is not None and word.array.size and int(word.array.max()) < longest:
             yield wrong(
                 _TOPIC,
@@ -194,10 +194,10 @@ def check_longest(case: BatchCase) -> Iterator[Finding]:
             )
 
 
-def check_boundary_mask(case: BatchCase) -> Iterator[Finding]:
+def check_boundary_mask(view: BatchView) -> Iterator[Finding]:
     """Tell of an ``attention_mask`` that holds boundaries."""
-    for word in case.view.words_with(Role.MASK):
-        if word.array is not None and is_boundary_mask(word, case.view.shape):
+    for word in view.words_with(Role.MASK):
+        if word.array is not None and is_boundary_mask(word, view.shape):
             yield suspect(
                 _TOPIC,
                 "mask_is_boundaries",

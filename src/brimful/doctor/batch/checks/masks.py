@@ -6,10 +6,10 @@ import numpy as np
 
 from brimful.base.typing import BoolArray
 from brimful.base.wording import counted
-from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
 from brimful.doctor.batch.claims import is_boundary_mask, per_token, visible_pairs
+from brimful.doctor.batch.view import BatchView
 from brimful.doctor.batch.words import Role, Word
-from brimful.doctor.report import Finding
+from brimful.doctor.report import Finding, suspect, wrong
 
 _TOPIC = "isolation"
 
@@ -25,17 +25,16 @@ _OF_STATES = "seq_idx"
 """Word for layers with a state, which attention does not read."""
 
 
-def check_flat_mask(case: BatchCase) -> Iterator[Finding]:
+def check_flat_mask(view: BatchView) -> Iterator[Finding]:
     """Check that no mask of two dimensions hides the samples of a row.
 
     Transformers looks for samples in positions only in a batch without a mask. Flash attention
     drops a mask of ones, and looks at boundaries and positions then; all other implementations, and
     flash attention itself with zeros in the mask, believe the mask.
     """
-    view = case.view
     names = {word.name for word in view.words if word.array is not None}
-    claims = [claim for claim in view.claims if len(case.inner_starts(claim))]
-    believes = any(name in case.facts.attention.lower() for name in _BELIEVE_MASKS)
+    claims = [claim for claim in view.claims if len(view.inner_starts(claim))]
+    believes = any(name in view.facts.attention.lower() for name in _BELIEVE_MASKS)
     if not claims or (_OWN_ATTENTION in names and not believes):
         return
     others = [
@@ -58,7 +57,7 @@ def check_flat_mask(case: BatchCase) -> Iterator[Finding]:
         change = f"no {word} in a batch of packed rows"
         if believes and (by_positions or by_transformers or is_numbered):
             detail += (
-                f": {case.facts.attention} takes it for a mask of padding, and looks no further"
+                f": {view.facts.attention} takes it for a mask of padding, and looks no further"
             )
             yield wrong(_TOPIC, "mask_hides_packs", detail, change)
         # Numbers are for a flash attention that was made to read them.
@@ -67,24 +66,23 @@ def check_flat_mask(case: BatchCase) -> Iterator[Finding]:
             yield suspect(_TOPIC, "mask_hides_packs", detail, change)
 
 
-def check_pairs(case: BatchCase) -> Iterator[Finding]:
+def check_pairs(view: BatchView) -> Iterator[Finding]:
     """Check each mask of all pairs of tokens."""
-    for word in case.view.words_with(Role.MASK):
-        visible = visible_pairs(word, case.view.shape)
+    for word in view.words_with(Role.MASK):
+        visible = visible_pairs(word, view.shape)
         if visible is not None:
-            yield from _neighbors_seen(case, word, visible)
-            yield from _padding_seen(case, word, visible)
-            yield from _empty_rows(case, word, visible)
+            yield from _neighbors_seen(view, word, visible)
+            yield from _padding_seen(view, word, visible)
+            yield from _empty_rows(view, word, visible)
 
 
-def _neighbors_seen(case: BatchCase, word: Word, visible: BoolArray) -> Iterator[Finding]:
+def _neighbors_seen(view: BatchView, word: Word, visible: BoolArray) -> Iterator[Finding]:
     """Check that no token sees a sample before its own, by the claim of any word."""
-    view = case.view
-    claim = next((claim for claim in view.claims if len(case.inner_starts(claim))), None)
+    claim = next((claim for claim in view.claims if len(view.inner_starts(claim))), None)
     if claim is None:
         return
     shape, width = view.shape, view.shape[1]
-    starts = np.union1d(case.inner_starts(claim), case.row_starts)
+    starts = np.union1d(view.inner_starts(claim), view.row_starts)
     begin = starts[np.searchsorted(starts, np.arange(view.ids.size), side="right") - 1]
     column = (begin % width).reshape(shape)
     first_seen = np.where(visible.any(axis=2), visible.argmax(axis=2), width)
@@ -99,16 +97,16 @@ def _neighbors_seen(case: BatchCase, word: Word, visible: BoolArray) -> Iterator
         yield wrong(
             _TOPIC,
             "neighbors_seen",
-            f"{word} lets {counted(len(tokens), 'token')} see another sample: {case.place(token)} "
+            f"{word} lets {counted(len(tokens), 'token')} see another sample: {view.place(token)} "
             f"sees token {int(first_seen.reshape(-1)[token]):,}, and by {claim.word} its sample "
             f"begins at {int(column.reshape(-1)[token]):,}",
             f"{word}: true only within a sample",
         )
 
 
-def _padding_seen(case: BatchCase, word: Word, visible: BoolArray) -> Iterator[Finding]:
+def _padding_seen(view: BatchView, word: Word, visible: BoolArray) -> Iterator[Finding]:
     """Check that no token of a sample sees padding."""
-    padding = case.view.padding
+    padding = view.padding
     number = 0
     for row in np.flatnonzero(padding.any(axis=1) & ~padding.all(axis=1)).tolist():
         sees_padding = visible[row][:, padding[row]].any(axis=1)
@@ -122,14 +120,14 @@ def _padding_seen(case: BatchCase, word: Word, visible: BoolArray) -> Iterator[F
         )
 
 
-def _empty_rows(case: BatchCase, word: Word, visible: BoolArray) -> Iterator[Finding]:
+def _empty_rows(view: BatchView, word: Word, visible: BoolArray) -> Iterator[Finding]:
     """Check that no token sees nothing.
 
     A softmax over nothing but −∞, or the lowest number of 16 bits, is not a number. Over the
     lowest number of 32 bits it is the mean of all tokens, which is harmless in padding.
     """
     is_empty = ~visible.any(axis=2)
-    number = int((is_empty & ~case.view.padding).sum())
+    number = int((is_empty & ~view.padding).sum())
     change = f"{word}: let each token see itself, padding too"
     if number:
         yield wrong(

@@ -6,29 +6,29 @@ import numpy as np
 
 from brimful.base.typing import BoolArray, Int64Array
 from brimful.base.wording import counted, percent
-from brimful.doctor.batch.checks.case import BatchCase, wrong
 from brimful.doctor.batch.run_facts import WITHOUT_PADDING
+from brimful.doctor.batch.view import BatchView
 from brimful.doctor.batch.words import Role
-from brimful.doctor.report import Finding
+from brimful.doctor.report import Finding, wrong
 
 _LEAST_RUN = 2
 """Tokens of padding that begin a segment by mistake; one may be a token of the sample."""
 
 
-def check_packing(cases: Sequence[BatchCase]) -> Iterator[Finding]:
+def check_packing(views: Sequence[BatchView]) -> Iterator[Finding]:
     """Check that batches of a run that asked for packing are not padded rows of one sample each.
 
     Packs of long samples may be such rows, but then no two samples fit into one.
     """
-    asked = cases[0].facts.packing
-    if not asked or not (asked == WITHOUT_PADDING or any(map(_has_room, cases))):
+    asked = views[0].facts.packing
+    if not asked or not (asked == WITHOUT_PADDING or any(map(_has_room, views))):
         return
-    rows = sum(case.view.shape[0] for case in cases)
-    segments = sum(len(case.view.segments) for case in cases)
-    positions = sum(case.view.ids.size for case in cases)
-    tokens = sum(case.view.num_tokens for case in cases)
-    if segments <= rows and rows > 1 and tokens < positions and not cases[0].view.is_nested:
-        shape = list(cases[0].view.shape)
+    rows = sum(view.shape[0] for view in views)
+    segments = sum(len(view.segments) for view in views)
+    positions = sum(view.ids.size for view in views)
+    tokens = sum(view.num_tokens for view in views)
+    if segments <= rows and rows > 1 and tokens < positions and not views[0].is_nested:
+        shape = list(views[0].shape)
         yield wrong(
             "packing",
             "packing_off",
@@ -38,24 +38,23 @@ def check_packing(cases: Sequence[BatchCase]) -> Iterator[Finding]:
         )
 
 
-def _has_room(case: BatchCase) -> bool:
+def _has_room(view: BatchView) -> bool:
     """Return whether the two shortest samples of a batch fit into one row."""
-    starts, stops = case.view.bounds
-    room = max(case.view.shape[1], case.facts.max_length)
+    starts, stops = view.bounds
+    room = max(view.shape[1], view.facts.max_length)
     return len(starts) > 1 and int(np.sort(stops - starts)[:2].sum()) <= room
 
 
-def check_padding_segments(case: BatchCase) -> Iterator[Finding]:
+def check_padding_segments(view: BatchView) -> Iterator[Finding]:
     """Check that no padding is a part of a sample, or a sample of its own before others.
 
     At the end of a row padding may be one segment or several: nothing is computed for each segment,
     but in batches of pairs.
     """
-    view = case.view
     starts, stops = view.bounds
-    if not case.padding_tokens or not len(starts):
+    if not view.padding_tokens or not len(starts):
         return
-    is_pad = np.isin(case.ids, case.padding_tokens) & ~case.is_predicted
+    is_pad = np.isin(view.tokens, view.padding_tokens) & ~view.is_predicted
     run = _run_lengths(is_pad)[starts]
     run = np.minimum(run, stops - starts)
     begins = np.flatnonzero(run >= _LEAST_RUN)
@@ -66,28 +65,28 @@ def check_padding_segments(case: BatchCase) -> Iterator[Finding]:
         yield wrong(
             "samples",
             "padding_as_samples",
-            f"the segment of {view.believed.word} at {case.place(starts[first])} "
+            f"the segment of {view.believed.word} at {view.place(starts[first])} "
             f"{'is' if is_whole else 'begins with'} {counted(int(run[first]), 'token')} of padding "
-            f"({case.ids[starts[first]]}){'' if is_whole else f' out of {length:,}'}; {len(begins)} of {len(starts)} "
+            f"({view.tokens[starts[first]]}){'' if is_whole else f' out of {length:,}'}; {len(begins)} of {len(starts)} "
             "segments are like it",
             "leave padding out of the boundaries, or make it a segment after all samples",
         )
 
 
-def check_pairs(cases: Sequence[BatchCase]) -> Iterator[Finding]:
+def check_pairs(views: Sequence[BatchView]) -> Iterator[Finding]:
     """Check that chosen and rejected answers have as many segments, none of them of padding.
 
     Sums of log probabilities are made for each segment of the boundaries.
     """
-    halves = {case.prefix: case for case in cases if case.prefix in ("chosen_", "rejected_")}
+    halves = {view.prefix: view for view in views if view.prefix in ("chosen_", "rejected_")}
     if len(halves) < 2:
         return
-    numbers = {prefix: len(case.view.segments) for prefix, case in halves.items()}
-    for prefix, case in halves.items():
-        claim = case.view.believed
+    numbers = {prefix: len(view.segments) for prefix, view in halves.items()}
+    for prefix, view in halves.items():
+        claim = view.believed
         if claim.role is not Role.BOUNDARIES:
             continue
-        counted_places = _places_of_boundaries(case)
+        counted_places = _places_of_boundaries(view)
         if counted_places > numbers[prefix]:
             yield wrong(
                 "samples",
@@ -105,9 +104,9 @@ def check_pairs(cases: Sequence[BatchCase]) -> Iterator[Finding]:
         )
 
 
-def _places_of_boundaries(case: BatchCase) -> int:
+def _places_of_boundaries(view: BatchView) -> int:
     """Return the number of places that the believed boundaries have, padding included."""
-    word = next(word for word in case.view.words if str(word) == case.view.believed.word)
+    word = next(word for word in view.words if str(word) == view.believed.word)
     assert word.array is not None
     return int((np.diff(word.array.reshape(-1)) > 0).sum())
 

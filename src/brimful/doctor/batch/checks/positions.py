@@ -5,17 +5,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from brimful.base.wording import counted
-from brimful.doctor.batch.checks.case import BatchCase, wrong
 from brimful.doctor.batch.claims import begins_by_positions, per_token
+from brimful.doctor.batch.view import BatchView
 from brimful.doctor.batch.words import Role
-from brimful.doctor.report import Finding
+from brimful.doctor.report import Finding, wrong
 
 _TOPIC = "positions"
 
 
-def check_run_on(case: BatchCase) -> Iterator[Finding]:
+def check_run_on(view: BatchView) -> Iterator[Finding]:
     """Check that positions begin with the same number in each segment that other words tell."""
-    view = case.view
     starts, _ = view.bounds
     positions = view.first_positions
     if positions is None or len(starts) < 2:
@@ -31,21 +30,20 @@ def check_run_on(case: BatchCase) -> Iterator[Finding]:
     runs_on = bool((surplus == late % view.shape[1] - columns.min()).all())
     if view.believed.role is Role.MASK and not runs_on:
         return  # branches of shared prefixes go on from their prefix
-    name = case.positions_name
+    name = view.positions_name
     yield wrong(
         _TOPIC,
         "positions_run_on",
         f"{name} {'run on through the row' if runs_on else 'do not begin again'}: "
         f"{view.believed.word} begins {counted(len(starts), 'sample')}, and {len(late)} of them at "
         f"a position other than {int(base)}, such as {int(surplus[0] + base):,} at "
-        f"{case.place(late[0])}",
+        f"{view.place(late[0])}",
         f"{name} from {int(base)} in each sample",
     )
 
 
-def check_shape(case: BatchCase) -> Iterator[Finding]:
+def check_shape(view: BatchView) -> Iterator[Finding]:
     """Check that positions have a value for each token."""
-    view = case.view
     for word in view.words_with(Role.POSITIONS):
         array = word.array
         if array is None or array.dtype == object or per_token(array, view.shape) is not None:
@@ -56,11 +54,10 @@ def check_shape(case: BatchCase) -> Iterator[Finding]:
         yield wrong(_TOPIC, "positions_cut", detail, f"cut {word} on its last axis")
 
 
-def check_rope_rows(case: BatchCase) -> Iterator[Finding]:
+def check_rope_rows(view: BatchView) -> Iterator[Finding]:
     """Check that time, height and width of mRoPE begin again with each sample, and text where they
     do.
     """
-    view = case.view
     starts, _ = view.bounds
     for word in view.words_with(Role.POSITIONS):
         positions = per_token(word.array, view.shape)
@@ -73,7 +70,7 @@ def check_rope_rows(case: BatchCase) -> Iterator[Finding]:
             yield wrong(
                 _TOPIC,
                 "positions_run_on",
-                f"the row for text of {word} does not begin again at {case.places(gaps)}, and its "
+                f"the row for text of {word} does not begin again at {view.places(gaps)}, and its "
                 "rows for time, height and width do",
                 f"compute {word} for each sample alone, and join them",
             )
@@ -82,6 +79,6 @@ def check_rope_rows(case: BatchCase) -> Iterator[Finding]:
                 _TOPIC,
                 "positions_run_on",
                 f"the rows for time, height and width of {word} do not begin again at "
-                f"{case.places(late)}, and {view.believed.word} begins a sample there",
+                f"{view.places(late)}, and {view.believed.word} begins a sample there",
                 f"compute {word} for each sample alone, and join them",
             )

@@ -9,10 +9,10 @@ import numpy as np
 from brimful.base.checks import check_type
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.base.wording import counted, first_few
-from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
 from brimful.doctor.batch.run_facts import RunFacts
+from brimful.doctor.batch.view import BatchView
 from brimful.doctor.batch.words import as_array
-from brimful.doctor.report import Finding
+from brimful.doctor.report import Finding, suspect, wrong
 
 _TOPIC = "samples"
 
@@ -66,22 +66,22 @@ def _trained(sample: Any) -> BoolArray | None:
 class _Piece(NamedTuple):
     """Tokens of a segment, and where they are."""
 
-    case: BatchCase
+    view: BatchView
     start: int
     stop: int
 
     @property
     def ids(self) -> Int64Array:
-        return self.case.ids[self.start : self.stop]
+        return self.view.tokens[self.start : self.stop]
 
     @property
     def place(self) -> str:
-        return self.case.place(self.start)
+        return self.view.place(self.start)
 
 
-def check_number(cases: Sequence[BatchCase], number: int) -> Iterator[Finding]:
+def check_number(views: Sequence[BatchView], number: int) -> Iterator[Finding]:
     """Compare the number of segments in all batches with the number of samples."""
-    segments = sum(len(case.view.segments) for case in cases)
+    segments = sum(len(view.segments) for view in views)
     if segments < number:
         yield wrong(
             _TOPIC,
@@ -99,7 +99,7 @@ def check_number(cases: Sequence[BatchCase], number: int) -> Iterator[Finding]:
         )
 
 
-def check_samples(cases: Sequence[BatchCase], samples: list[SampleAlone]) -> Iterator[Finding]:
+def check_samples(views: Sequence[BatchView], samples: list[SampleAlone]) -> Iterator[Finding]:
     """Look for each sample in the segments of all batches.
 
     ::
@@ -109,11 +109,11 @@ def check_samples(cases: Sequence[BatchCase], samples: list[SampleAlone]) -> Ite
         missing    d
     """
     pieces = [
-        _Piece(case, start, stop)
-        for case in cases
-        for start, stop in zip(*(bound.tolist() for bound in case.view.bounds), strict=True)
+        _Piece(view, start, stop)
+        for view in views
+        for start, stop in zip(*(bound.tolist() for bound in view.bounds), strict=True)
     ]
-    places, remainder = _whole(pieces, samples, cases[0].facts)
+    places, remainder = _whole(pieces, samples, views[0].facts)
     open_samples = [sample for sample in samples if sample.number not in places]
     merged, remainder = _merged(remainder, open_samples)
     placed = places.keys() | {number for numbers in merged.values() for number in numbers}
@@ -175,17 +175,17 @@ def _variants(piece: _Piece, facts: RunFacts) -> Iterator[_Piece]:
     while True:
         for start in starts:
             if start < stop:
-                yield _Piece(piece.case, piece.start + start, piece.start + stop)
+                yield _Piece(piece.view, piece.start + start, piece.start + stop)
         if not stop or ids[stop - 1] not in additions:
             break
         stop -= 1
-    view, width = piece.case.view, piece.case.view.shape[1]
+    view, width = piece.view, piece.view.shape[1]
     row_end = (piece.start // width + 1) * width
     if not view.marked_padding.reshape(-1)[piece.stop : row_end].any():
         for stop in range(piece.stop + 1, row_end + 1):
-            if piece.case.ids[stop - 1] != piece.case.ids[row_end - 1]:
+            if piece.view.tokens[stop - 1] != piece.view.tokens[row_end - 1]:
                 return
-            yield _Piece(piece.case, piece.start, stop)
+            yield _Piece(piece.view, piece.start, stop)
 
 
 def _merged(
@@ -332,9 +332,9 @@ def _tell_targets(places: dict[int, list[_Piece]], samples: list[SampleAlone]) -
     less: Counter[int] = Counter()
     for number, (piece, *_) in places.items():
         trained = samples[number].trained
-        if trained is None or not piece.case.has_labels:
+        if trained is None or not piece.view.has_labels:
             continue
-        actual = piece.case.is_predicted[piece.start : piece.stop][1 : len(trained)]
+        actual = piece.view.is_predicted[piece.start : piece.stop][1 : len(trained)]
         more[number] = int((actual & ~trained[1:]).sum())
         less[number] = int((~actual & trained[1:]).sum())
     for counts, text in ((+more, "trained, and not in"), (+less, "not trained, and are in")):

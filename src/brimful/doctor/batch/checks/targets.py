@@ -9,10 +9,9 @@ import numpy as np
 
 from brimful.base.typing import IGNORE_INDEX, Int64Array
 from brimful.base.wording import counted, percent
-from brimful.doctor.batch.checks.case import BatchCase, suspect, wrong
-from brimful.doctor.batch.view import Labeling
+from brimful.doctor.batch.view import BatchView, Labeling
 from brimful.doctor.batch.words import Role
-from brimful.doctor.report import Finding
+from brimful.doctor.report import Finding, suspect, wrong
 
 _TOPIC = "targets"
 
@@ -38,68 +37,67 @@ _SHOWN_TEXT = 60
 """Characters of a text that a finding shows."""
 
 
-def crossing_targets(case: BatchCase) -> Int64Array:
+def crossing_targets(view: BatchView) -> Int64Array:
     """Return the last tokens of samples that predict the first token of the next one."""
-    if not case.has_labels:
+    if not view.has_labels:
         return np.zeros(0, dtype=np.int64)
-    segment, width = case.segment_of, case.view.shape[1]
-    targets = np.flatnonzero(case.is_target)
+    segment, width = view.segment_of, view.shape[1]
+    targets = np.flatnonzero(view.is_target)
     targets = targets[targets % width < width - 1]
     here, following = segment[targets], segment[targets + 1]
     return np.asarray(targets[(here >= 0) & (following >= 0) & (here != following)])
 
 
-def check_crossing(case: BatchCase) -> Iterator[Finding]:
+def check_crossing(view: BatchView) -> Iterator[Finding]:
     """Check that no token is predicted by the last one of another sample.
 
     Pretraining does that on purpose: every token is trained, and the loader or the trainer has
     shifted the row as a whole.
     """
-    crossing = crossing_targets(case)
-    as_tokens = case.view.labeling is Labeling.AS_TOKENS
-    if not len(crossing) or (not as_tokens and _trains_everything(case)):
+    crossing = crossing_targets(view)
+    as_tokens = view.labeling is Labeling.AS_TOKENS
+    if not len(crossing) or (not as_tokens and _trains_everything(view)):
         return
-    place = "last" if case.view.labeling is Labeling.SHIFTED else "first"
+    place = "last" if view.labeling is Labeling.SHIFTED else "first"
     yield wrong(
         _TOPIC,
         "wrong_targets",
         f"the first token of {counted(len(crossing), 'sample')} is predicted from the last token "
-        f"of the sample before: {case.places(crossing + 1)}",
-        f"{case.labels_name}: no target at the {place} token of each sample",
+        f"of the sample before: {view.places(crossing + 1)}",
+        f"{view.labels_name}: no target at the {place} token of each sample",
     )
 
 
-def _trains_everything(case: BatchCase) -> bool:
+def _trains_everything(view: BatchView) -> bool:
     """Return whether each token of a row but the first is a target."""
-    real = ~case.view.padding
+    real = ~view.padding
     follows = real[:, :-1] & real[:, 1:]
-    return bool(case.is_target.reshape(case.view.shape)[:, :-1][follows].all())
+    return bool(view.is_target.reshape(view.shape)[:, :-1][follows].all())
 
 
-def check_padding(case: BatchCase) -> Iterator[Finding]:
+def check_padding(view: BatchView) -> Iterator[Finding]:
     """Check that padding does not predict padding. The token before it may predict an end."""
-    if not case.has_labels:
+    if not view.has_labels:
         return
-    padding = case.view.padding
-    number = int((case.is_predicted.reshape(padding.shape) & padding)[:, 1:][padding[:, :-1]].sum())
+    padding = view.padding
+    number = int((view.is_predicted.reshape(padding.shape) & padding)[:, 1:][padding[:, :-1]].sum())
     if number:
         yield wrong(
             _TOPIC,
             "wrong_targets",
             f"{counted(number, 'token')} of padding are trained",
-            f"{case.labels_name}: {IGNORE_INDEX} in padding",
+            f"{view.labels_name}: {IGNORE_INDEX} in padding",
         )
 
 
-def check_labels(case: BatchCase) -> Iterator[Finding]:
+def check_labels(view: BatchView) -> Iterator[Finding]:
     """Check that labels are integers, and tokens of the batch from the right place."""
-    view = case.view
     for word in view.words_with(Role.LABELS, Role.SHIFTED_LABELS):
         if word.array is not None and word.array.dtype.kind == "f":
             yield wrong(_TOPIC, "wrong_targets", f"{word} are {word.array.dtype}, not integers")
     if view.labels is None:
         return
-    shares = {shift: _share(case, shift) for shift in _SHIFTS}
+    shares = {shift: _share(view, shift) for shift in _SHIFTS}
     named_shifted = view.labels_word in view.words_with(Role.SHIFTED_LABELS)
     right = shares[1] if named_shifted else max(shares[0], shares[1])
     best = max(shares, key=lambda shift: shares[shift])
@@ -107,14 +105,14 @@ def check_labels(case: BatchCase) -> Iterator[Finding]:
         yield wrong(
             _TOPIC,
             "wrong_targets",
-            f"{percent(shares[best])} of {case.labels_name} are {_SHIFTS[best]}",
+            f"{percent(shares[best])} of {view.labels_name} are {_SHIFTS[best]}",
             "shift labels once: in the collator, or in the model",
         )
 
 
-def _share(case: BatchCase, shift: int) -> float:
+def _share(view: BatchView, shift: int) -> float:
     """Return the share of labels that are the token ``shift`` places on in their row."""
-    labels, ids = case.view.labels, case.view.ids
+    labels, ids = view.labels, view.ids
     assert labels is not None
     rows, columns = np.nonzero(labels != IGNORE_INDEX)
     inside = (columns + shift >= 0) & (columns + shift < ids.shape[1])
@@ -122,20 +120,20 @@ def _share(case: BatchCase, shift: int) -> float:
     return float((labels[rows, columns] == ids[rows, columns + shift]).mean()) if len(rows) else 0.0
 
 
-def check_roles(case: BatchCase) -> Iterator[Finding]:
+def check_roles(view: BatchView) -> Iterator[Finding]:
     """Check, where some tokens are not trained, that turns of tools and users are not either.
 
     Reads the trained text of the first segments, so it needs a tokenizer.
     """
-    if case.facts.tokenizer is None or not case.has_labels:
+    if view.facts.tokenizer is None or not view.has_labels:
         return
     # The first token of a sample is never trained.
-    is_inner = (case.segment_of >= 0) & (np.append(-1, case.segment_of[:-1]) == case.segment_of)
-    if case.is_predicted[is_inner].mean() > _SAME:
+    is_inner = (view.segment_of >= 0) & (np.append(-1, view.segment_of[:-1]) == view.segment_of)
+    if view.is_predicted[is_inner].mean() > _SAME:
         return
     roles: dict[str, str] = {}
-    for segment in range(min(len(case.view.segments), _SEGMENTS_READ)):
-        for text in trained_texts(case, segment):
+    for segment in range(min(len(view.segments), _SEGMENTS_READ)):
+        for text in trained_texts(view, segment):
             for match in _HEADERS.finditer(text):
                 role = next(group for group in match.groups() if group)
                 excerpt = text[match.start() :][:_SHOWN_TEXT]
@@ -156,54 +154,54 @@ _SEGMENTS_READ = 64
 """Segments whose text is read."""
 
 
-def trained_texts(case: BatchCase, segment: int) -> list[str]:
+def trained_texts(view: BatchView, segment: int) -> list[str]:
     """Return the texts of a segment that are trained, one for each run of targets."""
-    starts, stops = case.view.bounds
+    starts, stops = view.bounds
     tokens = np.arange(starts[segment], stops[segment])
-    edges = np.flatnonzero(np.diff(np.r_[False, case.is_predicted[tokens], False]))
+    edges = np.flatnonzero(np.diff(np.r_[False, view.is_predicted[tokens], False]))
     return [
-        str(case.facts.tokenizer.decode(case.ids[tokens[start:stop]].tolist()))
+        str(view.facts.tokenizer.decode(view.tokens[tokens[start:stop]].tolist()))
         for start, stop in edges.reshape(-1, 2).tolist()
     ]
 
 
-def check_any(case: BatchCase) -> Iterator[Finding]:
+def check_any(view: BatchView) -> Iterator[Finding]:
     """Check that some token is trained. A batch that only completes a step divides by 1."""
-    if not case.has_labels or case.num_targets or case.view.words_with(Role.DIVISOR):
+    if not view.has_labels or view.num_targets or view.words_with(Role.DIVISOR):
         return
     yield suspect(
         _TOPIC,
         "wrong_targets",
-        f"no token is trained: all {case.view.ids.size:,} {case.labels_name} are {IGNORE_INDEX}",
+        f"no token is trained: all {view.ids.size:,} {view.labels_name} are {IGNORE_INDEX}",
     )
 
 
-def check_own_divisor(case: BatchCase) -> Iterator[Finding]:
+def check_own_divisor(view: BatchView) -> Iterator[Finding]:
     """Check that a divisor in the batch is at least the number of its targets.
 
     It may be more: other micro-batches and ranks add to a step.
     """
-    for word in case.view.words_with(Role.DIVISOR):
-        if word.array is None or word.array.size != 1 or not case.has_labels:
+    for word in view.words_with(Role.DIVISOR):
+        if word.array is None or word.array.size != 1 or not view.has_labels:
             continue
         number = int(word.array.reshape(-1)[0])
-        if number < case.num_targets:
+        if number < view.num_targets:
             yield wrong(
                 "divisor",
                 "divisor",
                 f"{word} is {number:,}, and this batch has "
-                f"{counted(case.num_targets, 'target')}{_explained(number, [case])}",
+                f"{counted(view.num_targets, 'target')}{_explained(number, [view])}",
                 f"{word}: the targets of all micro-batches and ranks of a step",
             )
 
 
-def check_step_divisor(cases: Sequence[BatchCase]) -> Iterator[Finding]:
+def check_step_divisor(views: Sequence[BatchView]) -> Iterator[Finding]:
     """Compare the divisor that the caller names with the targets of all batches."""
-    number = cases[0].facts.num_items
-    targets = sum(case.num_targets for case in cases)
-    if number is None or number == targets or not all(case.has_labels for case in cases):
+    number = views[0].facts.num_items
+    targets = sum(view.num_targets for view in views)
+    if number is None or number == targets or not all(view.has_labels for view in views):
         return
-    batches = "the batch has" if len(cases) == 1 else f"the {len(cases):,} batches have"
+    batches = "the batch has" if len(views) == 1 else f"the {len(views):,} batches have"
     small, large = sorted((number, targets))
     size = "large" if number < targets else "small"
     ratio = f": the loss is {large / small:.3f} times as {size}" if small else ""
@@ -211,20 +209,20 @@ def check_step_divisor(cases: Sequence[BatchCase]) -> Iterator[Finding]:
         "divisor",
         "divisor",
         f"the divisor is {number:,}, and {batches} {counted(targets, 'target')}"
-        f"{_explained(number, cases)}{ratio}",
+        f"{_explained(number, views)}{ratio}",
         f"num_items_in_batch: {targets}",
     )
 
 
-def _explained(number: int, cases: Sequence[BatchCase]) -> str:
+def _explained(number: int, views: Sequence[BatchView]) -> str:
     """Return a likely reason for another number, in words; empty without one."""
-    targets = sum(case.num_targets for case in cases)
-    segments = sum(len(case.view.segments) for case in cases)
-    tokens = sum(case.view.num_tokens for case in cases)
-    positions = sum(case.view.ids.size for case in cases)
+    targets = sum(view.num_targets for view in views)
+    segments = sum(len(view.segments) for view in views)
+    tokens = sum(view.num_tokens for view in views)
+    positions = sum(view.ids.size for view in views)
     reasons = {
         targets - segments: f"the {segments} boundaries are taken off a second time",
-        targets - len(cases): "one target of each batch is left out",
+        targets - len(views): "one target of each batch is left out",
         positions: "padding is counted as well",
         tokens: "all tokens are counted",
         tokens - segments: "all tokens but the first of each sample are counted",
