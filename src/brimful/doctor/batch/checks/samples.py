@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,15 +10,11 @@ import numpy as np
 from brimful.base.checks import check_type
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.base.wording import counted, first_few
-from brimful.doctor.batch.run_facts import RunFacts
 from brimful.doctor.batch.view import BatchView
 from brimful.doctor.batch.words import as_array
 from brimful.doctor.report import Finding, suspect, wrong
 
 _TOPIC = "samples"
-
-_KEY = 8
-"""First tokens by which samples are looked up inside a segment."""
 
 
 class SampleAlone(NamedTuple):
@@ -82,21 +79,16 @@ class _Piece(NamedTuple):
 def check_number(views: Sequence[BatchView], number: int) -> Iterator[Finding]:
     """Compare the number of segments in all batches with the number of samples."""
     segments = sum(len(view.segments) for view in views)
+    detail = (
+        f"{counted(number, 'sample')} were given, and the batches have "
+        f"{counted(segments, 'segment')}: "
+    )
     if segments < number:
-        yield wrong(
-            _TOPIC,
-            "samples_lost",
-            f"{counted(number, 'sample')} were given, and the batches have "
-            f"{counted(segments, 'segment')}: {number - segments:,} samples are missing, or merged "
-            "with others",
-        )
+        detail += f"{number - segments:,} samples are missing, or merged with others"
+        yield wrong(_TOPIC, "samples_lost", detail)
     elif segments > number:
-        yield suspect(
-            _TOPIC,
-            "samples_repeated",
-            f"{counted(number, 'sample')} were given, and the batches have "
-            f"{counted(segments, 'segment')}: samples are cut, or come more than once",
-        )
+        detail += "samples are cut, or come more than once"
+        yield suspect(_TOPIC, "samples_repeated", detail)
 
 
 def check_samples(views: Sequence[BatchView], samples: list[SampleAlone]) -> Iterator[Finding]:
@@ -113,12 +105,12 @@ def check_samples(views: Sequence[BatchView], samples: list[SampleAlone]) -> Ite
         for view in views
         for start, stop in zip(*(bound.tolist() for bound in view.bounds), strict=True)
     ]
-    places, remainder = _whole(pieces, samples, views[0].facts)
+    places, pieces = _whole(pieces, samples)
     open_samples = [sample for sample in samples if sample.number not in places]
-    merged, remainder = _merged(remainder, open_samples)
-    placed = places.keys() | {number for numbers in merged.values() for number in numbers}
-    open_samples = [sample for sample in open_samples if sample.number not in placed]
-    parts = _parts(remainder, open_samples)
+    merged, pieces = _merged(pieces, open_samples)
+    found = set(chain(*merged))
+    open_samples = [sample for sample in open_samples if sample.number not in found]
+    parts = _parts(pieces, open_samples)
     yield from _tell_merged(merged)
     yield from _tell_parts(parts, samples)
     losses = [sample.number for sample in open_samples if sample.number not in parts]
@@ -133,89 +125,86 @@ def check_samples(views: Sequence[BatchView], samples: list[SampleAlone]) -> Ite
     yield from _tell_targets(places, samples)
 
 
+def _by_tokens(samples: list[SampleAlone]) -> dict[bytes, list[int]]:
+    """Return the numbers of the samples by their tokens."""
+    numbers: dict[bytes, list[int]] = {}
+    for sample in samples:
+        numbers.setdefault(sample.ids.tobytes(), []).append(sample.number)
+    return numbers
+
+
 def _whole(
-    pieces: list[_Piece], samples: list[SampleAlone], facts: RunFacts
+    pieces: list[_Piece], samples: list[SampleAlone]
 ) -> tuple[dict[int, list[_Piece]], list[_Piece]]:
     """Return the segments that are a whole sample, by its number, and the other segments.
 
     Samples of the same tokens take segments in turn; further segments are repeats of the last one.
     """
-    numbers: dict[bytes, list[int]] = {}
-    for sample in samples:
-        numbers.setdefault(sample.ids.tobytes(), []).append(sample.number)
-    lengths = {len(sample.ids) for sample in samples}
-    own_pieces: dict[bytes, list[_Piece]] = {}
+    numbers, lengths = _by_tokens(samples), {len(sample.ids) for sample in samples}
+    counts: Counter[bytes] = Counter()
+    places: dict[int, list[_Piece]] = {}
     remainder = []
     for piece in pieces:
-        variants = (part for part in _variants(piece, facts) if len(part.ids) in lengths)
+        variants = (part for part in _variants(piece) if part.stop - part.start in lengths)
         part = next((part for part in variants if part.ids.tobytes() in numbers), None)
         if part is None:
             remainder.append(piece)
-        else:
-            own_pieces.setdefault(part.ids.tobytes(), []).append(part)
-    places: dict[int, list[_Piece]] = {}
-    for key, own in own_pieces.items():
+            continue
+        key = part.ids.tobytes()
         twins = numbers[key]
-        for index, piece in enumerate(own):
-            places.setdefault(twins[min(index, len(twins) - 1)], []).append(piece)
+        places.setdefault(twins[min(counts[key], len(twins) - 1)], []).append(part)
+        counts[key] += 1
     return places, remainder
 
 
-def _variants(piece: _Piece, facts: RunFacts) -> Iterator[_Piece]:
+def _variants(piece: _Piece) -> Iterator[_Piece]:
     """Yield a segment as it is, then without the tokens that a trainer may add to a sample, then
     with the equal tokens at the end of its row.
 
     Added are BOS, EOS, and padding of the gap after a sample. Equal tokens that nothing marks as
     padding may be the end of a sample.
     """
-    additions = {*facts.eos, *facts.pad, 0}
-    ids = piece.ids.tolist()
-    starts = [0, 1] if ids[0] in facts.bos else [0]
-    stop = len(ids)
-    while True:
-        for start in starts:
-            if start < stop:
-                yield _Piece(piece.view, piece.start + start, piece.start + stop)
-        if not stop or ids[stop - 1] not in additions:
-            break
-        stop -= 1
-    view, width = piece.view, piece.view.shape[1]
-    row_end = (piece.start // width + 1) * width
-    if not view.marked_padding.reshape(-1)[piece.stop : row_end].any():
-        for stop in range(piece.stop + 1, row_end + 1):
-            if piece.view.tokens[stop - 1] != piece.view.tokens[row_end - 1]:
-                return
-            yield _Piece(piece.view, piece.start, stop)
+    view, start, end = piece
+    tokens, facts, width = view.tokens, view.facts, view.shape[1]
+    row_end = (start // width + 1) * width
+    first_stop = last_stop = end
+    while first_stop > start + 1 and tokens[first_stop - 1] in (*facts.eos, *facts.pad, 0):
+        first_stop -= 1
+    if not view.marked_padding.reshape(-1)[end:row_end].any():
+        while last_stop < row_end and tokens[last_stop] == tokens[row_end - 1]:
+            last_stop += 1
+    starts = [start, start + 1] if tokens[start] in facts.bos else [start]
+    for stop in (*range(end, first_stop - 1, -1), *range(end + 1, last_stop + 1)):
+        yield from (_Piece(view, first, stop) for first in starts if first < stop)
 
 
 def _merged(
     pieces: list[_Piece], samples: list[SampleAlone]
-) -> tuple[dict[int, list[int]], list[_Piece]]:
-    """Return the samples in each segment that holds several, by the index of the segment, and the
-    segments that do not.
+) -> tuple[list[list[int]], list[_Piece]]:
+    """Return the samples in each segment that holds some and other tokens, and the other
+    segments. Where several samples fit, the longest one stands.
     """
-    by_key: dict[bytes, list[SampleAlone]] = {}
-    for sample in samples:
-        by_key.setdefault(sample.ids[:_KEY].tobytes(), []).append(sample)
-    sizes = sorted({min(_KEY, len(sample.ids)) for sample in samples}, reverse=True)
-    merged: dict[int, list[int]] = {}
-    remainder = []
-    numbers_used: set[int] = set()
+    numbers = _by_tokens(samples)
+    lengths = sorted({len(sample.ids) for sample in samples}, reverse=True)
     # Samples are sought only where the first two tokens of one stand.
-    keys = [_pairs(sample.ids)[0] for sample in samples if len(sample.ids) > 1]
+    pairs = [_pairs(sample.ids)[0] for sample in samples if len(sample.ids) > 1]
     single_tokens = [sample.ids[0] for sample in samples if len(sample.ids) == 1]
-    for index, piece in enumerate(pieces):
+    merged: list[list[int]] = []
+    remainder = []
+    for piece in pieces:
         ids, stop = piece.ids, 0
-        numbers: list[int] = []
-        places = np.flatnonzero(np.isin(_pairs(ids), keys) | np.isin(ids, single_tokens))
+        own: list[int] = []
+        places = np.flatnonzero(np.isin(_pairs(ids), pairs) | np.isin(ids, single_tokens))
         for place in places.tolist():
-            whole = None if place < stop else _sample_at(ids, place, by_key, sizes, numbers_used)
-            if whole is not None:
-                numbers_used.add(whole.number)
-                numbers.append(whole.number)
-                stop = place + len(whole.ids)
-        if numbers:
-            merged[index] = numbers
+            if place < stop:
+                continue
+            texts = (ids[place : place + length].tobytes() for length in lengths)
+            text = next((text for text in texts if numbers.get(text)), None)
+            if text is not None:
+                own.append(numbers[text].pop(0))
+                stop = place + len(text) // ids.itemsize
+        if own:
+            merged.append(own)
         else:
             remainder.append(piece)
     return merged, remainder
@@ -224,24 +213,6 @@ def _merged(
 def _pairs(ids: Int64Array) -> Int64Array:
     """Return each token and the next one as one number: ``int64[n]``."""
     return np.asarray((ids << 32) + np.append(ids[1:], -1), dtype=np.int64)
-
-
-def _sample_at(
-    ids: Int64Array,
-    position: int,
-    by_key: dict[bytes, list[SampleAlone]],
-    sizes: list[int],
-    numbers_used: set[int],
-) -> SampleAlone | None:
-    """Return the longest sample whose tokens stand at a place of a segment; None without one."""
-    candidates = [
-        sample
-        for size in sizes
-        for sample in by_key.get(ids[position : position + size].tobytes(), ())
-        if sample.number not in numbers_used
-        and np.array_equal(ids[position : position + len(sample.ids)], sample.ids)
-    ]
-    return max(candidates, key=lambda sample: len(sample.ids), default=None)
 
 
 def _parts(pieces: list[_Piece], samples: list[SampleAlone]) -> dict[int, list[_Piece]]:
@@ -269,8 +240,8 @@ def _place_in(text: bytes, ids: Int64Array) -> int:
     return place // size if place >= 0 else -1
 
 
-def _tell_merged(merged: dict[int, list[int]]) -> Iterator[Finding]:
-    several = [numbers for numbers in merged.values() if len(numbers) > 1]
+def _tell_merged(merged: list[list[int]]) -> Iterator[Finding]:
+    several = [numbers for numbers in merged if len(numbers) > 1]
     if several:
         number = sum(map(len, several))
         yield wrong(
@@ -280,7 +251,7 @@ def _tell_merged(merged: dict[int, list[int]]) -> Iterator[Finding]:
             f"{first_few(several[0], len(several[0]))} are in one, without a boundary between them",
             "boundaries between all samples of a row",
         )
-    single = [numbers[0] for numbers in merged.values() if len(numbers) == 1]
+    single = [numbers[0] for numbers in merged if len(numbers) == 1]
     if single:
         yield suspect(
             _TOPIC,
