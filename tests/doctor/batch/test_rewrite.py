@@ -164,12 +164,12 @@ def test_segments_of_another_row_bring_its_places():
     batch = PackCollator(dialect="axolotl", pad_to=8)([toy_pack([3, 2]), toy_pack([6], seed=1)])
     view = read_batch(batch)
     copied = alone(batch, view, [view.segments[2], view.segments[0]])
-    assert copied["attention_mask"].tolist() == [[1] * 6 + [0] * 2, [1] * 3 + [2] * 2 + [0] * 3]
+    assert copied["attention_mask"].tolist() == [[1] * 6 + [2] * 2, [1] * 3 + [2] * 5]
     assert read_batch(copied).segments[0] == (0, 0, 6)
 
 
 def test_values_of_tokens_move_with_them():
-    """Weights, log probabilities: columns whose names nobody knows."""
+    """Weights, log probabilities: columns of other names. The rest of the row has none."""
     batch = {
         "input_ids": torch.tensor(IDS),
         "seq_lengths": [[3, 2, 1]],
@@ -178,7 +178,7 @@ def test_values_of_tokens_move_with_them():
     }
     view = read_batch(batch)
     copied = alone(batch, view, [view.segments[1]])
-    assert copied["logps"].tolist() == [[3, 4, 0, 1, 2, 5]]
+    assert copied["logps"].tolist() == [[3, 4, 0, 0, 0, 0]]
     assert copied["note"] == "text"
 
 

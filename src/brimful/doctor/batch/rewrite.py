@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.base.ragged import offsets_of, ranges, starts_of
+from brimful.base.ragged import offsets_of
 from brimful.base.typing import IGNORE_INDEX, AnyArray, BoolArray, Int64Array
 from brimful.doctor.batch.claims import (
     counts_real_tokens,
@@ -85,7 +85,7 @@ def exchanged(batch: Any, view: BatchView, segment: Segment, new_ids: npt.ArrayL
         else:
             continue
         changes.append((word, values))
-    return _with_values(batch, changes, view, view.row_lengths)
+    return _with_values(batch, changes, view.row_lengths)
 
 
 def _labels(word: Word, view: BatchView) -> AnyArray | None:
@@ -96,23 +96,24 @@ def _labels(word: Word, view: BatchView) -> AnyArray | None:
     return labels if labels is not None and labels.ndim == 2 else None
 
 
-def alone(batch: Any, view: BatchView, segments: Sequence[Segment]) -> Any:
+def alone(batch: Any, view: BatchView, segments: Sequence[Segment], *, is_cut: bool = False) -> Any:
     """Return a copy of a batch in which each row holds one segment at its start.
 
     ::
 
-        tokens       a a a | b b . | . .        segments  b        tokens       b b b | b b b | b b
-        labels       - a a | - b - | - -                           labels       - b - | - - - | - -
-        cu_seqlens   0       3       6   8                         cu_seqlens   0       3       6   8
+        tokens       a a a | b b . | . .        segments  b        tokens       b b b | b b b b b
+        labels       - a a | - b - | - -                           labels       - b - | - - - - -
+        cu_seqlens   0       3       6   8                         cu_seqlens   0       3         8 8
 
-    The segment keeps its padding and comes first; its last token fills the other places of the
-    row, which are not trained. So the copy has as many segments as the batch, and segments as long.
+    The segment keeps its padding and comes first. Its last token fills the other places of the
+    row, which are one more segment, and not trained; boundaries have as many numbers as before.
     Positions begin again with each place.
 
     Args:
         batch: the batch.
         view: of the same batch, from ``read_batch``.
         segments: one for each row, from any row.
+        is_cut: the copy has one row, as long as its segment.
 
     Raises:
         CollateError: another number of segments than rows, or the batch has media, whose
@@ -122,62 +123,24 @@ def alone(batch: Any, view: BatchView, segments: Sequence[Segment]) -> Any:
     >>> batch = {"input_ids": [[1, 2, 3, 4, 5]], "position_ids": [[0, 1, 2, 0, 1]]}
     >>> alone(batch, view := read_batch(batch), [view.segments[1]])
     {'input_ids': [[4, 5, 5, 5, 5]], 'position_ids': [[0, 1, 0, 1, 2]]}
+    >>> alone(batch, view, [view.segments[1]], is_cut=True)
+    {'input_ids': [[4, 5]], 'position_ids': [[0, 1]]}
     """
-    if len(segments) != len(view.ids):
-        raise CollateError(
-            f"{len(segments)} segments for {len(view.ids)} rows: give one for each row"
-        )
+    num_rows = 1 if is_cut else len(view.ids)
+    if len(segments) != num_rows:
+        raise CollateError(f"{len(segments)} segments for {num_rows} rows: give one for each row")
     leaves = list(leaves_of(batch))
     for path, _ in leaves:
         if name_of(path).startswith(MEDIA_NAMES):
             raise CollateError(f"the batch has {name_of(path)}: media cannot be moved with tokens")
-    layout = _Layout.of(view, segments)
+    layout = _Layout.of(view, segments, is_cut=is_cut)
     changes = []
     for word in (*view.words, *_other_words(leaves, view)):
         values = _moved_word(word, view, layout)
-        if word is view.ids_word:
-            last = view.ids[[item.row for item in segments], [item.stop - 1 for item in segments]]
-            values = np.where(layout.is_segment, layout.moved(view.ids), last[:, None])
         if values is not None:
             changes.append((word, values))
-    return _with_values(batch, changes, view, view.row_lengths[layout.source])
-
-
-def cut(batch: Any, view: BatchView, length: int) -> Any:
-    """Return a copy of a batch with the first tokens of its first row, as the only sample.
-
-    Args:
-        batch: a batch of ``alone``.
-        view: of the same batch, from ``read_batch``.
-        length: tokens of the sample.
-
-    Raises:
-        CollateError: rows have lengths of their own, or the batch has a block mask.
-
-    >>> from brimful.doctor.batch.view import read_batch
-    >>> batch = {"input_ids": [[4, 5, 5, 5]], "cu_seqlens": [0, 2, 4], "max_seqlen": 2}
-    >>> cut(batch, read_batch(batch), 2)
-    {'input_ids': [[4, 5]], 'cu_seqlens': [0, 2], 'max_seqlen': 2}
-    """
-    changes = []
-    for word in (*view.words, *_other_words(list(leaves_of(batch)), view)):
-        array: Any = word.array
-        values: Any = None
-        if array is None or array.dtype == object:
-            raise CollateError(f"{word} cannot be cut")
-        if word.role in (Role.BOUNDARIES, Role.LENGTHS):
-            numbers = [0, length][word.role is Role.LENGTHS :]
-            values = np.array(numbers, ndmin=array.ndim)
-        elif word.role is Role.LONGEST:
-            values = np.full(array.shape, length) if array.ndim else length
-        elif array.shape[-2:] == (view.shape[1],) * 2:
-            values = array[:1, ..., :length, :length]
-        elif (values := per_token(array, view.shape)) is not None:
-            values = in_own_axes(values[..., :1, :length], array, view.shape)
-            values = values.reshape(-1) if array.ndim == 1 else values
-        if values is not None:
-            changes.append((word, values))
-    return _with_values(batch, changes, view, view.row_lengths)
+    row_lengths = layout.sizes[:, 0] if is_cut else view.row_lengths[layout.source]
+    return _with_values(batch, changes, row_lengths)
 
 
 def _other_words(leaves: Sequence[tuple[Path, Any]], view: BatchView) -> Iterator[Word]:
@@ -193,55 +156,53 @@ def _other_words(leaves: Sequence[tuple[Path, Any]], view: BatchView) -> Iterato
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Places of a copy: each row has the places of the row its segment is from, segment first.
+    """Places of a copy, R rows of W tokens: the place of a segment in each row, and the rest.
 
     Attributes:
-        source: ``int64[B]``: row of each segment.
-        columns: ``int64[B, T]``: column in that row of each token of the copy.
-        is_segment: ``bool[B, T]``: tokens of the segments.
-        sizes: tokens of each place of each row, its padding included.
-        real_sizes: the same without padding.
+        source: ``int64[R]``: row of each segment.
+        columns: ``int64[R, W]``: column in that row of each token of the copy; of the last token of
+            the segment in the rest.
+        lengths: ``int64[R, 1]``: tokens of each segment.
+        sizes: ``int64[R, 1]``: the same with the padding that follows it.
+        is_cut: the copy has no rest.
     """
 
     source: Int64Array
     columns: Int64Array
-    is_segment: BoolArray
-    sizes: list[Int64Array]
-    real_sizes: list[Int64Array]
+    lengths: Int64Array
+    sizes: Int64Array
+    is_cut: bool
 
     @classmethod
-    def of(cls, view: BatchView, segments: Sequence[Segment]) -> "_Layout":
-        claim, width = view.believed, view.shape[1]
-        lengths = claim.ends - claim.starts
-        columns, sizes, real_sizes = [], [], []
-        for row, start, _ in segments:
-            places = np.flatnonzero(claim.starts // width == row)
-            own_place = np.searchsorted(claim.starts, row * width + start, side="right") - 1
-            order = np.append(own_place, places[places != own_place])
-            tokens = ranges(claim.starts[order] - row * width, lengths[order])
-            # Padding before the segment (rows padded on the left) moves to the end of its place.
-            lead = start - int(tokens[0])
-            tokens[: lengths[own_place]] = np.roll(tokens[: lengths[own_place]], -lead)
-            columns.append(tokens)
-            sizes.append(lengths[order])
-            real_sizes.append((claim.stops - claim.starts)[order])
-        segment_lengths = np.array([segment.length for segment in segments])
-        return cls(
-            source=np.array([segment.row for segment in segments], dtype=np.int64),
-            columns=np.stack(columns),
-            is_segment=np.asarray(np.arange(width) < segment_lengths[:, None]),
-            sizes=sizes,
-            real_sizes=real_sizes,
-        )
+    def of(cls, view: BatchView, segments: Sequence[Segment], *, is_cut: bool) -> "_Layout":
+        claim = view.believed
+        rows, starts, stops = np.array(segments, dtype=np.int64).T
+        # Padding before the segment (rows padded on the left) is a part of its place.
+        number = np.searchsorted(claim.starts, rows * view.shape[1] + starts, side="right") - 1
+        sizes = stops - starts if is_cut else (claim.ends - claim.starts)[number]
+        ends = claim.ends[number] - rows * view.shape[1]
+        tokens = starts[:, None] + np.arange(int(sizes[0]) if is_cut else view.shape[1])
+        columns = np.where(tokens < ends[:, None], tokens, stops[:, None] - 1)
+        return cls(rows, columns, (stops - starts)[:, None], sizes[:, None], is_cut)
+
+    @property
+    def index(self) -> Int64Array:
+        """Number of each token of a row: ``int64[W]``."""
+        return np.arange(self.columns.shape[1])
+
+    @property
+    def is_segment(self) -> BoolArray:
+        """``bool[R, W]``: tokens of the segments."""
+        return np.asarray(self.index < self.lengths)
+
+    @property
+    def is_rest(self) -> BoolArray:
+        """``bool[R, W]``: tokens after the places of the segments."""
+        return np.asarray(self.index >= self.sizes)
 
     def moved(self, values: AnyArray) -> AnyArray:
         """Return values ``[…, B, T]`` with each token's value at its place in the copy."""
         return np.asarray(values[..., self.source[:, None], self.columns])
-
-    @property
-    def numbers(self) -> Int64Array:
-        """Number of the place of each token in its row, from 0: ``int64[B, T]``."""
-        return np.stack([np.repeat(np.arange(len(sizes)), sizes) for sizes in self.sizes])
 
 
 def _is_shifted(word: Word, view: BatchView) -> bool:
@@ -258,36 +219,48 @@ def _moved_word(word: Word, view: BatchView, layout: _Layout) -> Any:
     """Return the values of a word in the new layout; None if they stay."""
     if word.role in (Role.BOUNDARIES, Role.LENGTHS) or is_boundary_mask(word, view.shape):
         return _moved_boundaries(word, view, layout)
+    if word.role is Role.LONGEST and word.array is not None:
+        longest = max(int(layout.sizes.max()), len(layout.index) - int(layout.sizes.min()))
+        fits = not layout.is_cut and int(word.array.max(initial=0)) >= longest
+        return None if fits else np.full(word.array.shape, longest)
     if word.role is Role.MASK and hasattr(word.value, "mask_mod"):
         return _block_mask(word.value, layout)
     if word.role is Role.MASK and (visible := visible_pairs(word, view.shape)) is not None:
         return _moved_pairs(word, visible, layout)
     is_labels = word.role in (Role.LABELS, Role.SHIFTED_LABELS)
     values = per_token(word.array, view.shape, IGNORE_INDEX if is_labels else 0)
-    if values is None:
+    if values is None or word.array is None:
         return None
-    moved_values = layout.moved(values)
+    return in_own_axes(_moved_values(word, values, view, layout), word.array, view.shape)
+
+
+def _moved_values(word: Word, values: AnyArray, view: BatchView, layout: _Layout) -> AnyArray:
+    """Return the values of tokens in the new layout: ``[R, W]``, or ``[rows, R, W]``."""
+    moved_values, is_segment = layout.moved(values), layout.is_segment
+    if word is view.ids_word:
+        last = np.take_along_axis(moved_values, layout.lengths - 1, axis=-1)
+        return np.where(is_segment, moved_values, last)
     if word.role is Role.POSITIONS:
-        # The same number at the beginning of each place, and from there on as it was.
-        begins = [np.repeat(starts_of(sizes), sizes) for sizes in layout.sizes]
-        places = np.broadcast_to(begins, moved_values.shape)
-        first = np.take_along_axis(moved_values, places, axis=-1)
+        # Both places begin with the same number.
         starts, _ = view.bounds
-        return moved_values - first + values.reshape(-1, view.ids.size)[:, starts].min()
-    if is_labels:
+        first = values.reshape(-1, view.ids.size)[:, starts].min()
+        in_place = layout.index - layout.sizes * layout.is_rest
+        moved_values = moved_values - moved_values[..., :1]
+        return np.asarray(first + np.where(is_segment, moved_values, in_place))
+    if word.role in (Role.LABELS, Role.SHIFTED_LABELS):
         # With a mask of targets, labels without one may be any token.
         has_ignored = bool((values == IGNORE_INDEX).any()) or not view.words_with(Role.LOSS_MASK)
-        return np.where(layout.is_segment, moved_values, IGNORE_INDEX if has_ignored else 0)
-    if word.role is Role.LOSS_MASK:
-        return np.where(layout.is_segment, moved_values, 0)
+        return np.where(is_segment, moved_values, IGNORE_INDEX if has_ignored else 0)
+    if word.role in (Role.LOSS_MASK, Role.VALUES):
+        return np.where(is_segment, moved_values, 0)
     if word.role is Role.MASK and values.max() <= 1:
         # Ones at all tokens of packed rows stay; a mask of padding marks the rest of the row.
-        is_packed = len(layout.sizes[0]) > 1 and bool((values != 0).all())
-        return moved_values if is_packed else layout.is_segment
+        is_packed = len(view.segments) > len(view.ids) and bool((values != 0).all())
+        return moved_values if is_packed else is_segment
     if word.role in (Role.NUMBERS, Role.MASK):
         from_one = word.role is Role.MASK or int(values[:, 0].min()) > 0
-        is_padding = (moved_values < from_one) & ~layout.is_segment
-        return np.where(is_padding, moved_values, layout.numbers + from_one)
+        is_padding = (moved_values < from_one) & ~is_segment
+        return np.where(is_padding, moved_values, layout.is_rest + np.int64(from_one))
     return moved_values
 
 
@@ -297,44 +270,39 @@ def _moved_boundaries(word: Word, view: BatchView, layout: _Layout) -> Any:
     rows = rows_of_lengths(word, view.shape) if is_lengths else rows_of_boundaries(word)
     if rows is None or word.array is None:
         return None
-    sizes = layout.real_sizes if counts_real_tokens(word, view.words) else layout.sizes
-    # One list for all rows, or a list for each, which has the numbers of the row it is from.
-    counts = [len(rows[row]) for row in layout.source.tolist()] if len(rows) > 1 else [len(rows[0])]
-    if len(rows) == 1:
-        sizes = [np.concatenate(sizes)]
-    lists = sizes if is_lengths else [offsets_of(row) for row in sizes]
-    # Words that leave out the padding at the end have fewer numbers than the row has places.
-    lists = [numbers[:count] for numbers, count in zip(lists, counts, strict=True)]
-    if word.array.dtype == object:
-        return lists
-    return _filled_table(np.atleast_2d(word.array), lists, is_lengths=is_lengths)
-
-
-def _filled_table(values: AnyArray, lists: list[Int64Array], *, is_lengths: bool) -> Int64Array:
-    """Return lists as a table, with the filler that the values of the batch have at their ends.
-
-    Boundaries without a filler repeat the last one: segments without tokens.
-    """
-    fillers = values[values < (1 if is_lengths else 0)]
-    width = max(values.shape[1], *map(len, lists))
-    table = np.zeros((len(lists), width), dtype=np.int64)
-    for row, numbers in zip(table, lists, strict=True):
-        row[: len(numbers)] = numbers
-        row[len(numbers) :] = fillers[0] if len(fillers) else 0 if is_lengths else numbers[-1]
-    return table
+    sizes = layout.lengths if counts_real_tokens(word, view.words) else layout.sizes
+    sizes = np.hstack([sizes, len(layout.index) - layout.sizes])
+    lists = [row[row > 0] for row in (sizes if len(rows) > 1 else sizes.reshape(1, -1))]
+    if not is_lengths:
+        lists = [offsets_of(row) for row in lists]
+    if layout.is_cut:
+        return lists if word.array.dtype == object else np.array(lists[0], ndmin=word.array.ndim)
+    # One list for all rows, or a list for each, as long as the one of the row that it is from.
+    sources = layout.source if len(rows) > 1 else [0]
+    tables = word.array if word.array.dtype == object else word.array.reshape(len(rows), -1)
+    copies = []
+    for source, numbers in zip(sources, lists, strict=True):
+        copied_row = np.array(tables[source])
+        count = int((rows[source] > 0).sum()) if is_lengths else len(rows[source])
+        numbers = numbers[:count]
+        copied_row[:count] = 0 if is_lengths else numbers.max(initial=0)
+        copied_row[: len(numbers)] = numbers
+        copies.append(copied_row)
+    return copies if word.array.dtype == object else np.stack(copies)
 
 
 def _moved_pairs(word: Word, visible: BoolArray, layout: _Layout) -> AnyArray:
     """Return a mask of all pairs for the new places: causal, unless the batch's was not."""
     assert word.array is not None
-    numbers = layout.numbers
-    is_visible = numbers[:, :, None] == numbers[:, None, :]
+    is_visible = layout.is_rest[:, :, None] == layout.is_rest[:, None]
     if not np.triu(visible[0], 1).any():
-        is_visible &= np.tri(numbers.shape[1], dtype=bool)
+        is_visible &= layout.index[:, None] >= layout.index
     values: AnyArray = is_visible
     if word.array.dtype.kind == "f" and float(word.array.max()) <= 0:
         values = np.where(is_visible, word.array.max(), word.array.min())
-    return np.broadcast_to(values[:, None] if word.array.ndim == 4 else values, word.array.shape)
+    if word.array.ndim == 4:
+        return np.repeat(values[:, None], word.array.shape[1], axis=1)
+    return values
 
 
 def _block_mask(mask: Any, layout: _Layout) -> Any:
@@ -343,10 +311,10 @@ def _block_mask(mask: Any, layout: _Layout) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
     device = mask.kv_num_blocks.device
-    numbers = torch.from_numpy(layout.numbers).to(device)
+    is_rest = torch.from_numpy(layout.is_rest).to(device)
 
     def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return (numbers[b, q_idx] == numbers[b, kv_idx]) & (q_idx >= kv_idx)
+        return (is_rest[b, q_idx] == is_rest[b, kv_idx]) & (q_idx >= kv_idx)
 
     rows, width = layout.columns.shape
     return create_block_mask(
@@ -354,30 +322,22 @@ def _block_mask(mask: Any, layout: _Layout) -> Any:
     )
 
 
-def _with_values(
-    batch: Any,
-    changes: Sequence[tuple[Word, Any]],
-    view: BatchView,
-    row_lengths: Int64Array,
-) -> Any:
+def _with_values(batch: Any, changes: Sequence[tuple[Word, Any]], row_lengths: Int64Array) -> Any:
     """Return a copy of a batch with other values of some words, in the types that they had.
 
     Args:
         batch: the batch.
         changes: words with their new values: an array, a list of arrays for a word with a value for
             each row, or any other object as it is.
-        view: of the batch.
         row_lengths: ``int64[B]``, lengths of the rows of the copy.
     """
     for word, values in changes:
         copied_value = values
         if isinstance(values, np.ndarray):
-            if word.array is not None and values.shape[-2:] == view.shape:
-                values = in_own_axes(values, word.array, view.shape)
             copied_value = _like(word, values, row_lengths)
         elif isinstance(values, list):
             rows = [Word(word.path, word.role, value, None) for value in word.value]
-            copied_value = [_like(*pair, row_lengths) for pair in zip(rows, values, strict=True)]
+            copied_value = [_like(*pair, row_lengths) for pair in zip(rows, values, strict=False)]
         batch = _with_value(batch, word.path, copied_value)
     return batch
 
@@ -426,18 +386,19 @@ def _like(word: Word, values: AnyArray, row_lengths: Int64Array) -> Any:
     model, array = word.value, word.array
     if array is not None and array.dtype == object:
         return _nested_like(model, values, row_lengths)
+    if array is not None:
+        if values.size == array.size:
+            values = values.reshape(array.shape)
+        elif array.ndim == 1:
+            values = values.reshape(-1)
     if hasattr(model, "detach"):
         import torch
 
-        tensor = torch.from_numpy(np.array(values)).to(device=model.device, dtype=model.dtype)
-        return tensor.reshape(model.shape) if tensor.numel() == model.numel() else tensor
+        return torch.from_numpy(np.array(values)).to(device=model.device, dtype=model.dtype)
     if isinstance(model, (list, tuple)):
-        if array is not None:
-            values = values.reshape(array.shape) if values.size == array.size else values
-            values = values.astype(array.dtype)
-        return type(model)(values.tolist())
-    values = values.astype(getattr(model, "dtype", values.dtype))
-    return values.reshape(model.shape) if values.size == getattr(model, "size", -1) else values
+        dtype = values.dtype if array is None else array.dtype
+        return type(model)(values.astype(dtype).tolist())
+    return int(values) if isinstance(model, int) else values.astype(model.dtype)
 
 
 def _nested_like(model: Any, values: AnyArray, row_lengths: Int64Array) -> Any:
@@ -446,7 +407,7 @@ def _nested_like(model: Any, values: AnyArray, row_lengths: Int64Array) -> Any:
     if not hasattr(model, "detach"):
         return type(model)(
             type(item)(row.tolist()) if isinstance(item, (list, tuple)) else row.astype(item.dtype)
-            for item, row in zip(model, rows, strict=True)
+            for item, row in zip(model, rows, strict=False)
         )
     import torch
 

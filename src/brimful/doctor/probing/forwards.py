@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from brimful.base.typing import IGNORE_INDEX, Float32Array, Int64Array
-from brimful.doctor.batch.rewrite import alone, cut, exchanged
+from brimful.doctor.batch.rewrite import alone, exchanged
 from brimful.doctor.batch.view import BatchView, Labeling, read_batch
 from brimful.doctor.batch.words import Role
 from brimful.doctor.probing.calls import Call
@@ -208,9 +208,8 @@ class Forwards:
         segment = max(
             (self._segments[row] for row in self._trial.rows), key=lambda item: item.start
         )
-        rows = alone(batch, view, [segment] * len(view.ids))
         with contextlib.suppress(CollateError):
-            single = cut(rows, read_batch(rows), segment.length)
+            single = alone(batch, view, [segment], is_cut=True)
             self._in_rows = self._alone, self._segments, self._alone_grid, self._alone_rows
             self._alone, self._segments = single, (segment,)
             self._alone_grid, self._alone_rows = TokenGrid((1, segment.length)), (0,)
