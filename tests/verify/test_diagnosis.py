@@ -93,7 +93,7 @@ def test_a_refusal_of_packed_rows_asks_for_kernels_and_any_other_for_another_att
         (tree_faults.trunks_invisible, "branches do not see their trunk"),
     ],
 )
-def test_a_leak_in_a_tree_is_repaired_by_what_each_token_sees(fault, cause):
+def test_a_leak_in_a_tree_is_explained_by_what_each_token_sees(fault, cause):
     found = cause_of(tree_faults.Trees(fault), rows=random_trees(64))
     assert found.cause.startswith(cause)
 
@@ -149,7 +149,7 @@ def test_a_difference_without_a_leak_is_the_packing_or_the_model(model, cause):
 
 
 def test_positions_of_a_tree_that_are_wrong_explain_its_logits():
-    """The attention may be right, and the positions are not: one repair after the other, then both."""
+    """The attention may be right, and the positions are not, or both are wrong."""
 
     def by_row(batch, packs):
         return tree_faults.no_window(tree_faults.positions_run_on(batch, packs), packs)

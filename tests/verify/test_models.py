@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
+from brimful.doctor.probing.model_facts import tokens_of_config  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.media import MediaKind  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
 from brimful.verify.drawn_samples import random_samples  # noqa: E402
 from brimful.verify.models import WITHOUT_SMALL_FORM, load_model, tiny_media_model, tiny_model  # noqa: E402
-from brimful.verify.setup import tokens_of_config  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -4,9 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from brimful.doctor.probing.model_facts import media_tokens, parity_limit_of, tokens_of_config  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.verify.drawn_samples import random_trees  # noqa: E402
-from brimful.verify.setup import batch_loss, difference, media_tokens, parity_limit_of, tokens_of_config  # noqa: E402
+from brimful.verify.setup import batch_loss, difference  # noqa: E402
 from tests.verify import faults, tree_faults  # noqa: E402
 from tests.verify.toys import NeverRun, Toy, samples, setup_of  # noqa: E402
 

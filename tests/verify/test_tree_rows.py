@@ -5,29 +5,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.20")
+from torch.nn.attention.flex_attention import create_block_mask  # noqa: E402
 
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding  # noqa: E402
 from brimful.testing.toys import toy_tree  # noqa: E402
-from brimful.verify.tree_rows import (  # noqa: E402
-    MAX_PAIRED_TOKENS,
-    claims_of,
-    first_visibility,
-    paths_of,
-    right_attention,
-)
+from brimful.verify.tree_rows import claims_of, paths_of  # noqa: E402
 from tests.trees.collate.reading import forest  # noqa: E402
 from tests.verify import tree_faults as faults  # noqa: E402
 from tests.verify.toys import NeverRun, setup_of  # noqa: E402
-
-
-class Model(NeverRun):
-    def __init__(self, name, **config):
-        super().__init__(_attn_implementation=name, **config)
-        self.config.get_text_config = lambda: self.config
-
-    def set_attn_implementation(self, name):
-        raise AssertionError(name)
 
 
 def batch_of(seed):
@@ -38,49 +24,32 @@ def batch_of(seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_all_claims_of_a_right_row_are_the_paths_of_its_samples(seed):
-    """Also after a way through the forms that ``verify`` repairs a batch with: runs, masks of pairs, additive ones, blocks."""
+    """Also as a mask of pairs, an additive one, and one of FlexAttention."""
     batch = batch_of(seed)
     width = batch.ids.shape[1]
     paths = paths_of(batch)
     real = ~batch.padding[0]
     claims = list(claims_of(batch.kwargs, width))
     assert [claim.name for claim in claims] == ["tree_in, tree_out", "tree_kv_index"]
-    forms = {
-        "brimful_tree": "tree_kv_index",
-        "sdpa": "attention_mask",
-        "eager": "attention_mask",
-        "flex_attention": "attention_mask",
-    }
-    for name, key in forms.items():
-        again = list(claims_of(right_attention(Model(name), batch), width))
-        assert [claim.name for claim in again] == [key]
-        claims += again
+    mask = torch.from_numpy(paths.visible)
+    blocks = create_block_mask(lambda b, h, query, key: mask[query, key], None, None, width, width, device="cpu")
+    for form in (mask[None, None], torch.where(mask, 0.0, -1e9), blocks):
+        (claim,) = claims_of({"attention_mask": form}, width)
+        assert claim.name == "attention_mask"
+        claims.append(claim)
     for claim in claims:
         assert np.array_equal(claim.visible[real], paths.visible[real]), claim.name
-    visible = first_visibility(batch.kwargs, 1, width)
-    assert visible is not None
-    assert np.array_equal(visible, claims[0].visible)
-    assert first_visibility(batch.kwargs, 2, width) is None
-    assert first_visibility(batch.kwargs, 1, MAX_PAIRED_TOKENS + 1) is None
-    assert first_visibility({}, 1, width) is None
 
 
-def test_windows_of_layers_are_masks_of_their_own():
-    """A layer with a window gets the last tokens of each path, and one without gets all."""
-    batch = batch_of(1)
-    paths = paths_of(batch)
-    kinds = ["full_attention", "sliding_attention"]
-    masks = right_attention(Model("sdpa", sliding_window=3, layer_types=kinds), batch)["attention_mask"]
-    assert list(masks) == kinds
-    near = paths.depths[:, None] - paths.depths < 3
-    assert np.array_equal(masks["full_attention"][0, 0].numpy(), paths.visible)
-    assert np.array_equal(masks["sliding_attention"][0, 0].numpy(), paths.visible & near)
-    one = right_attention(Model("sdpa", sliding_window=3), batch)["attention_mask"]
-    assert np.array_equal(one[0, 0].numpy(), paths.visible & near)
-    plain = right_attention(NeverRun(), batch)["attention_mask"]
-    assert np.array_equal(plain[0, 0].numpy(), paths.visible)
-    named = {claim.kind: claim for claim in claims_of({"attention_mask": masks}, len(near))}
-    assert [named[kind].name for kind in kinds] == [f"attention_mask of {kind}" for kind in kinds]
+def test_windows_of_layers_have_masks_of_their_own():
+    """A layer with a window sees the last tokens of each path, and one without sees all."""
+    paths = paths_of(batch_of(1))
+    kinds = {"full_attention": None, "sliding_attention": 3}
+    masks = {kind: torch.from_numpy(paths.within(window)) for kind, window in kinds.items()}
+    claims = list(claims_of({"attention_mask": masks}, len(paths.depths)))
+    assert [(claim.name, claim.kind) for claim in claims] == [(f"attention_mask of {kind}", kind) for kind in kinds]
+    assert np.array_equal(claims[0].visible, paths.visible)
+    assert np.array_equal(claims[1].visible, paths.visible & (paths.depths[:, None] - paths.depths < 3))
 
 
 def test_depths_count_along_the_path_and_padding_sees_itself():

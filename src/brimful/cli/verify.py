@@ -130,8 +130,8 @@ def verify(
         from brimful.trees.collate.fork import forked
         from brimful.verify import drawn_samples as drawn
         from brimful.verify import verify_packing
+        from brimful.verify.implementations import IMPLEMENTATIONS, TREE_IMPLEMENTATIONS
         from brimful.verify.models import load_model, tiny_media_model, tiny_model
-        from brimful.verify.modes import IMPLEMENTATIONS, TREE_IMPLEMENTATIONS
 
         names = options["attention"] and [name.strip() for name in options["attention"].split(",")]
         choices = (*dict.fromkeys((*IMPLEMENTATIONS, *TREE_IMPLEMENTATIONS)), "flash_attention_3")

@@ -9,6 +9,13 @@ import torch
 
 from brimful.base.checks import check_type
 from brimful.base.wording import setting
+from brimful.doctor.probing.modes import (
+    current_implementation,
+    evaluating,
+    first_sentence,
+    preserved,
+    training,
+)
 from brimful.errors import BrimfulError, SettingsError
 from brimful.store.shards import Pack
 from brimful.trees.attention import TREE_ATTENTION
@@ -28,15 +35,10 @@ from brimful.verify.drawn_samples import (
     random_samples,
     random_trees,
 )
-from brimful.verify.modes import (
+from brimful.verify.implementations import (
     IMPLEMENTATIONS,
     TREE_IMPLEMENTATIONS,
     NotSupported,
-    current_implementation,
-    evaluating,
-    first_sentence,
-    preserved,
-    training,
     using,
     with_weighted_loss,
 )

@@ -19,22 +19,20 @@ difference vanish.
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from brimful.base.typing import Int64Array
+from brimful.doctor.probing.modes import LOW_PRECISIONS, experiment, first_sentence, in_float32
 from brimful.errors import BrimfulError
 from brimful.verify.checks.boundaries import check_boundaries
 from brimful.verify.checks.isolation import Leak, measure_leaks, movement_in_rows
 from brimful.verify.checks.parity import check_parity, check_weights
 from brimful.verify.checks.positions import check_positions, position_rows
 from brimful.verify.locate import CollatedBatch
-from brimful.verify.modes import LOW_PRECISIONS, experiment, first_sentence, in_float32
 from brimful.verify.setup import PackingSetup
-from brimful.verify.tree_rows import right_attention
 from brimful.verify.verify_report import Diagnosis, Finding, joined
 
 _ONE_PER_ROW = "one sample per row (no packing) with this model"
@@ -82,8 +80,13 @@ _ROUNDING_FACTOR = 4
 
 def diagnose_leak(setup: PackingSetup, leak: Leak) -> Diagnosis:
     """Find cause and way out of a failed isolation check, in the mode and precision in which it
-    failed.
+    failed. What a batch of trees says is compared with the samples, pair by pair.
     """
+    if setup.samples.has_trees:
+        return _diagnosis_in_trees(setup) or Diagnosis(
+            f"the attention: {type(setup.model).__name__} does not see what tree_in and tree_out say",
+            "PackCollator with use_tree_attention(model), or masks_of(batch, model.config)",
+        )
     with in_float32(setup.model) if leak.precise else contextlib.nullcontext():
         repairs = _repairs(setup)
         refusal = ""
@@ -100,7 +103,7 @@ def diagnose_leak(setup: PackingSetup, leak: Leak) -> Diagnosis:
                 refusal = first_sentence(error)
                 continue
             if stops:
-                return _diagnosis_of(attempt)
+                return _joined([diagnosis for _, diagnosis in attempt])
         return _diagnosis_of_model(setup, leak, refusal)
 
 
@@ -144,8 +147,6 @@ def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
     """Return the repairs that are worth trying, likeliest first, with the cause if one stops the
     leak.
     """
-    if setup.samples.has_trees:
-        return _tree_repairs(setup)
     kwargs = setup.batch.kwargs
     repairs: list[tuple[_Repair, Diagnosis]] = []
     if kwargs.get("attention_mask") is not None:
@@ -190,34 +191,19 @@ def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
     return repairs
 
 
-def _diagnosis_of(repairs: list[tuple[_Repair, Diagnosis]]) -> Diagnosis:
-    """Return the causes and ways out of repairs that work together."""
-    causes, ways_out = zip(*[diagnosis for _, diagnosis in repairs], strict=True)
+def _joined(diagnoses: list[Diagnosis]) -> Diagnosis:
+    """Return several causes and ways out as one."""
+    causes, ways_out = zip(*diagnoses, strict=True)
     return Diagnosis("; ".join(causes), "; ".join(ways_out))
 
 
-def _tree_repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
-    """Return the repairs of a row of trees: the depths of its tokens, and what each of them sees."""
-    positions, visibility = check_positions(setup), check_boundaries(setup)
-    return [
-        (
-            lambda batch: right_attention(setup.model, batch),
-            Diagnosis(
-                visibility.cause
-                or "the attention: with a mask or runs made from the paths of the samples it is "
-                "right, so the model does not see what tree_in and tree_out say",
-                visibility.way_out
-                or "PackCollator with use_tree_attention(model), or masks_of(batch, model.config)",
-            ),
-        ),
-        (
-            lambda batch: {"position_ids": _right_positions(setup, batch)},
-            Diagnosis(
-                positions.cause or "position_ids: with the samples' own positions it is right",
-                positions.way_out or "the position of a token is its depth",
-            ),
-        ),
-    ]
+def _diagnosis_in_trees(setup: PackingSetup) -> Diagnosis | None:
+    """Return what a batch of trees says wrongly about visible tokens and depths; None if it is
+    right.
+    """
+    findings = [check_boundaries(setup), check_positions(setup)]
+    wrong = [Diagnosis(item.cause, item.way_out) for item in findings if item.failed]
+    return _joined(wrong) if wrong else None
 
 
 def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagnosis:
@@ -284,20 +270,11 @@ def _has_mrope(setup: PackingSetup) -> bool:
     return any(isinstance(rope, dict) and "mrope_section" in rope for rope in ropes)
 
 
-def _text_positions(setup: PackingSetup, batch: CollatedBatch) -> Int64Array:
-    """Return ``int64[B, T]``: the place of each token in its sample, or in its run of padding."""
-    positions = np.arange(batch.ids.shape[1]) - _segment_starts(batch) + setup.position_start
-    if setup.samples.has_trees:
-        for _, place in batch.located:
-            positions[place.index] = np.arange(len(place.columns)) + setup.position_start
-    return positions
-
-
 def _right_positions(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
     """Return ``position_ids`` that number every sample as if alone: ``[B, T]``, or ``[4, B, T]``
     for mRoPE.
     """
-    text = _text_positions(setup, batch)
+    text = np.arange(batch.ids.shape[1]) - _segment_starts(batch) + setup.position_start
     if not _has_mrope(setup):
         return torch.from_numpy(text).to(setup.device)
     # Text is numbered alike in all rows; samples with media bring their own time, height and width.
@@ -400,18 +377,6 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
             finding = replace(finding, cause=cause, way_out=way_out)
         results.append(finding)
     return results
-
-
-def _diagnosis_in_trees(setup: PackingSetup) -> Diagnosis | None:
-    """Return the repair of a row of trees with which each sample is as alone; None if none does."""
-    reference = setup.per_sample_reference()
-    repairs = _tree_repairs(setup)
-    for attempt in (repairs[:1], repairs[1:], repairs):
-        batch = _repaired(setup.batch, [repair for repair, _ in attempt])
-        parity = experiment(partial(check_parity, setup, reference, batch))
-        if parity is not None and parity[0][0].passed:
-            return _diagnosis_of(attempt)
-    return None
 
 
 def _with_diagnosis(findings: list[Finding], diagnosis: Diagnosis) -> list[Finding]:

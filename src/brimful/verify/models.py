@@ -11,10 +11,10 @@ import torch
 
 from brimful.base.optional import optional
 from brimful.base.wording import setting
+from brimful.doctor.probing.modes import first_sentence
 from brimful.errors import SettingsError
 from brimful.media import MediaKind
 from brimful.trees.small_models import small_config, small_model
-from brimful.verify.modes import first_sentence
 
 WITHOUT_SMALL_FORM = {
     "gemma4_assistant": "a draft model: it reads keys and values of the model that it drafts for",

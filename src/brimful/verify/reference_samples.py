@@ -12,6 +12,7 @@ import numpy as np
 from brimful.base.typing import IGNORE_INDEX, TARGET_MASKS, AnyArray, Int64Array
 from brimful.base.wording import counted, first_few, setting
 from brimful.collate.extras import PackExtras
+from brimful.doctor.batch.rewrite import next_tokens
 from brimful.encode import EncodedSample
 from brimful.errors import SettingsError
 from brimful.media import PlacedMedium
@@ -189,19 +190,8 @@ class ReferenceSamples:
     def next_tokens(
         self, ids: Int64Array, steps: int = 1, *, exclude: Collection[int] = ()
     ) -> Int64Array:
-        """Replace each token by the one that comes ``steps`` later among ``token_ids``; the first
-        follows the last.
-
-        Only ids that occur are used, so that no special token comes in that would change more than
-        content.
-
-        Args:
-            ids: ``int64[n]``.
-            steps: at least 1.
-            exclude: tokens that replace no other.
-        """
-        candidates = self.token_ids[~np.isin(self.token_ids, list(exclude))]
-        return candidates[(np.searchsorted(candidates, ids) + steps) % len(candidates)]
+        """Replace each token by the one that comes ``steps`` later among ``token_ids``."""
+        return next_tokens(ids, self.token_ids, steps, exclude=exclude)
 
     def packs(self) -> list[Pack]:
         """Return copies of the features; none if they are not all packs."""

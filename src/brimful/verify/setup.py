@@ -12,8 +12,18 @@ import numpy as np
 import torch
 
 from brimful.base.typing import IGNORE_INDEX, Int64Array
+from brimful.doctor.probing.model_facts import (
+    at_least_float32,
+    config_of,
+    media_tokens,
+    parity_limit_of,
+    position_start_of,
+    tokens_of_config,
+)
+from brimful.doctor.probing.modes import seeded
 from brimful.errors import CollateError, SettingsError
 from brimful.media import MediaKind
+from brimful.verify.implementations import without_runs
 from brimful.verify.locate import (
     CollatedBatch,
     Place,
@@ -23,29 +33,11 @@ from brimful.verify.locate import (
     locate_with_markers,
 )
 from brimful.verify.media_items import KINDS, shown_media
-from brimful.verify.modes import seeded, without_runs
 from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSamples, Segment
-from brimful.verify.tree_rows import first_visibility, with_tree_masks
-
-_PARITY_LIMITS = {
-    torch.float64: 1e-9,
-    torch.float32: 1e-5,
-    torch.float16: 1e-2,
-    torch.bfloat16: 6e-2,
-}
-"""Relative difference that rounding explains, by dtype: kernels sum packed rows in another order.
-In bf16, of 8 bits, one rounding is 4e-3, and they add up.
-"""
+from brimful.verify.tree_rows import with_tree_masks
 
 _LABEL_KEYS = ("labels", "shift_labels", "num_items_in_batch", "loss_weights")
 """Keyword arguments that only the loss needs."""
-
-_POSITIONS_BEHIND_PADDING = frozenset(
-    {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "esm", "data2vec-text"}
-    | {"roberta-prelayernorm", "xmod", "luke", "longformer"}
-)
-"""Types whose positions begin at ``pad_token_id + 1``."""
-
 
 _TYPES_OF_TOKENS = {MediaKind.IMAGE: 1, MediaKind.VIDEO: 2, MediaKind.AUDIO: 3}
 """Numbers of ``mm_token_type_ids``; 0 is text."""
@@ -125,19 +117,13 @@ class PackingSetup:
 
     @property
     def config(self) -> Any:
-        """Configuration of the model, or of the first module in it that has one; None if none
-        has.
-        """
-        return next(
-            (module.config for module in self.model.modules() if hasattr(module, "config")), None
-        )
+        """Configuration of the model; None if it has none."""
+        return config_of(self.model)
 
     @cached_property
     def position_start(self) -> int:
         """Position of the first token of a sample."""
-        if getattr(self.config, "model_type", "") in _POSITIONS_BEHIND_PADDING:
-            return int(getattr(self.config, "pad_token_id", None) or 0) + 1
-        return 0
+        return position_start_of(self.config)
 
     def collate(self, change: Change = UNCHANGED) -> CollatedBatch:
         """Call the collator with copies of the samples, one of them perhaps changed, and find them
@@ -148,9 +134,8 @@ class PackingSetup:
         """
         kwargs, ids = self._call_collator(self.samples.copies(change.new_ids))
         has_trees = self.samples.has_trees
-        visible = first_visibility(kwargs, *ids.shape) if has_trees else None
         layout = locate_with_markers(
-            ids, self.samples.changed(change.new_ids), self._markers, visible
+            ids, self.samples.changed(change.new_ids), self._markers, has_trees=has_trees
         )
         return self._with_other_media(CollatedBatch(kwargs, ids, layout, has_trees), change)
 
@@ -346,11 +331,6 @@ class PackingSetup:
         return gradients
 
 
-def parity_limit_of(dtype: Any) -> float:
-    """Return the relative difference that rounding explains in a dtype."""
-    return _PARITY_LIMITS.get(dtype, _PARITY_LIMITS[torch.bfloat16])
-
-
 def batch_loss(
     logits: torch.Tensor, batch: CollatedBatch, targets: Int64Array | None = None
 ) -> torch.Tensor:
@@ -388,25 +368,6 @@ def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:
     )
 
 
-def media_tokens(config: Any) -> list[int]:
-    """Return the tokens that stand for images, videos and audio: they stay when tokens are
-    changed.
-    """
-    return tokens_of_config(config, "image", "video", "audio", "vision_start", "vision_end")
-
-
-def tokens_of_config(config: Any, *names: str) -> list[int]:
-    """Return the tokens that a configuration has under these names: ``pad`` for
-    ``pad_token_id``.
-    """
-    values = [
-        getattr(config, f"{name}_{kind}", None)
-        for name in names
-        for kind in ("token_id", "token_index")
-    ]
-    return [value for value in values if isinstance(value, int)]
-
-
 def difference(reference: torch.Tensor, actual: torch.Tensor) -> float:
     """Return max|reference − actual| ÷ max(1, max|reference|); infinite if a difference is not
     finite.
@@ -421,8 +382,3 @@ def difference(reference: torch.Tensor, actual: torch.Tensor) -> float:
     gaps = (reference - actual).abs().masked_fill(reference == actual, 0.0)
     largest = float(gaps.max()) / scale
     return largest if np.isfinite(largest) else float("inf")
-
-
-def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
-    """Convert a tensor to float32; float64 stays."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -13,6 +13,8 @@ from brimful.collate.columns import Column
 from brimful.collate.extras import PackExtras
 from brimful.collate.layout import lay_out
 from brimful.collate.padding import Padding
+from brimful.doctor.probing.model_facts import parity_limit_of
+from brimful.doctor.probing.modes import evaluating, preserved
 from brimful.errors import SettingsError
 from brimful.rl.context_parallel_split import (
     ContextParallelLayout,
@@ -29,8 +31,6 @@ from brimful.verify.checks.sequence_shards import (
     check_split,
 )
 from brimful.verify.checks.token_values import PackWithExtras, check_columns, check_restoring
-from brimful.verify.modes import evaluating, preserved
-from brimful.verify.setup import parity_limit_of
 from brimful.verify.verify_report import Finding, VerifyReport
 
 _TOKEN_MARKER = "marker_of_the_token"

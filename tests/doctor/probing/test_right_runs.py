@@ -9,8 +9,8 @@ import torch
 
 from brimful.doctor.probing.probe import Probe
 from brimful.doctor.report import Evidence
+from brimful.verify.implementations import using
 from brimful.verify.models import tiny_model
-from brimful.verify.modes import using
 from tests.doctor.faults.jobs import batch, documents, pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -8,7 +8,7 @@ All claims have one form: the row of a batch, flattened to N = B·T tokens, cut 
     ends          4         8         10
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -99,12 +99,10 @@ def claims_of(words: Sequence[Word], shape: Shape) -> list[Claim]:
 
 
 def _claim_of(word: Word, words: Sequence[Word], shape: Shape) -> Claim | None:
-    has_lengths = word.role is Role.LENGTHS
-    if has_lengths or word.role is Role.BOUNDARIES or is_boundary_mask(word, shape):
+    if word.role in (Role.BOUNDARIES, Role.LENGTHS) or is_boundary_mask(word, shape):
         if counts_real_tokens(word, words):
             return None  # another word has the places
-        claim_of = _claim_of_lengths if has_lengths else _claim_of_boundaries
-        return claim_of(word, _partner(word, words), shape)
+        return _claim_of_places(word, _partner(word, words), shape)
     if word.role in (Role.NUMBERS, Role.MASK):
         return _claim_of_mask(word, shape)
     return _claim_of_positions(word, shape) if word.role is Role.POSITIONS else None
@@ -218,27 +216,22 @@ def rows_of_lengths(word: Word, shape: Shape) -> list[Int64Array] | None:
     return lengths if len(lengths) in (1, num_rows) else None
 
 
+def running_sums(word: Word, shape: Shape) -> list[Int64Array] | None:
+    """Return the boundaries of each row, or of the whole batch, also of a word with lengths; None
+    if they are unreadable.
+    """
+    if word.role is not Role.LENGTHS:
+        return rows_of_boundaries(word)
+    lengths = rows_of_lengths(word, shape)
+    return None if lengths is None else [offsets_of(row) for row in lengths]
+
+
 def counts_real_tokens(word: Word, words: Iterable[Word]) -> bool:
     """Return whether a word counts tokens without padding, and another word has the places."""
     names = {item.name for item in words if item.array is not None}
     if word.name.endswith(_UNPADDED):
         return word.name.removesuffix(_UNPADDED) in names
     return word.name + _PADDED in names
-
-
-def _claim_of_boundaries(word: Word, partner: Word | None, shape: Shape) -> Claim | None:
-    rows = rows_of_boundaries(word)
-    boundaries = _joined(rows, shape)
-    if rows is None or boundaries is None or not len(boundaries):
-        return None
-    # Tokens after the last boundary of a row are of no sample, as after the last one of the batch.
-    width = shape[1]
-    ends = [row[-1] + at * width for at, row in enumerate(rows) if len(row) and row[-1] < width]
-    lengths = np.where(np.isin(boundaries[:-1], ends), 0, np.diff(boundaries))
-    real = None if partner is None else _joined(rows_of_boundaries(partner), shape)
-    if real is not None and len(real) == len(boundaries):
-        lengths = np.minimum(np.diff(real), lengths)
-    return _claim_of_places(word, shape, boundaries, lengths)
 
 
 def _partner(word: Word, words: Sequence[Word]) -> Word | None:
@@ -253,56 +246,40 @@ def _partner(word: Word, words: Sequence[Word]) -> Word | None:
     return None
 
 
-def _joined(rows: list[Int64Array] | None, shape: Shape) -> Int64Array | None:
-    """Return boundaries of all rows in the flattened batch; None if they are no boundaries."""
-    if rows is None or any(len(row) and (np.diff(row) < 0).any() for row in rows):
-        return None
-    if len(rows) == 1:
-        return rows[0]
-    if len(rows) != shape[0]:
-        return None
-    # The end of a row is the beginning of the next one, unless it falls short of it.
-    places = [row + number * shape[1] for number, row in enumerate(rows)]
-    return np.unique(np.concatenate(places)).astype(np.int64)
+def _claim_of_places(word: Word, partner: Word | None, shape: Shape) -> Claim | None:
+    """Return the claim of boundaries or lengths, limited to the tokens of the batch.
 
-
-def _claim_of_lengths(word: Word, partner: Word | None, shape: Shape) -> Claim | None:
-    places = rows_of_lengths(word, shape)
-    if places is None:
-        return None
-    reals = places if partner is None else rows_of_lengths(partner, shape)
-    if reals is None or [len(row) for row in places] != [len(row) for row in reals]:
-        reals = places
-    first = np.arange(len(places), dtype=np.int64) * shape[1]
-    # Lengths that end before their row leave a place without a sample. It comes first among places
-    # that begin together: without tokens, it is empty before the next row.
-    rests = first + [int(row.sum()) for row in places]
-    begins = [offsets_of(row)[:-1] + start for row, start in zip(places, first, strict=True)]
-    starts = np.concatenate([rests, *begins])
-    lengths = np.concatenate([np.zeros(len(rests), dtype=np.int64), *reals])
-    order = np.argsort(starts, kind="stable")
-    boundaries = np.append(starts[order], shape[0] * shape[1])
-    return _claim_of_places(word, shape, boundaries, lengths[order])
-
-
-def _claim_of_places(
-    word: Word, shape: Shape, boundaries: Int64Array, real_lengths: Int64Array
-) -> Claim | None:
-    """Return the claim of boundaries, limited to the tokens of the batch.
-
-    Tokens before the first boundary and after the last are places without real tokens.
+    Tokens before the first boundary and after the last one of a row are places without real tokens.
     """
+    rows = running_sums(word, shape)
+    if rows is None or not any(map(len, rows)) or any((np.diff(row) < 0).any() for row in rows):
+        return None
+    if len(rows) not in (1, shape[0]):
+        return None
+    reals = rows if partner is None else running_sums(partner, shape)
+    if reals is None or [len(row) for row in rows] != [len(row) for row in reals]:
+        reals = rows
+    # Of places that begin together all but the last are empty: the end of a row comes before the
+    # beginning of the next one.
+    starts = np.concatenate([[0], *(row + at * shape[1] for at, row in enumerate(rows))])
+    lengths = np.concatenate(
+        [
+            [0],
+            *(
+                np.append(np.minimum(np.diff(row), np.diff(real)), 0)[: len(row)]
+                for row, real in zip(rows, reals, strict=True)
+            ),
+        ]
+    )
+    order = np.argsort(starts, kind="stable")
+    starts, lengths = starts[order].astype(np.int64), lengths[order].astype(np.int64)
     size = shape[0] * shape[1]
-    role = Role.LENGTHS if word.role is Role.LENGTHS else Role.BOUNDARIES
-    starts, lengths = boundaries, np.append(real_lengths, 0)
-    if boundaries[0] > 0:
-        starts, lengths = np.insert(starts, 0, 0), np.insert(lengths, 0, 0)
-    # Empty places, and places after the tokens of the batch, are left out.
     is_place = (starts < np.append(starts[1:], size)) & (starts < size)
     if not is_place.any():
         return None
     starts, lengths = starts[is_place], lengths[is_place]
     ends = np.append(starts[1:], size)
+    role = Role.LENGTHS if word.role is Role.LENGTHS else Role.BOUNDARIES
     return Claim(str(word), role, shape, starts, np.minimum(starts + lengths, ends))
 
 
@@ -346,11 +323,26 @@ def visible_pairs(word: Word, shape: Shape) -> BoolArray | None:
         array = array[:, 0]
     if array.ndim != 3 or len(array) not in (1, rows):
         return None
-    if array.dtype.kind == "f" and float(array.max(initial=0)) <= 0:
-        visible = array > -1.0  # additive: 0 is seen, a large negative number is not
-    else:
-        visible = array != 0
-    return np.broadcast_to(visible, (rows, width, width))
+    return np.broadcast_to(visible_of(array), (rows, width, width))
+
+
+def visible_of(array: AnyArray) -> BoolArray:
+    """Return the pairs that a mask of numbers shows: all but 0, or all above -1 if it is added."""
+    is_added = array.dtype.kind == "f" and float(array.max(initial=0)) <= 0
+    return np.asarray(array > -1.0 if is_added else array != 0)
+
+
+def visible_in_blocks(mask: Any, row: int, queries: Any, keys: Any) -> BoolArray:
+    """Return whether queries see keys by the function of a mask of FlexAttention.
+
+    Args:
+        mask: the mask.
+        row: of the batch.
+        queries, keys: tensors of columns, of shapes that can be broadcast.
+    """
+    zero = queries.new_zeros(())
+    answer = mask.mask_mod(zero + row, zero, queries, keys)
+    return np.asarray(answer.expand((queries + keys).shape).cpu())
 
 
 def _claim_of_pairs(word: Word, shape: Shape) -> Claim | None:
@@ -367,18 +359,14 @@ def _claim_of_pairs(word: Word, shape: Shape) -> Claim | None:
 
 def _claim_of_block_mask(word: Word, shape: Shape) -> Claim | None:
     """Return the claim of a mask of FlexAttention: its function is asked for neighboring tokens."""
-    function: Callable[..., Any] = word.value.mask_mod
     rows, width = shape
     changes = np.ones((rows, width), dtype=bool)
     try:
         import torch
 
-        device = word.value.kv_num_blocks.device
-        index = torch.arange(1, width, device=device)
-        zero = torch.zeros((), dtype=torch.int64, device=device)
+        index = torch.arange(1, width, device=word.value.kv_num_blocks.device)
         for row in range(rows):
-            answer = function(zero + row, zero, index, index - 1)
-            changes[row, 1:] = ~answer.expand(width - 1).cpu().numpy()
+            changes[row, 1:] = ~visible_in_blocks(word.value, row, index, index - 1)
     except Exception:  # a function of the user may refuse such a question in any way
         return None
     return _claim_of_begins(word, Role.MASK, shape, changes)

@@ -5,7 +5,7 @@ batch, and its boundaries in the same words.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
@@ -36,6 +36,28 @@ from brimful.doctor.batch.words import (
     name_of,
 )
 from brimful.errors import CollateError
+
+
+def next_tokens(
+    ids: Int64Array, candidates: Int64Array, steps: int = 1, *, exclude: Collection[int] = ()
+) -> Int64Array:
+    """Replace each token by the one that comes ``steps`` later among others; the first follows the
+    last.
+
+    Only ids that occur are used, so that no special token comes in that would change more than
+    content.
+
+    Args:
+        ids: ``int64[n]``.
+        candidates: tokens that occur, in rising order.
+        steps: at least 1.
+        exclude: tokens that replace no other.
+
+    >>> next_tokens(np.array([5, 9]), np.array([5, 7, 9])).tolist()
+    [7, 5]
+    """
+    candidates = candidates[~np.isin(candidates, list(exclude))]
+    return candidates[(np.searchsorted(candidates, ids) + steps) % len(candidates)]
 
 
 def exchanged(batch: Any, view: BatchView, segment: Segment, new_ids: npt.ArrayLike) -> Any:

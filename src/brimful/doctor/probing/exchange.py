@@ -19,11 +19,11 @@ import numpy as np
 
 from brimful.base.typing import BoolArray, Int64Array
 from brimful.doctor.batch.claims import claims_of, is_mask_of_pairs, visible_pairs
+from brimful.doctor.batch.rewrite import next_tokens
 from brimful.doctor.batch.view import BatchView, Segment
 from brimful.doctor.batch.words import Role, Word, as_array
 from brimful.doctor.probing.leaks import Reach
-from brimful.verify.reference_samples import ReferenceSamples
-from brimful.verify.setup import media_tokens, tokens_of_config
+from brimful.doctor.probing.model_facts import media_tokens, tokens_of_config
 
 _SPECIAL = ("pad", "bos", "eos", "unk", "mask", "sep", "cls", "decoder_start")
 """Special tokens of configurations: trainers and models look for them."""
@@ -238,13 +238,13 @@ def _other_tokens(view: BatchView, segment: Segment, config: Any) -> Int64Array 
     for places_of_ends in (starts, stops - 1):
         tokens, counts = np.unique(flat[places_of_ends], return_counts=True)
         marks |= set(tokens[counts > 1].tolist())
-    samples = ReferenceSamples([{"input_ids": tokens.tolist()} for tokens in view.ids])
+    candidates = np.unique(view.ids)
     ids = view.ids[row, start:stop].copy()
     # In a small vocabulary nearly every token is the end of some sample.
     for constants in (special | marks, special):
         places = ~np.isin(ids, list(constants))
-        if places.any() and (~np.isin(samples.token_ids, list(constants))).sum() > 1:
-            ids[places] = samples.next_tokens(ids[places], exclude=constants)
+        if places.any() and (~np.isin(candidates, list(constants))).sum() > 1:
+            ids[places] = next_tokens(ids[places], candidates, exclude=constants)
             return ids
     return None
 

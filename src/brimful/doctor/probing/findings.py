@@ -21,12 +21,12 @@ from brimful.doctor.probing.leaks import (
     moves_everywhere,
     rounding_of,
 )
+from brimful.doctor.probing.model_facts import parity_limit_of
+from brimful.doctor.probing.modes import current_implementation
 from brimful.doctor.probing.ranks import RankTalk, rank_names
 from brimful.doctor.report import DoctorReport, Finding, Judgment, Line
 from brimful.doctor.report import Evidence as Known
 from brimful.errors import BrimfulError
-from brimful.verify.modes import current_implementation
-from brimful.verify.setup import parity_limit_of
 
 _STATE_WORDS = (
     "mamba",

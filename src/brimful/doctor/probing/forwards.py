@@ -22,6 +22,8 @@ from brimful.doctor.batch.words import Role
 from brimful.doctor.probing.calls import Call
 from brimful.doctor.probing.exchange import Trial
 from brimful.doctor.probing.leaks import LayerMovement, Reach
+from brimful.doctor.probing.model_facts import config_of, media_tokens, parity_limit_of
+from brimful.doctor.probing.modes import evaluating, first_sentence, seeded
 from brimful.doctor.probing.ranks import ProbeStopped, RankTalk, rank_names
 from brimful.doctor.probing.recorder import (
     Outcome,
@@ -34,9 +36,6 @@ from brimful.doctor.probing.recorder import (
 )
 from brimful.doctor.probing.unchanged import WRAPPERS, unchanged
 from brimful.errors import CollateError, RankFailedError
-from brimful.verify.modes import evaluating, first_sentence, seeded
-from brimful.verify.reference_samples import ReferenceSamples
-from brimful.verify.setup import PackingSetup, media_tokens, parity_limit_of
 
 _COUPLED_WORDS = ("moe", "expert", "router", "fp8", "float8")
 """Words in names of classes whose numbers depend on the whole batch."""
@@ -120,10 +119,10 @@ class Forwards:
         self._call, self._talk, self._trial, self._modes = call, talk, trial, modes
         self._batch = self._exchanged = self._alone = batch
         self._view = view
-        setup = setup_of(call.module, view)
-        self._device, self._dtype = setup.device, setup.dtype
-        self._vocab = size_of(setup.config, "vocab_size")
-        media = media_tokens(setup.config) if view is not None else []
+        config, parameter = config_of(call.module), next(call.module.parameters())
+        self._device, self._dtype = parameter.device, parameter.dtype
+        self._vocab = size_of(config, "vocab_size")
+        media = media_tokens(config) if view is not None else []
         is_medium = np.isin(view.ids, media) if media and view is not None else None
         self._grid = TokenGrid(trial.shape, is_medium, call.part, call.parts)
         classes = {type(module).__name__.lower() for module in call.module.modules()}
@@ -411,15 +410,6 @@ class Forwards:
             keep[row, start + 1 - is_shifted : stop - is_shifted] = True
         labels = batch[str(word.path[0])].masked_fill(~keep.reshape(word.value.shape), IGNORE_INDEX)
         return {**batch, str(word.path[0]): labels}
-
-
-def setup_of(model: torch.nn.Module, view: BatchView | None) -> PackingSetup:
-    """Return the setup of ``verify`` for the model of a job: its device, dtype and
-    configuration.
-    """
-    rows = [[0]] if view is None else view.ids[:1].tolist()
-    samples = ReferenceSamples([{"input_ids": row} for row in rows])
-    return PackingSetup(model, dict, samples)
 
 
 def size_of(config: Any, name: str) -> int | None:

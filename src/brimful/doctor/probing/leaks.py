@@ -18,8 +18,8 @@ import torch
 
 from brimful.base.typing import BoolArray, Float32Array
 from brimful.doctor.batch.view import Segment
-from brimful.verify.modes import LOW_PRECISIONS
-from brimful.verify.setup import parity_limit_of
+from brimful.doctor.probing.model_facts import parity_limit_of
+from brimful.doctor.probing.modes import LOW_PRECISIONS
 
 _NOISE_FACTOR = 8
 """Movement that passes ÷ movement where no leak reaches."""

@@ -23,14 +23,15 @@ from brimful.doctor.batch.view import read_batch
 from brimful.doctor.probing.calls import Call, copied
 from brimful.doctor.probing.exchange import Trial, choose_trial
 from brimful.doctor.probing.findings import RankReport, not_shown, report_of_all, tell
-from brimful.doctor.probing.forwards import Forwards, setup_of
+from brimful.doctor.probing.forwards import Forwards
+from brimful.doctor.probing.model_facts import config_of
+from brimful.doctor.probing.modes import first_sentence
 from brimful.doctor.probing.probe import check_options
 from brimful.doctor.probing.ranks import ProbeStopped, RankTalk
 from brimful.doctor.probing.recorder import layers_of
 from brimful.doctor.report import DoctorReport, Line
 from brimful.errors import RankFailedError
 from brimful.serve.agreement import process_group
-from brimful.verify.modes import first_sentence
 
 __all__ = ["ProbedSchedule", "probed"]
 
@@ -124,7 +125,7 @@ class ProbedSchedule:
             ProbeStopped: a rank could not take part, or a forward failed.
         """
         batch, view, ids, trial, reason = call.batch, None, None, None, ""
-        config = setup_of(call.module, None).config
+        config = config_of(call.module)
         if batch is not None:
             # A rank that refuses tells the others so, before any of them runs.
             try:
@@ -284,7 +285,7 @@ def _stage() -> tuple[int, int]:
 def _part(chunk: torch.nn.Module) -> tuple[int, int]:
     """Return the number of this rank's part of hidden states, from 0, and of all parts."""
     state = sys.modules.get(_PARALLEL_STATE)
-    config = setup_of(chunk, None).config
+    config = config_of(chunk)
     if state is None or not getattr(config, "sequence_parallel", False):
         return 0, 1
     return state.get_tensor_model_parallel_rank(), state.get_tensor_model_parallel_world_size()

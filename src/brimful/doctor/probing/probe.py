@@ -34,13 +34,14 @@ from brimful.doctor.probing.findings import (
     report_of_all,
     tell,
 )
-from brimful.doctor.probing.forwards import Forwards, setup_of
+from brimful.doctor.probing.forwards import Forwards
+from brimful.doctor.probing.model_facts import config_of, position_start_of
+from brimful.doctor.probing.modes import first_sentence
 from brimful.doctor.probing.ranks import ProbeStopped, RankTalk
 from brimful.doctor.probing.recorder import STACKS
 from brimful.doctor.probing.step import StepCount, step_report
 from brimful.doctor.report import DoctorReport, Line
 from brimful.errors import BrimfulError, RankFailedError, SettingsError
-from brimful.verify.modes import first_sentence
 
 __all__ = ["Probe", "probe"]
 
@@ -246,7 +247,7 @@ class Probe:
             return
         if self._module is None:
             self._module = module
-            config = setup_of(call.module, view).config
+            config = config_of(call.module)
             self._first = view, call.kept, config, batch.get("num_items_in_batch")
             self._act(call, batch, view)
         if torch.is_grad_enabled():
@@ -293,19 +294,17 @@ class Probe:
             ProbeStopped: a rank could not take part, or a forward failed.
         """
         assert self._talk is not None
-        setup, forwards, reason, has_parts = None, None, "", False
+        config, forwards, reason, has_parts = config_of(call.module), None, "", False
         try:
-            setup = setup_of(call.module, view)
-            trial, ids = choose_trial(view, setup.config, setup.position_start)
+            trial, ids = choose_trial(view, config, position_start_of(config))
             has_parts = trial.has_parts
             forwards = Forwards(call, self._talk, trial, batch, view, ids)
         except Exception as error:  # a batch of unusual form
             reason = f"{type(error).__name__}: {first_sentence(error)}"
         self._count.is_part = shares_rows = self._agree(reason, has_parts)
-        assert setup is not None
         assert forwards is not None
         evidence = forwards.run(shares_rows=shares_rows)
-        report = RankReport(evidence, call, setup.config).report()
+        report = RankReport(evidence, call, config).report()
         self._add(combined(report_of_all(self._talk, report), self._seen))
 
     def _agree(self, reason: str, has_parts: bool = False) -> bool:

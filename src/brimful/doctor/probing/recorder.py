@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Float32Array, Int64Array
-from brimful.verify.setup import at_least_float32
+from brimful.doctor.probing.model_facts import at_least_float32
 
 _MAX_CHANNELS = 64
 """Channels of a hidden state that are kept, spread over all: a leak moves nearly all of them."""

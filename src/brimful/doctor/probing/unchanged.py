@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from brimful.verify.modes import training
+from brimful.doctor.probing.modes import training
 
 _OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
 """Attributes that torch itself keeps in a module: parameters, buffers, mode. Hooks may be new: models

@@ -29,16 +29,12 @@ import numpy as np
 import torch
 
 from brimful.base.typing import Int64Array
+from brimful.doctor.probing.model_facts import media_tokens, parity_limit_of
+from brimful.doctor.probing.modes import LOW_PRECISIONS, experiment, in_float32
 from brimful.verify.locate import CollatedBatch
 from brimful.verify.media_items import KINDS, media_of
-from brimful.verify.modes import LOW_PRECISIONS, experiment, in_float32
 from brimful.verify.reference_samples import UNCHANGED, Change
-from brimful.verify.setup import (
-    PackingSetup,
-    difference,
-    media_tokens,
-    parity_limit_of,
-)
+from brimful.verify.setup import PackingSetup, difference
 from brimful.verify.verify_report import Diagnosis, Finding, Status, compared, joined, not_supported
 
 _PADDING_IS_SEEN = Diagnosis(

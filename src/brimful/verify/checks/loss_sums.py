@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from brimful.base.typing import IGNORE_INDEX, Int64Array
+from brimful.doctor.probing.modes import experiment
 from brimful.verify.locate import CollatedBatch, as_rows
-from brimful.verify.modes import experiment
 from brimful.verify.setup import (
     ModelOutput,
     PackingSetup,

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from brimful.doctor.probing.model_facts import at_least_float32
+from brimful.doctor.probing.modes import evaluating, experiment, training
 from brimful.verify.checks.isolation import measure_movement
 from brimful.verify.checks.loss_sums import (
     AuxiliaryLoss,
@@ -15,11 +17,9 @@ from brimful.verify.checks.loss_sums import (
     other_labels,
 )
 from brimful.verify.locate import CollatedBatch
-from brimful.verify.modes import evaluating, experiment, training
 from brimful.verify.setup import (
     PackingSetup,
     PerSampleReference,
-    at_least_float32,
     batch_loss,
     difference,
     targets_loss,

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from brimful.base.typing import BoolArray, Int64Array
-from brimful.verify.modes import switchable_module
+from brimful.doctor.probing.modes import switchable_module
 from brimful.verify.setup import PackingSetup
 from brimful.verify.tree_rows import (
     MAX_PAIRED_TOKENS,
-    Claim,
     Paths,
+    Visibility,
     claims_of,
     paths_of,
     windows_of,
@@ -88,7 +88,7 @@ def _tokens_of(setup: PackingSetup) -> _Tokens:
 
 
 def _fault(
-    setup: PackingSetup, claim: Claim, paths: Paths, tokens: _Tokens, window: int | None
+    setup: PackingSetup, claim: Visibility, paths: Paths, tokens: _Tokens, window: int | None
 ) -> tuple[str, str] | None:
     """Return the first fault of a claim and its cause; None if it is right."""
     truth, is_real = paths.within(window), tokens.sample >= 0
@@ -122,7 +122,7 @@ def _name(setup: PackingSetup, paths: Paths, tokens: _Tokens, place: int) -> str
 
 
 def _cause_of_seen(
-    claim: Claim, paths: Paths, tokens: _Tokens, surplus: BoolArray, window: int | None
+    claim: Visibility, paths: Paths, tokens: _Tokens, surplus: BoolArray, window: int | None
 ) -> str:
     """Name what is seen and should not be."""
     is_real = tokens.sample >= 0

@@ -14,10 +14,10 @@ import torch
 from brimful.base.typing import IGNORE_INDEX, AnyArray, CuSeqlens, Int64Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import ColumnPlace
+from brimful.doctor.probing.modes import first_sentence
 from brimful.rl.context_parallel_split import ContextParallelLayout, ContextParallelShard
 from brimful.verify.checks.loss_sums import loss_difference
 from brimful.verify.checks.token_values import ONE_WEIGHT, same_values, values_agree
-from brimful.verify.modes import first_sentence
 from brimful.verify.setup import difference, targets_loss
 from brimful.verify.verify_report import Diagnosis, Finding, compared, failed, not_supported, passed
 

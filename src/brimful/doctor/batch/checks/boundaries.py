@@ -4,17 +4,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from brimful.base.ragged import offsets_of
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
 from brimful.doctor.batch.claims import (
     counts_real_tokens,
     is_boundary_mask,
     rows_of_boundaries,
-    rows_of_lengths,
+    running_sums,
 )
 from brimful.doctor.batch.view import BatchView
-from brimful.doctor.batch.words import Role, Word
+from brimful.doctor.batch.words import Role
 from brimful.doctor.report import Finding, suspect, wrong
 
 _TOPIC = "isolation"
@@ -28,7 +27,7 @@ def check_ends(view: BatchView) -> Iterator[Finding]:
     """
     num_rows, width = view.shape
     for word in view.words_with(Role.BOUNDARIES, Role.LENGTHS):
-        rows = _running_sums(word, view)
+        rows = running_sums(word, view.shape)
         if rows is None or counts_real_tokens(word, view.words):
             continue
         size = num_rows * width if len(rows) == 1 else width
@@ -37,14 +36,6 @@ def check_ends(view: BatchView) -> Iterator[Finding]:
                 row = f" of row {number}" if len(rows) > 1 else ""
                 yield wrong(_TOPIC, _SHORT, f"{word}{row} {problem}")
                 break
-
-
-def _running_sums(word: Word, view: BatchView) -> list[Int64Array] | None:
-    """Return the boundaries of each row, or of the whole batch; None if they are unreadable."""
-    if word.role is Role.BOUNDARIES:
-        return rows_of_boundaries(word)
-    lengths = rows_of_lengths(word, view.shape)
-    return None if lengths is None else [offsets_of(row) for row in lengths]
 
 
 def _problem_of_ends(boundaries: Int64Array, size: int, view: BatchView, offset: int) -> str:

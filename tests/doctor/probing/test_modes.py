@@ -1,4 +1,4 @@
-"""Settings of a model for a while: each is its own again afterwards, and a refusal says what works instead."""
+"""Settings of a model for a while: each is its own again afterwards."""
 
 from types import SimpleNamespace
 
@@ -6,59 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from brimful.verify import modes  # noqa: E402
-
-
-class Switching(torch.nn.Module):  # type: ignore[name-defined]
-    """A model that switches its attention, but for some names."""
-
-    def __init__(self, own="sdpa", ignored=(), refused=()):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(2))
-        self.config = SimpleNamespace(_attn_implementation=own)
-        self.ignored, self.refused, self.calls = ignored, refused, []
-
-    def set_attn_implementation(self, name):
-        self.calls.append(name)
-        if name in self.refused:
-            self.config._attn_implementation = name
-            raise ValueError("not here. Please ask elsewhere")
-        if name not in self.ignored:
-            self.config._attn_implementation = name
-
-
-def test_an_implementation_is_switched_for_a_while():
-    model = Switching()
-    with modes.using(model, "eager"):
-        assert modes.current_implementation(model) == "eager"
-    assert (modes.current_implementation(model), model.calls) == ("sdpa", ["eager", "sdpa"])
-    with modes.using(model, "sdpa"):
-        pass
-    assert model.calls == ["eager", "sdpa"]
-
-
-@pytest.mark.parametrize("name", ["aaa", "zzz"])
-def test_a_model_that_keeps_its_attention_is_told(name):
-    """Some classes only warn; with the old kernel every check would pass for the new one."""
-    model = Switching("own", ignored=[name])
-    with pytest.raises(modes.NotSupported, match="Switching cannot switch its attention"), modes.using(model, name):
-        raise AssertionError
-    assert modes.current_implementation(model) == "own"
-
-
-def test_a_refusal_is_quoted_and_the_old_attention_is_back():
-    model = Switching(refused=["eager"])
-    with pytest.raises(modes.NotSupported, match=r"^not here$"), modes.using(model, "eager"):
-        raise AssertionError
-    assert modes.current_implementation(model) == "sdpa"
-    with pytest.raises(modes.NotSupported, match="needs a GPU"), modes.using(model, "flash_attention_2"):
-        raise AssertionError
-    with (
-        pytest.raises(modes.NotSupported, match="no set_attn_implementation"),
-        modes.using(torch.nn.Linear(1, 1), "sdpa"),
-    ):
-        raise AssertionError
-    assert modes.current_implementation(torch.nn.Linear(1, 1)) == "as it is"
+from brimful.doctor.probing import modes  # noqa: E402
 
 
 def test_rates_are_zero_in_training_mode_and_come_back():
