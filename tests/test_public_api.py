@@ -124,7 +124,7 @@ def instances(tmp_path_factory):
     from brimful.stream import LazyShardedDataset, Lookahead, PackingProducer, StreamDataset, StreamLoader
     from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs, toy_stream
     from brimful.verify import VerifyReport, verify_context_parallel
-    from brimful.verify.verify_report import Finding, Status
+    from brimful.verify.verify_report import CheckResult, Status
 
     home = tmp_path_factory.mktemp("home")
     train_tokenizer(["one two three"], home / "tokenizer", vocab_size=259)
@@ -141,7 +141,7 @@ def instances(tmp_path_factory):
     shared = plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4)
     ranks = shared_plan(source, encoder, plan.settings, directory=home / "shared", cache_dir=home, num_epochs=1)
     ranks.close()
-    passed = tuple(Finding(check, Status.PASS, attention="sdpa") for check in ("isolation", "loss", "training"))
+    passed = tuple(CheckResult(check, Status.PASS, attention="sdpa") for check in ("isolation", "loss", "training"))
     return {
         "open_source": source, "Source": source, "Sample": source[0],
         "ChatEncoder": brimful.ChatEncoder(tokenizer), "TextEncoder": brimful.TextEncoder(tokenizer),

@@ -7,11 +7,11 @@ for each question, ``diagnosis`` tries what would repair a failure, and ``report
 
 from brimful.verify.bench import verify_packing
 from brimful.verify.sharded_rows import ContextParallelReport, verify_context_parallel
-from brimful.verify.verify_report import Finding, Status, VerifyReport
+from brimful.verify.verify_report import CheckResult, Status, VerifyReport
 
 __all__ = [
     "ContextParallelReport",
-    "Finding",
+    "CheckResult",
     "Status",
     "VerifyReport",
     "verify_context_parallel",

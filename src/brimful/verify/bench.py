@@ -45,7 +45,7 @@ from brimful.verify.implementations import (
 from brimful.verify.reference_samples import MediaMaker, ReferenceSamples
 from brimful.verify.setup import PackingSetup
 from brimful.verify.tree_rows import lacks_masks
-from brimful.verify.verify_report import CHECKS, Finding, VerifyReport, joined, not_supported
+from brimful.verify.verify_report import CHECKS, CheckResult, VerifyReport, joined, not_supported
 
 _LOSS_CAUSES = ("labels", "padding", "complete", "media", "isolation", "training", "logits")
 
@@ -193,7 +193,9 @@ def _vocabulary_of(model: Any) -> int:
     raise SettingsError("the model does not say its number of tokens: give samples")
 
 
-def _with_long_samples(setup: PackingSetup, findings: list[Finding], example: Any) -> list[Finding]:
+def _with_long_samples(
+    setup: PackingSetup, findings: list[CheckResult], example: Any
+) -> list[CheckResult]:
     """Repeat the checks of arrays with samples that no model is run on, and insert findings that
     fail only there.
     """
@@ -223,14 +225,14 @@ def _with_long_samples(setup: PackingSetup, findings: list[Finding], example: An
 
 
 def _check_attention(
-    setup: PackingSetup, attention: str, earlier_findings: list[Finding]
-) -> list[Finding]:
+    setup: PackingSetup, attention: str, earlier_findings: list[CheckResult]
+) -> list[CheckResult]:
     """Run the checks of one attention implementation."""
     # Another implementation may fail for a reason of its own, which explains nothing here.
     related_findings = [
         finding for finding in earlier_findings if finding.attention in ("", attention)
     ]
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     title = attention
     if attention == TREE_ATTENTION and setup.batch.kwargs.get("tree_kv_index") is None:
         way_out = "PackCollator(dialect='transformers_tree')"
@@ -259,7 +261,7 @@ def _check_attention(
     ]
 
 
-def _run_checks(setup: PackingSetup, related_findings: list[Finding]) -> Iterator[Finding]:
+def _run_checks(setup: PackingSetup, related_findings: list[CheckResult]) -> Iterator[CheckResult]:
     """Yield isolation and padding in ``eval()``, then isolation and parity as training runs.
 
     Parity is measured in ``eval()`` if training mode refuses, or is random.
@@ -300,7 +302,9 @@ def _run_checks(setup: PackingSetup, related_findings: list[Finding]) -> Iterato
             yield check_passes(setup)
 
 
-def _check_isolation(setup: PackingSetup, check: str, earlier_findings: list[Finding]) -> Finding:
+def _check_isolation(
+    setup: PackingSetup, check: str, earlier_findings: list[CheckResult]
+) -> CheckResult:
     """Check isolation in the mode that the model is in; explain a failure unless an earlier finding
     does.
     """
@@ -315,7 +319,7 @@ def _check_isolation(setup: PackingSetup, check: str, earlier_findings: list[Fin
         return replace(finding, cause=f"{mode}{cause}", way_out=way_out)
 
 
-def _check_parity(setup: PackingSetup, earlier_findings: list[Finding]) -> list[Finding]:
+def _check_parity(setup: PackingSetup, earlier_findings: list[CheckResult]) -> list[CheckResult]:
     """Check logits, loss, gradients and weights in the mode that the model is in; explain failures
     likewise.
     """
@@ -364,7 +368,7 @@ def _refusals(setup: PackingSetup, request: str) -> Iterator[None]:
         raise NotSupported(f"the model refuses {request}{mode}: {message}", way_out) from error
 
 
-def _follow(finding: Finding, findings: list[Finding]) -> Finding:
+def _follow(finding: CheckResult, findings: list[CheckResult]) -> CheckResult:
     """Name another failure as the cause of a failure without a cause of its own."""
     if not finding.failed or (finding.cause and finding.check != "weights"):
         return finding

@@ -33,7 +33,7 @@ from brimful.verify.checks.parity import check_parity, check_weights
 from brimful.verify.checks.positions import check_positions, position_rows
 from brimful.verify.locate import CollatedBatch
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verify_report import Diagnosis, Finding, joined
+from brimful.verify.verify_report import CheckResult, Diagnosis, joined
 
 _ONE_PER_ROW = "one sample per row (no packing) with this model"
 
@@ -202,8 +202,8 @@ def _diagnosis_in_trees(setup: PackingSetup) -> Diagnosis | None:
     right.
     """
     findings = [check_boundaries(setup), check_positions(setup)]
-    wrong = [Diagnosis(item.cause, item.way_out) for item in findings if item.failed]
-    return _joined(wrong) if wrong else None
+    diagnoses = [Diagnosis(item.cause, item.way_out) for item in findings if item.failed]
+    return _joined(diagnoses) if diagnoses else None
 
 
 def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagnosis:
@@ -307,13 +307,13 @@ def is_random(setup: PackingSetup) -> bool:
     return not torch.equal(first, second)
 
 
-def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding]:
+def explain_parity(setup: PackingSetup, findings: list[CheckResult]) -> list[CheckResult]:
     """Return logits, loss, gradients and weights with a cause for each failure; passed if only
     rounding caused it.
     """
     may_round = setup.tolerance is None and setup.dtype in LOW_PRECISIONS
 
-    def unexplained(candidates: Iterable[Finding]) -> list[Finding]:
+    def unexplained(candidates: Iterable[CheckResult]) -> list[CheckResult]:
         # The cause of a failure of weights may still be rounding.
         return [
             item
@@ -340,7 +340,7 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
     if not may_round:
         return _with_diagnosis(findings, diagnosis)
 
-    def check_precisely() -> dict[str, Finding]:
+    def check_precisely() -> dict[str, CheckResult]:
         with in_float32(setup.model):
             reference = setup.per_sample_reference()
             precise, auxiliary = check_parity(setup, reference, setup.batch)
@@ -379,7 +379,7 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
     return results
 
 
-def _with_diagnosis(findings: list[Finding], diagnosis: Diagnosis) -> list[Finding]:
+def _with_diagnosis(findings: list[CheckResult], diagnosis: Diagnosis) -> list[CheckResult]:
     """Give the first unexplained failure its cause; the others follow from it."""
     first = next((finding for finding in findings if finding.failed and not finding.cause), None)
     return [

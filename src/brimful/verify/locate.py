@@ -1,4 +1,4 @@
-"""Places of samples in a batch that any collator made, found by markers and tokens and not by the
+"""Places of samples in a batch that any collator made, candidates by markers and tokens and not by the
 collator's claims.
 
 Tokens alone do not always tell: ``a b`` + ``a b`` next to ``a b a b`` can be cut in two ways, a
@@ -21,7 +21,7 @@ import torch
 
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Float64Array, Int64Array
 from brimful.errors import CollateError
-from brimful.verify.reference_samples import ReferenceSamples, Segment
+from brimful.verify.reference_samples import ReferenceSample, ReferenceSamples
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _place_media(path: Int64Array, ids: Int64Array, flat: Int64Array, sizes: Seq
 
 def locate_with_markers(
     rows: Int64Array,
-    segments: Sequence[Segment],
+    segments: Sequence[ReferenceSample],
     markers: SampleLayout | None,
     *,
     has_trees: bool = False,
@@ -198,7 +198,7 @@ def locate_with_markers(
     tokens.
 
     A collator may look at tokens, and then lay markers out in another way. So the markers are
-    believed if every sample is found with its own tokens at its markers' place. If some are
+    believed if every sample is candidates with its own tokens at its markers' place. If some are
     missing, a complete layout is preferred.
 
     Args:
@@ -265,13 +265,13 @@ def locate(
     free = np.ones(rows.shape, dtype=bool)
     places: list[Place | None] = [None] * len(segment_ids)
     for equals in sorted(twins.values(), key=lambda equals: -len(segment_ids[equals[0]])):
-        found = [
+        candidates = [
             place for place in _occurrences(rows, segment_ids[equals[0]]) if free[place.index].all()
         ]
         are_equal = identities is None or len({identities[index] for index in equals}) == 1
-        if len(found) != len(equals) or not are_equal:
+        if len(candidates) != len(equals) or not are_equal:
             return nowhere
-        for index, place in zip(equals, found, strict=True):
+        for index, place in zip(equals, candidates, strict=True):
             if not free[place.index].all():  # it lies over the one before
                 return nowhere
             free[place.index] = False

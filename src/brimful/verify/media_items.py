@@ -8,7 +8,7 @@ import numpy as np
 from brimful.base.typing import AnyArray
 from brimful.media import MediaKind
 from brimful.verify.locate import CollatedBatch
-from brimful.verify.reference_samples import Segment
+from brimful.verify.reference_samples import ReferenceSample
 
 
 class KindOfMedia(NamedTuple):
@@ -46,7 +46,7 @@ class MediaItem(NamedTuple):
     start: int
 
 
-def media_of(kind: KindOfMedia, index: int, segment: Segment) -> Iterator[MediaItem]:
+def media_of(kind: KindOfMedia, index: int, segment: ReferenceSample) -> Iterator[MediaItem]:
     """Yield the media of one kind of a segment with their features.
 
     Args:
@@ -71,7 +71,7 @@ def media_of(kind: KindOfMedia, index: int, segment: Segment) -> Iterator[MediaI
 
 
 def shown_media(
-    kind: KindOfMedia, batch: CollatedBatch, segments: Sequence[Segment]
+    kind: KindOfMedia, batch: CollatedBatch, segments: Sequence[ReferenceSample]
 ) -> list[list[MediaItem]]:
     """Return the media of a batch in the order of their tokens: for each, the samples that show it
     there, which are several if it lies in a trunk.

@@ -28,7 +28,7 @@ MediaMaker: TypeAlias = Callable[[Pack], PackExtras]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class ReferenceSample:
     """One sample as the model should see it: alone.
 
     Attributes:
@@ -145,7 +145,7 @@ class ReferenceSamples:
         """True if any sample has images, videos or audio."""
         return any(isinstance(feature, Pack) and feature.attachments for feature in self._features)
 
-    def _with_features(self, segment: Segment) -> Segment:
+    def _with_features(self, segment: ReferenceSample) -> ReferenceSample:
         """Return a segment with the inputs of its towers, and with positions in space if the model
         has them.
         """
@@ -240,7 +240,7 @@ class ReferenceSamples:
             return f"the branch of sample {names[0]} ({size})"
         return f"the trunk of samples {first_few(names, len(names))} ({size})"
 
-    def changed(self, new_ids: Mapping[int, Int64Array]) -> list[Segment]:
+    def changed(self, new_ids: Mapping[int, Int64Array]) -> list[ReferenceSample]:
         """Return the segments with other tokens in some parts, by index of the part."""
         parts = [new_ids.get(index, ids) for index, ids in enumerate(self.parts)]
         return [
@@ -270,7 +270,7 @@ _Paths: TypeAlias = list[tuple[int, ...]]
 
 
 def _parts_of(
-    features: Sequence[Feature], segments: Sequence[Segment], *, trees: bool
+    features: Sequence[Feature], segments: Sequence[ReferenceSample], *, trees: bool
 ) -> tuple[list[Int64Array], _Paths, _Paths]:
     """Return the parts of all samples, the path of each sample, and the parts of each feature."""
     parts: list[Int64Array] = []
@@ -305,7 +305,7 @@ def _parts_of(
     return parts, paths, feature_parts
 
 
-def _cuts(segments: Sequence[Segment]) -> list[list[int]]:
+def _cuts(segments: Sequence[ReferenceSample]) -> list[list[int]]:
     """Return where each sample parts from any other, and its end."""
     return [
         sorted({_num_shared(segment.ids, other.ids) for other in segments} - {0})
@@ -320,7 +320,7 @@ def _num_shared(first: Int64Array, second: Int64Array) -> int:
     return int(differs.argmax()) if differs.any() else size
 
 
-def _read(index: int, feature: Feature) -> Iterator[Segment]:
+def _read(index: int, feature: Feature) -> Iterator[ReferenceSample]:
     """Yield the segments of one feature."""
     if isinstance(feature, Pack):
         feature = feature.flat()
@@ -360,7 +360,7 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
             for item in media
             if item.segment == number
         )
-        yield Segment(name, ids[start:stop], segment_labels, index, segment_positions, own)
+        yield ReferenceSample(name, ids[start:stop], segment_labels, index, segment_positions, own)
 
 
 def _rebuild(feature: Feature, ids: Int64Array) -> Any:

@@ -33,7 +33,7 @@ from brimful.verify.locate import (
     locate_with_markers,
 )
 from brimful.verify.media_items import KINDS, shown_media
-from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSamples, Segment
+from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSample, ReferenceSamples
 from brimful.verify.tree_rows import with_tree_masks
 
 _LABEL_KEYS = ("labels", "shift_labels", "num_items_in_batch", "loss_weights")
@@ -224,7 +224,7 @@ class PackingSetup:
             batch.kwargs["mm_token_type_ids"] = torch.from_numpy(types[None]).to(self.device)
         return batch
 
-    def _rows(self, segments: Sequence[Segment]) -> CollatedBatch:
+    def _rows(self, segments: Sequence[ReferenceSample]) -> CollatedBatch:
         """Return segments with a row each.
 
         After a sample, its last token that stands for no medium fills the row; no earlier token

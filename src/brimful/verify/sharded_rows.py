@@ -31,7 +31,7 @@ from brimful.verify.checks.sequence_shards import (
     check_split,
 )
 from brimful.verify.checks.token_values import PackWithExtras, check_columns, check_restoring
-from brimful.verify.verify_report import Finding, VerifyReport
+from brimful.verify.verify_report import CheckResult, VerifyReport
 
 _TOKEN_MARKER = "marker_of_the_token"
 
@@ -117,7 +117,7 @@ def verify_context_parallel(
         batches = [collator([feature]) for feature in features]
     findings = [_worst(list(map(check_columns, batches, features)))]
     for size in sizes:
-        checks: list[Sequence[Finding]] = [
+        checks: list[Sequence[CheckResult]] = [
             [check_split(batch, size, layout, split) for batch in batches],
             [check_gathering(batch, size, layout, gather) for batch in batches],
         ]
@@ -167,7 +167,7 @@ def _with_markers(
     return features
 
 
-def _worst(findings: Sequence[Finding]) -> Finding:
+def _worst(findings: Sequence[CheckResult]) -> CheckResult:
     """Return the first failure, or the finding with the largest difference."""
     failures = [finding for finding in findings if not finding.passed]
     return failures[0] if failures else max(findings, key=lambda finding: finding.measured or 0.0)

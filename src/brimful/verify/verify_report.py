@@ -55,7 +55,7 @@ class Diagnosis(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One line of the report.
 
     Attributes:
@@ -113,19 +113,19 @@ class Finding:
                 )
 
 
-def passed(check: str, detail: str = "") -> Finding:
+def passed(check: str, detail: str = "") -> CheckResult:
     """Return the finding of a check that passes without a measured size."""
-    return Finding(check, Status.PASS, detail=detail)
+    return CheckResult(check, Status.PASS, detail=detail)
 
 
-def failed(check: str, detail: str, cause: str, way_out: str) -> Finding:
+def failed(check: str, detail: str, cause: str, way_out: str) -> CheckResult:
     """Return the finding of a check that fails without a measured size."""
-    return Finding(check, Status.FAIL, detail=detail, cause=cause, way_out=way_out)
+    return CheckResult(check, Status.FAIL, detail=detail, cause=cause, way_out=way_out)
 
 
-def not_supported(check: str, detail: str, way_out: str = "") -> Finding:
+def not_supported(check: str, detail: str, way_out: str = "") -> CheckResult:
     """Return the finding of a check that cannot be run here, or can show nothing."""
-    return Finding(check, Status.NOT_SUPPORTED, detail=detail, way_out=way_out)
+    return CheckResult(check, Status.NOT_SUPPORTED, detail=detail, way_out=way_out)
 
 
 def compared(
@@ -136,7 +136,7 @@ def compared(
     passed: str = "",
     failed: str,
     diagnosis: Iterable[str] = (),
-) -> Finding:
+) -> CheckResult:
     """Return a finding that passes if the measured size is within its limit.
 
     Args:
@@ -147,8 +147,8 @@ def compared(
         diagnosis: cause and way out of a failure.
     """
     if size <= limit:
-        return Finding(check, Status.PASS, "", size, limit, passed)
-    return Finding(check, Status.FAIL, "", size, limit, failed, *diagnosis)
+        return CheckResult(check, Status.PASS, "", size, limit, passed)
+    return CheckResult(check, Status.FAIL, "", size, limit, failed, *diagnosis)
 
 
 def joined(*remarks: str) -> str:
@@ -167,10 +167,10 @@ class VerifyReport:
     """
 
     subject: str
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
 
     @property
-    def failures(self) -> tuple[Finding, ...]:
+    def failures(self) -> tuple[CheckResult, ...]:
         """Findings of the checks that failed."""
         return tuple(finding for finding in self.findings if finding.failed)
 
@@ -250,8 +250,8 @@ class VerifyReport:
     def __str__(self) -> str:
         """Return the table: one line a finding; cause and way out below each failure.
 
-        >>> wrong = Finding("isolation", Status.FAIL, "sdpa", 0.46, 1e-5, cause="a cache", way_out="use_cache=False")
-        >>> print(VerifyReport("Qwen2", (Finding("labels", Status.PASS), wrong)))
+        >>> wrong = CheckResult("isolation", Status.FAIL, "sdpa", 0.46, 1e-5, cause="a cache", way_out="use_cache=False")
+        >>> print(VerifyReport("Qwen2", (CheckResult("labels", Status.PASS), wrong)))
         Qwen2
         check       attention            result         measured    limit
         labels      -                    PASS

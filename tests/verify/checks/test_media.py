@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from brimful.media import MediaKind, Medium, PlacedMedium  # noqa: E402
 from brimful.verify.checks.media import check_media  # noqa: E402
 from brimful.verify.locate import CollatedBatch, Place, SampleLayout  # noqa: E402
-from brimful.verify.reference_samples import Segment  # noqa: E402
+from brimful.verify.reference_samples import ReferenceSample  # noqa: E402
 
 GRIDS = ([[1, 2, 2]], [], [[1, 2, 3], [1, 3, 2]])
 """Grids of the images of three samples of ten tokens: four patches, none, and six each."""
@@ -34,7 +34,7 @@ def segments_of(grids=GRIDS):
             features = {"pixel_values": np.concatenate(values), "image_grid_thw": np.array(own)}
         media = tuple(placed(MediaKind.IMAGE, 1 + 4 * index) for index in range(len(own)))
         ids = np.arange(10) + 10 * number
-        segments.append(Segment(f"sample {number}", ids, ids, number, None, media, features, (number,)))
+        segments.append(ReferenceSample(f"sample {number}", ids, ids, number, None, media, features, (number,)))
     return segments
 
 
@@ -110,7 +110,9 @@ def audio(widths, total):
         features = {"input_features": values, "feature_attention_mask": mask}
         ids = np.arange(10)
         segments.append(
-            Segment(f"sample {number}", ids, ids, number, None, (placed(MediaKind.AUDIO, 0),), features, (number,))
+            ReferenceSample(
+                f"sample {number}", ids, ids, number, None, (placed(MediaKind.AUDIO, 0),), features, (number,)
+            )
         )
     return segments
 
@@ -138,15 +140,17 @@ def test_media_without_sizes_are_one_for_each_row():
     segments = segments_of(([[1, 2, 2]], [], [[1, 2, 3]] * 3))
     for number in (0, 2):
         features = {"pixel_values": pixels(number, len(segments[number].media))}
-        segments[number] = Segment(
-            **{**{name: getattr(segments[number], name) for name in Segment.__slots__}, "features": features}
+        segments[number] = ReferenceSample(
+            **{**{name: getattr(segments[number], name) for name in ReferenceSample.__slots__}, "features": features}
         )
     assert check(joined(segments), segments).detail == "4 images"
     rows = joined(segments)["pixel_values"]
     assert "images of sample 2 in another order" in check({"pixel_values": rows[[0, 1, 3, 2]]}, segments).cause
     several = segments_of(([[1, 2, 2]], [], []))
     features = {"pixel_values": pixels(0, 7)}
-    several[0] = Segment(**{**{name: getattr(several[0], name) for name in Segment.__slots__}, "features": features})
+    several[0] = ReferenceSample(
+        **{**{name: getattr(several[0], name) for name in ReferenceSample.__slots__}, "features": features}
+    )
     assert check({"pixel_values": features["pixel_values"]}, several).detail == "1 image"
 
 
@@ -160,8 +164,8 @@ def test_samples_that_share_a_trunk_share_its_media():
     finding = check_media(setup)
     assert finding is not None
     assert finding.detail == "image 0 of the batch is the one of sample 0 and of sample 1, which has another"
-    segments[1] = Segment(
-        **{**{name: getattr(segments[1], name) for name in Segment.__slots__}, "features": segments[0].features}
+    segments[1] = ReferenceSample(
+        **{**{name: getattr(segments[1], name) for name in ReferenceSample.__slots__}, "features": segments[0].features}
     )
     same = check_media(setup)
     assert same is not None

@@ -17,7 +17,7 @@ import numpy as np
 
 from brimful.base.ragged import offsets_of, ranges
 from brimful.base.typing import AnyArray, BoolArray, Int64Array
-from brimful.doctor.batch.words import Role, Word
+from brimful.doctor.batch.words import BatchWord, Role
 
 Shape: TypeAlias = tuple[int, int]
 """Rows B and tokens T of each."""
@@ -89,7 +89,7 @@ def claim_of_rows(shape: Shape, lengths: Int64Array) -> Claim:
     return Claim("rows", Role.IDS, shape, starts, starts + lengths)
 
 
-def claims_of(words: Sequence[Word], shape: Shape) -> list[Claim]:
+def claims_of(words: Sequence[BatchWord], shape: Shape) -> list[Claim]:
     """Return what each word says about the places of samples, the strongest first.
 
     A word that says nothing (a mask of ones), or nothing that can be read, has no claim.
@@ -98,7 +98,7 @@ def claims_of(words: Sequence[Word], shape: Shape) -> list[Claim]:
     return sorted(claims, key=lambda claim: _STRENGTH.index(claim.role))
 
 
-def _claim_of(word: Word, words: Sequence[Word], shape: Shape) -> Claim | None:
+def _claim_of(word: BatchWord, words: Sequence[BatchWord], shape: Shape) -> Claim | None:
     if word.role in (Role.BOUNDARIES, Role.LENGTHS) or is_boundary_mask(word, shape):
         if counts_real_tokens(word, words):
             return None  # another word has the places
@@ -164,7 +164,7 @@ def filled_rows(rows: AnyArray, width: int, fill: int = 0) -> AnyArray | None:
     return table
 
 
-def is_boundary_mask(word: Word, shape: Shape) -> bool:
+def is_boundary_mask(word: BatchWord, shape: Shape) -> bool:
     """Return whether a mask holds boundaries: one dimension, rising from 0, not a value a token."""
     array = word.array
     if word.role is not Role.MASK or array is None or array.ndim != 1:
@@ -174,12 +174,12 @@ def is_boundary_mask(word: Word, shape: Shape) -> bool:
     return int(array[0]) == 0 and int(array[-1]) > 1 and bool((np.diff(array) >= 0).all())
 
 
-def is_mask_of_pairs(word: Word) -> bool:
+def is_mask_of_pairs(word: BatchWord) -> bool:
     """Return whether a mask has a value for each pair of tokens."""
     return word.role is Role.MASK and word.array is not None and word.array.ndim in (3, 4)
 
 
-def rows_of_boundaries(word: Word) -> list[Int64Array] | None:
+def rows_of_boundaries(word: BatchWord) -> list[Int64Array] | None:
     """Return the boundaries of each row without what follows the end mark; None if unreadable.
 
     An array of one dimension is one list for the whole batch.
@@ -197,7 +197,7 @@ def rows_of_boundaries(word: Word) -> list[Int64Array] | None:
     ]
 
 
-def rows_of_lengths(word: Word, shape: Shape) -> list[Int64Array] | None:
+def rows_of_lengths(word: BatchWord, shape: Shape) -> list[Int64Array] | None:
     """Return the lengths of the segments of each row, 0 for fillers; None if they do not fit.
 
     An array of one dimension is one list for the whole batch, unless it has as many numbers as the
@@ -216,7 +216,7 @@ def rows_of_lengths(word: Word, shape: Shape) -> list[Int64Array] | None:
     return lengths if len(lengths) in (1, num_rows) else None
 
 
-def running_sums(word: Word, shape: Shape) -> list[Int64Array] | None:
+def running_sums(word: BatchWord, shape: Shape) -> list[Int64Array] | None:
     """Return the boundaries of each row, or of the whole batch, also of a word with lengths; None
     if they are unreadable.
     """
@@ -226,7 +226,7 @@ def running_sums(word: Word, shape: Shape) -> list[Int64Array] | None:
     return None if lengths is None else [offsets_of(row) for row in lengths]
 
 
-def counts_real_tokens(word: Word, words: Iterable[Word]) -> bool:
+def counts_real_tokens(word: BatchWord, words: Iterable[BatchWord]) -> bool:
     """Return whether a word counts tokens without padding, and another word has the places."""
     names = {item.name for item in words if item.array is not None}
     if word.name.endswith(_UNPADDED):
@@ -234,7 +234,7 @@ def counts_real_tokens(word: Word, words: Iterable[Word]) -> bool:
     return word.name + _PADDED in names
 
 
-def _partner(word: Word, words: Sequence[Word]) -> Word | None:
+def _partner(word: BatchWord, words: Sequence[BatchWord]) -> BatchWord | None:
     """Return the word that counts the real tokens of the places of this word; None without one."""
     name = word.name.removesuffix(_PADDED)
     if name == word.name:
@@ -246,7 +246,7 @@ def _partner(word: Word, words: Sequence[Word]) -> Word | None:
     return None
 
 
-def _claim_of_places(word: Word, partner: Word | None, shape: Shape) -> Claim | None:
+def _claim_of_places(word: BatchWord, partner: BatchWord | None, shape: Shape) -> Claim | None:
     """Return the claim of boundaries or lengths, limited to the tokens of the batch.
 
     Tokens before the first boundary and after the last one of a row are places without real tokens.
@@ -283,7 +283,7 @@ def _claim_of_places(word: Word, partner: Word | None, shape: Shape) -> Claim | 
     return Claim(str(word), role, shape, starts, np.minimum(starts + lengths, ends))
 
 
-def _claim_of_mask(word: Word, shape: Shape) -> Claim | None:
+def _claim_of_mask(word: BatchWord, shape: Shape) -> Claim | None:
     if hasattr(word.value, "mask_mod"):
         return _claim_of_block_mask(word, shape)
     if is_mask_of_pairs(word):
@@ -296,7 +296,7 @@ def _claim_of_mask(word: Word, shape: Shape) -> Claim | None:
     return _claim_of_numbers(word, numbers.astype(np.int64), shape)
 
 
-def _claim_of_numbers(word: Word, numbers: Int64Array, shape: Shape) -> Claim:
+def _claim_of_numbers(word: BatchWord, numbers: Int64Array, shape: Shape) -> Claim:
     """Return the claim of numbers of samples: a place begins at each change."""
     rows, width = shape
     changes = np.ones((rows, width), dtype=bool)
@@ -312,7 +312,7 @@ def _claim_of_numbers(word: Word, numbers: Int64Array, shape: Shape) -> Claim:
     return Claim(str(word), word.role, shape, starts, np.where(is_padding, starts, ends))
 
 
-def visible_pairs(word: Word, shape: Shape) -> BoolArray | None:
+def visible_pairs(word: BatchWord, shape: Shape) -> BoolArray | None:
     """Return ``bool[B, T, T]`` of a mask of all pairs, true if the query sees the key; None if it
     has another shape.
     """
@@ -345,7 +345,7 @@ def visible_in_blocks(mask: Any, row: int, queries: Any, keys: Any) -> BoolArray
     return np.asarray(answer.expand((queries + keys).shape).cpu())
 
 
-def _claim_of_pairs(word: Word, shape: Shape) -> Claim | None:
+def _claim_of_pairs(word: BatchWord, shape: Shape) -> Claim | None:
     visible = visible_pairs(word, shape)
     if visible is None:
         return None
@@ -357,7 +357,7 @@ def _claim_of_pairs(word: Word, shape: Shape) -> Claim | None:
     return _claim_of_begins(word, Role.MASK, shape, changes)
 
 
-def _claim_of_block_mask(word: Word, shape: Shape) -> Claim | None:
+def _claim_of_block_mask(word: BatchWord, shape: Shape) -> Claim | None:
     """Return the claim of a mask of FlexAttention: its function is asked for neighboring tokens."""
     rows, width = shape
     changes = np.ones((rows, width), dtype=bool)
@@ -372,7 +372,7 @@ def _claim_of_block_mask(word: Word, shape: Shape) -> Claim | None:
     return _claim_of_begins(word, Role.MASK, shape, changes)
 
 
-def _claim_of_positions(word: Word, shape: Shape) -> Claim | None:
+def _claim_of_positions(word: BatchWord, shape: Shape) -> Claim | None:
     positions = per_token(word.array, shape)
     if positions is None:
         return None
@@ -384,7 +384,7 @@ def _claim_of_positions(word: Word, shape: Shape) -> Claim | None:
     return _claim_of_begins(word, Role.POSITIONS, shape, begins)
 
 
-def _claim_of_begins(word: Word, role: Role, shape: Shape, begins: BoolArray) -> Claim:
+def _claim_of_begins(word: BatchWord, role: Role, shape: Shape, begins: BoolArray) -> Claim:
     """Return the claim of places that end where the next begins; ``bool[rows, width]``."""
     starts = np.flatnonzero(begins).astype(np.int64)
     return Claim(str(word), role, shape, starts, np.append(starts[1:], begins.size))

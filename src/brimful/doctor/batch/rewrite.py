@@ -27,9 +27,9 @@ from brimful.doctor.batch.targets import Labeling, labeling_of
 from brimful.doctor.batch.view import BatchView, Segment
 from brimful.doctor.batch.words import (
     MEDIA_NAMES,
+    BatchWord,
     Path,
     Role,
-    Word,
     as_array,
     leaves_of,
     name_and_prefix_of,
@@ -110,7 +110,7 @@ def exchanged(batch: Any, view: BatchView, segment: Segment, new_ids: npt.ArrayL
     return _with_values(batch, changes, view.row_lengths)
 
 
-def _labels(word: Word, view: BatchView) -> AnyArray | None:
+def _labels(word: BatchWord, view: BatchView) -> AnyArray | None:
     """Return labels as ``[B, T]``; None for other words, and for labels of another shape."""
     if word.role not in (Role.LABELS, Role.SHIFTED_LABELS):
         return None
@@ -165,7 +165,7 @@ def alone(batch: Any, view: BatchView, segments: Sequence[Segment], *, is_cut: b
     return _with_values(batch, changes, row_lengths)
 
 
-def _other_words(leaves: Sequence[tuple[Path, Any]], view: BatchView) -> Iterator[Word]:
+def _other_words(leaves: Sequence[tuple[Path, Any]], view: BatchView) -> Iterator[BatchWord]:
     """Yield arrays with a value for each token whose names are not known, such as weights."""
     paths = {word.path for word in view.words}
     prefix = name_and_prefix_of(view.ids_word.path)[1]
@@ -173,7 +173,7 @@ def _other_words(leaves: Sequence[tuple[Path, Any]], view: BatchView) -> Iterato
         if path not in paths and name_and_prefix_of(path)[1] == prefix:
             array = as_array(value)
             if array is not None and array.size == view.ids.size:
-                yield Word(path, Role.VALUES, value, array)
+                yield BatchWord(path, Role.VALUES, value, array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +227,7 @@ class _Layout:
         return np.asarray(values[..., self.source[:, None], self.columns])
 
 
-def _is_shifted(word: Word, view: BatchView) -> bool:
+def _is_shifted(word: BatchWord, view: BatchView) -> bool:
     """Return whether labels are the next tokens."""
     if word is view.labels_word:
         return view.labeling is Labeling.SHIFTED
@@ -237,7 +237,7 @@ def _is_shifted(word: Word, view: BatchView) -> bool:
     return labeling_of(labels, view.ids, view.believed.starts) is Labeling.SHIFTED
 
 
-def _moved_word(word: Word, view: BatchView, layout: _Layout) -> Any:
+def _moved_word(word: BatchWord, view: BatchView, layout: _Layout) -> Any:
     """Return the values of a word in the new layout; None if they stay."""
     if word.role in (Role.BOUNDARIES, Role.LENGTHS) or is_boundary_mask(word, view.shape):
         return _moved_boundaries(word, view, layout)
@@ -256,7 +256,7 @@ def _moved_word(word: Word, view: BatchView, layout: _Layout) -> Any:
     return in_own_axes(_moved_values(word, values, view, layout), word.array, view.shape)
 
 
-def _moved_values(word: Word, values: AnyArray, view: BatchView, layout: _Layout) -> AnyArray:
+def _moved_values(word: BatchWord, values: AnyArray, view: BatchView, layout: _Layout) -> AnyArray:
     """Return the values of tokens in the new layout: ``[R, W]``, or ``[rows, R, W]``."""
     moved_values, is_segment = layout.moved(values), layout.is_segment
     if word is view.ids_word:
@@ -286,7 +286,7 @@ def _moved_values(word: Word, values: AnyArray, view: BatchView, layout: _Layout
     return moved_values
 
 
-def _moved_boundaries(word: Word, view: BatchView, layout: _Layout) -> Any:
+def _moved_boundaries(word: BatchWord, view: BatchView, layout: _Layout) -> Any:
     """Return boundaries or lengths of the new places in the form of a word; None if unreadable."""
     is_lengths = word.role is Role.LENGTHS
     rows = rows_of_lengths(word, view.shape) if is_lengths else rows_of_boundaries(word)
@@ -313,7 +313,7 @@ def _moved_boundaries(word: Word, view: BatchView, layout: _Layout) -> Any:
     return copies if word.array.dtype == object else np.stack(copies)
 
 
-def _moved_pairs(word: Word, visible: BoolArray, layout: _Layout) -> AnyArray:
+def _moved_pairs(word: BatchWord, visible: BoolArray, layout: _Layout) -> AnyArray:
     """Return a mask of all pairs for the new places: causal, unless the batch's was not."""
     assert word.array is not None
     is_visible = layout.is_rest[:, :, None] == layout.is_rest[:, None]
@@ -344,7 +344,9 @@ def _block_mask(mask: Any, layout: _Layout) -> Any:
     )
 
 
-def _with_values(batch: Any, changes: Sequence[tuple[Word, Any]], row_lengths: Int64Array) -> Any:
+def _with_values(
+    batch: Any, changes: Sequence[tuple[BatchWord, Any]], row_lengths: Int64Array
+) -> Any:
     """Return a copy of a batch with other values of some words, in the types that they had.
 
     Args:
@@ -358,7 +360,7 @@ def _with_values(batch: Any, changes: Sequence[tuple[Word, Any]], row_lengths: I
         if isinstance(values, np.ndarray):
             copied_value = _like(word, values, row_lengths)
         elif isinstance(values, list):
-            rows = [Word(word.path, word.role, value, None) for value in word.value]
+            rows = [BatchWord(word.path, word.role, value, None) for value in word.value]
             copied_value = [_like(*pair, row_lengths) for pair in zip(rows, values, strict=False)]
         batch = _with_value(batch, word.path, copied_value)
     return batch
@@ -397,7 +399,7 @@ def _with_value(container: Any, path: Path, value: Any) -> Any:
     return copied_object
 
 
-def _like(word: Word, values: AnyArray, row_lengths: Int64Array) -> Any:
+def _like(word: BatchWord, values: AnyArray, row_lengths: Int64Array) -> Any:
     """Return numbers as the kind of object that a word has, with its shape, dtype and device.
 
     Args:

@@ -8,7 +8,7 @@ import numpy as np
 
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.doctor.batch.claims import Shape, per_token
-from brimful.doctor.batch.words import Role, Word
+from brimful.doctor.batch.words import BatchWord, Role
 
 _MASKS_OF_ANSWERS = ("completion_mask", "assistant_masks")
 """Masks of TRL, which has labels or one of these."""
@@ -47,11 +47,11 @@ class Targets:
     targets: Int64Array
     labeling: Labeling
     labels: Int64Array | None = None
-    labels_word: Word | None = None
+    labels_word: BatchWord | None = None
 
     @staticmethod
     def of(
-        words: Sequence[Word], ids: Int64Array, row_lengths: Int64Array, starts: Int64Array
+        words: Sequence[BatchWord], ids: Int64Array, row_lengths: Int64Array, starts: Int64Array
     ) -> "Targets":
         """Read the targets of a batch.
 
@@ -86,7 +86,7 @@ def _shifted(values: Int64Array, mask: BoolArray) -> Int64Array:
     return np.where(mask, np.roll(values, -1, axis=1), IGNORE_INDEX)
 
 
-def _labels(words: Sequence[Word], shape: Shape) -> tuple[Word | None, Int64Array | None]:
+def _labels(words: Sequence[BatchWord], shape: Shape) -> tuple[BatchWord | None, Int64Array | None]:
     for role in (Role.SHIFTED_LABELS, Role.LABELS):
         for word in words:
             if word.role is role:
@@ -96,7 +96,9 @@ def _labels(words: Sequence[Word], shape: Shape) -> tuple[Word | None, Int64Arra
     return None, None
 
 
-def _loss_mask(words: Sequence[Word], shape: Shape) -> tuple[BoolArray | None, Word | None]:
+def _loss_mask(
+    words: Sequence[BatchWord], shape: Shape
+) -> tuple[BoolArray | None, BatchWord | None]:
     """Return the tokens that a mask marks as targets; several masks must all mark them."""
     mask, first = None, None
     has_labels = any(word.role in (Role.LABELS, Role.SHIFTED_LABELS) for word in words)

@@ -21,7 +21,7 @@ from brimful.doctor.batch.claims import (
 )
 from brimful.doctor.batch.run_facts import NO_FACTS, RunFacts
 from brimful.doctor.batch.targets import Labeling, Targets
-from brimful.doctor.batch.words import Role, Word, items_of, words_of
+from brimful.doctor.batch.words import BatchWord, Role, items_of, words_of
 from brimful.errors import CollateError
 
 __all__ = ["BatchView", "Labeling", "Segment", "read_batch"]
@@ -65,12 +65,12 @@ class BatchView(Targets):
         prefix: of its words, such as ``chosen_``.
     """
 
-    words: tuple[Word, ...]
+    words: tuple[BatchWord, ...]
     ids: Int64Array
-    ids_word: Word
+    ids_word: BatchWord
     row_lengths: Int64Array
     positions: AnyArray | None
-    positions_word: Word | None
+    positions_word: BatchWord | None
     claims: tuple[Claim, ...]
     believed: Claim
     facts: RunFacts
@@ -81,7 +81,7 @@ class BatchView(Targets):
         """Rows and tokens of a row."""
         return self.ids.shape[0], self.ids.shape[1]
 
-    def words_with(self, *roles: Role) -> list[Word]:
+    def words_with(self, *roles: Role) -> list[BatchWord]:
         """Return the words with one of these roles."""
         return [word for word in self.words if word.role in roles]
 
@@ -137,7 +137,7 @@ class BatchView(Targets):
 
     @property
     def evidence(self) -> str:
-        """Word that tells where samples begin in a row; empty if nothing does.
+        """BatchWord that tells where samples begin in a row; empty if nothing does.
 
         Positions that run through each row tell nothing.
         """
@@ -332,7 +332,7 @@ def read_batch(batch: Any, *, prefix: str = "", facts: RunFacts = NO_FACTS) -> B
     )
 
 
-def _ids_word(batch: Any, words: list[Word], prefix: str) -> Word:
+def _ids_word(batch: Any, words: list[BatchWord], prefix: str) -> BatchWord:
     for word in words:
         if word.role is Role.IDS and word.array is not None and _is_ids(word.array):
             return word
@@ -362,7 +362,7 @@ def _rows_of(array: AnyArray) -> tuple[Int64Array, Int64Array]:
     return ids, np.full(len(ids), ids.shape[1], dtype=np.int64)
 
 
-def _marked_padding(words: Iterable[Word], shape: Shape, row_lengths: Int64Array) -> BoolArray:
+def _marked_padding(words: Iterable[BatchWord], shape: Shape, row_lengths: Int64Array) -> BoolArray:
     """Mark the tokens that a word of the batch calls padding: ``bool[B, T]``.
 
     Args:

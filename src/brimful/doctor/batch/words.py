@@ -100,7 +100,7 @@ MEDIA_NAMES = ("pixel_values", "image_grid_thw", "video_grid_thw", "input_featur
 
 
 @dataclass(frozen=True, eq=False)
-class Word:
+class BatchWord:
     """A value of a batch whose name is known.
 
     Attributes:
@@ -181,7 +181,7 @@ def role_of(name: str) -> Role | None:
     return None
 
 
-def words_of(batch: Any, prefix: str = "") -> list[Word]:
+def words_of(batch: Any, prefix: str = "") -> list[BatchWord]:
     """Return the values of a batch whose names are known, each with its path.
 
     Args:
@@ -194,7 +194,7 @@ def words_of(batch: Any, prefix: str = "") -> list[Word]:
         name, prefix_of_name = name_and_prefix_of(path)
         role = _ROLES_WITHOUT_NAME.get(path) or role_of(name)
         if role is not None and prefix_of_name == prefix:
-            words.append(Word(path, role, value, as_array(value)))
+            words.append(BatchWord(path, role, value, as_array(value)))
     return sorted(words, key=lambda word: word.rank)
 
 

@@ -21,7 +21,7 @@ from brimful.base.typing import BoolArray, Int64Array
 from brimful.doctor.batch.claims import claims_of, is_mask_of_pairs, visible_pairs
 from brimful.doctor.batch.rewrite import next_tokens
 from brimful.doctor.batch.view import BatchView, Segment
-from brimful.doctor.batch.words import Role, Word, as_array
+from brimful.doctor.batch.words import BatchWord, Role, as_array
 from brimful.doctor.probing.leaks import Reach
 from brimful.doctor.probing.model_facts import media_tokens, tokens_of_config
 
@@ -105,7 +105,7 @@ class Trial:
         starts = [row * width + start for row, start, _ in self.segments]
         tokens = {row * width + column for row, *span in self.segments for column in range(*span)}
         roles = (Role.BOUNDARIES, Role.MASK, Role.NUMBERS, Role.POSITIONS)
-        words = [Word((), role, value, as_array(value)) for role in roles]
+        words = [BatchWord((), role, value, as_array(value)) for role in roles]
         claims = claims_of(words, self.shape)
         return any(sorted(tokens.intersection(claim.starts.tolist())) == starts for claim in claims)
 

@@ -13,10 +13,10 @@ from brimful.base.wording import counted
 from brimful.doctor.batch.view import Segment
 from brimful.doctor.batch.words import Role, role_of
 from brimful.doctor.probing.calls import Call
-from brimful.doctor.probing.forwards import Evidence, size_of
+from brimful.doctor.probing.forwards import Measurements, size_of
 from brimful.doctor.probing.leaks import (
+    LayerLeak,
     LayerMovement,
-    Leak,
     find_leak,
     moves_everywhere,
     rounding_of,
@@ -24,8 +24,7 @@ from brimful.doctor.probing.leaks import (
 from brimful.doctor.probing.model_facts import parity_limit_of
 from brimful.doctor.probing.modes import current_implementation
 from brimful.doctor.probing.ranks import RankTalk, rank_names
-from brimful.doctor.report import DoctorReport, Finding, Judgment, Line
-from brimful.doctor.report import Evidence as Known
+from brimful.doctor.report import DoctorReport, Evidence, Finding, Judgment, Line
 from brimful.errors import BrimfulError
 
 _STATE_WORDS = (
@@ -59,14 +58,14 @@ class RankReport:
         leak: first movement of a neighbor in a layer of this rank; None without one.
     """
 
-    def __init__(self, evidence: Evidence, call: Call, config: Any) -> None:
+    def __init__(self, evidence: Measurements, call: Call, config: Any) -> None:
         self._evidence, self._call, self._config = evidence, call, config
         self.leak = self._found_in(evidence.layers)
         self._everywhere = moves_everywhere(
             evidence.layers, evidence.reach, evidence.dtype, evidence.is_coupled
         )
 
-    def _found_in(self, layers: Sequence[LayerMovement]) -> Leak | None:
+    def _found_in(self, layers: Sequence[LayerMovement]) -> LayerLeak | None:
         evidence = self._evidence
         return find_leak(layers, evidence.reach, evidence.dtype, is_coupled=evidence.is_coupled)
 
@@ -77,7 +76,7 @@ class RankReport:
             is_consequence: neighbors moved in an earlier stage, so movement here tells nothing.
         """
         if is_consequence:
-            line = Line("isolation", "neighbors move from an earlier stage on", Known.SHOWN)
+            line = Line("isolation", "neighbors move from an earlier stage on", Evidence.SHOWN)
             return DoctorReport("probe", (line,))
         return DoctorReport("probe", tuple(self._lines()), tuple(self._findings()))
 
@@ -87,7 +86,7 @@ class RankReport:
         text = f"{counted(rows, 'row')} of {width:,} tokens"
         if self._has_neighbors:
             samples = counted(len(trial.segments), "sample")
-            yield Line("packing", f"{samples} in {text}", Known.SEEN, trial.evidence)
+            yield Line("packing", f"{samples} in {text}", Evidence.SEEN, trial.evidence)
         else:
             yield Line("packing", f"{text}, and nothing tells two samples of one row apart")
         yield self._isolation()
@@ -101,7 +100,7 @@ class RankReport:
         implementation = current_implementation(self._call.module)
         parts = [] if implementation == "as it is" else [implementation]
         if text := " in ".join([*parts, *names[:1]]):
-            yield Line("attention", text, Known.SHOWN)
+            yield Line("attention", text, Evidence.SHOWN)
         is_apart = self.leak is None and not self._is_apart_unknown
         if evidence.alone_gap is not None and is_apart and self._has_neighbors:
             limit = parity_limit_of(evidence.dtype)
@@ -110,7 +109,7 @@ class RankReport:
                 # Rounding differs from machine to machine.
                 gap = f"{round(evidence.alone_gap, 6):.1e}"
                 text = f"{evidence.alone_by} of samples alone{place} differ by {gap}"
-                yield Line("positions", text, Known.SHOWN)
+                yield Line("positions", text, Evidence.SHOWN)
         elif self._has_neighbors:
             text = ", nor with its parts on other ranks" if trial.has_parts else ""
             yield Line("positions", f"not compared with a sample alone{text}")
@@ -123,7 +122,7 @@ class RankReport:
             text = "other tokens in a sample do not even move the sample's own numbers"
             return Line("isolation", text)
         if self.leak is not None:
-            return Line("isolation", f"neighbors move from {self.leak.name} on", Known.SHOWN)
+            return Line("isolation", f"neighbors move from {self.leak.name} on", Evidence.SHOWN)
         if self._everywhere is not None:
             return Line("isolation", f"tokens of all rows move in {self._everywhere.name}")
         number = sum(layer.name != "loss" for layer in evidence.layers)
@@ -139,7 +138,7 @@ class RankReport:
                 "no row of this batch is known to hold two samples; other tokens in the padding: "
             )
             return Line("isolation", f"{text}the samples {scope}")
-        return Line("isolation", f"other tokens in one sample: the others {scope}", Known.SHOWN)
+        return Line("isolation", f"other tokens in one sample: the others {scope}", Evidence.SHOWN)
 
     @property
     def _has_neighbors(self) -> bool:
@@ -187,7 +186,7 @@ class RankReport:
             change = "a kernel that gets the boundaries in its backward too"
             yield shown("isolation", detail, "neighbors_seen", change)
 
-    def _leak_finding(self, leak: Leak) -> Finding:
+    def _leak_finding(self, leak: LayerLeak) -> Finding:
         evidence, trial = self._evidence, self._evidence.trial
         neighbor = leak.segment
         sizes = {layer.name: layer.sizes for layer in evidence.layers}
@@ -217,7 +216,7 @@ class RankReport:
         stage = f"stage {self._call.stage} of {self._call.stages}, " if self._call.stage else ""
         return f"{stage}{'the losses' if layer == 'loss' else layer}{kind}"
 
-    def _cause(self, leak: Leak) -> tuple[str, str]:
+    def _cause(self, leak: LayerLeak) -> tuple[str, str]:
         """Return the problem and the change that the circumstances of a leak suggest."""
         evidence, trial = self._evidence, self._evidence.trial
         if trial.is_padding:
@@ -328,7 +327,7 @@ def shown(
     judgment: Judgment = Judgment.WRONG,
 ) -> Finding:
     """Return a finding that a probe has shown."""
-    return Finding(topic, judgment, detail, Known.SHOWN, problem, change)
+    return Finding(topic, judgment, detail, Evidence.SHOWN, problem, change)
 
 
 def _place(segment: Segment) -> str:
@@ -339,7 +338,7 @@ def _place(segment: Segment) -> str:
 def merged(reports: Mapping[int, DoctorReport]) -> DoctorReport:
     """Return one report of all ranks, the same on each of them; what all ranks say is said once.
 
-    >>> line = Line("isolation", "others do not move", Known.SHOWN)
+    >>> line = Line("isolation", "others do not move", Evidence.SHOWN)
     >>> reports = {0: DoctorReport("probe", (line,)), 1: DoctorReport("probe", ())}
     >>> merged(reports).lines[0].text
     'rank 0: others do not move'
@@ -383,14 +382,14 @@ def combined(report: DoctorReport, *reports: DoctorReport) -> DoctorReport:
     """
     subject, report = report.subject, report.with_others(*reports)
     faults = {
-        (item.topic, item.problem) for item in report.findings if item.evidence is Known.SHOWN
+        (item.topic, item.problem) for item in report.findings if item.evidence is Evidence.SHOWN
     }
-    if report.isolation is Known.SHOWN and "isolation" not in dict(faults):
+    if report.isolation is Evidence.SHOWN and "isolation" not in dict(faults):
         faults.add(("isolation", "mask_hides_packs"))
     findings = (
         item
         for item in report.findings
-        if item.evidence is Known.SHOWN or (item.topic, item.problem) not in faults
+        if item.evidence is Evidence.SHOWN or (item.topic, item.problem) not in faults
     )
     return replace(report, subject=subject, findings=tuple(findings))
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 
 from brimful.base.typing import IGNORE_INDEX, Float32Array, Int64Array
 from brimful.doctor.batch.rewrite import alone, exchanged
-from brimful.doctor.batch.view import BatchView, Labeling, read_batch
+from brimful.doctor.batch.view import BatchView, Labeling, Segment, read_batch
 from brimful.doctor.batch.words import Role
 from brimful.doctor.probing.calls import Call
 from brimful.doctor.probing.exchange import Trial
@@ -45,7 +45,7 @@ class _LastLayer(Exception):
     """The last layer has run: the head and the loss are not needed."""
 
 
-class Evidence(NamedTuple):
+class Measurements(NamedTuple):
     """Measurements of one rank.
 
     Attributes:
@@ -85,6 +85,22 @@ class Evidence(NamedTuple):
         )
 
 
+class _Input(NamedTuple):
+    """Batch of a forward.
+
+    Attributes:
+        batch: None on a rank that gets none.
+        grid: its rows and tokens.
+        rows: rows whose hidden states are kept.
+        segments: of the job's batch, that run alone in each row; empty for a batch with all.
+    """
+
+    batch: Mapping[str, Any] | None
+    grid: TokenGrid
+    rows: tuple[int, ...]
+    segments: tuple[Segment, ...] = ()
+
+
 class _Result(NamedTuple):
     """Numbers of one forward."""
 
@@ -117,39 +133,49 @@ class Forwards:
         modes: bool = True,
     ) -> None:
         self._call, self._talk, self._trial, self._modes = call, talk, trial, modes
-        self._batch = self._exchanged = self._alone = batch
         self._view = view
         config, parameter = config_of(call.module), next(call.module.parameters())
         self._device, self._dtype = parameter.device, parameter.dtype
         self._vocab = size_of(config, "vocab_size")
         media = media_tokens(config) if view is not None else []
         is_medium = np.isin(view.ids, media) if media and view is not None else None
-        self._grid = TokenGrid(trial.shape, is_medium, call.part, call.parts)
+        grid = TokenGrid(trial.shape, is_medium, call.part, call.parts)
         classes = {type(module).__name__.lower() for module in call.module.modules()}
         self._is_coupled = any(word in name for word in _COUPLED_WORDS for name in classes)
-        self._segments = None if view is None else trial.alone
-        self._alone_grid, self._alone_rows = self._grid, trial.rows
-        self._in_rows: tuple[Any, ...] = ()
-        # Ranks, schedules and compiled parts may count on the length of the row.
-        may_cut = (
-            modes
-            and talk.is_alone
-            and not any("_orig_mod" in module._modules for module in call.module.modules())
-        )
+        self._whole = self._exchanged = _Input(batch, grid, trial.rows)
+        self._singles: list[_Input] = []
         # All batches are made before the first forward, so that a rank can refuse in time.
         if batch is not None and view is not None:
             _check_boundaries(view)
             if trial.exchanged is not None and ids is not None:
-                self._exchanged = exchanged(batch, view, trial.exchanged, ids)
+                other_batch = exchanged(batch, view, trial.exchanged, ids)
+                self._exchanged = self._whole._replace(batch=other_batch)
             if trial.alone is not None:
-                try:
-                    self._alone = alone(batch, view, trial.alone)
-                    if may_cut:
-                        self._cut(batch, view)
-                except CollateError:  # media cannot be moved
-                    self._segments = None
+                with contextlib.suppress(CollateError):  # media cannot be moved
+                    self._add_singles(batch, view, trial.alone)
 
-    def run(self, *, shares_rows: bool = False) -> Evidence:
+    def _add_singles(
+        self, batch: Mapping[str, Any], view: BatchView, segments: tuple[Segment, ...]
+    ) -> None:
+        """Make batches of samples alone: one in each row, and the last of those in rows whose hidden
+        states are kept by itself, unless ranks, schedules or compiled parts may count on the length
+        of the row.
+        """
+        in_rows = alone(batch, view, segments)
+        self._singles = [self._whole._replace(batch=in_rows, segments=segments)]
+        is_compiled = any("_orig_mod" in part._modules for part in self._call.module.modules())
+        if self._modes and self._talk.is_alone and not is_compiled:
+            rows = self._trial.rows
+            segment = max((segments[row] for row in rows), key=lambda item: item.start)
+            single = alone(batch, view, [segment], is_cut=True)
+            self._singles.append(_Input(single, TokenGrid((1, segment.length)), (0,), (segment,)))
+
+    @property
+    def _single(self) -> _Input:
+        """Samples alone; without any, the batch as it is."""
+        return (self._singles or [self._whole])[-1]
+
+    def run(self, *, shares_rows: bool = False) -> Measurements:
         """Run all forwards and measure. A rank that has nothing to exchange runs its batch as it
         is.
 
@@ -161,32 +187,30 @@ class Forwards:
             RankFailedError: a forward failed on this rank alone, and others wait in it.
         """
         if shares_rows:
-            self._alone, self._segments = self._batch, None
-        base = self._forward("as it is", self._batch)
+            self._singles = []
+        base = self._forward("as it is", self._whole)
         try:
             variant, single = self._variants(base)
         except ProbeStopped:
-            if not self._in_rows:
+            if len(self._singles) < 2:
                 raise
-            # A model of rows of one length.
-            self._alone, self._segments, self._alone_grid, self._alone_rows = self._in_rows
-            self._in_rows = ()
+            self._singles.pop()  # a model of rows of one length
             variant, single = self._variants(base)
         gap, measure = self._alone_gap(base, variant, single)
         dtypes = [*base.recording.dtypes, self._dtype]
         dtype = max(dtypes, key=lambda dtype: float(torch.finfo(dtype).eps))
         # Without samples alone the third forward was the batch itself.
-        late = single if self._modes and self._segments is None else None
+        late = single if self._modes and not self._singles else None
         if self._modes and self._differs("alone", gap, dtype):
-            late = self._forward("evaluation", self._batch, evaluates=True)
-            single = self._forward("alone in training", self._alone)
+            late = self._forward("evaluation", self._whole, evaluates=True)
+            single = self._forward("alone in training", self._single)
             gap, measure = self._alone_gap(base, variant, single)
             if self._differs("evaluation", self._mode_gap(base, late), dtype):
-                noise = self._mode_gap(base, self._forward("other seed", self._batch, seed=1))
+                noise = self._mode_gap(base, self._forward("other seed", self._whole, seed=1))
                 # A dropout whose rate has no name leaves nothing to compare.
                 if (noise or 0.0) > parity_limit_of(dtype):
                     gap = late = None
-        return Evidence(
+        return Measurements(
             trial=self._trial,
             reach=self._trial.reach(is_coupled=self._is_coupled),
             layers=self._movements(base, variant),
@@ -197,30 +221,18 @@ class Forwards:
             given=base.recording.given,
             alone_gap=gap,
             alone_by=measure,
-            is_cut=bool(self._in_rows),
+            is_cut=len(self._singles) > 1,
             mode_gap=None if late is None else self._mode_gap(base, late),
         )
 
-    def _cut(self, batch: Mapping[str, Any], view: BatchView) -> None:
-        """Make the batch of one sample alone: the last one in a row whose hidden states are kept."""
-        assert self._segments is not None
-        segment = max(
-            (self._segments[row] for row in self._trial.rows), key=lambda item: item.start
-        )
-        with contextlib.suppress(CollateError):
-            single = alone(batch, view, [segment], is_cut=True)
-            self._in_rows = self._alone, self._segments, self._alone_grid, self._alone_rows
-            self._alone, self._segments = single, (segment,)
-            self._alone_grid, self._alone_rows = TokenGrid((1, segment.length)), (0,)
-
     def _variants(self, base: _Result) -> tuple[_Result, _Result]:
         """Run the batch with one segment exchanged, and samples alone."""
-        batch = self._exchanged
-        if base.outcome.losses is None and self._segments is not None:
-            batch = self._with_targets_alone(batch)
-        variant = self._forward("exchanged", batch)
+        variant = self._exchanged
+        if base.outcome.losses is None:
+            variant = variant._replace(batch=self._with_targets_alone(variant.batch))
+        result = self._forward("exchanged", variant)
         # In evaluation: a right run has the losses of samples alone there too.
-        return variant, self._forward("alone", self._alone, evaluates=self._modes)
+        return result, self._forward("alone", self._single, evaluates=self._modes)
 
     def _differs(self, name: str, gap: float | None, dtype: torch.dtype) -> bool:
         """Return true if samples alone, or evaluation, differ on any rank: packing may be the
@@ -230,21 +242,17 @@ class Forwards:
         return any(self._talk.ask(f"differs {name}", is_large).values.values())
 
     def _forward(
-        self, name: str, batch: Mapping[str, Any] | None, *, evaluates: bool = False, seed: int = 0
+        self, name: str, inputs: _Input, *, evaluates: bool = False, seed: int = 0
     ) -> _Result:
         """Run one forward on all ranks; each says whether its own came to an end.
 
         Args:
             name: of the forward.
-            batch: what it gets.
+            inputs: what it gets.
             evaluates: run in evaluation, and without a cache.
             seed: of its random numbers.
         """
         module, problem = self._call.module, ""
-        is_alone = batch is self._alone and self._segments is not None
-        grid, rows = self._grid, self._trial.rows
-        if is_alone:
-            grid, rows = self._alone_grid, self._alone_rows
         options = {"use_cache": False} if evaluates and self._call.accepts("use_cache") else {}
         result = None
         try:
@@ -255,14 +263,15 @@ class Forwards:
                 evaluating(module) if evaluates else contextlib.nullcontext(),
                 _without_compiled_calls(module),
                 seeded(self._device, seed),
-                recording(self._call.layers, grid, rows) as states,
+                recording(self._call.layers, inputs.grid, inputs.rows) as states,
             ):
                 warnings.simplefilter("ignore")
-                output = self._call.again(batch, **options)
+                output = self._call.again(inputs.batch, **options)
                 targets = np.full(self._trial.shape, IGNORE_INDEX)
                 if self._view is not None:
-                    targets = read_batch(batch).targets if is_alone else self._view.targets
-                result = _Result(states, outcome_of(output, targets, grid, self._vocab))
+                    view = read_batch(inputs.batch) if inputs.segments else self._view
+                    targets = view.targets
+                result = _Result(states, outcome_of(output, targets, inputs.grid, self._vocab))
         except Exception as error:  # a model may refuse a batch in any way it likes
             problem = f"{type(error).__name__}: {first_sentence(error)}"
         self._check_all_ran(name, problem)
@@ -324,16 +333,18 @@ class Forwards:
         try:
             with unchanged(module), torch.enable_grad(), seeded(self._device):
                 with contextlib.suppress(_LastLayer), _without_compiled_calls(module):
-                    self._call.again(self._batch)
-                states = self._grid.rows_of(outputs[-1])
+                    self._call.again(self._whole.batch)
+                states = self._whole.grid.rows_of(outputs[-1])
                 assert states is not None
                 assert states.shape[1] == self._trial.shape[1]
                 # A norm at the end makes sums and squares constant.
                 value = states[place.row, place.start : place.stop].float().cumsum(-1).sum()
-                gradients = self._grid.rows_of(torch.autograd.grad(value, leaves)[0])
+                gradients = self._whole.grid.rows_of(torch.autograd.grad(value, leaves)[0])
             assert gradients is not None
             sizes = torch.linalg.vector_norm(gradients.float(), dim=-1)
-            return LayerMovement("the backward", self._grid.by_token(sizes[rows] / sizes.max()))
+            return LayerMovement(
+                "the backward", self._whole.grid.by_token(sizes[rows] / sizes.max())
+            )
         except Exception:  # no room, or a model without gradients
             return None
         finally:
@@ -344,7 +355,7 @@ class Forwards:
         """Return movements of layers in the order in which they ran, and of losses at the end."""
         pairs = zip(base.recording.states, variant.recording.states, strict=True)
         layers = [
-            LayerMovement(state.name, movement(state, other_state, self._grid))
+            LayerMovement(state.name, movement(state, other_state, self._whole.grid))
             for state, other_state in pairs
         ]
         losses, other_losses = base.outcome.losses, variant.outcome.losses
@@ -359,11 +370,11 @@ class Forwards:
         """Compare samples alone with the same samples in their rows: losses, else sums, else hidden
         states.
         """
-        segments, losses = self._segments, base.outcome.losses
-        if segments is None:
+        (_, grid, rows, segments), losses = self._single, base.outcome.losses
+        if not segments:
             return None, ""
         if losses is not None:
-            row_losses = np.full(self._alone_grid.shape, np.nan, dtype=np.float32)
+            row_losses = np.full(grid.shape, np.nan, dtype=np.float32)
             for row, (source, start, stop) in enumerate(segments):
                 # The target of the last token is not a part of the sample.
                 row_losses[row, : stop - start - 1] = losses[source, start : stop - 1]
@@ -373,10 +384,10 @@ class Forwards:
         if loss is not None and single_loss is not None and not single.outcome.extra_losses:
             return abs(loss - single_loss) / max(1.0, abs(single_loss)), "sums of losses"
         states = base.recording.states, single.recording.states
-        if not all(states) or self._grid.is_medium is not None or self._grid.parts > 1:
+        if not all(states) or self._whole.grid.is_medium is not None or self._whole.grid.parts > 1:
             return None, ""
         gaps = []
-        for index, row in enumerate(self._alone_rows):
+        for index, row in enumerate(rows):
             source, start, stop = segments[row]
             place = self._trial.rows.index(source)
             state = states[0][-1].at(slice(place, place + 1), slice(start, stop))
@@ -392,14 +403,14 @@ class Forwards:
         if not base.recording.states or not late.recording.states:
             return None
         last = base.recording.states[-1], late.recording.states[-1]
-        return float(movement(*last, self._grid).mean())
+        return float(movement(*last, self._whole.grid).mean())
 
     def _with_targets_alone(self, batch: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return a batch in which only the samples that run alone are trained, so that a sum of
         losses is theirs.
         """
-        view, segments = self._view, self._segments
-        if batch is None or view is None or segments is None:
+        view, segments = self._view, self._single.segments
+        if batch is None or view is None or not segments:
             return batch
         word = view.labels_word
         if word is None or len(word.path) > 1 or not isinstance(word.value, torch.Tensor):

@@ -64,7 +64,7 @@ class LayerMovement(NamedTuple):
     sizes: Float32Array
 
 
-class Leak(NamedTuple):
+class LayerLeak(NamedTuple):
     """Movement of a neighbor.
 
     Attributes:
@@ -91,7 +91,7 @@ def rounding_of(dtype: torch.dtype) -> float:
 
 def find_leak(
     layers: Sequence[LayerMovement], reach: Reach, dtype: torch.dtype, *, is_coupled: bool
-) -> Leak | None:
+) -> LayerLeak | None:
     """Return the first layer in which a neighbor moved farther than rounding moves it; None if
     none did.
 
@@ -130,7 +130,7 @@ def find_leak(
             segment, values = max(neighbors, key=lambda pair: float(pair[1].max()))
             segment = segment._replace(row=reach.rows[segment.row])
             num_moved = int((values > threshold).sum())
-            return Leak(number, layer.name, segment, num_moved, float(values.max()))
+            return LayerLeak(number, layer.name, segment, num_moved, float(values.max()))
         is_first = False
     return None
 

@@ -10,9 +10,9 @@ from brimful.verify.checks.media import check_media
 from brimful.verify.checks.positions import check_positions
 from brimful.verify.checks.token_values import check_restored_paths
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verify_report import Finding
+from brimful.verify.verify_report import CheckResult
 
-BATCH_CHECKS: tuple[Callable[[PackingSetup], Finding | None], ...] = (
+BATCH_CHECKS: tuple[Callable[[PackingSetup], CheckResult | None], ...] = (
     check_labels,
     check_positions,
     check_boundaries,
@@ -23,9 +23,9 @@ BATCH_CHECKS: tuple[Callable[[PackingSetup], Finding | None], ...] = (
 """Comparisons of a batch with its samples; None if a batch has nothing that the check looks at."""
 
 
-def check_batch(setup: PackingSetup) -> list[Finding]:
+def check_batch(setup: PackingSetup) -> list[CheckResult]:
     """Find the samples in the collator's batch, and compare its arrays with each sample's own."""
-    findings: list[Finding | None] = [check_complete(setup)]
+    findings: list[CheckResult | None] = [check_complete(setup)]
     # Without knowing which token belongs to which sample, the other checks would only guess.
     if setup.batch.layout.certain:
         findings += [check(setup) for check in BATCH_CHECKS]

@@ -8,7 +8,7 @@ from brimful.base.wording import counted
 from brimful.verify.checks.seen_tokens import check_seen_tokens
 from brimful.verify.locate import as_integers
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verify_report import Finding, failed, passed
+from brimful.verify.verify_report import CheckResult, failed, passed
 
 _BOUNDARY_KEYS = (
     "cu_seq_lens_q",
@@ -33,7 +33,7 @@ _MULTIPLES = (128, 64, 32, 16, 8, 4, 2)
 """
 
 
-def check_boundaries(setup: PackingSetup) -> Finding:
+def check_boundaries(setup: PackingSetup) -> CheckResult:
     """Check that each sample begins at a boundary, none lies inside one, and ``seq_idx`` changes
     exactly there.
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from brimful.base.typing import IGNORE_INDEX
 from brimful.base.wording import counted
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verify_report import Finding, failed, passed
+from brimful.verify.verify_report import CheckResult, failed, passed
 
 _Term: TypeAlias = tuple[int, int]
 """Place in the flattened batch that predicts, and the token that it predicts."""
@@ -44,7 +44,7 @@ class _Expected(NamedTuple):
     last: set[_Term]
 
 
-def check_branch_targets(setup: PackingSetup) -> Finding:
+def check_branch_targets(setup: PackingSetup) -> CheckResult:
     """Compare the targets of a batch of trees, and their weights, with the targets of the samples."""
     terms = setup.batch.terms
     assert terms is not None

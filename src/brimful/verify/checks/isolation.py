@@ -35,7 +35,14 @@ from brimful.verify.locate import CollatedBatch
 from brimful.verify.media_items import KINDS, media_of
 from brimful.verify.reference_samples import UNCHANGED, Change
 from brimful.verify.setup import PackingSetup, difference
-from brimful.verify.verify_report import Diagnosis, Finding, Status, compared, joined, not_supported
+from brimful.verify.verify_report import (
+    CheckResult,
+    Diagnosis,
+    Status,
+    compared,
+    joined,
+    not_supported,
+)
 
 _PADDING_IS_SEEN = Diagnosis(
     "padding before or between samples is attended to, or takes part in routing or state",
@@ -164,7 +171,7 @@ class Leak(NamedTuple):
         return self.follows <= self.limit < self.own
 
 
-def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
+def check_isolation(setup: PackingSetup) -> tuple[CheckResult, Leak | None]:
     """Change one sample after the other (at most eight, spread over the batch); no other may move.
 
     Args:
@@ -187,7 +194,7 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
         return not_supported("isolation", detail, way_out), None
     worst = max(leaks, key=attrgetter("size"))
     kind = "media" if worst.change.ids is None else "tokens"
-    finding = Finding("isolation", Status.FAIL, "", movement.size, movement.limit)
+    finding = CheckResult("isolation", Status.FAIL, "", movement.size, movement.limit)
     if not movement.passed:
         moved_segment = setup.samples.segments[worst.moved]
         num_leaking = sum(leak.size > movement.limit for leak in leaks)
@@ -360,7 +367,7 @@ def other_tokens(setup: PackingSetup, index: int, steps: int = 1) -> Int64Array 
     return None if np.array_equal(new_ids, ids) else new_ids
 
 
-def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:
+def check_padding_moves_nothing(setup: PackingSetup) -> CheckResult | None:
     """Put other tokens into the padding; None without padding, or if the collator pads with several
     tokens.
     """

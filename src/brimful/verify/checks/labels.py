@@ -13,7 +13,7 @@ from brimful.verify.checks.positions import position_rows
 from brimful.verify.locate import CollatedBatch
 from brimful.verify.reference_samples import fields_of
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verify_report import Finding, failed, not_supported, passed
+from brimful.verify.verify_report import CheckResult, failed, not_supported, passed
 
 _PATTERN_SHARE = 0.8
 """Share of wrong targets that must follow a pattern for it to be the cause."""
@@ -22,7 +22,7 @@ _MAX_NAMED_SAMPLES = 4
 """Maximum number of lost samples that one message names."""
 
 
-def check_labels(setup: PackingSetup) -> Finding:
+def check_labels(setup: PackingSetup) -> CheckResult:
     """Compare the targets of the batch with the targets of the samples one by one."""
     batch = setup.batch
     if batch.terms is None:
@@ -125,7 +125,7 @@ def is_near_padding(batch: CollatedBatch) -> BoolArray:
     return is_near
 
 
-def check_inputs_unmodified(setup: PackingSetup) -> Finding:
+def check_inputs_unmodified(setup: PackingSetup) -> CheckResult:
     """Find fields that the collator writes into: cached samples would be spoiled for the next
     epoch.
     """
@@ -157,7 +157,7 @@ def _pickled_fields(feature: Any) -> dict[str, bytes]:
     return {name: pickle.dumps(value) for name, value in fields_of(feature).items()}
 
 
-def check_complete(setup: PackingSetup) -> Finding:
+def check_complete(setup: PackingSetup) -> CheckResult:
     """Find lost, repeated and foreign tokens: row and token counts can be right with one sample
     lost and one repeated.
     """
@@ -197,7 +197,7 @@ def check_complete(setup: PackingSetup) -> Finding:
     return failed("complete", detail, cause, "count samples and tokens in and out")
 
 
-def check_padding(setup: PackingSetup) -> Finding:
+def check_padding(setup: PackingSetup) -> CheckResult:
     """Check that padding has no label and is not cut into samples of one token each."""
     batch = setup.batch
     padding = batch.padding

@@ -29,7 +29,7 @@ from brimful.verify.setup import (
     difference,
     targets_loss,
 )
-from brimful.verify.verify_report import Finding, Status, not_supported
+from brimful.verify.verify_report import CheckResult, Status, not_supported
 
 _WAY_OUT = (
     "sum the loss of each next token over all targets of the step, over all ranks, and divide by "
@@ -74,7 +74,7 @@ def loss_difference(expected_loss: float, model_loss: float) -> float:
 
 def check_loss(
     setup: PackingSetup, reference: PerSampleReference, batch: CollatedBatch, output: ModelOutput
-) -> tuple[Finding, AuxiliaryLoss | None]:
+) -> tuple[CheckResult, AuxiliaryLoss | None]:
     """Compare the language-model loss of a batch, and the model's own if it gives one, with the
     samples' losses.
 
@@ -94,13 +94,13 @@ def check_loss(
     expected_loss, language = sum(reference.loss_sums) / count, float(language_loss(logits, batch))
     model_loss = language if output.loss is None else float(output.loss.detach())
 
-    def failed(cause: str = "", way_out: str = "") -> Finding:
+    def failed(cause: str = "", way_out: str = "") -> CheckResult:
         detail = (
             f"{model_loss:.6f} in the batch, {expected_loss:.6f} as the mean over the "
             f"{count} targets of the samples"
         )
         size = loss_difference(expected_loss, model_loss)
-        return Finding("loss", Status.FAIL, "", size, limit, detail, cause, way_out)
+        return CheckResult("loss", Status.FAIL, "", size, limit, detail, cause, way_out)
 
     # First the logits and targets: if their own mean is wrong, the model's weighing cannot explain
     # it.
@@ -108,7 +108,9 @@ def check_loss(
     weighing_size = loss_difference(language, model_loss)
     if language_size > limit or weighing_size <= min(limit, _TOLERANCE):
         size = max(language_size, weighing_size)
-        return (Finding("loss", Status.PASS, "", size, limit) if size <= limit else failed()), None
+        return (
+            CheckResult("loss", Status.PASS, "", size, limit) if size <= limit else failed()
+        ), None
     # Then the means that trainers are known to take: the nearest one. Near means near in comparison
     # with the distance from the right mean, or samples of one length would accuse anyone.
     if abs(batch.num_targets - count) < _TOLERANCE:
@@ -161,7 +163,7 @@ def check_loss(
             return failed(cause, way_out), AuxiliaryLoss(text, False)
         text += f" ({names or 'no name'})"
     auxiliary = AuxiliaryLoss(text, bool(uneven_weights))
-    return Finding("loss", Status.PASS, "", language_size, limit, text), auxiliary
+    return CheckResult("loss", Status.PASS, "", language_size, limit, text), auxiliary
 
 
 def other_labels(

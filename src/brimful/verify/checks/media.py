@@ -11,7 +11,7 @@ import torch
 from brimful.base.typing import AnyArray
 from brimful.verify.media_items import KINDS, KindOfMedia, MediaItem, shown_media
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verify_report import Finding, failed, passed
+from brimful.verify.verify_report import CheckResult, failed, passed
 
 _TOLERANCE = 0.05
 """Largest mean difference of equal features, relative to their mean size: decoders and resizers
@@ -23,7 +23,7 @@ _WAY_OUT = "join the features of the samples in the order of their tokens, with 
 _SHARED_WAY_OUT = "share tokens of media only where their content is the same"
 
 
-def check_media(setup: PackingSetup) -> Finding | None:
+def check_media(setup: PackingSetup) -> CheckResult | None:
     """Compare the towers' inputs in the batch with their inputs for each sample alone; None for
     texts.
 

@@ -24,7 +24,14 @@ from brimful.verify.setup import (
     difference,
     targets_loss,
 )
-from brimful.verify.verify_report import Diagnosis, Finding, Status, compared, joined, not_supported
+from brimful.verify.verify_report import (
+    CheckResult,
+    Diagnosis,
+    Status,
+    compared,
+    joined,
+    not_supported,
+)
 
 _PER_PACK_MEAN = Diagnosis(
     "per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same "
@@ -54,7 +61,7 @@ _OTHER_PASS = Diagnosis(
 
 def check_parity(
     setup: PackingSetup, reference: PerSampleReference, batch: CollatedBatch
-) -> tuple[list[Finding], AuxiliaryLoss | None]:
+) -> tuple[list[CheckResult], AuxiliaryLoss | None]:
     """Compare logits, loss and gradients of a batch with the samples'; the last two if it has
     targets.
 
@@ -92,7 +99,7 @@ def check_parity(
 
 def check_weights(
     setup: PackingSetup, reference: PerSampleReference, auxiliary: AuxiliaryLoss | None
-) -> Finding:
+) -> CheckResult:
     """Run the first feature in one micro-batch and the others in a second, both with the step's
     target count, with their own labels and with others.
 
@@ -153,7 +160,7 @@ def check_weights(
     )
 
 
-def check_passes(setup: PackingSetup) -> Finding:
+def check_passes(setup: PackingSetup) -> CheckResult:
     """Compare the logits of a pass without gradients, in ``eval()``, with the training pass:
     equal to the last bit, so that the ratio of their probabilities is 1.
     """
@@ -173,7 +180,7 @@ def check_passes(setup: PackingSetup) -> Finding:
 
 def check_gradients(
     setup: PackingSetup, reference: PerSampleReference, loss: torch.Tensor
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Compare the gradients of a loss by parameter; no finding if the model has no parameter that
     is trained.
     """
@@ -196,7 +203,7 @@ def check_gradients(
     return [compared("gradients", worst, setup.parity_limit, failed=f"largest in {name}")]
 
 
-def check_backward(setup: PackingSetup) -> Finding | None:
+def check_backward(setup: PackingSetup) -> CheckResult | None:
     """Take gradients of every second sample's loss at the embeddings of the others: exactly zero.
 
     ::
@@ -222,7 +229,7 @@ def check_backward(setup: PackingSetup) -> Finding | None:
     detail = joined(
         "the loss of one sample has gradients at the tokens of another", movement.remark
     )
-    return Finding(
+    return CheckResult(
         "gradients", Status.FAIL, "", movement.size, movement.limit, detail, *_LEAK_IN_BACKWARD
     )
 
@@ -276,7 +283,7 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     return largest
 
 
-def _check_named_places(setup: PackingSetup, expected_loss: float) -> Finding:
+def _check_named_places(setup: PackingSetup, expected_loss: float) -> CheckResult:
     """Compare the weighted loss of two micro-batches that name the places that predict with the
     mean over all targets of the samples.
     """

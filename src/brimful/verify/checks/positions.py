@@ -5,7 +5,7 @@ import numpy as np
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verify_report import Finding, failed, passed
+from brimful.verify.verify_report import CheckResult, failed, passed
 
 
 def position_rows(setup: PackingSetup) -> Int64Array | None:
@@ -16,7 +16,7 @@ def position_rows(setup: PackingSetup) -> Int64Array | None:
     return positions if positions is None or positions.ndim == 3 else positions[None]
 
 
-def check_positions(setup: PackingSetup) -> Finding:
+def check_positions(setup: PackingSetup) -> CheckResult:
     """Compare the positions of every sample in the batch with its positions alone."""
     if not setup.accepts("position_ids"):
         return passed("positions", "the model takes none")

@@ -22,7 +22,7 @@ from brimful.verify.tree_rows import (
     paths_of,
     windows_of,
 )
-from brimful.verify.verify_report import Finding, failed, passed
+from brimful.verify.verify_report import CheckResult, failed, passed
 
 _WAY_OUT = (
     "token k is visible to q if tree_in[k] <= tree_in[q] < tree_out[k], in depth-first order: "
@@ -44,7 +44,7 @@ class _Tokens(NamedTuple):
     root: Int64Array
 
 
-def check_seen_tokens(setup: PackingSetup) -> Finding:
+def check_seen_tokens(setup: PackingSetup) -> CheckResult:
     """Compare what a batch of trees says about visible tokens, in each of its forms, with the paths
     of the samples.
     """

@@ -19,7 +19,14 @@ from brimful.rl.context_parallel_split import ContextParallelLayout, ContextPara
 from brimful.verify.checks.loss_sums import loss_difference
 from brimful.verify.checks.token_values import ONE_WEIGHT, same_values, values_agree
 from brimful.verify.setup import difference, targets_loss
-from brimful.verify.verify_report import Diagnosis, Finding, compared, failed, not_supported, passed
+from brimful.verify.verify_report import (
+    CheckResult,
+    Diagnosis,
+    compared,
+    failed,
+    not_supported,
+    passed,
+)
 
 Split = Callable[..., ContextParallelShard]
 Gather = Callable[..., AnyArray]
@@ -31,7 +38,7 @@ _WAY_OUT_OF_SPLIT = (
 
 def check_split(
     batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, split: Split
-) -> Finding:
+) -> CheckResult:
     """Compare the parts of every rank with slices cut one by one; name the mistake.
 
     Args:
@@ -189,7 +196,7 @@ def _dealt(bounds: Sequence[int], slices: Sequence[tuple[int, int]]) -> list[lis
 
 def check_gathering(
     batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, gather: Gather
-) -> Finding:
+) -> CheckResult:
     """Gather parts that were cut one by one, and compare the result with the row."""
     row = np.stack([np.arange(len(batch.input_ids)), -np.arange(len(batch.input_ids))], axis=1)
     parts = [row[places] for places in _reference_places(batch.cu_seqlens, cp_size, layout)]
@@ -221,7 +228,7 @@ def check_simulated(
     split: Split,
     gather: Gather,
     limit: float,
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Compute a row as its ranks would, in one process, and compare logits and loss with the row as
     a whole.
 

@@ -14,7 +14,7 @@ from brimful.errors import CollateError
 from brimful.rl.step_packs import RestoredTokens, restore_tokens
 from brimful.store.shards import Pack
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verify_report import Diagnosis, Finding, failed, passed
+from brimful.verify.verify_report import CheckResult, Diagnosis, failed, passed
 
 PackWithExtras = tuple[Pack, PackExtras]
 
@@ -29,7 +29,7 @@ ONE_WEIGHT = Diagnosis(
 )
 
 
-def check_columns(batch: PackedBatch, feature: PackWithExtras) -> Finding:
+def check_columns(batch: PackedBatch, feature: PackWithExtras) -> CheckResult:
     """Compare the columns and weights of a row with its pack, token by token.
 
     Args:
@@ -140,7 +140,7 @@ def check_restoring(
     restore: Callable[..., RestoredTokens],
     outputs: Sequence[AnyArray],
     column: str,
-) -> Finding:
+) -> CheckResult:
     """Compare the values that come back to each sample with the values that went in.
 
     Args:
@@ -188,7 +188,7 @@ def check_restoring(
     )
 
 
-def check_restored_paths(setup: PackingSetup) -> Finding | None:
+def check_restored_paths(setup: PackingSetup) -> CheckResult | None:
     """Number the tokens of a row where the samples were found, and bring the numbers back.
 
     None if the samples are not packs of trees, or the collator does not give its rows.

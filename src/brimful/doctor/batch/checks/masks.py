@@ -8,7 +8,7 @@ from brimful.base.typing import BoolArray
 from brimful.base.wording import counted
 from brimful.doctor.batch.claims import is_boundary_mask, per_token, visible_pairs
 from brimful.doctor.batch.view import BatchView
-from brimful.doctor.batch.words import Role, Word
+from brimful.doctor.batch.words import BatchWord, Role
 from brimful.doctor.report import Finding, suspect, wrong
 
 _TOPIC = "isolation"
@@ -19,10 +19,10 @@ padding, and then do not look at positions.
 """
 
 _OWN_ATTENTION = "linear_attn_cu_seq_lens_q"
-"""Word of VeOmni, whose own attention reads boundaries and no mask. Its sdpa does not."""
+"""BatchWord of VeOmni, whose own attention reads boundaries and no mask. Its sdpa does not."""
 
 _OF_STATES = "seq_idx"
-"""Word for layers with a state, which attention does not read."""
+"""BatchWord for layers with a state, which attention does not read."""
 
 
 def check_flat_mask(view: BatchView) -> Iterator[Finding]:
@@ -76,7 +76,7 @@ def check_pairs(view: BatchView) -> Iterator[Finding]:
             yield from _empty_rows(view, word, visible)
 
 
-def _neighbors_seen(view: BatchView, word: Word, visible: BoolArray) -> Iterator[Finding]:
+def _neighbors_seen(view: BatchView, word: BatchWord, visible: BoolArray) -> Iterator[Finding]:
     """Check that no token sees a sample before its own, by the claim of any word."""
     claim = next((claim for claim in view.claims if len(view.inner_starts(claim))), None)
     if claim is None:
@@ -104,7 +104,7 @@ def _neighbors_seen(view: BatchView, word: Word, visible: BoolArray) -> Iterator
         )
 
 
-def _padding_seen(view: BatchView, word: Word, visible: BoolArray) -> Iterator[Finding]:
+def _padding_seen(view: BatchView, word: BatchWord, visible: BoolArray) -> Iterator[Finding]:
     """Check that no token of a sample sees padding."""
     padding = view.padding
     number = 0
@@ -120,7 +120,7 @@ def _padding_seen(view: BatchView, word: Word, visible: BoolArray) -> Iterator[F
         )
 
 
-def _empty_rows(view: BatchView, word: Word, visible: BoolArray) -> Iterator[Finding]:
+def _empty_rows(view: BatchView, word: BatchWord, visible: BoolArray) -> Iterator[Finding]:
     """Check that no token sees nothing.
 
     A softmax over nothing but −∞, or the lowest number of 16 bits, is not a number. Over the
@@ -145,7 +145,7 @@ def _empty_rows(view: BatchView, word: Word, visible: BoolArray) -> Iterator[Fin
         )
 
 
-def _kind_without_mean(word: Word) -> str:
+def _kind_without_mean(word: BatchWord) -> str:
     """Return the kind of numbers whose empty softmax is not a number; empty for others."""
     dtype = str(getattr(word.value, "dtype", "")).removeprefix("torch.")
     if dtype in ("float16", "bfloat16"):

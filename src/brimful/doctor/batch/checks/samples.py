@@ -108,8 +108,8 @@ def check_samples(views: Sequence[BatchView], samples: list[SampleAlone]) -> Ite
     places, pieces = _whole(pieces, samples)
     open_samples = [sample for sample in samples if sample.number not in places]
     merged, pieces = _merged(pieces, open_samples)
-    found = set(chain(*merged))
-    open_samples = [sample for sample in open_samples if sample.number not in found]
+    placed = set(chain(*merged))
+    open_samples = [sample for sample in open_samples if sample.number not in placed]
     parts = _parts(pieces, open_samples)
     yield from _tell_merged(merged)
     yield from _tell_parts(parts, samples)
