@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise, zip_longest
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,31 +27,21 @@ _LONG_LENGTHS = (16_400, 3, 300)
 hold.
 """
 
-_Node: TypeAlias = tuple[int, int, Sequence["_Node"]]
-"""Tokens of a segment, samples that end with it, and its branches."""
-
-_TREES: tuple[tuple[_Node, ...], ...] = (
+_TREES = (
     (
-        (
-            9,
-            0,
-            [
-                (5, 0, [(4, 1, [(3, 1, []), (10, 1, [])]), (7, 2, [])]),
-                (11, 1, []),
-                (1, 0, [(3, 1, []), (2, 1, [])]),
-            ],
-        ),
-        (11, 1, []),
+        *((9, -1, 0), (5, 0, 0), (4, 1, 1), (3, 2, 1), (10, 2, 1), (7, 1, 2)),
+        *((11, 0, 1), (1, 0, 0), (3, 7, 1), (2, 7, 1), (11, -1, 1)),
     ),
-    ((1, 1, [(6, 1, []), (13, 1, [])]),),
+    ((1, -1, 1), (6, 0, 1), (13, 0, 1)),
 )
-"""Two packs of trees: depths 0 to 3, segments shorter and longer than the windows of tiny models,
-a trunk of one token, a sample that is there twice.
+"""Two packs of trees: tokens of each segment, its parent, and samples that end with it. Depths 0 to 3,
+segments shorter and longer than the windows of tiny models, a trunk of one token, a sample that is
+there twice.
 """
 
-_LONG_TREES: tuple[_Node, ...] = (
-    (700, 1, [(150, 0, [(300, 1, []), (5, 1, [])]), (1, 1, [(600, 1, [])]), (900, 1, [])]),
-    (405, 1, []),
+_LONG_TREES = (
+    *((700, -1, 1), (150, 0, 0), (300, 1, 1), (5, 1, 1), (1, 0, 1), (600, 4, 1)),
+    *((900, 0, 1), (405, -1, 1)),
 )
 """Trees that are laid out and not run."""
 
@@ -115,43 +105,30 @@ def long_trees(tokens: Sequence[int]) -> list[Pack]:
 
 
 def _pack_of_trees(
-    trees: Sequence[_Node], draw: Callable[[int], Int64Array], first_sample: int
+    segments: Sequence[tuple[int, int, int]], draw: Callable[[int], Int64Array], first_sample: int
 ) -> Pack:
     """Return a pack of trees; two of three tokens are targets, others in each sample.
 
     Args:
-        trees: their roots.
+        segments: tokens, parent and number of samples of each, in depth-first order.
         draw: from a number to as many tokens.
         first_sample: id of the first sample.
     """
-    ids: list[Int64Array] = []
-    owners: list[int] = []
+    paths: list[Int64Array] = []
+    places: list[int] = []  # of each segment in the pack, where the second of equal samples has one
     lengths: list[int] = []
     parents: list[int] = []
-
-    def add(owner: int, length: int, parent: int) -> int:
-        owners.append(owner)
-        lengths.append(length)
-        parents.append(parent)
-        return len(owners) - 1
-
-    def grow(node: _Node, trunk: Int64Array, parent: int) -> None:
-        length, num_samples, branches = node
-        path = np.concatenate([trunk, draw(length)])
-        segment = add(-1, length, parent)
-        for number in range(num_samples):
-            ids.append(path)
-            if number:
-                add(len(ids) - 1, 0, segment)
-            else:
-                owners[segment] = len(ids) - 1
-        for branch in branches:
-            grow(branch, path, segment)
-        if not num_samples:
-            owners[segment] = owners[segment + 1]
-
-    for root in trees:
-        grow(root, np.zeros(0, dtype=np.int64), -1)
+    owners: list[int] = []
+    ids: list[Int64Array] = []
+    for length, parent, num_samples in segments:
+        trunk = paths[parent] if parent >= 0 else np.zeros(0, dtype=np.int64)
+        paths.append(np.concatenate([trunk, draw(length)]))
+        places.append(len(lengths))
+        lengths += [length] + [0] * (num_samples - 1)
+        parents += [places[parent] if parent >= 0 else -1] + places[-1:] * (num_samples - 1)
+        # A segment belongs to the first sample that ends in its subtree.
+        owners += range(len(ids), len(ids) + max(1, num_samples))
+        ids += paths[-1:] * num_samples
     masks = [(np.arange(len(path)) + number) % 3 != 1 for number, path in enumerate(ids)]
     return assemble_tree(
         [ids[owner].astype(np.int32) for owner in owners],

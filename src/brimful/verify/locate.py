@@ -17,9 +17,10 @@ from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Float64Array, Int64Array
+from brimful.doctor.batch.claims import per_token
+from brimful.doctor.batch.words import as_array
 from brimful.errors import CollateError
 from brimful.verify.reference_samples import ReferenceSample, ReferenceSamples
 
@@ -364,8 +365,7 @@ class CollatedBatch:
         """Return the weights of the targets, ``float64[count]``; None if the batch has none."""
         if (value := self.kwargs.get("loss_weights")) is None:
             return None
-        numbers = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
-        weights = np.asarray(numbers, dtype=np.float64).reshape(-1)
+        weights = np.asarray(as_array(value), dtype=np.float64).reshape(-1)
         if len(weights) != count:
             raise CollateError(
                 f"loss_weights of the batch are {len(weights):,}, and it has {count:,} places"
@@ -417,19 +417,21 @@ class CollatedBatch:
         """
         if (value := self.kwargs.get(name)) is None:
             return None
-        numbers, shape = as_integers(value), self.ids.shape
-        try:
-            return np.broadcast_to(numbers, (*numbers.shape[:-2], *shape))
-        except ValueError:
+        array = as_array(value)
+        numbers = per_token(array, (self.ids.shape[0], self.ids.shape[1]))
+        if numbers is None:
+            shape = None if array is None else array.shape
             raise CollateError(
-                f"{name} of the batch have the shape {numbers.shape} and input_ids {shape}"
-            ) from None
+                f"{name} of the batch have the shape {shape} and input_ids {self.ids.shape}"
+            )
+        return numbers.astype(np.int64)
 
 
 def as_integers(value: Any) -> Int64Array:
     """Convert a tensor, an array or a list to ``int64`` in host memory."""
-    numbers = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-    return numbers.astype(np.int64)
+    array = as_array(value)
+    assert array is not None
+    return array.astype(np.int64)
 
 
 def as_rows(value: Any) -> Int64Array:

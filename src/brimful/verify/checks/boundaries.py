@@ -5,27 +5,12 @@ import torch
 
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
+from brimful.doctor.batch.claims import counts_real_tokens
+from brimful.doctor.batch.words import Role, words_of
 from brimful.verify.checks.seen_tokens import check_seen_tokens
 from brimful.verify.locate import as_integers
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import CheckResult, failed, passed
-
-_BOUNDARY_KEYS = (
-    "cu_seq_lens_q",
-    "cu_seq_lens_k",
-    "cu_seqlens",
-    "cu_seqlens_q",
-    "cu_seqlens_kv",
-    "cu_seqlens_k",
-)
-_MAX_LENGTH_KEYS = (
-    "max_length_q",
-    "max_length_k",
-    "max_seqlen",
-    "max_seqlen_q",
-    "max_seqlen_kv",
-    "max_seqlen_k",
-)
 
 _MULTIPLES = (128, 64, 32, 16, 8, 4, 2)
 """Numbers of tokens that context parallelism may round lengths to, the largest first: a multiple of
@@ -40,10 +25,16 @@ def check_boundaries(setup: PackingSetup) -> CheckResult:
     A CPU run cannot see this: SDPA and eager attention use positions, and only varlen kernels read
     boundaries.
     """
-    kwargs, batch = setup.batch.kwargs, setup.batch
+    batch = setup.batch
     if batch.has_trees:
         return check_seen_tokens(setup)
-    keys = [key for key in _BOUNDARY_KEYS if kwargs.get(key) is not None]
+    words = words_of(batch.kwargs)
+    boundaries = [
+        word
+        for word in words
+        if word.role is Role.BOUNDARIES and not counts_real_tokens(word, words)
+    ]
+    keys = list(map(str, boundaries))
     seq_idx = batch.per_token("seq_idx")
     if not keys and seq_idx is None:
         return passed("boundaries", "the batch has none; positions alone mark the samples")
@@ -57,8 +48,8 @@ def check_boundaries(setup: PackingSetup) -> CheckResult:
         )
     ).reshape(-1, 2)
     starts, stops = intervals.T
-    for key in keys:
-        values = as_integers(kwargs[key]).reshape(-1)
+    for word in boundaries:
+        values = as_integers(word.array).reshape(-1)
         if problem := _boundary_problem(values, starts, stops, batch.ids.size):
             detail, cause = problem
             text = np.array2string(values, threshold=8)
@@ -66,19 +57,18 @@ def check_boundaries(setup: PackingSetup) -> CheckResult:
                 "align before packing, so that the aligned length is the planned one; pass the "
                 "padded boundaries under their own key"
             )
-            return failed("boundaries", f"{key} = {text}; {detail}", cause, way_out)
-        if (dtype := getattr(kwargs[key], "dtype", None)) not in (torch.int32, np.int32):
+            return failed("boundaries", f"{word} = {text}; {detail}", cause, way_out)
+        if (dtype := getattr(word.value, "dtype", None)) not in (torch.int32, np.int32):
             cause = "flash attention reads 32-bit boundaries"
-            way_out = f"make {key} torch.int32"
-            return failed("boundaries", f"{key} is {dtype}", cause, way_out)
+            return failed("boundaries", f"{word} is {dtype}", cause, f"make {word} torch.int32")
     longest = int((stops - starts).max(initial=0))
-    for key in _MAX_LENGTH_KEYS:
-        if kwargs.get(key) is not None and int(kwargs[key]) < longest:
+    for word in words:
+        if word.role is Role.LONGEST and int(as_integers(word.array).max()) < longest:
             return failed(
                 "boundaries",
-                f"{key} is {int(kwargs[key])}, the longest sample has {longest} tokens",
+                f"{word} is {as_integers(word.array).max()}, the longest sample has {longest} tokens",
                 "the kernel never computes the end of the longest sample",
-                f"{key} is the longest difference of the boundaries",
+                f"{word} is the longest difference of the boundaries",
             )
     if seq_idx is None:
         return passed("boundaries", ", ".join(keys))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from brimful.base.typing import AnyArray
+from brimful.doctor.batch.words import as_array
 from brimful.verify.media_items import KINDS, KindOfMedia, MediaItem, shown_media
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import CheckResult, failed, passed
@@ -77,8 +77,8 @@ def _fault(
         key = kind.values if values is None else kind.sizes
         detail = f"the batch has no {key}, and its samples have {len(items)} {noun}s"
         return detail, f"the collator drops all {noun}s: {key}"
-    rows = _as_array(values)
-    batch_sizes = _as_array(sizes) if has_sizes else items
+    rows: Any = as_array(values)
+    batch_sizes: Any = as_array(sizes) if has_sizes else items
     ends = np.cumsum([0, *(len(item.values) for item in items)])
     blocks = [(item, rows[start:]) for item, start in zip(items, ends, strict=False)]
     wrong = [number for number, (item, block) in enumerate(blocks) if not _is_same(block, item)]
@@ -160,11 +160,3 @@ def _has_size(size: Any, item: MediaItem) -> bool:
     return item.size is not None and np.array_equal(
         np.trim_zeros(size, "b"), np.trim_zeros(item.size, "b")
     )
-
-
-def _as_array(value: Any) -> AnyArray:
-    """Return a tensor or an array in host memory; numbers with a fraction as float32."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        return np.asarray(value.float() if value.is_floating_point() else value)
-    return np.asarray(value)
