@@ -211,6 +211,16 @@ def test_verify_reaches_the_checks_of_media_and_columns_through_its_table():
     assert not {name for name in names if name.endswith(("media", "columns", "context_parallel"))}
 
 
+def test_doctor_stands_alone():
+    """``verify`` brings the truth and takes the machine from it; who has nothing packed needs no packs."""
+    own = ("brimful.doctor", "brimful.base", "brimful.errors")
+    names = {
+        one.module for module in modules() if module.file.startswith("doctor/") for one in module.imports
+    }
+    others = {name for name in names if name.startswith("brimful.") and not name.startswith(own)}
+    assert others == {"brimful.serve.agreement", "brimful.report.html.markup"}
+
+
 def test_arrows_point_left():
     """Prints the arrow that is wrong."""
     wrong = []

@@ -3,7 +3,8 @@
 Three depths, one report. ``config`` reads the configuration of a run and what is known about its
 trainer, ``batch`` reads batches of any loader, ``probing`` runs the job's own forward with other
 tokens in one segment. ``problems`` has the sentence and the thread of each fault that happened
-before, ``trainers`` has the facts of each trainer, as data.
+before, ``trainers`` has the facts of each trainer, as data. Nothing here knows a pack: a batch is a
+``BatchView`` of words and of what each claims.
 """
 
 from brimful.base.optional import at_first_use
