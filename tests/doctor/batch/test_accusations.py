@@ -250,6 +250,14 @@ CASES = {
         flat(attention_mask=row([1] * 9)),
         packed(attention_mask=row([1] * 9)),
     ),
+    "mask of VeOmni, with attention that believes it": Case(
+        "attention_mask is all ones, and cu_seq_lens_q begins 2 samples in 1 row: sdpa takes it for a mask of "
+        "padding, and looks no further",
+        packed(linear_attn_cu_seq_lens_q=int32([0, 4, 9]), attention_mask=row([1] * 9)),
+        packed(linear_attn_cu_seq_lens_q=int32([0, 4, 9]), attention_mask=row([1] * 9)),
+        {"config": {"attn_implementation": "sdpa"}},
+        {"config": {"attn_implementation": "veomni_flash_attention_2_with_sp"}},
+    ),
     "mask of padding": Case(
         "attention_mask marks padding alone, and cu_seq_lens_q begins 2 samples in 1 row: attention that gets a mask does "
         "not look there",
@@ -534,9 +542,18 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_accusation_has_this_text(name):
     case = CASES[name]
-    details = [finding.detail for finding in diagnose(case.faulty, **case.known).findings]
+    findings = diagnose(case.faulty, **case.known).findings
+    details = [finding.detail for finding in findings]
     assert case.text in details, "\n".join(details)
     assert len(details) == 1 + case.more
+    assert all(finding.meaning for finding in findings)
+
+
+def test_more_than_three_places_are_counted():
+    samples = [[1, 5, 2]] * 5
+    batch = {**one_row(samples), "labels": torch.tensor([[1, 5, 2] * 5])}
+    details = [finding.detail for finding in diagnose(batch).findings]
+    assert any(text.endswith(": token 3; token 6; token 9 and 1 more") for text in details), details
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -33,7 +33,7 @@ class Labeling(str, Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Targets:
+class BatchTargets:
     """Targets of a batch, and the word that gives them.
 
     Attributes:
@@ -52,7 +52,7 @@ class Targets:
     @staticmethod
     def of(
         words: Sequence[BatchWord], ids: Int64Array, row_lengths: Int64Array, starts: Int64Array
-    ) -> "Targets":
+    ) -> "BatchTargets":
         """Read the targets of a batch.
 
         Args:
@@ -67,9 +67,9 @@ class Targets:
         if word is None or labels is None:
             has_next = np.arange(1, shape[1] + 1) < row_lengths[:, None]
             if mask is None:
-                return Targets(_shifted(ids, has_next), Labeling.NONE)
+                return BatchTargets(_shifted(ids, has_next), Labeling.NONE)
             is_target = has_next & np.append(mask[:, 1:], mask[:, :1], axis=1)
-            return Targets(_shifted(ids, is_target), Labeling.BY_MASK, labels_word=mask_word)
+            return BatchTargets(_shifted(ids, is_target), Labeling.BY_MASK, labels_word=mask_word)
         is_target = labels >= 0 if mask is None else (labels >= 0) & mask
         labels = np.where(is_target, labels, IGNORE_INDEX)
         labeling = Labeling.SHIFTED
@@ -77,8 +77,8 @@ class Targets:
             labeling = labeling_of(labels, ids, starts)
         if labeling is Labeling.AS_TOKENS:
             has_next = np.arange(1, shape[1] + 1) < shape[1]
-            return Targets(_shifted(labels, has_next), labeling, labels, word)
-        return Targets(labels, labeling, labels, word)
+            return BatchTargets(_shifted(labels, has_next), labeling, labels, word)
+        return BatchTargets(labels, labeling, labels, word)
 
 
 def _shifted(values: Int64Array, mask: BoolArray) -> Int64Array:

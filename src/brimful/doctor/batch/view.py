@@ -20,7 +20,7 @@ from brimful.doctor.batch.claims import (
     rows_of_boundaries,
 )
 from brimful.doctor.batch.run_facts import NO_FACTS, RunFacts
-from brimful.doctor.batch.targets import Labeling, Targets
+from brimful.doctor.batch.targets import BatchTargets, Labeling
 from brimful.doctor.batch.words import BatchWord, Role, items_of, words_of
 from brimful.errors import CollateError
 
@@ -45,7 +45,7 @@ class Segment(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BatchView(Targets):
+class BatchView(BatchTargets):
     """Contents of one batch, in host memory.
 
     B: rows, T: tokens of a row with its padding.
@@ -318,7 +318,7 @@ def read_batch(batch: Any, *, prefix: str = "", facts: RunFacts = NO_FACTS) -> B
     if positions is not None and positions.ndim == 3:
         positions = positions[0]
     return BatchView(
-        **vars(Targets.of(words, ids, row_lengths, believed_claim.starts)),
+        **vars(BatchTargets.of(words, ids, row_lengths, believed_claim.starts)),
         words=tuple(words),
         ids=ids,
         ids_word=ids_word,
