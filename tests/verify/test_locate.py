@@ -150,7 +150,11 @@ def collated(**fields):
     ids = np.atleast_2d(np.asarray(kwargs["input_ids"]))
     places = (Place(0, 0, 2), Place(0, 2, 4), None)
     return CollatedBatch(
-        kwargs, ids, SampleLayout(places, (), np.zeros(ids.shape, bool), True), bool(fields.get("trees"))
+        kwargs,
+        ids,
+        SampleLayout(places, (), np.zeros(ids.shape, bool), True),
+        ReferenceSamples(samples([5, 6], [7, 8], [9])).segments,
+        bool(fields.get("trees")),
     )
 
 
@@ -193,7 +197,7 @@ def test_padding_is_what_is_left_over_if_it_is_of_one_kind():
     assert batch.free.tolist() == [[False] * 4 + [True] * 2]
     assert batch.padding.tolist() == batch.free.tolist()
     assert not collated(input_ids=[[5, 6, 7, 8, 0, 1]]).padding.any()
-    assert [index for index, _ in batch.located] == [0, 1]
+    assert [sample.index for sample, _ in batch.located] == [0, 1]
     assert batch.per_token("input_ids").shape == (1, 6)
     row = collated(input_ids=[[5, 6, 7, 8]] * 2, position_ids=[0, 1, 2, 3]).per_token("position_ids")
     assert row.tolist() == [[0, 1, 2, 3]] * 2
@@ -243,10 +247,9 @@ def test_paths_of_trees_are_found_by_markers(branch):
     assert batch.layout.repeated == ()
     assert len(batch.located) == 6
     row, depth = batch.kwargs["input_ids"][0], batch.kwargs["position_ids"][0]
-    for index, place in batch.located:
-        ids = setup_of(rows=packs).samples.segments[index].ids
-        assert row[place.columns].tolist() == ids.tolist()
-        assert depth[place.columns].tolist() == list(range(len(ids)))
+    for sample, place in batch.located:
+        assert row[place.columns].tolist() == sample.ids.tolist()
+        assert depth[place.columns].tolist() == list(range(len(sample.ids)))
         assert (place.start, place.stop - 1) == (place.columns[0], place.columns[-1])
     assert batch.located[5][1].columns.min() >= 6
 

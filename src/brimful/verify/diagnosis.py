@@ -279,8 +279,8 @@ def _right_positions(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
         return torch.from_numpy(text).to(setup.device)
     # Text is numbered alike in all rows; samples with media bring their own time, height and width.
     rows = np.stack([text] * 4)
-    for index, place in batch.located:
-        positions = setup.samples.segments[index].positions
+    for sample, place in batch.located:
+        positions = sample.positions
         if positions is not None:
             rows[(slice(1, None), *place.index)] = positions[-3:]
     return torch.from_numpy(rows).to(setup.device)

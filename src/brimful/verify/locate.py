@@ -312,12 +312,14 @@ class CollatedBatch:
         kwargs: keyword arguments of the model.
         ids: ``int64[B, T]``.
         layout: places of the samples.
+        samples: the samples, in the order of these places.
         has_trees: true if targets are weighed: a token may be the target of several samples.
     """
 
     kwargs: dict[str, Any]
     ids: Int64Array
     layout: SampleLayout
+    samples: Sequence[ReferenceSample]
     has_trees: bool = False
 
     @property
@@ -381,11 +383,16 @@ class CollatedBatch:
         return free
 
     @property
-    def located(self) -> list[tuple[int, Place]]:
-        """Index and place of each segment that is in the batch as a whole."""
-        return [
-            (index, place) for index, place in enumerate(self.layout.places) if place is not None
-        ]
+    def located(self) -> list[tuple[ReferenceSample, Place]]:
+        """Each sample that is in the batch as a whole, and its place."""
+        pairs = zip(self.samples, self.layout.places, strict=True)
+        return [(sample, place) for sample, place in pairs if place is not None]
+
+    @property
+    def places(self) -> dict[int, Place]:
+        """Places by the index of the sample; none if they are not certain."""
+        located = self.located if self.layout.certain else []
+        return {sample.index: place for sample, place in located}
 
     @property
     def padding(self) -> BoolArray:

@@ -1,6 +1,6 @@
 """Media of a batch, one by one: the inputs of their towers, in the order of their tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -46,12 +46,11 @@ class MediaItem(NamedTuple):
     start: int
 
 
-def media_of(kind: KindOfMedia, index: int, segment: ReferenceSample) -> Iterator[MediaItem]:
+def media_of(kind: KindOfMedia, segment: ReferenceSample) -> Iterator[MediaItem]:
     """Yield the media of one kind of a segment with their features.
 
     Args:
         kind: of media.
-        index: of the segment.
         segment: the sample.
     """
     if kind.values not in segment.features:
@@ -63,22 +62,20 @@ def media_of(kind: KindOfMedia, index: int, segment: ReferenceSample) -> Iterato
     elif len(values) == len(starts):
         ends = np.arange(1, len(starts) + 1)
     else:
-        yield MediaItem(segment.name, values, None, index, starts[0])
+        yield MediaItem(segment.name, values, None, segment.index, starts[0])
         return
     for number, item_values in enumerate(np.split(values, ends[:-1])):
         size = None if sizes is None else sizes[number]
-        yield MediaItem(segment.name, item_values, size, index, starts[number])
+        yield MediaItem(segment.name, item_values, size, segment.index, starts[number])
 
 
-def shown_media(
-    kind: KindOfMedia, batch: CollatedBatch, segments: Sequence[ReferenceSample]
-) -> list[list[MediaItem]]:
+def shown_media(kind: KindOfMedia, batch: CollatedBatch) -> list[list[MediaItem]]:
     """Return the media of a batch in the order of their tokens: for each, the samples that show it
     there, which are several if it lies in a trunk.
     """
     items: dict[tuple[int, int], list[MediaItem]] = {}
-    for index, place in batch.located:
-        for item in media_of(kind, index, segments[index]):
+    for sample, place in batch.located:
+        for item in media_of(kind, sample):
             column = int(place.columns[item.start])
             items.setdefault((place.row, column), []).append(item)
     return [items[key] for key in sorted(items)]

@@ -36,6 +36,7 @@ class ReferenceSample:
         ids: ``int64[n]``.
         labels: ``int64[n]``, not shifted; the first is ``IGNORE_INDEX``, as nothing predicts it.
         feature: index of the feature that holds it.
+        index: its own among the samples.
         positions: ``int64[rows, n]`` if the sample brings its own (mRoPE), else None.
         media: images, videos and audio, placed in the sample.
         features: inputs of the towers, made of this sample alone, by argument of the model.
@@ -51,6 +52,7 @@ class ReferenceSample:
     media: tuple[PlacedMedium, ...] = ()
     features: Mapping[str, AnyArray] = field(default_factory=dict)
     parts: tuple[int, ...] = ()
+    index: int = 0
 
     @property
     def num_targets(self) -> int:
@@ -131,7 +133,8 @@ class ReferenceSamples:
         self.has_trees = trees or any(_tree_of(feature) is not None for feature in self._features)
         self.parts, paths, self._feature_parts = _parts_of(self._features, segments, trees=trees)
         segments = [
-            replace(segment, parts=path) for segment, path in zip(segments, paths, strict=True)
+            replace(segment, parts=path, index=index)
+            for index, (segment, path) in enumerate(zip(segments, paths, strict=True))
         ]
         # If one sample has positions in space, all have: a batch has rows for time, height and
         # width, or none.

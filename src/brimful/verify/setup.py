@@ -137,7 +137,8 @@ class PackingSetup:
         layout = locate_with_markers(
             ids, self.samples.changed(change.new_ids), self._markers, has_trees=has_trees
         )
-        return self._with_other_media(CollatedBatch(kwargs, ids, layout, has_trees), change)
+        batch = CollatedBatch(kwargs, ids, layout, self.samples.segments, has_trees)
+        return self._with_other_media(batch, change)
 
     def _call_collator(self, features: list[Any]) -> tuple[dict[str, Any], Int64Array]:
         """Return keyword arguments of the model from the collator, on its device, and their
@@ -192,7 +193,7 @@ class PackingSetup:
         kwargs = dict(batch.kwargs)
         for kind in KINDS:
             start = 0
-            for item, *_ in shown_media(kind, batch, self.samples.segments):
+            for item, *_ in shown_media(kind, batch):
                 end = start + len(item.values)
                 values = kwargs.get(kind.values)
                 is_changed = self.samples.part_at(item.segment, item.start) == change.part
@@ -257,7 +258,7 @@ class PackingSetup:
         if self.accepts("use_cache"):
             kwargs["use_cache"] = False
         layout = SampleLayout(tuple(places), (), np.zeros(ids.shape, dtype=bool), True)
-        return CollatedBatch(kwargs, ids, layout)
+        return CollatedBatch(kwargs, ids, layout, segments)
 
     def accepts(self, name: str) -> bool:
         """Return true if the model's forward takes this keyword."""

@@ -123,9 +123,12 @@ def test_a_wrong_weighing_is_found_beneath_an_addition():
     assert not auxiliary.depends_on_labels
 
 
-def test_an_addition_of_labels_is_no_wrong_weighing():
-    """It moves with the labels of a sample alone as well."""
-    finding, auxiliary = loss_of(Loss(lambda losses, valid, batch: 1.5 * losses.sum() / valid.sum()))
+@pytest.mark.parametrize("silent", [0, 7])
+def test_an_addition_of_labels_is_no_wrong_weighing(silent):
+    """It moves with the labels of a sample alone as well, also if the first sample has none."""
+    rows = samples(prompts=1)
+    rows[0]["labels"][:silent] = [-100] * silent
+    finding, auxiliary = loss_of(Loss(lambda losses, valid, batch: 1.5 * losses.sum() / valid.sum()), rows=rows)
     assert finding.passed
     assert "as it depends on labels, weights of targets in it are not shown" in finding.detail
     assert auxiliary is not None

@@ -43,7 +43,7 @@ def check(kwargs, segments=None, order=(0, 1, 2)):
     places = [Place(0, 10 * order.index(number), 10 * order.index(number) + 10) for number in range(len(segments))]
     ids = np.zeros((1, 10 * len(segments)), dtype=np.int64)
     tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in kwargs.items()}
-    batch = CollatedBatch(tensors, ids, SampleLayout(tuple(places), (), np.zeros(ids.shape, bool), True))
+    batch = CollatedBatch(tensors, ids, SampleLayout(tuple(places), (), np.zeros(ids.shape, bool), True), segments)
     setup: Any = SimpleNamespace(samples=SimpleNamespace(has_media=True, segments=segments), batch=batch)
     return check_media(setup)
 
@@ -159,7 +159,7 @@ def test_samples_that_share_a_trunk_share_its_media():
     ids = np.zeros((1, 30), dtype=np.int64)
     places = (Place(0, 0, 10), Place(0, 0, 10), Place(0, 20, 30))
     kwargs = {name: torch.from_numpy(value) for name, value in segments[0].features.items()}
-    batch = CollatedBatch(kwargs, ids, SampleLayout(places, (), np.zeros(ids.shape, bool), True))
+    batch = CollatedBatch(kwargs, ids, SampleLayout(places, (), np.zeros(ids.shape, bool), True), segments)
     setup: Any = SimpleNamespace(samples=SimpleNamespace(has_media=True, segments=segments), batch=batch)
     finding = check_media(setup)
     assert finding is not None

@@ -85,8 +85,8 @@ def _targets_of(setup: PackingSetup) -> _Expected:
         path = [part for part in segment.parts if len(samples.parts[part])]
         for part, following in pairwise(path):
             followers.setdefault(part, set()).add(following)
-    for index, place in setup.batch.located:
-        segment, columns = samples.segments[index], place.columns
+    for segment, place in setup.batch.located:
+        columns = place.columns
         targets = expected.of_samples.setdefault(segment.name, Counter())
         starts, ends, depth = set(), set(), 0
         for part in segment.parts:

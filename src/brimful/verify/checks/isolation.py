@@ -260,8 +260,8 @@ def movement_in_rows(setup: PackingSetup) -> float:
 
 def _changes(setup: PackingSetup, steps: int = 1) -> list[Change]:
     """Return the changes that are tried: other tokens or other media in one sample."""
-    segments, located = setup.samples.segments, [index for index, _ in setup.batch.located]
-    indices = sorted({part for index in located for part in segments[index].parts})
+    samples = [sample for sample, _ in setup.batch.located]
+    indices = sorted({part for sample in samples for part in sample.parts})
     most = _MAX_CHANGED_SEGMENTS if setup.samples.has_trees else _MAX_CHANGED_SAMPLES
     changes = [
         Change(index, ids)
@@ -271,10 +271,10 @@ def _changes(setup: PackingSetup, steps: int = 1) -> list[Change]:
     # In samples with media, the media alone are changed too: towers see all media together.
     with_media = sorted(
         {
-            setup.samples.part_at(index, item.start)
-            for index in located
+            setup.samples.part_at(sample.index, item.start)
+            for sample in samples
             for kind in KINDS
-            for item in media_of(kind, index, segments[index])
+            for item in media_of(kind, sample)
         }
     )
     return changes + list(map(Change, _spread(with_media, _MAX_CHANGED_SAMPLES)))
@@ -308,8 +308,9 @@ def measure_leaks(
         changed_logits = setup.logits(changed_batch.kwargs)
         # Logits are compared by sample, not by column: a collator may order the changed samples
         # differently.
-        changed_places = dict(changed_batch.located) if changed_batch.layout.certain else {}
-        for index, place in batch.located:
+        changed_places = changed_batch.places
+        for sample, place in batch.located:
+            index = sample.index
             if index not in changed_places:
                 continue
             before, after = logits[place.index], changed_logits[changed_places[index].index]

@@ -39,9 +39,8 @@ def check_labels(setup: PackingSetup) -> CheckResult:
         return check_branch_targets(setup)
     assert batch.targets is not None
     sample_targets = np.full(batch.ids.shape, IGNORE_INDEX, dtype=np.int64)
-    for index, place in batch.located:
-        labels = setup.samples.segments[index].labels[1:]
-        sample_targets[place.row, place.start : place.stop - 1] = labels
+    for sample, place in batch.located:
+        sample_targets[place.row, place.start : place.stop - 1] = sample.labels[1:]
     wrong = (sample_targets != batch.targets) & ~is_near_padding(batch)
     num_expected = int((sample_targets != IGNORE_INDEX).sum())
     if not wrong.any():

@@ -115,10 +115,7 @@ def check_loss(
     # with the distance from the right mean, or samples of one length would accuse anyone.
     if abs(batch.num_targets - count) < _TOLERANCE:
         distance, words = min(
-            (
-                (abs(value - model_loss), words)
-                for value, words in _other_means(setup, batch, logits)
-            ),
+            ((abs(value - model_loss), words) for value, words in _other_means(batch, logits)),
             key=itemgetter(0),
         )
         if distance <= max(1e-5 * abs(model_loss), _TOLERANCE * abs(model_loss - language)):
@@ -175,7 +172,7 @@ def other_labels(
     assert batch.targets is not None
     changes = np.zeros(batch.ids.shape, dtype=bool)
     for segment, place in batch.located:
-        if index in (None, segment):
+        if index in (None, segment.index):
             changes[place.row, place.columns[:-1]] = True
     changes &= batch.targets != IGNORE_INDEX
     targets = batch.targets.copy()
@@ -193,9 +190,7 @@ def other_labels(
     }, targets
 
 
-def _other_means(
-    setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor
-) -> Iterable[tuple[float, str]]:
+def _other_means(batch: CollatedBatch, logits: torch.Tensor) -> Iterable[tuple[float, str]]:
     """Yield the values that wrong losses of the same logits would have, with their names."""
     assert batch.targets is not None
     if batch.has_trees:
@@ -216,7 +211,7 @@ def _other_means(
             "divided by the labels of the row, and not by their weights",
         )
         return
-    located = [(setup.samples.segments[index], place) for index, place in batch.located]
+    located = batch.located
     sums = [
         float(targets_loss(logits[place.index], batch.targets[place.index])) for _, place in located
     ]

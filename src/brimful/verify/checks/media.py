@@ -32,10 +32,10 @@ def check_media(setup: PackingSetup) -> CheckResult | None:
     """
     if not setup.samples.has_media:
         return None
-    batch, segments = setup.batch, setup.samples.segments
+    batch = setup.batch
     counts = []
     for kind in KINDS:
-        media = shown_media(kind, batch, segments)
+        media = shown_media(kind, batch)
         items = [several[0] for several in media]
         values = batch.kwargs.get(kind.values)
         if not items and values is None:

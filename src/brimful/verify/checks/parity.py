@@ -77,10 +77,10 @@ def check_parity(
         output = setup.output(batch.kwargs)
         differences = [
             (
-                difference(reference.logits[index], output.logits.detach()[place.index]),
-                setup.samples.segments[index].name,
+                difference(reference.logits[sample.index], output.logits.detach()[place.index]),
+                sample.name,
             )
-            for index, place in batch.located
+            for sample, place in batch.located
         ]
         worst, name = max(differences, key=itemgetter(0), default=(0.0, ""))
         detail = f"{name} has other logits in the batch than alone"
@@ -251,9 +251,7 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     try:
         for parity in (0, 1):
             # The loss of every second sample alone: of two neighbors, exactly one has a loss.
-            trained = [
-                (setup.samples.segments[index], place) for index, place in located[parity::2]
-            ]
+            trained = located[parity::2]
             if not any(segment.num_targets for segment, _ in trained):
                 continue
             # Compiled attention frees what backward used, so each loss has its own forward.

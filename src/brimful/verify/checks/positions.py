@@ -28,8 +28,7 @@ def check_positions(setup: PackingSetup) -> CheckResult:
     # Name, first column, positions in the batch and alone of each sample with other positions.
     mismatches: list[tuple[str, int, Int64Array, Int64Array]] = []
     runs_on = True
-    for index, place in setup.batch.located:
-        segment = setup.samples.segments[index]
+    for segment, place in setup.batch.located:
         actual = rows[(slice(None), *place.index)]
         text = np.arange(start, start + len(segment.ids))[None]
         expected = text if segment.positions is None else segment.positions

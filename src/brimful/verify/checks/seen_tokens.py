@@ -77,13 +77,13 @@ def _tokens_of(setup: PackingSetup) -> _Tokens:
     is_on_path = np.zeros((width, len(located)), dtype=bool)
     for number, (_, place) in enumerate(located):
         is_on_path[place.columns, number] = True
-    for index, place in located:
+    for sample, place in located:
         # Tokens of one segment lie on the same paths.
         path = is_on_path[place.columns]
         tokens.level[place.columns[1:]] = (path[1:] != path[:-1]).any(axis=1).cumsum()
         tokens.level[place.columns[0]] = 0
-        tokens.sample[place.columns] = index
-        tokens.root[place.columns] = setup.samples.segments[index].parts[0]
+        tokens.sample[place.columns] = sample.index
+        tokens.root[place.columns] = sample.parts[0]
     return tokens
 
 
@@ -168,7 +168,7 @@ def _scattered_part(setup: PackingSetup) -> int | None:
     do.
     """
     samples, batch = setup.samples, setup.batch
-    places = dict(batch.located)
+    places = batch.places
     for part in range(len(samples.parts)):
         columns = [
             places[index].columns[samples.depth_of(part, index) :]

@@ -203,11 +203,11 @@ def check_restored_paths(setup: PackingSetup) -> CheckResult | None:
     # A token that a branch repeats is the same token, and has the same number.
     first_numbers = np.cumsum([0, *map(len, setup.samples.parts)])
     numbers = np.full(setup.batch.ids.shape[1], -1, dtype=np.int64)
-    for index, place in setup.batch.located:
+    for sample, place in setup.batch.located:
         numbers[place.columns] = np.concatenate(
             [
                 first_numbers[part] + np.arange(len(setup.samples.parts[part]))
-                for part in setup.samples.segments[index].parts
+                for part in sample.parts
             ]
         )
     try:
@@ -215,13 +215,12 @@ def check_restored_paths(setup: PackingSetup) -> CheckResult | None:
     except CollateError as error:
         return failed("restoring", str(error), "the rows and the batch differ", "")
     values = dict(zip(restored.sample_ids.tolist(), restored, strict=True))
-    for index, place in setup.batch.located:
-        sample = int(sample_ids[index])
-        if sample not in values or not np.array_equal(values[sample], numbers[place.columns]):
-            name = setup.samples.segments[index].name
+    for sample, place in setup.batch.located:
+        value = values.get(int(sample_ids[sample.index]))
+        if value is None or not np.array_equal(value, numbers[place.columns]):
             return failed(
                 "restoring",
-                f"{name} gets back values that are not of its tokens",
+                f"{sample.name} gets back values that are not of its tokens",
                 "values of a row are cut by segments, and a sample of a tree is a path",
                 "restore_tokens, or restore_index, with the rows of PackCollator.rows",
             )
