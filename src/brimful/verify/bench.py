@@ -13,9 +13,9 @@ from brimful.doctor.probing.modes import (
     current_implementation,
     evaluating,
     first_sentence,
-    preserved,
     training,
 )
+from brimful.doctor.probing.unchanged import preserved
 from brimful.errors import BrimfulError, SettingsError
 from brimful.store.shards import Pack
 from brimful.trees.attention import TREE_ATTENTION
@@ -151,6 +151,7 @@ def verify_packing(
         raise SettingsError("attention is empty: name at least one implementation, such as sdpa")
     setup = PackingSetup(model, collator, reference, tolerance, gradients)
     with contextlib.ExitStack() as stack:
+        stack.callback(model.zero_grad, set_to_none=True)
         stack.enter_context(preserved(model))
         if reference.has_trees:
             stack.enter_context(with_weighted_loss(model))

@@ -14,7 +14,8 @@ from brimful.collate.extras import PackExtras
 from brimful.collate.layout import lay_out
 from brimful.collate.padding import Padding
 from brimful.doctor.probing.model_facts import parity_limit_of
-from brimful.doctor.probing.modes import evaluating, preserved
+from brimful.doctor.probing.modes import evaluating
+from brimful.doctor.probing.unchanged import preserved
 from brimful.errors import SettingsError
 from brimful.rl.context_parallel_split import (
     ContextParallelLayout,

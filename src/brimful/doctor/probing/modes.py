@@ -30,23 +30,9 @@ def seeded(device: Any, seed: int = 0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def preserved(model: Any) -> Iterator[None]:
-    """Put back at the end: the mode of every module, running statistics, and no gradients."""
-    with _own_modes_and_buffers(model) as buffers:
-        values = [buffer.clone() for buffer in buffers]
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, value in zip(buffers, values, strict=True):
-                    buffer.copy_(value)
-            model.zero_grad(set_to_none=True)
-
-
-@contextlib.contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Set ``model.eval()`` for a while."""
-    with _own_modes_and_buffers(model):
+    with own_modes_and_buffers(model):
         model.eval()
         yield
 
@@ -67,7 +53,7 @@ def training(model: Any) -> Iterator[None]:
     # Modules share configurations: by identity, each rate is saved once, before it is 0.
     holders = {id(holder): holder for module in model.modules() for holder in _rate_holders(module)}
     rates = [(holder, name, rate) for holder in holders.values() for name, rate in _rates(holder)]
-    with _own_modes_and_buffers(model):
+    with own_modes_and_buffers(model):
         if not model.training:
             model.train()
         try:
@@ -85,7 +71,7 @@ def in_float32(model: Any) -> Iterator[None]:
     restored afterwards.
     """
     originals = [(tensor, tensor.data) for tensor in [*model.parameters(), *model.buffers()]]
-    with _own_modes_and_buffers(model):
+    with own_modes_and_buffers(model):
         try:
             for tensor, data in originals:
                 if data.dtype in LOW_PRECISIONS:
@@ -98,7 +84,7 @@ def in_float32(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_modes_and_buffers(model: Any) -> Iterator[list[torch.Tensor]]:
+def own_modes_and_buffers(model: Any) -> Iterator[None]:
     """Put the mode of every module back at the end, and its own buffers.
 
     ``model.train()`` would also wake frozen parts, and a forward may assign new tensors, as in
@@ -106,7 +92,7 @@ def _own_modes_and_buffers(model: Any) -> Iterator[list[torch.Tensor]]:
     """
     modules = [(module, module.training, dict(module._buffers)) for module in model.modules()]
     try:
-        yield list(model.buffers())
+        yield
     finally:
         for module, is_training, buffers in modules:
             module.training = is_training

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from brimful.doctor.probing.modes import training
+from brimful.doctor.probing.modes import own_modes_and_buffers, training
 
 _OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
 """Attributes that torch itself keeps in a module: parameters, buffers, mode. Hooks may be new: models
@@ -30,30 +30,19 @@ _Restore: TypeAlias = Callable[[], object]
 
 
 @contextlib.contextmanager
-def unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Run forwards without gradients and with every rate of dropout at 0, and put everything back.
+def preserved(model: torch.nn.Module) -> Iterator[None]:
+    """Put everything back at the end that a forward may change.
 
-    Put back are: modes, buffers, attributes of modules and of their configurations, and the random
+    These are: modes, buffers, attributes of modules and of their configurations, and the random
     numbers of Python, NumPy, torch and of generators in modules.
-
-    >>> layer = torch.nn.BatchNorm1d(2)
-    >>> with unchanged(layer):
-    ...     output = layer(torch.rand(8, 2) + 5)
-    >>> layer.running_mean.tolist(), int(layer.num_batches_tracked)
-    ([0.0, 0.0], 0)
     """
-    # ``training`` puts back the buffers themselves.
     restores: list[_Restore] = [
         _random_numbers(),
         *(partial(buffer.data.copy_, buffer.detach().clone()) for buffer in model.buffers()),
         *map(_attributes, _holders(model)),
     ]
     try:
-        with torch.no_grad(), training(model):
-            # Noise on embeddings (NEFTune) has a rate of its own.
-            for module in model.modules():
-                if "neftune_noise_alpha" in vars(module):
-                    vars(module)["neftune_noise_alpha"] = 0.0
+        with own_modes_and_buffers(model):
             yield
     finally:
         with torch.no_grad():
@@ -62,6 +51,24 @@ def unchanged(model: torch.nn.Module) -> Iterator[None]:
         # Weights that autocast converts without gradients would be taken for the ones with.
         if torch.is_autocast_cache_enabled():
             torch.clear_autocast_cache()
+
+
+@contextlib.contextmanager
+def unchanged(model: torch.nn.Module) -> Iterator[None]:
+    """Run forwards without gradients and with every rate of dropout at 0, and put everything back.
+
+    >>> layer = torch.nn.BatchNorm1d(2)
+    >>> with unchanged(layer):
+    ...     output = layer(torch.rand(8, 2) + 5)
+    >>> layer.running_mean.tolist(), int(layer.num_batches_tracked)
+    ([0.0, 0.0], 0)
+    """
+    with preserved(model), torch.no_grad(), training(model):
+        # Noise on embeddings (NEFTune) has a rate of its own.
+        for module in model.modules():
+            if "neftune_noise_alpha" in vars(module):
+                vars(module)["neftune_noise_alpha"] = 0.0
+        yield
 
 
 def _holders(model: torch.nn.Module) -> list[Any]:
