@@ -5,7 +5,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from brimful.collate.dialects import DIALECTS
 from brimful.doctor.batch.view import read_batch
+from brimful.doctor.batch.words import Role, role_of
 
 LAYOUTS = [
     [[3, 2], [4], [1, 1, 2]],
@@ -148,3 +150,30 @@ def test_a_row_of_boundaries_may_end_before_its_row():
     assert view.padding.sum() == 1
     view = read_batch({"input_ids": ids, "cu_seqlens": [[0, 3, 5], [-1, -1, -1]]})
     assert [tuple(segment) for segment in view.segments][:2] == [(0, 0, 3), (0, 3, 5)]
+
+
+ROLES = {
+    "tokens": [Role.IDS],
+    "labels": [Role.LABELS],
+    "shifted labels": [Role.LABELS, Role.SHIFTED_LABELS],
+    "targets": [Role.LOSS_MASK],
+    "positions": [Role.POSITIONS],
+    "boundaries": [Role.BOUNDARIES],
+    "boundaries without padding": [Role.BOUNDARIES],
+    "index of -1": [Role.END_MARK],
+    "longest segment": [Role.LONGEST],
+    "lengths": [Role.LENGTHS],
+    "lengths without padding": [Role.LENGTHS],
+    "padding": [Role.PADDING_MASK],
+    "padding at the end": [Role.TAIL],
+    "divisor": [Role.DIVISOR],
+}
+"""What a key of a dialect holds, and what its name means to doctor. Others hold several things, or nothing that it reads."""
+
+
+@pytest.mark.parametrize("holds", ROLES)
+def test_keys_of_dialects_mean_what_the_table_says(holds):
+    """A dialect that is new has keys that are read, or this names them."""
+    keys = {key.name.rpartition(".")[2] for one in DIALECTS.values() for key in one.keys if key.holds == holds}
+    assert keys
+    assert {name: role_of(name) for name in keys if role_of(name) not in ROLES[holds] and "tree" not in name} == {}

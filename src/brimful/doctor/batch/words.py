@@ -51,7 +51,7 @@ _NAMES: dict[Role, tuple[str, ...]] = {
     Role.SHIFTED_LABELS: ("shift_labels", "shifted_labels"),
     Role.LOSS_MASK: (
         *("loss_mask", "label_mask", "labels_mask", "completion_mask", "assistant_masks"),
-        *("targets_loss_mask", "targets_segmentation", "decoder_loss_weights"),
+        *("targets_loss_mask", "targets_segmentation", "decoder_loss_weights", "assistant_mask"),
     ),
     Role.POSITIONS: (
         *("text_position_ids", "position_ids", "positions", "inputs_position", "input_pos"),
