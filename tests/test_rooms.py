@@ -31,13 +31,13 @@ CEILINGS = {
     "report": 23_650,
     "cli": 18_350,
     "testing": 6_720,
-    "check": 102_270,
+    "check": 99_640,
     "names": 650,
 }
 """Tokens of each room at most. They fall with the code, and what a feature adds it takes from its own room."""
 
 MAX_CORE = 157_745
-MAX_ALL = 518_560
+MAX_ALL = 515_800
 
 NUM_ARROWS = 0
 """Imports from the core into a wing, types included. The number only falls."""
