@@ -105,6 +105,20 @@ def test_a_step_of_unknown_size_is_not_computed():
         assert text == f"unknown before the run: {key}: $X (dict)"
 
 
+@pytest.mark.parametrize("value", [-1, 0, 1, 2, 3, 4, 2.5, True, None])
+def test_numbers_are_compared_and_nothing_else_is(value):
+    """``true`` is not 1, and no length is a multiple of nothing."""
+    for tp in (0, 1, 2):
+        run = RunSettings(given_settings({"x": value, "tp": tp}), TOY, None)
+        number = value if value is not None and value is not True else None
+        assert run.meets({"x": {"above": 2}}) is (number is not None and number > 2)
+        assert run.meets({"x": {"below": 2}}) is (number is not None and number < 2)
+        is_multiple = tp > 0 and number is not None and number % (2 * tp) == 0
+        is_other = tp > 0 and number is not None and not is_multiple
+        assert run.meets({"x": {"multiple_of": [2, "tp"]}}) is is_multiple
+        assert run.meets({"x": {"not_multiple_of": [2, "tp"]}}) is is_other
+
+
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=3), st.lists(st.integers(0, 30), min_size=1, max_size=3))
 def test_versions_are_ordered(left, right):
     """Exactly one of <, == and > holds, and 1.2 equals 1.2.0."""
@@ -121,10 +135,16 @@ def test_products_need_numbers():
 
 
 def test_a_model_is_told_by_its_own_configuration(tmp_path):
-    """A folder has any name; its type is in its ``config.json``."""
-    (tmp_path / "config.json").write_text('{"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}')
+    """A folder has any name; its type is in its ``config.json``, if that has one."""
     run = RunSettings(given_settings({"model": {"name": str(tmp_path)}}), TOY, None)
+    for text in (None, "{", "[]", "{}", '{"model_type": "mamba", "architectures": 3}'):
+        if text is not None:
+            (tmp_path / "config.json").write_text(text)
+        assert RunSettings(run.given, TOY, None).meets({"model": f"*{tmp_path.name}"}), text
+        assert not RunSettings(run.given, TOY, None).meets({"model": "*qwen3-next*"})
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}')
     assert run.meets({"model": "*qwen3-next*"})
+    assert run.meets({"model": "qwen3nextfor*"})
     assert not run.meets({"model": "*mamba*"})
 
 

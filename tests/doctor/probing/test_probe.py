@@ -428,6 +428,24 @@ def test_each_forward_begins_with_the_statistics_of_the_job():
     assert check.report.isolation is Evidence.SHOWN
 
 
+@pytest.mark.parametrize("is_guilty", [True, False])
+def test_a_cache_is_accused_if_samples_are_apart_without_it(is_guilty):
+    """Models of Transformers keep one by default, and then look for no packed samples."""
+
+    class Caching(Decoder):
+        def forward(self, input_ids, position_ids, labels=None, use_cache=True):
+            self.leaky = (1,) if use_cache or not is_guilty else ()
+            return super().forward(input_ids, position_ids, labels)
+
+    model = Caching().train()
+    model.config.use_cache = True
+    with probe(model) as check:
+        model(**batch())
+    (finding,) = check.report.findings
+    assert finding.topic == "isolation"
+    assert ("use_cache=False" in finding.change) is is_guilty
+
+
 @pytest.mark.parametrize(("leaky", "number"), [([], 3), ([0], 5)])
 def test_a_right_run_takes_three_forwards(leaky, number):
     """Two more tell evaluation from packing where samples alone differ."""

@@ -140,9 +140,11 @@ class RunSettings:
             else:  # multiple_of or not_multiple_of
                 if self.unknowns(part for part in operand if isinstance(part, str)):
                     return None
-                multiple = product(operand, self)
-                holds = is_number(value) and bool(multiple)
-                holds = holds and (value % (multiple or 1) == 0) == (operator == "multiple_of")
+                holds = bool(
+                    is_number(value)
+                    and (multiple := product(operand, self))
+                    and (value % multiple == 0) == (operator == "multiple_of")
+                )
             if not holds:
                 return False
         return True

@@ -83,7 +83,7 @@ class TokenGrid:
         """
         numbers: Float32Array = values.float().cpu().numpy()
         width = self.shape[1]
-        if numbers.shape[1] == width // self.parts < width:
+        if numbers.shape[1] == width // self.parts:
             # Tokens of other ranks have not moved, as far as this rank can see.
             row = np.zeros((len(numbers), width), dtype=np.float32)
             start = self.part * numbers.shape[1]
