@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from brimful.base.wording import first_few, in_python, setting
+from brimful.base.wording import first_few, in_python, percent, setting, size_of
 from brimful.cli.program import in_flags
 from brimful.errors import BadSampleError, SettingsError, SourceNotFoundError
 
@@ -65,6 +65,33 @@ def test_marks_in_a_value_are_the_value() -> None:
     name = "a\ue023b\ue020c\ue021d\ue022e"
     message = f"{setting('tokenizer', name)}: no such directory"
     assert in_flags(message) == f"--tokenizer '{name}': no such directory"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shown"),
+    [
+        *((0.00047, "< 0.1 %"), (0.00052, "0.1 %"), (0.99947, "99.9 %"), (0.99952, "> 99.9 %")),
+        *((0.0, "0.0 %"), (1.0, "100.0 %"), (1.0006, "100.1 %"), (12.3456, "1,234.6 %")),
+    ],
+)
+def test_a_share_is_a_bound_only_where_it_would_be_none_or_all(ratio: float, shown: str) -> None:
+    """One sample in a million that was lost is not 0 %."""
+    assert percent(ratio) == shown
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "shown"),
+    [
+        (1, "1 byte"),
+        (999, "999 bytes"),
+        (1_000, "1.00 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.00 MB"),
+        (5 * 10**15, "5000 TB"),
+    ],
+)
+def test_bytes_have_three_digits_up_to_the_largest_unit(num_bytes: int, shown: str) -> None:
+    assert size_of(num_bytes) == shown
 
 
 def test_as_many_examples_as_are_shown_have_no_more() -> None:
