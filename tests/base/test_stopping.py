@@ -109,6 +109,24 @@ def test_a_forked_process_ends_alone():
     assert (outcome.returncode, outcome.stdout) == (0, "goes on\n")
 
 
+def test_a_forked_process_that_stays_does_not_keep_the_output_open(tmp_path):
+    """Without it a pipe that reads the program's output waits for a server that the program left behind."""
+    code = (
+        "import os, sys, time; from brimful.base.stopping import end_at_signals\n"
+        "end_at_signals()\n"
+        "if not os.fork():\n"
+        "    os.closerange(0, 3)\n"
+        "    while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+        "    os._exit(0)\n"
+        "print('over')"
+    )
+    try:
+        arguments = [sys.executable, "-c", code, tmp_path / "end"]
+        assert subprocess.run(arguments, stdout=subprocess.PIPE, timeout=20, check=True).stdout == b"over\n"
+    finally:
+        (tmp_path / "end").touch()
+
+
 def test_outside_the_main_thread_nothing_is_changed():
     """Without it a command that is run inside of a caller's thread would raise ValueError, or take the caller's Ctrl-C."""
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
