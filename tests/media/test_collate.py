@@ -213,6 +213,10 @@ def test_sounds_have_the_tokens_of_their_columns(num_tokens):
             CollateError, match="has 4 placeholders for 'input_features', and qwen2-audio has 3 for these 2"
         ):
             features.of_sample(sample, "sample 0")
+        picture = {"image_grid_thw": np.array([[1, 2, 2]]), "pixel_values": np.zeros((4, 3), np.float32)}
+        both = sample_of([1, 3, 3, 0, 3, 3, 0], **clips, **picture, position_ids=np.zeros((3, 7), np.int64))
+        with pytest.raises(CollateError, match="has 4 placeholders for 'input_features'"):
+            MediaFeatures(None, "qwen2.5-omni").of_sample(both, "sample 0")
 
 
 def test_a_grid_that_tokens_do_not_fill():

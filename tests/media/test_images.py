@@ -1,6 +1,7 @@
 """A picture's header has the size of its pixels, turned as the processor turns them; what is damaged says so in a line."""
 
 import base64
+import contextlib
 import struct
 import warnings
 
@@ -86,6 +87,17 @@ def test_pixels_that_are_cut_are_found_by_loading():
     assert image_size(of(data[:-100])) == (300, 200)
     with pytest.raises(BadMediumError):
         load_image(of(data[:-100]))
+
+
+def test_a_png_cut_anywhere_has_the_size_that_loads():
+    """Where its pixels are whole and what follows them is not: Pillow takes what is there, and so does the header."""
+    data = behind_the_pixels(picture("PNG"), png_chunk(b"tEXt", b"date\0today"), png_chunk(b"eXIf", exif(6)[6:]))
+    loaded = []
+    for cut in range(len(data) + 1):
+        with contextlib.suppress(BadMediumError):
+            loaded.append(load_image(of(data[:cut])).size)
+            assert image_size(of(data[:cut])) == loaded[-1], cut
+    assert (set(loaded), loaded[-1]) == ({(4, 6), (6, 4)}, (4, 6))
 
 
 def impossible_png(width, height):

@@ -7,7 +7,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Iterator
-from io import SEEK_CUR, SEEK_END, BytesIO
+from io import SEEK_CUR, BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from brimful.base.optional import optional
@@ -140,7 +140,6 @@ def _with_texts_before_pixels(image: ImageFile.ImageFile) -> ImageFile.ImageFile
     file = image.fp
     assert file is not None
     start_of_pixels = image.tile[0][2] - 8
-    num_bytes = file.seek(0, SEEK_END)
     file.seek(0)
     header = file.read(start_of_pixels)
     chunks = []
@@ -150,9 +149,6 @@ def _with_texts_before_pixels(image: ImageFile.ImageFile) -> ImageFile.ImageFile
         # The first image of an animation ends at the control chunk of the second, and so does
         # Pillow's reading.
         if kind == b"IEND" or (kind == b"fcTL" and getattr(image, "is_animated", False)):
-            break
-        # The file was cut: reading its pixels will report it.
-        if file.tell() + length > num_bytes:
             break
         if kind in _PNG_TEXTS:
             chunks.append(_png_chunk(kind, file.read(length)))

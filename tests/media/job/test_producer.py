@@ -84,7 +84,7 @@ def test_a_file_that_is_gone_is_named(tmp_path):
     (tmp_path / "b.png").write_bytes(b"b")
     present = Medium(kind=MediaKind.IMAGE, name="b.png", path=str(tmp_path / "b.png"))
     with pytest.raises(
-        BadSampleError, match=r"sample 4: image 'a.png' at '.*a.png' .*; it is in no shard yet: bring it"
+        BadSampleError, match=r"sample 4: image 'a.png' at '.*a.png' does not exist.*; it is in no shard yet: bring it"
     ):
         read_again(PlacedMedium(missing, 0, 1, num_tokens=1), 4)
     assert read_again(PlacedMedium(present, 0, 1, num_tokens=1), 4) == b"b"

@@ -2,23 +2,26 @@
 
 import json
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from brimful.base.blobs import open_blob_store
 from brimful.errors import CorruptFileError
-from brimful.media import BadMediumError, MediaKind, Medium
+from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.media.store import (
     ContainerWriter,
     MediaCensus,
     MediaFiles,
+    check_of,
     container_ends,
     padded,
     recorded_root,
     root_note,
 )
 from brimful.store.shards import ShardRecord
+from brimful.testing.toys import toy_pack
 
 SUMS = {"distinct": 2, "tokens": 0, "patches": 0, "frames": 0, "mel_frames": 0, "largest": None}
 
@@ -93,6 +96,28 @@ def test_a_container_that_is_cut_while_it_is_open(tmp_path):
         file.truncate(offsets[0] + 1)
     with pytest.raises(BadMediumError, match=r"0.tar ends at byte 513: write the packs again"):
         container.read(offsets[0], 3)
+
+
+def test_files_of_packs_are_held_against_their_fingerprints(tmp_path):
+    """Each is read once, those in containers not at all; a changed one is named with its sample and its path."""
+    path = tmp_path / "a.png"
+    path.write_bytes(b"abc")
+    medium = Medium(MediaKind.IMAGE, "a.png", str(path), size=3)
+    item = PlacedMedium(medium, 0, 1, num_tokens=1, fingerprint=medium.fingerprint())
+    store, records, offsets = written(tmp_path, b"abc")
+    container = MediaFiles(store, records, "").container(0)
+    held = Medium(MediaKind.IMAGE, "b", container.path, offsets[0], 3, container=container)
+    pack = replace(
+        toy_pack([1, 1], first_sample=7), attachments=(item, replace(item, medium=held, fingerprint="0" * 32))
+    )
+    check = check_of(MediaFiles(store, records, ""))
+    check.check(pack, "pack 0")
+    path.unlink()
+    check.check(pack, "pack 1")
+    assert check.num_checked == 4
+    path.write_bytes(b"abd")
+    with pytest.raises(CorruptFileError, match=rf"^pack 2: sample 8, image 'a.png': was changed .* \({path}\)$"):
+        check_of(MediaFiles(store, records, "")).check(replace(pack, attachments=(replace(item, segment=1),)), "pack 2")
 
 
 def test_a_shard_without_media_has_no_container(tmp_path):
