@@ -42,6 +42,7 @@ def test_a_long_value_is_shown_by_its_beginning():
     """A row of a megabyte in a message hides what it says."""
     assert describe("a" * 58) == repr("a" * 58)
     assert describe("a" * 59) == f"'{'a' * 56}…'"
+    assert describe(b"a" * 80) == f"b'{'a' * 55}…'"
     assert (describe(_Hidden()), describe(np.arange(2))) == ("a Hidden", "a ndarray")
 
 
