@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.base.blobs import LocalBlobStore
+from brimful.clusters import local_copies
 from brimful.clusters.local_copies import CACHE_BYTES, LocalCopies
 from brimful.errors import CorruptFileError, SettingsError, StoreFullError
 from tests.base.blobs.tools import full_disk
@@ -176,6 +177,43 @@ def test_a_copy_that_turned_out_damaged_is_removed(origin, tmp_path):
     opened(copies, "a").close()
     assert copies.discard(digest)
     assert names(copies.directory) == ""
+
+
+def test_a_copy_that_is_removed_before_it_is_locked_is_downloaded_again(origin, tmp_path, monkeypatch):
+    """Another process may need the room in between: a copy without a name is in nobody's bound."""
+    copies, real, removed = LocalCopies(origin, tmp_path / "cache"), local_copies.lock, []
+
+    def late(file, *, shared=False):
+        found = list(copies.directory.glob("*.arrow"))
+        if shared and found and not removed:
+            removed.append(found[0].unlink())
+        return real(file, shared=shared)
+
+    monkeypatch.setattr(local_copies, "lock", late)
+    with contextlib.closing(opened(copies, "a")) as copy:
+        assert Path(copy.path).read_bytes() == DATA["a"]
+    assert copies.num_downloads == 2
+
+
+def test_a_download_that_another_takes_for_abandoned_is_begun_again(origin, tmp_path, monkeypatch):
+    """Between its creation and its lock a file looks like that of a process that died."""
+    copies, real, taken = LocalCopies(origin, tmp_path / "cache"), local_copies.try_lock, []
+
+    def late(file):
+        found = list(copies.directory.glob("*.part"))
+        if found and not taken:
+            taken.append(found[0].unlink())
+        return real(file)
+
+    monkeypatch.setattr(local_copies, "try_lock", late)
+    opened(copies, "a").close()
+    assert names(copies.directory) == "a"
+    assert taken
+
+
+def test_what_is_gone_is_removed(tmp_path):
+    """By another process, while both make room."""
+    assert local_copies._remove_unused(tmp_path / "gone.arrow")
 
 
 def test_copies_lie_in_the_cache_by_default(origin, tmp_path, monkeypatch):

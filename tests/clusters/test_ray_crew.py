@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -103,6 +104,22 @@ def test_workers_that_never_start_end_the_job(run, monkeypatch):
         run(FakeRay(2, stillborn=1))
 
 
+class _Flaky(FakeRay):
+    """A cluster that starts the eighth worker, and the sixteenth."""
+
+    def kill(self, actor, *, no_restart):
+        super().kill(actor, no_restart=no_restart)
+        if len(self.actors) == 8:
+            self.stillborn = 7
+
+
+def test_workers_that_start_at_last_end_the_count(run):
+    """Seven in vain, one that dies at its task, and seven again are no reason to give up."""
+    ray = _Flaky(1, {0: 1}, stillborn=7)
+    assert run(ray)[0] == EXPECTED
+    assert len(ray.actors) == 16
+
+
 def test_an_error_of_a_task_is_raised_as_here(run):
     with pytest.raises(BadSampleError) as caught:
         run(FakeRay(2), context=["refuse"])
@@ -139,6 +156,16 @@ def test_a_connection_leaves_the_handler_of_the_program(run):
     before = signal.getsignal(signal.SIGTERM)
     assert run(_Unconnected()) == (EXPECTED, [])
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_thread_may_connect(monkeypatch):
+    """Handlers of signals belong to the main thread, which is not asked to change one."""
+    found = FakeRay()
+    found.is_initialized = lambda: False
+    found.init = lambda **_: None
+    monkeypatch.setitem(sys.modules, "ray", found)
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(ray._connected).result() is found
 
 
 class _Busy(FakeRay):

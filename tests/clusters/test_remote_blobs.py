@@ -257,7 +257,7 @@ def test_servers_that_do_what_they_were_not_asked_are_refused(waits):
         return FsspecBlobStore("s3://a", filesystem=Stubborn(**answers), root="a")
 
     with pytest.raises(StoreError, match="gives whole blobs where 5 bytes were asked for"):
-        store().get_range("b", 0, 5)
+        store().get_range("b", 3, 8)
     assert store().get_range("b", 0, 10) == b"whole blob"
     for creation in (FileExistsError("x"), None):
         with pytest.raises(StoreError, match=r"two writers create the same name.*If-None-Match of S3"):

@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import xxhash
@@ -197,7 +198,7 @@ class LocalCopies:
                 os.unlink(part)
                 return None
             try:
-                for attempt in range(1, _DOWNLOADS + 1):
+                for attempt in count(1):
                     self._make_room(descriptor, part, size)
                     try:
                         self._fetch(descriptor, key, size, xxh3_128)
@@ -275,7 +276,6 @@ class LocalCopies:
                     "more, or open fewer at once",
                     *(self.directory, self.max_bytes, excess),
                 )
-            os.ftruncate(part, 0)
             os.ftruncate(part, size)
 
     def __repr__(self) -> str:

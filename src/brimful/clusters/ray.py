@@ -393,8 +393,8 @@ def _reason(error: Exception) -> str:
     causes = (
         [line for line in lines[1:] if ": " not in line[:20]] or lines or [type(error).__name__]
     )
-    return causes[0].split(". ", 1)[0][:200].rstrip(".")
+    return causes[0].partition(". ")[0][:200].rstrip(".")
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0].rstrip(".")
+    return str(error).partition("\n")[0].rstrip(".")

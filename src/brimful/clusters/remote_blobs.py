@@ -276,9 +276,7 @@ class FsspecBlobStore(BlobStore):
         return piece
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
-        if len(keys) < 2:
-            return [self.get(key) for key in keys]
-        with ThreadPoolExecutor(min(_THREADS, len(keys))) as threads:
+        with ThreadPoolExecutor(_THREADS) as threads:  # it starts as many as there are keys
             return list(threads.map(self.get, keys))
 
     def size(self, key: str) -> int | None:
@@ -303,7 +301,7 @@ class FsspecBlobStore(BlobStore):
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(
-            entry["name"].rstrip("/").rsplit("/", 1)[-1]
+            entry["name"].rstrip("/").rpartition("/")[2]
             for entry in listing
             if entry["type"] == kind
         )

@@ -91,7 +91,9 @@ class Retries:
                 reason.
             OSError: the blob is absent, or exists already: an answer, not a failure.
         """
-        for attempt in range(1, _ATTEMPTS + 1):
+        attempt = 0
+        while True:
+            attempt += 1
             try:
                 return request()
             except (FileNotFoundError, FileExistsError, BrimfulError) as error:
@@ -106,7 +108,6 @@ class Retries:
                 # Ranks that failed together must not retry together.
                 jitter = 0.5 + os.urandom(1)[0] / 512
                 time.sleep(_FIRST_WAIT * 2 ** (attempt - 1) * jitter)
-        raise AssertionError("the last attempt returns or raises")
 
     def _note(self, action: str, error: Exception, attempt: int) -> None:
         """Count and log a failure; raise the error of one line if it is the last."""
