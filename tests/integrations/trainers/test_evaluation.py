@@ -92,13 +92,17 @@ def test_ranks_have_equal_steps_and_count_each_sample_once(num_packs):
     """Also a set of one pack on three ranks: a sharded model hangs where ranks run it unequally often."""
     packs, model = tiny.packs(num_packs), tiny.model()
     calls = []
-    hook = model.register_forward_hook(lambda *_: calls.append(None))
+    hook = model.register_forward_hook(
+        lambda model, _, inputs, output: calls.append(inputs["input_ids"]), with_kwargs=True
+    )
     alone = evaluate_samples(model, packs, PackCollator())
     calls.clear()
     parts, steps = [], []
     for dp_rank in range(3):
         parts.append(evaluate_samples(model, packs, PackCollator(), dp_rank=dp_rank, dp_world_size=3))
         steps.append(len(calls))
+        if dp_rank >= num_packs:
+            assert calls[0].tolist() == [packs[0].input_ids.tolist()], "a rank without a pack repeats the first"
         calls.clear()
     hook.remove()
     assert steps == [-(-num_packs // 3)] * 3
