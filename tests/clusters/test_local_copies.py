@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.base.blobs import LocalBlobStore
+from brimful.base.locks import lock, try_lock
 from brimful.clusters import local_copies
 from brimful.clusters.local_copies import CACHE_BYTES, LocalCopies
 from brimful.errors import CorruptFileError, SettingsError, StoreFullError
@@ -181,7 +182,7 @@ def test_a_copy_that_turned_out_damaged_is_removed(origin, tmp_path):
 
 def test_a_copy_that_is_removed_before_it_is_locked_is_downloaded_again(origin, tmp_path, monkeypatch):
     """Another process may need the room in between: a copy without a name is in nobody's bound."""
-    copies, real, removed = LocalCopies(origin, tmp_path / "cache"), local_copies.lock, []
+    copies, real, removed = LocalCopies(origin, tmp_path / "cache"), lock, []
 
     def late(file, *, shared=False):
         found = list(copies.directory.glob("*.arrow"))
@@ -197,7 +198,7 @@ def test_a_copy_that_is_removed_before_it_is_locked_is_downloaded_again(origin, 
 
 def test_a_download_that_another_takes_for_abandoned_is_begun_again(origin, tmp_path, monkeypatch):
     """Between its creation and its lock a file looks like that of a process that died."""
-    copies, real, taken = LocalCopies(origin, tmp_path / "cache"), local_copies.try_lock, []
+    copies, real, taken = LocalCopies(origin, tmp_path / "cache"), try_lock, []
 
     def late(file):
         found = list(copies.directory.glob("*.part"))

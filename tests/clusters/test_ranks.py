@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from brimful.clusters import Ranks, Waiting, broadcast_plan, find_ranks, ranks
 from brimful.clusters.ranks import arguments_of, check_arguments, kept_fingerprint
 from brimful.errors import CorruptFileError, PlanMismatchError, SettingsError
 from brimful.sources.source import Source
+from brimful.testing.toys import toy_chat_encoder
 
 
 def test_a_process_without_a_launcher_is_alone(monkeypatch):
@@ -57,7 +59,7 @@ def test_impossible_times_are_refused(options):
 def test_long_arguments_are_compared_by_their_fingerprint():
     """A template of a page would be the whole message."""
     texts = {number: "x" * number for number in (40, 41)}
-    encoder = SimpleNamespace(
+    encoder: Any = SimpleNamespace(
         length_settings={"short": texts[40], "long": texts[41]}, label_settings={"list": [1, "b"]}
     )
     found = arguments_of(open_source([{"text": "a"}]), encoder)
@@ -81,7 +83,7 @@ def test_titles_may_differ_and_nothing_else():
 @pytest.fixture
 def reads(monkeypatch):
     """Titles of the sources whose bytes were read for a fingerprint."""
-    titles, real = [], Source.fingerprint.func if hasattr(Source.fingerprint, "func") else Source.fingerprint.fget
+    titles, real = [], vars(Source)["fingerprint"].fget
     monkeypatch.setattr(Source, "fingerprint", property(lambda self: titles.append(self.title) or real(self)))
     return titles
 
@@ -143,10 +145,10 @@ def test_a_plan_is_sent_in_pieces_and_damage_on_its_way_is_found(monkeypatch):
     monkeypatch.setattr(ranks, "_CHUNK_BYTES", 1000)
     plan, sent = plan_packs([3] * 500, capacity=9), []
 
-    def at(rank, given, **options):
+    def at(rank, given, samples=None, **options):
         line = Line(rank, sent, **options)
         monkeypatch.setattr(ranks, "process_group", lambda: line)
-        return broadcast_plan(given, group="group")
+        return broadcast_plan(given, group="group", samples=samples)
 
     assert at(0, plan) is plan
     assert plan.path is None
@@ -159,6 +161,16 @@ def test_a_plan_is_sent_in_pieces_and_damage_on_its_way_is_found(monkeypatch):
     assert received.sample_ids.tolist() == plan.sample_ids.tolist()
     with pytest.raises(CorruptFileError, match="the plan that rank 0 sent arrived damaged"):
         at(1, None, damaged=len(sent) // 2)
+    samples = [(open_source([{"text": text}]), toy_chat_encoder()) for text in "ab"]
+    at(1, None, samples=samples[1])  # compared only if both ranks have samples
+    sent.clear()
+    at(0, plan, samples=samples[0])
+    for own in (None, samples[0]):
+        at(1, None, samples=own)
+    with pytest.raises(PlanMismatchError, match=r"rank 1 has different arguments from rank 0.*: source"):
+        at(1, None, samples=samples[1])
+    sent.clear()
+    at(0, plan)
     for given, words in ((None, "rank 0 has no plan to send"), ("plan.arrow", "plan")):
         sent.clear()
         for rank, own in ((0, given), (1, None)):

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from brimful.clusters import retries
 from brimful.clusters.retries import Retries, ShortReadError, is_passing
 from brimful.errors import SettingsError, StoreError, StoreFullError
 
@@ -91,7 +90,7 @@ def test_a_reason_is_one_line(error, words):
 )
 def test_an_answer_is_no_failure(error, words, monkeypatch):
     """Absent or there already: not repeated, and named by the store where the library names nothing."""
-    monkeypatch.setattr(retries.time, "sleep", None)
+    monkeypatch.setattr("brimful.clusters.retries.time.sleep", None)
 
     def request():
         raise error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from typing import Any
 
 import pytest
 
@@ -79,9 +80,10 @@ def test_a_folder_may_have_spaces_and_one_epoch_has_no_next(tmp_path, monkeypatc
             assert ids_of(shared.dataset()) == planned(shared)
         assert prepared == expected, options
         prepared.clear()
-    for options in ({"num_epochs": 0}, {"epoch": -1}):
-        with pytest.raises(SettingsError, match=next(iter(options))):
-            shared_plan(CHATS, toy_chat_encoder(), settings, directory=tmp_path, progress=Progress(), **options)
+    for name, value in (("num_epochs", 0), ("epoch", -1)):
+        wrong: dict[str, Any] = {"directory": tmp_path, "progress": Progress(), name: value}
+        with pytest.raises(SettingsError, match=name):
+            shared_plan(CHATS, toy_chat_encoder(), settings, **wrong)
 
 
 def test_a_loader_moves_on_to_the_plan_of_the_next_epoch(shared):

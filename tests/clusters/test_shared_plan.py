@@ -16,6 +16,7 @@ import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -409,7 +410,7 @@ def test_each_plan_of_a_job_has_a_document_of_its_own(monkeypatch, tmp_path):
         epoch_plans._calls.clear()
         return [epoch_plans.document_of(tmp_path, job, name, world_size) for _ in range(3)]
 
-    variants = [{}, {"job": "b"}, {"name": "val"}, {"world_size": 3}, {"job": None}]
+    variants: list[dict[str, Any]] = [{}, {"job": "b"}, {"name": "val"}, {"world_size": 3}, {"job": None}]
     assert [documents(**variant) for variant in variants] == [documents(**variant) for variant in variants]
     assert len({path for variant in variants for path in documents(**variant)}) == 15
     for variable in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):
@@ -434,7 +435,7 @@ def test_the_latest_epochs_are_told(tmp_path):
 def test_a_failed_builder_stays_for_those_who_wait(tmp_path, monkeypatch, error, waits, has_others):
     """Not after Ctrl-C, which has stopped them too, and not alone; a full disk hides no error of the build."""
     slept = []
-    monkeypatch.setattr(epoch_plans.time, "sleep", slept.append)
+    monkeypatch.setattr("brimful.clusters.epoch_plans.time.sleep", slept.append)
 
     def build(epoch, progress):
         raise error

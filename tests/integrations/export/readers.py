@@ -37,7 +37,7 @@ class IndexedDataset:
         index = Path(f"{path}.idx").read_bytes()
         version, code, num_sequences, num_edges = struct.unpack("<QBQQ", index[9:34])
         assert (index[:9], version) == (b"MMIDIDX\x00\x00", 1)
-        self.dtype = {1: np.dtype("uint8"), 4: np.dtype("int32")}[code]
+        self.dtype: Any = {1: np.dtype("uint8"), 4: np.dtype("int32")}[code]
         self.lengths = np.frombuffer(index, "<i4", num_sequences, 34)
         self.pointers = np.frombuffer(index, "<i8", num_sequences, 34 + 4 * num_sequences)
         self.document_indices = np.frombuffer(index, "<i8", num_edges, 34 + 12 * num_sequences)

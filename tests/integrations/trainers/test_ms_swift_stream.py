@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def test_flags_of_ray_and_what_the_parser_of_ms_swift_leaves(monkeypatch, tmp_pa
         vars(sys.modules[name]).update(values)
     monkeypatch.setattr(sys, "argv", ["worker"])
     for others, unknown in ((["--model", "m"], None), (["--model", "m", "--modle", "m"], "--modle m")):
-        args = Arguments()
+        args: Any = Arguments()
         vars(args).update(vars(arguments(tmp_path)))
         monkeypatch.setenv("RAY_SWIFT_ARGS", json.dumps([*FLAGS, *others]))
         with pytest.raises(SettingsError, match=f"does not know {unknown}$") if unknown else nullcontext():
