@@ -225,6 +225,9 @@ def test_a_log_gets_the_numbers_of_its_own_step(monkeypatch):
     later = {"loss": 1.0}
     metrics.on_log(None, state, None, later)
     assert "fill" not in later, "a log without a step"
+    metrics.on_step_end(None, state, None)
+    metrics.on_log(None, state, None, later)
+    assert (later["fill"], later["supervised_tokens"]) == (0.0, 0.0), "a step of batches that were not counted"
 
 
 def test_the_losses_that_trl_computes_are_those_of_the_logits():
