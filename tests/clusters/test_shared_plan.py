@@ -139,6 +139,9 @@ def test_membership_that_is_kept_is_never_built_again(tmp_path):
         in_threads(*[partial(plan.set_epoch, 7) for plan in plans])
         assert [(plan.epoch, plan.plan.fingerprint) for plan in plans] == [(7, expected(0))] * WORLD
         assert build.epochs == [0]
+        (tmp_path / "jobs" / "a.json").unlink()
+        plans[1].set_epoch(8)
+        assert plans[1].epoch == 8, "without a word of rank 0"
 
 
 def test_an_error_of_a_later_epoch_leaves_the_plan_that_is_served(tmp_path):
