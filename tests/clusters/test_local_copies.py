@@ -23,7 +23,7 @@ from brimful.clusters.local_copies import CACHE_BYTES, LocalCopies
 from brimful.errors import CorruptFileError, SettingsError, StoreFullError
 from tests.base.blobs.tools import full_disk
 
-DATA = {name: bytes([number]) * 1000 for number, name in enumerate("abcde")}
+DATA = {name: bytes([number]) * 1000 for number, name in enumerate("abcde", 1)}
 
 
 class Origin(LocalBlobStore):
@@ -127,7 +127,7 @@ def test_other_bytes_than_were_committed_are_found_before_use(origin, tmp_path, 
     copies = LocalCopies(origin, tmp_path / "cache")
     damages = {
         DATA["a"][:-1]: r"/a has 999 bytes and was committed with 1,000 bytes: write it again",
-        DATA["a"][:-1] + b"\x01": r"/a has other bytes than were committed: their hash is",
+        DATA["a"][:-1] + b"\x00": r"/a has other bytes than were committed: their hash is",
         DATA["b"]: r"/a has other bytes than were committed",
         b"": r"/a has 0 bytes",
         None: r"/a is missing and was committed with 1,000 bytes",

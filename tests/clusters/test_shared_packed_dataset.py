@@ -70,7 +70,7 @@ def test_a_folder_may_have_spaces_and_one_epoch_has_no_next(tmp_path, monkeypatc
         ({"num_epochs": 2}, [1]),
         ({}, [1]),
         ({"epoch": 3, "num_epochs": 5}, [4]),
-        ({"epoch": 4, "num_epochs": 5}, []),
+        *[({"epoch": epoch, "num_epochs": 5}, []) for epoch in (4, 7)],
         ({"replan": False}, []),
         ({"ahead": False}, []),
     ):
@@ -125,6 +125,7 @@ def test_a_copy_has_no_threads_and_no_arrays(shared, monkeypatch):
     copy = pickle.loads(data)
     assert ids_of(copy) == planned(shared)
     assert copy.fingerprint == dataset.fingerprint
+    copy.set_epoch(0)  # which it serves
     with pytest.raises(SettingsError, match="belongs to the process that made it"):
         copy.set_epoch(1)
     for pid in (os.getpid() - 1, os.getpid() + 1):
