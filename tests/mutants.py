@@ -14,6 +14,7 @@ import argparse
 import ast
 import contextlib
 import difflib
+import json
 import multiprocessing
 import os
 import random
@@ -47,7 +48,6 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         [f"plan/{room}" for room in ("counts", "order", "policies", "saved", "schedule")]
         + [f"plan/{module}.py" for module in ("algorithms", "drawn", "items", "ledger", "plan", "planner")],
         [
-            "plan/test_frozen_plans.py",
             "plan",
             *(
                 f"properties/test_{name}.py"
@@ -96,9 +96,13 @@ _SECONDS = 600
 """Time after which a change that makes the tests wait counts as seen."""
 
 _CPU_SECONDS = 240
-"""Processor time after which a change that makes the tests run for ever counts as seen, however busy the machine is."""
+"""Most processor time of the tests of a room. A change that makes them run for ever counts as seen after twice as long
+as they take, and what is compiled again, however busy the machine is."""
 
-_LIBRARIES = ("numpy", "pyarrow", "torch", "transformers")
+_COMPILING_SECONDS = 30
+"""Processor time of loops that are compiled again."""
+
+_LIBRARIES = ("numpy", "numba", "pyarrow", "torch", "transformers", "hypothesis.strategies")
 """Libraries that take seconds to import, once for all mutants."""
 
 
@@ -134,8 +138,10 @@ def run(room: str, sample: int, seed: int) -> tuple[int, int]:
         if (ROOT.parent / "shared").exists():
             Path(folder, "shared").symlink_to(ROOT.parent / "shared")
         paths = [f"tests/{test}" for test in tests]
-        if not _passes(copy, paths):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        if not _passes(copy, paths, _CPU_SECONDS):
             sys.exit(f"{room}: its tests fail on the code as it is")
+        cpu_seconds = 2 * (resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before) + _COMPILING_SECONDS
         mutations = mutants_of(copy, modules)
         count = 0
         for mutation in random.Random(seed).sample(mutations, len(mutations)):
@@ -143,16 +149,13 @@ def run(room: str, sample: int, seed: int) -> tuple[int, int]:
                 break
             operator = get_operator(mutation.operator_name)(**mutation.operator_args)
             name = mutation.module_path.relative_to(copy / "src/brimful")
-            own = Path("tests", name.with_name(f"test_{name.name}"))
-            # The tests of the module first, its examples and its folder: most mutants end at the first failure there.
-            near = [own, Path("src/brimful", name)]
-            near += [own.parent] if str(own.parent) not in paths else []
-            ordered = [*(str(path) for path in near if (copy / path).exists()), *paths]
+            own = f"tests/{name.with_name(f'test_{name.name}')}"
+            ordered = [*([own] if (copy / own).exists() else []), f"src/brimful/{name}", *paths]
             with use_mutation(mutation.module_path, operator, mutation.occurrence) as (code, mutant):
                 if not _is_python(mutant):
                     continue
                 count += 1
-                if _passes(copy, ordered):
+                if _passes(copy, ordered, cpu_seconds):
                     survivors += 1
                     lines = code.splitlines(), mutant.splitlines()
                     diff = "\n".join(difflib.unified_diff(*lines, str(name), str(name), lineterm=""))
@@ -185,9 +188,9 @@ def mutants_of(copy: Path, modules: list[str]) -> list[Any]:
     return [mutation for mutation in mutations if _is_code(mutation)]
 
 
-def _passes(copy: Path, paths: list[str]) -> bool:
+def _passes(copy: Path, paths: list[str], cpu_seconds: float) -> bool:
     """Return true if the tests pass, in a process forked from this one, which has imported the large libraries."""
-    process = multiprocessing.get_context("fork").Process(target=_test, args=(copy, paths))
+    process = multiprocessing.get_context("fork").Process(target=_test, args=(copy, paths, int(cpu_seconds)))
     process.start()
     process.join(_SECONDS)
     if process.is_alive():
@@ -196,9 +199,9 @@ def _passes(copy: Path, paths: list[str]) -> bool:
     return process.exitcode == 0
 
 
-def _test(copy: Path, paths: list[str]) -> None:
+def _test(copy: Path, paths: list[str], cpu_seconds: int) -> None:
     os.setsid()
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
     for output in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     os.chdir(copy)
@@ -208,7 +211,29 @@ def _test(copy: Path, paths: list[str]) -> None:
         del sys.modules[name]
     ignored = "ignore::pytest.PytestAssertRewriteWarning"  # some plugin came along with a library
     examples = ["--doctest-modules", "--doctest-ignore-import-errors", "-o", "doctest_optionflags=NORMALIZE_WHITESPACE"]
-    sys.exit(pytest.main(["-x", "-q", "-W", ignored, *examples, *paths]))
+    order = _CheapestFirst(copy / "seconds.json", tuple(paths[:2]))
+    sys.exit(pytest.main(["-x", "-q", "-W", ignored, *examples, *paths], plugins=[order]))
+
+
+class _CheapestFirst:
+    """The order of tests: by the time that they took without a mutant, the ones of its module as if it were a tenth."""
+
+    def __init__(self, file: Path, near: tuple[str, ...]) -> None:
+        self._file, self._near = file, near
+        self._seconds: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        def cost(item: pytest.Item) -> float:
+            return self._seconds.get(item.nodeid, 0.0) / (10 if item.nodeid.startswith(self._near) else 1)
+
+        items.sort(key=cost)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        if not self._file.exists():
+            self._file.write_text(json.dumps(self._seconds))
 
 
 def _is_code(mutation: Any) -> bool:
