@@ -62,6 +62,13 @@ def test_who_gives_out_is_named_and_the_others_go_on():
     assert result.is_short
 
 
+def test_a_source_has_a_number_of_more_than_sixteen_bits():
+    """Where each file is a source there are many; only the last of these is drawn."""
+    sources = pools(**{f"file {number}": 1 for number in range(33_000)})
+    weights = dict.fromkeys(sources.names, 0) | {"file 32999": 1}
+    assert draw(sources, Mixture(weights=weights, num_samples=3), seed=0, epoch=0).sources.tolist() == [32_999] * 3
+
+
 def test_tokens_count_where_lengths_differ():
     """Ten samples of 40 tokens and many of 1: half of the tokens each."""
     found, _ = counts(pools(long=[40] * 10, short=[1] * 400), weights={"long": 1, "short": 1}, stop="all_exhausted")

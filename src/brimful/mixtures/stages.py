@@ -202,7 +202,7 @@ def consumed_samples(
     sample_ids, starts = plan.sample_ids[rows], plan.starts[rows]
     order = np.lexsort((starts, sample_ids))
     ids, begins = sample_ids[order], starts[order]
-    edges = np.flatnonzero((np.diff(ids, prepend=-1) != 0) | (np.diff(begins, prepend=-1) != 0))
+    edges = np.flatnonzero(np.diff(ids, prepend=-1) | np.diff(begins, prepend=-1))
     counts = np.zeros(num_samples, dtype=np.int64)
     # If a sample has several segments, its count is the count of its most frequent segment.
     np.maximum.at(counts, ids[edges], np.diff(np.r_[edges, len(ids)]))

@@ -133,7 +133,7 @@ def _validate_copies(plan: PlannedPacks, ids: Int64Array, ends: Int64Array) -> N
     steps = np.repeat(np.array([1, -1], dtype=np.int64), len(ids))
     order = np.lexsort((places, owners))
     owners, places, steps = owners[order], places[order], steps[order]
-    edges = np.flatnonzero((np.diff(owners, prepend=-1) != 0) | (np.diff(places, prepend=-1) != 0))
+    edges = np.flatnonzero(np.diff(owners, prepend=-1) | np.diff(places, prepend=-1))
     balance, owners = np.add.reduceat(steps, edges), owners[edges]
     owners, balance = owners[balance != 0], balance[balance != 0]
     # The remaining positions of a sample are a pair: as many copies begin at the first as end at
