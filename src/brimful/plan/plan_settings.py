@@ -182,8 +182,6 @@ class PlanSettings:
             wing_of(share).check_settings(self)
         if self.draw is not None:
             self.draw.check(self)
-        if not rule.contradicts and num_packs is None and max_path is None:
-            return
         algorithm, contradicts = setting("algorithm", self.algorithm), rule.contradicts
         budget = next(iter(self.budgets or ()), None)
         number = num_packs and setting("num_packs", num_packs)

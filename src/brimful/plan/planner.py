@@ -199,8 +199,6 @@ def _repack_underfilled(
 
     is_underfilled = is_below(packing, items.sizes)
     num_underfilled = int(np.count_nonzero(is_underfilled))
-    if num_underfilled == 0:
-        return packing, (0, 0)
     candidates = packing.take(np.flatnonzero(is_underfilled))
     sizes = items.sizes[candidates.items]
     if sizes.ndim > 1:

@@ -24,7 +24,7 @@ def validate_plan(
         )
     _validate_ids(plan, table)
     sizes = np.diff(plan.offsets)
-    if len(sizes) and int(sizes.min()) < 1:
+    if (sizes < 1).any():
         raise PlanMismatchError(f"pack {int(np.argmin(sizes))} is empty")
     _validate_loads(plan, table, has_columns=table is lengths)
     if plan.sharing is None:

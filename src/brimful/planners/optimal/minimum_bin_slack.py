@@ -65,7 +65,7 @@ def minimum_bin_slack(items: Histogram, *, capacity: int, limit: SearchLimit) ->
         if limit.exhausted:
             return Counter()
         num_tables += 1
-        longest_fit = np.searchsorted(lengths, np.arange(capacity + 1), side="right") - 1
+        longest_fit = np.searchsorted(lengths, np.arange(capacity), side="right") - 1
         reachable = reachable_sums(lengths, counts, capacity=capacity)
         # Until a twentieth of the lengths is exhausted, one table of sums is good enough.
         options = (
