@@ -279,6 +279,9 @@ def test_files_that_were_measured_are_the_sources_by_default():
     """Without it each user counts the rows of the files again."""
     table = LengthTable({"tokens": np.array([1, 2, 3], np.int32)}, provenance={"parts": [["a", 1], ["b", 2]]})
     assert members_of(table, MIXTURE, None)[1].tolist() == [0, 1, 3]
+    table.provenance["parts"].append(["b", 1])
+    with pytest.raises(SettingsError, match="do not say which sample is of which source"):
+        members_of(table, MIXTURE, None)
 
 
 @pytest.mark.parametrize(

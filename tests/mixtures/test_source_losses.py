@@ -95,7 +95,7 @@ def test_wrong_sources_are_refused(parts, message):
 
 def test_an_empty_place_counts_for_no_source():
     """A rank without a pack at the end of an epoch logs nothing of its own."""
-    batch = SourceLosses(SOURCES).marking(PackCollator())([packs()[0].without_loss()])
+    batch = SourceLosses(SOURCES).marking(PackCollator(pad_to=9))([packs()[0].without_loss()])
     assert set(batch["source_ids"].reshape(-1).tolist()) == {-1}
 
 
@@ -112,7 +112,9 @@ def test_the_sums_of_all_ranks_are_divided_once(monkeypatch):
     """A source that only another rank has is logged too."""
     losses = SourceLosses(SOURCES)
     others = torch.tensor([[0.0, 6.0], [0.0, 4.0], [0.0, 1.0]], dtype=torch.float64)
-    losses.add_tokens(torch.tensor([2.0, 9.0]), torch.tensor([True, False]), torch.ones(2, dtype=bool), torch.zeros(2))
+    # The second token is not a target, and the third one is of no source.
+    targets, sources = torch.tensor([True, False, True]), torch.tensor([0, 0, -1])
+    losses.add_tokens(torch.tensor([2.0, 9.0, 7.0]), targets, torch.ones(3, dtype=bool), sources)
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda sums, group: sums.add_(others.to(sums.dtype)))
     means = losses.means(over_ranks=True)
     assert means == {"loss/chat": 2.0, "token_acc/chat": 1.0, "loss/code": 1.5, "token_acc/code": 0.25}

@@ -62,6 +62,7 @@ def test_a_plan_without_such_a_mixture_has_no_weights():
         ([[0]], [[1]]),
         ([1], [1]),
         ([0, 0], [1, 1]),
+        ([0, 2, 1], [1, 1, 1]),
         ([0], [-1]),
         ([0], [np.nan]),
         ([0], [np.inf]),

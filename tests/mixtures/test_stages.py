@@ -24,16 +24,27 @@ def test_weights_are_linear_and_capacities_cut_stages():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
+        ([], "steps of weights must ascend from 0"),
         ([(1, {"a": 1})], "must ascend from 0"),
+        ([(-1, {"a": 1})], "must ascend from 0"),
+        ([(0, {"a": 1}), (3, {"a": 2}), (2, {"a": 1})], "must ascend from 0"),
         ([(0, {"a": 1}), (0, {"a": 2})], "must ascend from 0"),
         ([(0, {"a": 1}), (5, {"b": 2})], "step 5 are for b, and for a at step 0"),
         ([(0, {"a": 0})], "weights of step 0 must be"),
+        ([(0, {"a": 2, "b": -1})], "weights of step 0 must be"),
     ],
 )
 def test_schedules_that_say_nothing_are_refused(weights, message):
     """Without it a source vanishes between two points."""
     with pytest.raises(SettingsError, match=message):
         mixture_stages(weights, num_steps=6, steps_per_stage=3)
+
+
+@pytest.mark.parametrize("wrong", [{"num_steps": 0}, {"steps_per_stage": 0}, {"capacities": [(2, 8)]}])
+def test_stages_of_no_step_are_refused(wrong):
+    """The first capacity is that of the first step: before it there would be none."""
+    with pytest.raises(SettingsError):
+        mixture_stages([(0, {"a": 1})], **{"num_steps": 1, "steps_per_stage": 1, **wrong})
 
 
 def test_a_split_sample_is_consumed_with_any_of_its_parts():

@@ -112,10 +112,10 @@ class SourceNames:
                     "losses of sources are of labels of one sample each, and samples of trees "
                     "share theirs: use evaluate_samples(…).by_source"
                 )
-            sources = np.full(len(batch.cu_seqlens) - 1, -1, dtype=np.int32)
+            sources = np.zeros(len(batch.cu_seqlens) - 1, dtype=np.int32)
             sources[: batch.num_segments] = self.of(batch.sample_ids[: batch.num_segments])
             values = np.repeat(sources, batch.lengths)
-            # Some dialects write token 0 as the label of tokens without a target.
+            # Padding has no target, and some dialects write token 0 as the label of tokens without one.
             values[batch.labels == IGNORE_INDEX] = -1
             column = Column(SOURCE_IDS, values, fill=-1)
             result.append(replace(batch, columns=(*batch.columns, column)))
