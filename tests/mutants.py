@@ -96,11 +96,10 @@ _SECONDS = 600
 """Time after which a change that makes the tests wait counts as seen."""
 
 _CPU_SECONDS = 240
-"""Most processor time of the tests of a room. A change that makes them run for ever counts as seen after twice as long
-as they take, and what is compiled again, however busy the machine is."""
+"""Processor time after which a change that makes the tests run for ever counts as seen, however busy the machine is."""
 
-_COMPILING_SECONDS = 30
-"""Processor time of loops that are compiled again."""
+_MORE_SECONDS = 15
+"""Processor time that a single test may take in addition to twice its own: loops are compiled again."""
 
 _LIBRARIES = ("numpy", "numba", "pyarrow", "torch", "transformers", "hypothesis.strategies")
 """Libraries that take seconds to import, once for all mutants."""
@@ -138,10 +137,8 @@ def run(room: str, sample: int, seed: int) -> tuple[int, int]:
         if (ROOT.parent / "shared").exists():
             Path(folder, "shared").symlink_to(ROOT.parent / "shared")
         paths = [f"tests/{test}" for test in tests]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        if not _passes(copy, paths, _CPU_SECONDS):
+        if not _passes(copy, paths):
             sys.exit(f"{room}: its tests fail on the code as it is")
-        cpu_seconds = 2 * (resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before) + _COMPILING_SECONDS
         mutations = mutants_of(copy, modules)
         count = 0
         for mutation in random.Random(seed).sample(mutations, len(mutations)):
@@ -155,7 +152,7 @@ def run(room: str, sample: int, seed: int) -> tuple[int, int]:
                 if not _is_python(mutant):
                     continue
                 count += 1
-                if _passes(copy, ordered, cpu_seconds):
+                if _passes(copy, ordered):
                     survivors += 1
                     lines = code.splitlines(), mutant.splitlines()
                     diff = "\n".join(difflib.unified_diff(*lines, str(name), str(name), lineterm=""))
@@ -188,9 +185,9 @@ def mutants_of(copy: Path, modules: list[str]) -> list[Any]:
     return [mutation for mutation in mutations if _is_code(mutation)]
 
 
-def _passes(copy: Path, paths: list[str], cpu_seconds: float) -> bool:
+def _passes(copy: Path, paths: list[str]) -> bool:
     """Return true if the tests pass, in a process forked from this one, which has imported the large libraries."""
-    process = multiprocessing.get_context("fork").Process(target=_test, args=(copy, paths, int(cpu_seconds)))
+    process = multiprocessing.get_context("fork").Process(target=_test, args=(copy, paths))
     process.start()
     process.join(_SECONDS)
     if process.is_alive():
@@ -199,9 +196,9 @@ def _passes(copy: Path, paths: list[str], cpu_seconds: float) -> bool:
     return process.exitcode == 0
 
 
-def _test(copy: Path, paths: list[str], cpu_seconds: int) -> None:
+def _test(copy: Path, paths: list[str]) -> None:
     os.setsid()
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     for output in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     os.chdir(copy)
@@ -216,11 +213,14 @@ def _test(copy: Path, paths: list[str], cpu_seconds: int) -> None:
 
 
 class _CheapestFirst:
-    """The order of tests: by the time that they took without a mutant, the ones of its module as if it were a tenth."""
+    """The order of tests: by the time that they took without a mutant, the ones of its module as if it were a tenth.
+
+    A test that does not end is killed with the process, which counts as seen.
+    """
 
     def __init__(self, file: Path, near: tuple[str, ...]) -> None:
-        self._file, self._near = file, near
-        self._seconds: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+        self._file, self._near, self._is_known = file, near, file.exists()
+        self._seconds: dict[str, float] = json.loads(file.read_text()) if self._is_known else {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         def cost(item: pytest.Item) -> float:
@@ -228,11 +228,15 @@ class _CheapestFirst:
 
         items.sort(key=cost)
 
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if self._is_known:
+            signal.setitimer(signal.ITIMER_PROF, _MORE_SECONDS + 2 * self._seconds.get(item.nodeid, 0.0))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
 
     def pytest_sessionfinish(self) -> None:
-        if not self._file.exists():
+        if not self._is_known:
             self._file.write_text(json.dumps(self._seconds))
 
 
