@@ -1,6 +1,7 @@
 """The bound that column generation proves."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,3 +24,6 @@ def test_a_bound_from_any_prices_holds(lengths, factors):
     generation.master.prices = np.array(factors[: len(items.lengths)]) - 0.5
     generation.add_columns()
     assert 0 < generation.bound <= fewest_packs(tuple(lengths), capacity)
+    # The best prices so far are kept in packs: all items are worth their bound, before it is rounded up.
+    assert items.counts @ generation.center == pytest.approx(generation.center_value)
+    assert 0 <= generation.bound - generation.center_value < 1
