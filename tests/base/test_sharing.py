@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from brimful.base.sharing import SHARING, Share, wing_of
+from brimful.base.sharing import SHARING, ShareMode, wing_of
 from brimful.store.shards.format import ATTACHMENT_VERSION, CONTENTS, SHARD_VERSION, version_of
 
 NAMES = re.findall(r"``([A-Za-z_]+)(?:\([^`]*\))?``", wing_of.__doc__.partition("it has:")[2])
@@ -15,7 +15,7 @@ NAMES = re.findall(r"``([A-Za-z_]+)(?:\([^`]*\))?``", wing_of.__doc__.partition(
 OTHER_NAMES = {"SharedLengths", "SharedPack", "takes_sharing", "lines", "room", "as_dict"}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Share if kind is not Share.NONE])
+@pytest.mark.parametrize("kind", [kind for kind in ShareMode if kind is not ShareMode.NONE])
 def test_a_kind_has_all_that_the_line_asks_for(kind):
     """No editor and no type checker follows a name in a text."""
     assert len(NAMES) > 20

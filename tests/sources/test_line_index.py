@@ -199,7 +199,7 @@ def test_chunks_of_the_scan_do_not_show(put, monkeypatch):
         assert len(open_source(path)) == 3
         put(f"{size}.jsonl", b"\n".join(LINES))
         source = open_source(path)
-        assert source.rows.parts[0].fingerprint == fingerprint_bytes(b"\n".join(LINES))  # type: ignore[attr-defined]
+        assert source.rows.files[0].fingerprint == fingerprint_bytes(b"\n".join(LINES))  # type: ignore[attr-defined]
         assert [sample.text for sample in source.read(0, 6)] == list("012345")
         assert source.where(5) == f"{path}:11"
     assert [block[:2] for block in whole] == [(0, 2), (2, 4), (4, 6)]

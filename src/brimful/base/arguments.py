@@ -127,8 +127,8 @@ def _signature(function: Callable[..., Any], settings: Sequence[type[Any]]) -> i
             default=required if item.default is dataclasses.MISSING else item.default,
             annotation=item.type,
         )
-        for kind in settings
-        for item in dataclasses.fields(kind)
+        for settings_type in settings
+        for item in dataclasses.fields(settings_type)
         if item.init and item.name not in signature.parameters
     ]
     return signature.replace(parameters=own_parameters + of_fields)
@@ -198,38 +198,42 @@ def option(default: Any, text: str, form: str | None = None, *flags: str, **fact
 
 
 def settings_from(
-    kind: type[Settings], values: Mapping[str, Any], **further_values: Any
+    settings_type: type[Settings], values: Mapping[str, Any], **further_values: Any
 ) -> Settings:
     """Return the settings that values give by the names of their fields; other values are left
     out.
     """
-    return as_settings(kind, None, {**values, **further_values})
+    return as_settings(settings_type, None, {**values, **further_values})
 
 
 def as_settings(
-    kind: type[Settings], settings: Settings | None, options: Mapping[str, Any]
+    settings_type: type[Settings], settings: Settings | None, options: Mapping[str, Any]
 ) -> Settings:
     """Return the settings of a call, which are given as an object, as keywords, or as an object
     with changes.
 
     Args:
-        kind: the dataclass of the settings.
+        settings_type: the dataclass of the settings.
         settings: the object, if any.
         options: the keywords of the call; names that are not fields of ``kind`` are left out.
 
     Raises:
         WrongTypeError: an object of another class; or no object, and a required setting is missing.
     """
-    own_fields = [item for item in fields(kind) if item.init]  # type: ignore[arg-type]
+    own_fields = [item for item in fields(settings_type) if item.init]  # type: ignore[arg-type]
     values = {item.name: options[item.name] for item in own_fields if item.name in options}
     if settings is not None:
         check_type(
-            "settings", settings, kind, f"a {kind.__name__}", "or give its fields as keywords"
+            "settings",
+            settings,
+            settings_type,
+            f"a {settings_type.__name__}",
+            "or give its fields as keywords",
         )
         return replace(settings, **values)  # type: ignore[type-var]
     for item in own_fields:
         if item.default is MISSING and item.default_factory is MISSING and item.name not in values:
             raise WrongTypeError(
-                f"give {setting(item.name)}, or settings={kind.__name__}({item.name}=…)"
+                f"give {setting(item.name)}, or settings={settings_type.__name__}({item.name}=…)"
             )
-    return kind(**values)
+    return settings_type(**values)

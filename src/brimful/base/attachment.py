@@ -140,9 +140,9 @@ def attachments_of_segment(
     []
     """
     for item in items:
-        place = item.start - start
-        if place >= length or place + item.length <= 0:
+        position = item.start - start
+        if position >= length or position + item.length <= 0:
             continue  # in another part of the sample
-        if place < 0 or place + item.length > length:
+        if position < 0 or position + item.length > length:
             raise BadAttachmentError(f"the sample was cut within {item.title}")
-        yield replace(item, start=offset + place, segment=segment)
+        yield replace(item, start=offset + position, segment=segment)

@@ -58,9 +58,9 @@ def whole_number(name: str, value: object, *, minimum: int | None = None) -> int
     brimful.errors.SettingsError: dp_world_size must be a whole number of at least 1 and is 0
     """
     if is_whole_number(value):
-        number = int(value)
-        if minimum is None or number >= minimum:
-            return number
+        result = int(value)
+        if minimum is None or result >= minimum:
+            return result
     bound = "" if minimum is None else f" of at least {minimum}"
     raise SettingsError(f"{name} must be a whole number{bound} and is {value!r}")
 
@@ -86,11 +86,11 @@ def setting_number(
     """
     if not is_whole_number(value):
         raise SettingsError(f"{setting(name)} must be a whole number and is {value!r}")
-    number = int(value)
-    if (minimum is not None and number < minimum) or (maximum is not None and number > maximum):
+    result = int(value)
+    if (minimum is not None and result < minimum) or (maximum is not None and result > maximum):
         bounds = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum:,}"
-        raise SettingsError(f"{setting(name)} must be {bounds} and is {number:,}")
-    return number
+        raise SettingsError(f"{setting(name)} must be {bounds} and is {result:,}")
+    return result
 
 
 def check_rank(dp_rank: object, dp_world_size: object) -> tuple[int, int]:
@@ -171,14 +171,14 @@ def choice_of(
 
 
 def check_type(
-    argument: str, value: Any, kinds: type | tuple[type, ...], expected_type: str, way_out: str = ""
+    argument: str, value: Any, types: type | tuple[type, ...], expected_type: str, way_out: str = ""
 ) -> None:
     """Refuse an argument of a type that a call cannot take.
 
     Args:
         argument: its name.
         value: what the caller passed.
-        kinds: the types that the call can take.
+        types: the types that the call can take.
         expected_type: these types in words.
         way_out: advice for the caller, in words.
 
@@ -190,7 +190,7 @@ def check_type(
         ...
     brimful.errors.WrongTypeError: plan must be a Plan and is 'plan.arrow': open it by Plan.open
     """
-    if not isinstance(value, kinds):
+    if not isinstance(value, types):
         way_out = f": {way_out}" if way_out else ""
         raise WrongTypeError(
             f"{argument} must be {expected_type} and is {describe(value)}{way_out}"
@@ -285,13 +285,13 @@ def position(index: Any, size: int, noun: str) -> int:
     # The fast path: every pack that is read comes through here.
     if type(index) is int and 0 <= index < size:
         return index
-    number = index_of(f"a {noun}", index)
-    if -size <= number < size:
-        return number % size
+    relative_index = index_of(f"a {noun}", index)
+    if -size <= relative_index < size:
+        return relative_index % size
     raise IndexError(
-        f"{noun} {number} is not in 0 … {size - 1}"
+        f"{noun} {relative_index} is not in 0 … {size - 1}"
         if size
-        else f"no {noun} {number}: the sequence is empty"
+        else f"no {noun} {relative_index}: the sequence is empty"
     )
 
 

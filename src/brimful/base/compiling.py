@@ -182,11 +182,11 @@ def _numba() -> Any:
 
 def _first_from(values: Any, key: Any) -> int:
     """Do what ``bisect_left`` does, which numba does not know."""
-    begin, end = 0, len(values)
-    while begin < end:
-        middle = (begin + end) >> 1
+    start, end = 0, len(values)
+    while start < end:
+        middle = (start + end) >> 1
         if values[middle] < key:
-            begin = middle + 1
+            start = middle + 1
         else:
             end = middle
-    return begin
+    return start

@@ -23,9 +23,9 @@ def looks_like_hub_id(name: str) -> bool:
     >>> looks_like_hub_id("openai/gsm8k"), looks_like_hub_id("./gsm8k"), looks_like_hub_id("a/b/c.jsonl")
     (True, False, False)
     """
-    parts = name.split("/")
-    return len(parts) <= 2 and all(
-        part and part[0] not in ".~" and "\\" not in part for part in parts
+    pieces = name.split("/")
+    return len(pieces) <= 2 and all(
+        piece and piece[0] not in ".~" and "\\" not in piece for piece in pieces
     )
 
 

@@ -117,7 +117,7 @@ class _Lines(Progress):
         speed = f"{rate:,.0f} {record.unit}/s" + (
             f", {token_rate:,.0f} tokens/s" if record.tokens else ""
         )
-        resumed_part = f", {record.resumed:,} resumed" if record.resumed else ""
+        resumed_text = f", {record.resumed:,} resumed" if record.resumed else ""
         end = (
             f"done in {record.seconds:.1f} s"
             if record.seconds
@@ -125,7 +125,7 @@ class _Lines(Progress):
         )
         self.say(
             f"{record.name}: {record.done:,}/{record.total:,} {record.unit} ({share:.0f} %), "
-            f"{speed}{resumed_part}, {end}"
+            f"{speed}{resumed_text}, {end}"
         )
 
 

@@ -61,11 +61,11 @@ def sums_of(values: AnyIntArray | BoolArray, offsets: Offsets) -> Int64Array:
     return sums_before[offsets[1:]] - sums_before[offsets[:-1]]
 
 
-def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
+def ranges(starts: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
     """Return the whole numbers of several ranges, one range after the other.
 
     Args:
-        begins: first number of each range.
+        starts: first number of each range.
         sizes: number of elements of each range.
 
     Returns:
@@ -75,16 +75,16 @@ def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
     [5, 6, 0, 1, 2]
     """
     # Element k of the flat result, in row i, is begins[i] + (k - starts[i]).
-    shifts = np.asarray(begins, dtype=np.int64) - starts_of(sizes)
-    numbers: Int64Array = np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(shifts, sizes)
-    return numbers
+    shifts = np.asarray(starts, dtype=np.int64) - starts_of(sizes)
+    values: Int64Array = np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(shifts, sizes)
+    return values
 
 
-def mask_of_ranges(begins: Int64Array, ends: Int64Array, count: int) -> BoolArray:
+def mask_of_ranges(starts: Int64Array, ends: Int64Array, count: int) -> BoolArray:
     """Mark the elements that lie in a range.
 
     Args:
-        begins, ends: of ranges ``[begin, end)``, in any order; a range with ``end <= begin`` is
+        starts, ends: of ranges ``[begin, end)``, in any order; a range with ``end <= begin`` is
             empty.
         count: number of elements.
 
@@ -94,8 +94,8 @@ def mask_of_ranges(begins: Int64Array, ends: Int64Array, count: int) -> BoolArra
     >>> mask_of_ranges(np.array([1, 3]), np.array([2, 5]), 6).tolist()
     [False, True, False, True, True, False]
     """
-    ends = np.maximum(begins, ends)
+    ends = np.maximum(starts, ends)
     # Ranges that begin at each element, less the ranges that have ended there.
-    changes = np.bincount(begins, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
+    changes = np.bincount(starts, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
     depths = np.cumsum(changes[:count])
     return depths > 0

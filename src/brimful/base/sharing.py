@@ -16,7 +16,7 @@ LEAST_SHARED = 64
 """Tokens below which sharing costs more than it saves: half a block of attention kernels."""
 
 
-class Share(str, Enum):
+class ShareMode(str, Enum):
     """Choice of the tokens that samples of a pack share."""
 
     NONE = "none"
@@ -29,7 +29,7 @@ class Sharing(Protocol):
     """Sharing of the samples of a table, a plan, a pack or a batch."""
 
     @property
-    def kind(self) -> Share:
+    def kind(self) -> ShareMode:
         """Kind, by which ``wing_of`` finds what understands it."""
 
     @property
@@ -67,11 +67,11 @@ class SharingKind(NamedTuple):
     shard_version: int
 
 
-SHARING = {Share.PREFIXES: SharingKind("brimful.trees", plan_version=3, shard_version=5)}
-"""Kinds of sharing. A further kind is a member of ``Share``, an entry here, and its module."""
+SHARING = {ShareMode.PREFIXES: SharingKind("brimful.trees", plan_version=3, shard_version=5)}
+"""Kinds of sharing. A further kind is a member of ``ShareMode``, an entry here, and its module."""
 
 
-def wing_of(sharing: Sharing | Share | str) -> Any:
+def wing_of(sharing: Sharing | ShareMode | str) -> Any:
     """Return the module of a kind of sharing. For the packages of the line, in their order, it has:
 
     - ``of_table(columns, description)``: the ``SharedLengths`` of a saved table;
@@ -102,5 +102,5 @@ def wing_of(sharing: Sharing | Share | str) -> Any:
     - ``DIALECTS``: the module that converts rows which share, for dialects with ``takes_sharing``;
       ``refusal(dialect, others)``: the error of the other dialects.
     """
-    kind = Share(sharing) if isinstance(sharing, str) else sharing.kind
+    kind = ShareMode(sharing) if isinstance(sharing, str) else sharing.kind
     return import_module(SHARING[kind].module)

@@ -197,7 +197,7 @@ def _checksum(column: AnyArray | Ragged) -> Fingerprint:
 
 
 @dataclass(eq=False)
-class Table:
+class ColumnTable:
     """An open table. Arrays are read-only views of the mapped file, which stays mapped as long as
     they exist.
 
@@ -264,7 +264,7 @@ def _ragged(column: Any) -> Ragged:
     return Ragged(to_numpy(column.values), to_numpy(column.offsets))
 
 
-def open_table(path: AnyPath) -> Table:
+def open_table(path: AnyPath) -> ColumnTable:
     """Map a table into memory and check its description.
 
     Raises:
@@ -296,7 +296,7 @@ def open_table(path: AnyPath) -> Table:
         batch = reader.get_batch(0)
         batch.validate()
         fingerprint = fingerprint_bytes(metadata.get(_CHECKSUMS_KEY, b""))
-        return Table(name, description, fingerprint, batch, checksums)
+        return ColumnTable(name, description, fingerprint, batch, checksums)
     except CorruptFileError:
         raise
     except FileNotFoundError as error:

@@ -63,7 +63,7 @@ FILLING = "brimful.fast.filling:Filling"
 
 PRELOAD = "brimful.fast.preloading:preload"
 """Function that tells how a server of worker processes loads a tokenizer: ``(place, state_path) ->
-modules``, as ``encode.encoder.Engine.preload``.
+modules``, as ``encode.encoder.EncoderEngine.preload``.
 """
 
 FORMAT_MODULES = ("brimful.preferences.formats",)

@@ -24,13 +24,13 @@ _OPEN, _EQUALS, _INSTEAD, _CLOSE = "\ue020", "\ue021", "\ue022", "\ue023"
 _MENTION = re.compile(f"{_OPEN}(.+?)(?:{_EQUALS}(.*?))?(?:{_INSTEAD}(.*?))?{_CLOSE}", re.DOTALL)
 
 
-def counted(number: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless the number is 1.
 
     >>> counted(1, "shard"), counted(1200, "pack"), counted(0, "sample")
     ('1 shard', '1,200 packs', '0 samples')
     """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def percent(ratio: float, digits: int = 1) -> str:
@@ -50,13 +50,13 @@ def percent(ratio: float, digits: int = 1) -> str:
     return f"{value:,.{digits}f} %"
 
 
-def whole(number: float) -> str:
+def whole(value: float) -> str:
     """Format a count with thousands separators.
 
     >>> whole(1234567.4)
     '1,234,567'
     """
-    return f"{number:,.0f}"
+    return f"{value:,.0f}"
 
 
 EXAMPLES_SHOWN = 10
@@ -137,9 +137,9 @@ def setting(name: str, value: Any = NO_VALUE, *, python: str | None = None) -> s
     'use TextEncoder'
     """
     # JSON is ASCII: such a character in the value of a user is not read as a mark.
-    value_part = "" if value is NO_VALUE else _EQUALS + json.dumps(value, default=_plain)
-    python_part = "" if python is None else _INSTEAD + python
-    return f"{_OPEN}{name}{value_part}{python_part}{_CLOSE}"
+    value_text = "" if value is NO_VALUE else _EQUALS + json.dumps(value, default=_plain)
+    python_text = "" if python is None else _INSTEAD + python
+    return f"{_OPEN}{name}{value_text}{python_text}{_CLOSE}"
 
 
 def translate(message: str, language: Language) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from brimful.base.optional import optional
-from brimful.base.sharing import Share
+from brimful.base.sharing import ShareMode
 from brimful.cli.option_values import imported
 from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.program import show
@@ -26,8 +26,8 @@ from brimful.serve import open_packs
     value_option("--packs", "DIR", "A pack store to take samples from (default: random ones)."),
     click.option(
         "--share",
-        type=click.Choice([share.value for share in Share]),
-        default=Share.NONE.value,
+        type=click.Choice([share.value for share in ShareMode]),
+        default=ShareMode.NONE.value,
         help="Random samples that share their prefixes, in packs of trees; --packs say it themselves.",
     ),
     value_option(
@@ -99,7 +99,7 @@ def verify(
             "give either --model DIR|ID or --model-type NAME (such as qwen2): what should be "
             "verified?"
         )
-    if packs is not None and options["share"] != Share.NONE.value:
+    if packs is not None and options["share"] != ShareMode.NONE.value:
         raise SettingsError(
             f"--share {options['share']} draws random samples, and --packs gives packs: leave one "
             "out; packs of trees are verified as trees"
@@ -158,7 +158,7 @@ def verify(
             vocab = int(getattr(embedding, "num_embeddings", 0) or embedding.weight.shape[0])
             if packs is not None:
                 samples = drawn.few_of(packs, vocab=vocab, max_tokens=max_tokens)
-            elif options["share"] == Share.PREFIXES.value:
+            elif options["share"] == ShareMode.PREFIXES.value:
                 samples = drawn.random_trees(vocab, seed=options["seed"])
             else:
                 samples = drawn.random_samples(vocab, seed=options["seed"])

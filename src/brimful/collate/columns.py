@@ -20,7 +20,7 @@ from brimful.collate.padding import shift_left
 from brimful.errors import CollateError, SettingsError
 
 RESERVED_NAMES = BATCH_KEYS | {"target_weights"}
-"""Names that no column may have: keys of all dialects, and the one of weights in a part of a row."""
+"""Names that no column may have: keys of all dialects, and of weights in a part of a row."""
 
 
 class ColumnPlace(str, Enum):
@@ -133,7 +133,7 @@ def check_fill(name: str, fill: float, dtype: npt.DTypeLike) -> None:
 
 
 def join_columns(
-    parts: Sequence[tuple[Sequence[Column], int, str]], cu_seqlens: CuSeqlens, is_token: BoolArray
+    packs: Sequence[tuple[Sequence[Column], int, str]], cu_seqlens: CuSeqlens, is_token: BoolArray
 ) -> tuple[Column, ...]:
     """Join columns of several packs into columns of one row, with the fill value at padding.
 
@@ -144,7 +144,7 @@ def join_columns(
         of the target   9 2 3 9 | 9 5 9 9
 
     Args:
-        parts: columns, number of tokens, and name in errors, for each pack.
+        packs: columns, number of tokens, and name in errors, for each pack.
         cu_seqlens: ``int32[S + 1]`` of the row; of its trees if segments make trees.
         is_token: ``bool[T]`` of the row, false at padding.
 
@@ -153,8 +153,8 @@ def join_columns(
             differs between packs; or columns for another number of tokens.
     """
     row_columns = []
-    by_name = [{column.name: column for column in columns} for columns, _, _ in parts]
-    for (columns, num_tokens, title), columns_of_pack in zip(parts, by_name, strict=True):
+    by_name = [{column.name: column for column in columns} for columns, _, _ in packs]
+    for (columns, num_tokens, title), columns_of_pack in zip(packs, by_name, strict=True):
         if len(columns_of_pack) < len(columns) or columns_of_pack.keys() != by_name[0].keys():
             raise CollateError(
                 f"{title} has the columns {[column.name for column in columns]} and others of the "
@@ -166,9 +166,9 @@ def join_columns(
                     f"{title}: column {column.name!r} is for {len(column):,} tokens and the pack "
                     f"has {num_tokens:,}"
                 )
-    for column in parts[0][0]:
+    for column in packs[0][0]:
         group = [columns_of_pack[column.name] for columns_of_pack in by_name]
-        for peer, (_, _, title) in zip(group, parts, strict=True):
+        for peer, (_, _, title) in zip(group, packs, strict=True):
             if _described(peer) != _described(column):
                 raise CollateError(
                     f"{title}: column {column.name!r} is {_described(peer)} and "

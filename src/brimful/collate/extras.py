@@ -88,8 +88,10 @@ def with_extras(
     columns: tuple[Column, ...] = ()
     if any(extra.columns for extra in pack_extras):
         titles = [f"the pack with samples {names_of([pack])}" for pack in packs]
-        parts = zip((extra.columns for extra in pack_extras), map(len, packs), titles, strict=True)
-        columns = join_columns(list(parts), batch.boundaries, is_token)
+        columns_of_packs = zip(
+            (extra.columns for extra in pack_extras), map(len, packs), titles, strict=True
+        )
+        columns = join_columns(list(columns_of_packs), batch.boundaries, is_token)
     return replace(
         batch,
         no_loss=no_loss,
@@ -126,11 +128,15 @@ def _join_extras(
 
 
 def join_attached(
-    parts: Sequence[tuple[int, tuple[AttachedInputs, ...]]],
+    inputs_of_packs: Sequence[tuple[int, tuple[AttachedInputs, ...]]],
 ) -> tuple[AttachedInputs, ...]:
     """Join inputs for the attachments of several packs into inputs of one row.
 
     Args:
         parts: number of the first segment in the row, and inputs, for each pack.
     """
-    return attachment_inputs().join(parts) if any(items for _, items in parts) else ()
+    return (
+        attachment_inputs().join(inputs_of_packs)
+        if any(items for _, items in inputs_of_packs)
+        else ()
+    )

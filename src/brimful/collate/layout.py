@@ -9,7 +9,7 @@ from brimful.base.typing import IGNORE_INDEX, Int32Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.extras import PackExtras, names_of, with_extras
 from brimful.collate.padding import Padding
-from brimful.collate.row_writer import Row, writer
+from brimful.collate.row_writer import RowArrays, writer
 from brimful.errors import CollateError
 from brimful.store.shards import Pack
 
@@ -49,7 +49,7 @@ def lay_out(
     if not packs:
         raise CollateError("a batch needs at least one pack and got none")
     num_segments, num_all_segments, size = _row_size(packs, padding)
-    row = Row.empty(
+    row = RowArrays.empty(
         num_all_segments, size, padding.segment_multiple_of, pad_token_id, position_start
     )
     write, (input_ids, labels, positions), (boundaries, real_lengths) = (

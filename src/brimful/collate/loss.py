@@ -138,9 +138,9 @@ def segment_weights(
                 "segment"
             )
     else:
-        kind = Normaliser.named(normaliser)
+        choice = Normaliser.named(normaliser)
         divisors = counts
-        if kind is Normaliser.PAIR:
+        if choice is Normaliser.PAIR:
             if groups is None or len(groups) != len(counts):
                 raise SettingsError(
                     f"normaliser 'pair' needs groups: the pair of each of {len(counts)} segments"
@@ -148,8 +148,8 @@ def segment_weights(
             _, index = np.unique(np.asarray(groups), return_inverse=True)
             divisors = np.bincount(index, weights=counts).astype(np.int64)[index]
         # A segment without a target may divide by any number but 0: its weight becomes 0 below.
-        divisors = np.ones_like(counts) if kind is Normaliser.TOKEN else np.maximum(divisors, 1)
-        weights = 1.0 / (np.sqrt(divisors) if kind is Normaliser.SQRT else divisors)
+        divisors = np.ones_like(counts) if choice is Normaliser.TOKEN else np.maximum(divisors, 1)
+        weights = 1.0 / (np.sqrt(divisors) if choice is Normaliser.SQRT else divisors)
     weights = np.where(counts > 0, weights * scale, 0.0)
     invalid = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(invalid):

@@ -219,7 +219,9 @@ def aggregate(
     batches: list[SegmentLosses] = [losses] if isinstance(losses, SegmentLosses) else list(losses)
     if not batches:
         raise SettingsError("aggregate needs the losses of at least one batch")
-    columns = [torch.cat([part.detach() for part in parts]) for parts in zip(*batches, strict=True)]
+    columns = [
+        torch.cat([field.detach() for field in fields]) for fields in zip(*batches, strict=True)
+    ]
     device = columns[0].device
     dtype = widest_float(device)
     # In float64, if the device supports it, counts stay exact; one table needs one collective.
@@ -274,9 +276,9 @@ def global_sum(counts: Iterable[Any], *, group: Any = None, device: Any = None) 
     total = sum(float(count) for count in counts)
     if not (dist.is_available() and dist.is_initialized()):
         return total
-    number = torch.tensor([total], dtype=torch.float64, device=device)
-    dist.all_reduce(number, group=group)
-    return float(number.item())
+    sum_tensor = torch.tensor([total], dtype=torch.float64, device=device)
+    dist.all_reduce(sum_tensor, group=group)
+    return float(sum_tensor.item())
 
 
 def scale_for_ddp(
@@ -349,8 +351,8 @@ def _chunks(logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
     least one token.
     """
     size = max(1, _CHUNK_LOGITS // max(1, logits.shape[-1]))
-    for begin in range(0, max(1, len(logits)), size):
-        tokens = slice(begin, begin + size)
+    for start in range(0, max(1, len(logits)), size):
+        tokens = slice(start, start + size)
         yield tokens, logits[tokens]
 
 

@@ -134,12 +134,12 @@ class Padding:
         )
 
 
-_Number = TypeVar("_Number", np.int64, np.float32)
+_Value = TypeVar("_Value", np.int64, np.float32)
 
 
 def shift_left(
-    values: npt.NDArray[_Number], cu_seqlens: CuSeqlens, *, by: int, fill: int | float
-) -> npt.NDArray[_Number]:
+    values: npt.NDArray[_Value], cu_seqlens: CuSeqlens, *, by: int, fill: int | float
+) -> npt.NDArray[_Value]:
     """Shift each value ``by`` tokens to the left inside its segment.
 
     The end of each segment is filled with ``fill``.

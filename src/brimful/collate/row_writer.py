@@ -13,7 +13,7 @@ from brimful.base.ragged import ranges
 from brimful.base.typing import IGNORE_INDEX, CuSeqlens, Int32Array, Int64Array, LossMask, TokenIds
 
 
-class Row(NamedTuple):
+class RowArrays(NamedTuple):
     """Arrays of a row of T tokens in S segments, which the writer fills.
 
     Attributes:
@@ -32,13 +32,15 @@ class Row(NamedTuple):
     how: Int64Array
 
     @classmethod
-    def empty(cls, num_segments: int, size: int, *how: int) -> Row:
+    def empty(cls, num_segments: int, size: int, *how: int) -> RowArrays:
         """Return a row of ``size`` tokens that are not written yet."""
         tokens, segment_index = np.empty((3, size), np.int64), np.empty(size, np.int32)
         return cls(tokens, segment_index, np.empty((2, num_segments + 1), np.int32), np.array(how))
 
 
-Writer: TypeAlias = Callable[[TokenIds, LossMask, CuSeqlens, int, int, Row], tuple[int, int, int]]
+Writer: TypeAlias = Callable[
+    [TokenIds, LossMask, CuSeqlens, int, int, RowArrays], tuple[int, int, int]
+]
 """Function that writes a pack to a row, as ``writer`` describes it."""
 
 
@@ -53,7 +55,7 @@ def writer() -> Writer:
     segment with its padding, and the index after the pack. If the arrays of the pack contradict
     each other, that index is -1 and nothing was written: compiled code does not check bounds.
 
-    >>> row = Row.empty(2, 4, 2, 0, 0)
+    >>> row = RowArrays.empty(2, 4, 2, 0, 0)
     >>> writer()(np.array([7, 8, 9]), np.array([False, True, False]), np.array([0, 2, 3]), 0, 0, row)
     (1, 2, 4)
     >>> row.tokens.tolist(), row.segment_index.tolist()
@@ -64,7 +66,7 @@ def writer() -> Writer:
     # but not vice versa.
     for array in pack:
         array.flags.writeable = False
-    form = form_for(_write, (*pack, 0, 0, *Row.empty(1, 1, 1, 0, 0)))
+    form = form_for(_write, (*pack, 0, 0, *RowArrays.empty(1, 1, 1, 0, 0)))
     if form is None:
         return _write_in_numpy
 
@@ -73,8 +75,8 @@ def writer() -> Writer:
         loss_mask: LossMask,
         cu_seqlens: CuSeqlens,
         first_segment: int,
-        begin: int,
-        row: Row,
+        start: int,
+        row: RowArrays,
     ) -> tuple[int, int, int]:
         # Arrays of a store have these dtypes and are passed unchanged; arrays of a caller may have
         # other dtypes, or not be contiguous.
@@ -83,7 +85,7 @@ def writer() -> Writer:
             np.ascontiguousarray(loss_mask, np.bool_),
             np.ascontiguousarray(cu_seqlens, np.int32),
             first_segment,
-            begin,
+            start,
             *row,
         )
 
@@ -95,7 +97,7 @@ def _write(
     loss_mask: LossMask,
     cu_seqlens: CuSeqlens,
     first_segment: int,
-    begin: int | np.int64,
+    start: int | np.int64,
     tokens: Int64Array,
     segment_index: Int32Array,
     segments: Int32Array,
@@ -116,20 +118,20 @@ def _write(
     row_ids, labels, positions = tokens[0], tokens[1], tokens[2]
     unit, pad_token_id, position_start = how[0], how[1], how[2]
     num_targets = longest = np.int64(0)
-    boundaries[first_segment] = begin
+    boundaries[first_segment] = start
     for i in range(len(cu_seqlens) - 1):
         ids = input_ids[cu_seqlens[i] : cu_seqlens[i + 1]]
         mask = loss_mask[cu_seqlens[i] : cu_seqlens[i + 1]]
         size = len(ids)
         length = np.int64((size + unit - 1) // unit * unit)
-        end = begin + length
+        end = start + length
         real_lengths[first_segment + i] = size
         boundaries[first_segment + i + 1] = end
         # Slices from index 0 make each loop simple enough for vector instructions.
         ids_of_segment, labels_of_segment, positions_of_segment = (
-            row_ids[begin:end],
-            labels[begin:end],
-            positions[begin:end],
+            row_ids[start:end],
+            labels[start:end],
+            positions[start:end],
         )
         segment_targets = np.int32(0)
         for index in range(size):
@@ -149,10 +151,10 @@ def _write(
         labels_of_segment[size:] = IGNORE_INDEX
         for index in range(length):
             positions_of_segment[index] = position_start + index
-        segment_index[begin:end] = first_segment + i
+        segment_index[start:end] = first_segment + i
         longest = max(longest, length)
-        begin = end
-    return int(num_targets), int(longest), int(begin)
+        start = end
+    return int(num_targets), int(longest), int(start)
 
 
 def _write_in_numpy(
@@ -160,8 +162,8 @@ def _write_in_numpy(
     loss_mask: LossMask,
     cu_seqlens: CuSeqlens,
     first_segment: int,
-    begin: int,
-    row: Row,
+    start: int,
+    row: RowArrays,
 ) -> tuple[int, int, int]:
     """Write a pack with array operations, with the same result as ``_write``."""
     if (
@@ -180,20 +182,20 @@ def _write_in_numpy(
     bounds = row.segments[0, first_segment : end_segment + 1]
     if unit == 1:
         lengths = sizes
-        np.add(cu_seqlens, begin, out=bounds)
+        np.add(cu_seqlens, start, out=bounds)
     else:
         lengths = -(-sizes // unit) * unit
-        bounds[0] = begin
+        bounds[0] = start
         np.cumsum(lengths, out=bounds[1:])
-        bounds[1:] += begin
+        bounds[1:] += start
     end = int(bounds[-1])
-    if begin == end:
+    if start == end:
         return 0, 0, end
     # From here on, indices count from the pack's first token in the row.
-    starts = bounds[:-1] - begin
-    pack_ids, pack_labels = row.tokens[:2, begin:end]
+    starts = bounds[:-1] - start
+    pack_ids, pack_labels = row.tokens[:2, start:end]
     pack_labels.fill(IGNORE_INDEX)
-    if end - begin == len(input_ids):
+    if end - start == len(input_ids):
         pack_ids[:] = input_ids
         np.copyto(pack_labels, input_ids, where=loss_mask)  # casting copies runs of targets at once
     else:
@@ -208,8 +210,8 @@ def _write_in_numpy(
     num_targets = np.count_nonzero(loss_mask) - np.count_nonzero(
         loss_mask[cu_seqlens[:-1][nonempty]]
     )
-    row.tokens[2, begin:end] = ranges(np.full_like(lengths, position_start), lengths)
-    row.segment_index[begin:end] = np.arange(first_segment, end_segment, dtype=np.int32).repeat(
+    row.tokens[2, start:end] = ranges(np.full_like(lengths, position_start), lengths)
+    row.segment_index[start:end] = np.arange(first_segment, end_segment, dtype=np.int32).repeat(
         lengths
     )
     return int(num_targets), int(lengths.max()), end

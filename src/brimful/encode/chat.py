@@ -516,11 +516,11 @@ class ChatEncoder(RenderingEncoder):
         return "the chat template marks none of its tokens as an answer"
 
 
-def _refused(sample: Sample, part: str, error: Exception) -> BadSampleError:
+def _refused(sample: Sample, subject: str, error: Exception) -> BadSampleError:
     """Return the error of a sample that the chat template refuses."""
     message = (str(error).strip() or repr(error)).splitlines()[0]
     return BadSampleError(
-        f"the chat template refuses {part}: {message}", sample_id=sample.sample_id
+        f"the chat template refuses {subject}: {message}", sample_id=sample.sample_id
     )
 
 

@@ -116,7 +116,7 @@ def mark_completions(
     mask: LossMask,
     ids: Ragged,
     texts: Sequence[str],
-    parts: Mapping[int, PromptAndOther],
+    prompts: Mapping[int, PromptAndOther],
     tokenizer: Tokenizer,
 ) -> None:
     """Set the targets of samples with a completion of their own, in place.
@@ -132,14 +132,14 @@ def mark_completions(
         mask: ``bool[num_tokens]`` of all samples.
         ids: tokens of all texts, without marks.
         texts: of all samples.
-        parts: prompt and other text, by the index of each such sample.
+        prompts: prompt and other text, by the index of each such sample.
         tokenizer: of the texts.
     """
     # The three texts are tokenized once if both conversations are in the batch.
     known_rows = {text: index for index, text in enumerate(texts)}
     further = list(
         dict.fromkeys(
-            text for pair in parts.values() for text in pair if text and text not in known_rows
+            text for pair in prompts.values() for text in pair if text and text not in known_rows
         )
     )
     further_ids = tokenizer.tokenize(further)
@@ -150,15 +150,15 @@ def mark_completions(
             ids.row(known_rows[text]) if text in known_rows else further_ids.row(further_rows[text])
         )
 
-    for index, (prompt, other_text) in parts.items():
+    for index, (prompt, other_text) in prompts.items():
         tokens = ids.row(index)
         prompt_ids = ids_of(prompt)
-        begin = _common_length(prompt_ids, tokens)
+        num_common = _common_length(prompt_ids, tokens)
         if other_text:
-            begin = min(begin, _common_length(prompt_ids, ids_of(other_text)))
+            num_common = min(num_common, _common_length(prompt_ids, ids_of(other_text)))
         start = int(ids.offsets[index])
-        mask[start : start + begin] = False
-        mask[start + begin : start + len(tokens)] = True
+        mask[start : start + num_common] = False
+        mask[start + num_common : start + len(tokens)] = True
 
 
 def _common_length(one: TokenIds, other: TokenIds) -> int:

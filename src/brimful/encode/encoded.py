@@ -244,10 +244,10 @@ class StoredSamples:
     Picklable: a file is opened when it is first read.
     """
 
-    def __init__(self, parts: Sequence[tuple[int, str]]) -> None:
+    def __init__(self, files: Sequence[tuple[int, str]]) -> None:
         """``parts``: the first sample id of each file, ascending, and its path."""
-        self._first_ids = [first_id for first_id, _ in parts]
-        self._paths = [path for _, path in parts]
+        self._first_ids = [first_id for first_id, _ in files]
+        self._paths = [path for _, path in files]
         self._open_files: OrderedDict[int, _File] = OrderedDict()
         self._checked: set[int] = set()
 
@@ -277,16 +277,16 @@ class StoredSamples:
         """Return the tokens of samples, ``int32``, in one array; many neighbors are one slice."""
         file_indices = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
         is_next = (np.diff(sample_ids) == 1) & (np.diff(file_indices) == 0)
-        parts, sizes = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
+        pieces, sizes = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
         edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), len(sample_ids)]
-        for begin, stop in pairwise(edges if len(sample_ids) else ()):
-            index = int(file_indices[begin])
+        for first, stop in pairwise(edges if len(sample_ids) else ()):
+            index = int(file_indices[first])
             file = self._open_files.get(index) or self._open_file(index)
-            row = int(sample_ids[begin]) - self._first_ids[index]
-            offsets = file.offsets[row : row + stop - begin + 1]
-            parts.append(file.ids[offsets[0] : offsets[-1]])
+            row = int(sample_ids[first]) - self._first_ids[index]
+            offsets = file.offsets[row : row + stop - first + 1]
+            pieces.append(file.ids[offsets[0] : offsets[-1]])
             sizes.append(np.diff(offsets))
-        return Ragged(np.concatenate(parts), offsets_of(np.concatenate(sizes)))
+        return Ragged(np.concatenate(pieces), offsets_of(np.concatenate(sizes)))
 
     def _open_file(self, file_index: int) -> _File:
         try:

@@ -93,14 +93,14 @@ class EncodedSamples:
 
     def read(self, sample_ids: Sequence[int]) -> Iterator[EncodedSample]:
         """Yield samples in the order of their ids, some hundred read ahead."""
-        for begin in range(0, len(sample_ids), _BATCH_SAMPLES):
-            samples = self._samples(sample_ids[begin : begin + _BATCH_SAMPLES])
+        for start in range(0, len(sample_ids), _BATCH_SAMPLES):
+            samples = self._samples(sample_ids[start : start + _BATCH_SAMPLES])
             results = self.encoder.encode_batch(samples)
             # Compared before any of them is yielded: one that differs puts all in doubt.
             if self._has_reference:
                 remedy = "measure, plan and begin again"
                 compare_share(
-                    self.encoder, samples, results, place=self.source.where, remedy=remedy
+                    self.encoder, samples, results, location_of=self.source.where, remedy=remedy
                 )
             for sample, result in zip(samples, results, strict=True):
                 if isinstance(result, BadSampleError):
@@ -130,7 +130,7 @@ def compare_share(
     samples: Sequence[Sample],
     results: Sequence[EncodedSample | BadSampleError],
     *,
-    place: Callable[[int], str],
+    location_of: Callable[[int], str],
     remedy: str,
 ) -> None:
     """Compare a share of encoded samples with the reference of a faster encoder; remember a
@@ -139,7 +139,7 @@ def compare_share(
     Args:
         encoder: the encoder that encoded them, with libraries that have a reference.
         samples, results: its inputs, and its output for each.
-        place: file and line of a sample.
+        location_of: returns the file and line of a sample.
         remedy: what to do again, for the message.
 
     Raises:
@@ -155,10 +155,10 @@ def compare_share(
         if difference:
             sample_id = samples[index].sample_id
             name = engine.name
-            engine.disable(engine.id, f"it differed from the reference on {place(sample_id)}")
+            engine.disable(engine.id, f"it differed from the reference on {location_of(sample_id)}")
             raise EncodersDifferError(
-                f"{place(sample_id)} (sample {sample_id}): {name} encodes it differently than its "
-                f"reference libraries: {difference}. It is not used again for this tokenizer, and "
+                f"{location_of(sample_id)} (sample {sample_id}): {name} encodes it differently "
+                f"than its reference libraries: {difference}. It is not used again for this tokenizer, and "
                 f"what it encoded may be wrong: {remedy}, which continues without it, as with "
                 f"{setting('fast', False)}"
             )
@@ -249,10 +249,10 @@ def check_augmentation(
             name = f"{name} (transform {index})"
         num_changed[name] = 0
         for sample, sizes in probes:
-            others = [transformed(sample, [transform], source.where) for _ in range(draws)]
-            num_changed[name] += any(other != sample for other in others)
-            for other in others:
-                _compare(source, encoder, name, sample, other, sizes)
+            variants = [transformed(sample, [transform], source.where) for _ in range(draws)]
+            num_changed[name] += any(variant != sample for variant in variants)
+            for variant in variants:
+                _compare(source, encoder, name, sample, variant, sizes)
     return num_changed
 
 
@@ -290,17 +290,17 @@ def _compare(
     sizes: Mapping[str, int],
 ) -> None:
     """Raise an error if a transformed sample takes more or less of a budget than it did."""
-    place = f"{source.where(sample.sample_id)} (sample {sample.sample_id})"
+    location = f"{source.where(sample.sample_id)} (sample {sample.sample_id})"
     try:
         other_sizes = _sizes(encoder, other)
     except BadSampleError as error:
         raise AugmentationError(
-            f"{name} turns {place} into a sample that cannot be encoded: {error.reason}"
+            f"{name} turns {location} into a sample that cannot be encoded: {error.reason}"
         ) from error
     for budget, size in sizes.items():
         if other_sizes[budget] != size:
             raise AugmentationError(
-                f"{name} changes lengths: {place} takes {size:,} {budget} as it is, and "
+                f"{name} changes lengths: {location} takes {size:,} {budget} as it is, and "
                 f"{other_sizes[budget]:,} after it. Packs are planned with the lengths of samples "
                 "as they are: let it keep the size of what it changes, or measure, plan and serve "
                 f"with it: source.augmented([{name}])"

@@ -28,7 +28,7 @@ PendingBatch: TypeAlias = Callable[[], EncodedBatch]
 """The second half of measuring a batch, which any thread may call."""
 
 
-class Engine:
+class EncoderEngine:
     """The libraries of an encoder: the ones that tokenize, and the ones that render chats.
 
     Args:
@@ -176,11 +176,11 @@ class Encoder(abc.ABC):
         return lambda: batch
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EncoderEngine:
         """The libraries that encode; an encoder with faster ones than its reference overrides
         this.
         """
-        return Engine(lambda: self)
+        return EncoderEngine(lambda: self)
 
     def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
         """Measure samples exactly, without labels.
@@ -213,9 +213,9 @@ class Encoder(abc.ABC):
     def __repr__(self) -> str:
         # Debuggers call this, so it must not load a tokenizer.
         tokenizer = getattr(self, "tokenizer", None)
-        parts = [] if tokenizer is None else [repr(tokenizer)]
-        parts += [f"{name} {value}" for name, value in self.label_settings.items()]
-        return f"{type(self).__name__.lstrip('_')}({', '.join(parts)})"
+        texts = [] if tokenizer is None else [repr(tokenizer)]
+        texts += [f"{name} {value}" for name, value in self.label_settings.items()]
+        return f"{type(self).__name__.lstrip('_')}({', '.join(texts)})"
 
     def encode(self, sample: Sample) -> EncodedSample:
         """Encode one sample.
@@ -277,12 +277,13 @@ class TokenEncoder(Encoder):
         return self.tokenizer.decode(input_ids)
 
 
-def wrong_kind(sample: Sample, kinds: str) -> BadSampleError:
-    """Return the error for a sample of a kind that an encoder does not take; ``kinds`` are the
-    kinds it takes.
+def wrong_kind(sample: Sample, expected_forms: str) -> BadSampleError:
+    """Return the error for a sample of a kind that an encoder does not take; ``expected_forms``
+    says what it takes.
     """
     chat_encoder = setting("mode", "chat", python="ChatEncoder")
     reason = (
-        f"is a {sample.kind}, and the encoder is for {kinds}: use {chat_encoder}, which takes both"
+        f"is a {sample.kind}, and the encoder is for {expected_forms}: use {chat_encoder}, which "
+        "takes both"
     )
     return BadSampleError(reason, sample_id=sample.sample_id)

@@ -274,9 +274,9 @@ def _parse(marked_text: str, num_messages: int) -> Traced:
     runs: list[list[Span]] = [[] for _ in range(num_messages)]
     messages: dict[int, int | None] = {}  # of the open loops, the innermost last
     position = 0
-    for begin in range(0, len(pieces), 3):
-        if begin:
-            loop, value = int(pieces[begin - 2]), pieces[begin - 1]
+    for piece_index in range(0, len(pieces), 3):
+        if piece_index:
+            loop, value = int(pieces[piece_index - 2]), pieces[piece_index - 1]
             # A step left open by ``continue`` or ``break`` ends at the next mark of an enclosing
             # loop.
             if loop in messages:
@@ -284,7 +284,7 @@ def _parse(marked_text: str, num_messages: int) -> Traced:
                     pass
             if value != "end":
                 messages[loop] = int(value) if value else None
-        end = position + len(pieces[begin])
+        end = position + len(pieces[piece_index])
         owner = next((index for index in reversed(messages.values()) if index is not None), None)
         if owner is not None and end > position:
             own_runs = runs[owner]

@@ -23,7 +23,7 @@ from brimful.encode.completions import (
     mark_completions,
 )
 from brimful.encode.encoded import EncodedBatch, EncodedSample
-from brimful.encode.encoder import Encoder, Engine, PendingBatch, TokenEncoder
+from brimful.encode.encoder import Encoder, EncoderEngine, PendingBatch, TokenEncoder
 from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
@@ -124,8 +124,8 @@ class RenderingEncoder(Encoder):
         return [], []
 
     @cached_property
-    def engine(self) -> Engine:
-        return Engine(
+    def engine(self) -> EncoderEngine:
+        return EncoderEngine(
             self._by_reference,
             self.tokenizer,
             lambda: self._chat_template,
@@ -182,17 +182,17 @@ class RenderingEncoder(Encoder):
         if any(map(has_borrowed, samples)):
             batch = encode_borrowed(samples, self.encode_together)
             return lambda: batch
-        parts = []
+        halves = []
         for encoder, indices in self._indices_by_encoder(samples):
-            begin = self._begin_rendered if encoder is None else encoder.begin_encoding
-            parts.append((indices, begin([samples[index] for index in indices], targets=targets)))
-        if len(parts) == 1:
-            return parts[0][1]
+            start = self._begin_rendered if encoder is None else encoder.begin_encoding
+            halves.append((indices, start([samples[index] for index in indices], targets=targets)))
+        if len(halves) == 1:
+            return halves[0][1]
 
         def finish() -> EncodedBatch:
             results: dict[int, EncodedSample | BadSampleError] = {}
-            for indices, finish_kind in parts:
-                results.update(zip(indices, finish_kind().samples(), strict=True))
+            for indices, finish_encoder in halves:
+                results.update(zip(indices, finish_encoder().samples(), strict=True))
             return EncodedBatch.of([results[index] for index in range(len(samples))])
 
         return finish
@@ -225,7 +225,7 @@ class RenderingEncoder(Encoder):
                 errors[index] = error
                 renderings[index] = None, ""
         contexts, texts = (
-            [renderings[index][part] for index in range(len(samples))] for part in (0, 1)
+            [renderings[index][column] for index in range(len(samples))] for column in (0, 1)
         )
         return contexts, texts, errors, prompts
 

@@ -47,9 +47,9 @@ class TextSpans(NamedTuple):
         return cls(rows, edges[::2], edges[1::2])
 
     @classmethod
-    def joined(cls, parts: Sequence[TextSpans]) -> TextSpans:
+    def joined(cls, pieces: Sequence[TextSpans]) -> TextSpans:
         """Return the spans of several parts of a batch together."""
-        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        return cls(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
 
 
 _PRINTABLE = [
@@ -120,9 +120,9 @@ class TokenBytes:
         return is_kept
 
 
-def _steps(state: Mapping[str, Any], part: str) -> Sequence[Mapping[str, Any]]:
+def _steps(state: Mapping[str, Any], section: str) -> Sequence[Mapping[str, Any]]:
     """Return the steps of a part of the tokenizer, which is one step or a sequence of steps."""
-    steps = state.get(part)
+    steps = state.get(section)
     if steps is None:
         return []
     inner: Sequence[Mapping[str, Any]] = (
@@ -185,20 +185,20 @@ def runs_by_bytes(
     num_bytes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
     # In a text of pure ASCII each character is one byte.
     first_bytes = {row: _first_bytes(texts[row]) for row in np.flatnonzero(~is_ascii).tolist()}
-    for row, places in first_bytes.items():
-        num_bytes[row] = places[-1]
+    for row, byte_offsets in first_bytes.items():
+        num_bytes[row] = byte_offsets[-1]
     has_all_bytes = offsets[ids.offsets[1:]] - text_starts == num_bytes
 
     def holders(positions: Int64Array) -> Int64Array:
         """Return the first token that holds each character; after the last one, the number of
         tokens.
         """
-        places = positions.copy()
+        byte_offsets = positions.copy()
         for row, bytes_of_row in first_bytes.items():
             is_own = rows == row
-            places[is_own] = bytes_of_row[positions[is_own]]
-        places += text_starts[rows]
-        tokens = np.searchsorted(offsets[1:], places, side="right") - ids.offsets[rows]
+            byte_offsets[is_own] = bytes_of_row[positions[is_own]]
+        byte_offsets += text_starts[rows]
+        tokens = np.searchsorted(offsets[1:], byte_offsets, side="right") - ids.offsets[rows]
         # After the end of a text the next text begins.
         tokens_of_text: Int64Array = np.minimum(tokens, num_tokens[rows])
         return tokens_of_text

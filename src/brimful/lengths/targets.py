@@ -16,7 +16,7 @@ import numpy as np
 
 from brimful.base.checks import describe
 from brimful.base.ragged import offsets_of, ranges
-from brimful.base.tables import Ragged, Table
+from brimful.base.tables import ColumnTable, Ragged
 from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, IntArrayLike, Lengths, LossMask
 from brimful.errors import InvalidLengthsError
 
@@ -113,7 +113,7 @@ class Targets:
         return cls(np.maximum(tokens - 1, 0), None)
 
     @classmethod
-    def of_columns(cls, columns: Table, kind: str | None) -> Targets | None:
+    def of_columns(cls, columns: ColumnTable, kind: str | None) -> Targets | None:
         """Read targets from their ``columns`` in a saved table, by their ``kind``; None if they
         were not measured.
         """

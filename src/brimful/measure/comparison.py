@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from brimful.base.atomic_file import atomic_file
 from brimful.base.plain_files import read_plain
-from brimful.base.tables import Table, open_table
+from brimful.base.tables import ColumnTable, open_table
 from brimful.base.typing import Fingerprint, LossMask
 from brimful.base.wording import setting
 from brimful.encode.encoded import EncodedSample, StoredSamples
@@ -128,7 +128,7 @@ def record(task: BlockTask, kind: str, names: Iterable[str | None]) -> None:
         file.write("\n".join(name for name in names if name is not None).encode())
 
 
-def _fingerprints(task: BlockTask, part: Table) -> list[Fingerprint | None]:
+def _fingerprints(task: BlockTask, part: ColumnTable) -> list[Fingerprint | None]:
     """Return the fingerprints of a block's lengths and, if the job keeps them, of its tokens; None
     for a missing file.
     """

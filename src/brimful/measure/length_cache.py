@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from brimful.base.checks import check_type
-from brimful.base.sharing import Share
+from brimful.base.sharing import ShareMode
 from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder, encoder_for
@@ -172,7 +172,7 @@ def writing_command(source: Source, encoder: Encoder, path: str, settings: Measu
         if settings.shares:
             within = "share_within" if is_in_python else repr(settings.share_within)
             least = settings.least_shared
-            share = f"share={Share(settings.share).value!r}"
+            share = f"share={ShareMode(settings.share).value!r}"
             texts.append(f"{share}, least_shared={least}, share_within={within}")
         call = f"measure_lengths(source, encoder, {', '.join(texts)})"
         return f"`from brimful import measure_lengths; {call}`, with source and encoder as here"
@@ -183,7 +183,7 @@ def writing_command(source: Source, encoder: Encoder, path: str, settings: Measu
     }
     if settings.shares:
         flags |= {
-            "share": [Share(settings.share).value],
+            "share": [ShareMode(settings.share).value],
             "least_shared": [str(settings.least_shared)],
             "share_within": [settings.share_within],
         }

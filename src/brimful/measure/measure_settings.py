@@ -18,7 +18,7 @@ from brimful.base.checks import choice_of, whole_number
 from brimful.base.execute import LOCAL, ExecutionLike, Resources, as_execution
 from brimful.base.fingerprint import differing_keys, fingerprint_array, short
 from brimful.base.progress import Progress
-from brimful.base.sharing import LEAST_SHARED, Share, wing_of
+from brimful.base.sharing import LEAST_SHARED, ShareMode, wing_of
 from brimful.base.typing import AnyIntArray, AnyPath
 from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
@@ -97,8 +97,8 @@ class SampleSettings:
 class MeasureSettings(SampleSettings):
     """Settings of ``measure_lengths``, which explains them."""
 
-    share: Share | str = option(
-        Share.NONE, "Find the prefixes that samples share, so that plans can share them."
+    share: ShareMode | str = option(
+        ShareMode.NONE, "Find the prefixes that samples share, so that plans can share them."
     )
     budgets: Sequence[str] = ("tokens",)
     targets: bool = True
@@ -110,7 +110,7 @@ class MeasureSettings(SampleSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "share", choice_of(Share, self.share, argument="share"))
+        object.__setattr__(self, "share", choice_of(ShareMode, self.share, argument="share"))
         if self.on_mismatch not in ("error", "rebuild"):
             raise SettingsError(
                 f"{setting('on_mismatch', self.on_mismatch)} is unknown: use error or rebuild"
@@ -123,7 +123,7 @@ class MeasureSettings(SampleSettings):
     @property
     def shares(self) -> bool:
         """True if what samples share is looked for."""
-        return self.share is not Share.NONE
+        return self.share is not ShareMode.NONE
 
     @property
     def search(self) -> Any:
@@ -181,7 +181,7 @@ def provenance_of(
 def _sharing_settings(source: Source, measuring: MeasureSettings) -> dict[str, Any]:
     within, places = measuring.share_within, source.attachment_directories
     return {
-        "share": Share(measuring.share).value,
+        "share": ShareMode(measuring.share).value,
         "least_shared": measuring.least_shared,
         "share_within": within if isinstance(within, str) else fingerprint_array(within),
         # Rows tell which media are one file, unless they name files in several directories.

@@ -26,7 +26,7 @@ from brimful.base.attachment import BadAttachmentError
 from brimful.base.execute import Resources, run_tasks
 from brimful.base.fingerprint import short_digest
 from brimful.base.progress import Progress
-from brimful.base.tables import Table, open_table
+from brimful.base.tables import ColumnTable, open_table
 from brimful.base.typing import Int64Array
 from brimful.base.wording import setting
 from brimful.errors import BadSampleError, ProcessorDiffersError
@@ -184,7 +184,7 @@ class Comparison:
             self._compare_row(task.start + row, int(tokens[row]), self._reference)
         record(task, ".processor", [part.fingerprint, self._reference.id])
 
-    def _rows(self, part: Table, task: BlockTask) -> Iterator[int]:
+    def _rows(self, part: ColumnTable, task: BlockTask) -> Iterator[int]:
         """Yield rows of a block to compare: the first of each kind, then a share while time
         allows.
         """
@@ -227,7 +227,7 @@ class Comparison:
         self._seconds += time.perf_counter() - begin
 
 
-def _kinds(part: Table) -> Int64Array:
+def _kinds(part: ColumnTable) -> Int64Array:
     """Return a number for each row: 0 without media, equal for samples with none, one or several of
     the same media.
     """

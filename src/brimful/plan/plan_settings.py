@@ -8,7 +8,7 @@ from typing import Any
 
 from brimful.base.arguments import option, settings_from
 from brimful.base.checks import check_type, choice_of, is_number, setting_number
-from brimful.base.sharing import Share, wing_of
+from brimful.base.sharing import ShareMode, wing_of
 from brimful.base.typing import Fingerprint
 from brimful.base.wings import DRAWS, loaded
 from brimful.base.wording import setting
@@ -86,8 +86,8 @@ class PlanSettings:
     )
     seed: int | None = option(0, "Seed of the order of packs and of equally long samples.")
     epoch: int = option(0, "Pass over the data; each pass combines samples differently.")
-    share: Share | str = option(
-        Share.NONE, "What samples of a pack share: none, or the prefixes that they begin with."
+    share: ShareMode | str = option(
+        ShareMode.NONE, "What samples of a pack share: none, or the prefixes that they begin with."
     )
     max_path: int | None = option(
         None, "Most tokens of a sample, if a pack may be longer than the context.", "TOKENS"
@@ -123,7 +123,7 @@ class PlanSettings:
         ):
             if not is_number(value) or not 0 <= value <= most:
                 raise SettingsError(f"{setting(name)} must be a number {bounds}, and is {value!r}")
-        share = choice_of(Share, self.share, argument="share")
+        share = choice_of(ShareMode, self.share, argument="share")
         no_target = choice_of(NoTarget, self.no_target, argument="no_target")
         alignment = (
             self.alignment
@@ -173,7 +173,7 @@ class PlanSettings:
             no_target_policy=no_target,
             row_alignment=alignment,
             usable=usable,
-            shares=share is not Share.NONE,
+            shares=share is not ShareMode.NONE,
             longest_segment=min(
                 capacity if rule.name == "concat_split" else usable, max_path or capacity
             ),
@@ -240,7 +240,7 @@ class PlanSettings:
             "phases": str(self.phases or ""),
             "epoch": self.epoch,
             "num_packs": self.num_packs,
-            "share": Share(self.share).value if self.shares else "",
+            "share": ShareMode(self.share).value if self.shares else "",
             "max_path": self.max_path,
         }
         if self.draw is not None:

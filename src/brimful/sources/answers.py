@@ -43,7 +43,7 @@ from brimful.sources.sample import Message, PlainMessages, Sample, first_message
 if TYPE_CHECKING:
     from brimful.sources.formats.row_format import RowFormat
 
-_KIND, _VERSION = "answers", 1
+_TABLE_NAME, _VERSION = "answers", 1
 
 _FEW_ROWS = 1024
 _FEW_BYTES = 1 << 18
@@ -110,23 +110,23 @@ class AnswerRows(WrappedRows):
             return iter(())
         first, last = self._row_of(start), self._row_of(stop - 1) + 1
         counts = self._counts[first:last].tolist()
-        parts = chain.from_iterable(map(_parts, self._rows.read(first, last), counts))
-        begin = int(self._edges[first])
-        return islice(parts, start - begin, stop - begin)
+        answers = chain.from_iterable(map(_answers_of, self._rows.read(first, last), counts))
+        first_answer = int(self._edges[first])
+        return islice(answers, start - first_answer, stop - first_answer)
 
     def read_many(self, indices: Iterable[int]) -> Iterator[Any]:
         pairs = [(row := self._row_of(index), index - int(self._edges[row])) for index in indices]
         # A row is read once for all its answers.
-        numbers = dict.fromkeys(row for row, _ in pairs)
-        rows = dict(zip(numbers, self._rows.read_many(numbers), strict=True))
-        return (_part(rows[row], answer) for row, answer in pairs)
+        row_indices = dict.fromkeys(row for row, _ in pairs)
+        rows = dict(zip(row_indices, self._rows.read_many(row_indices), strict=True))
+        return (_answer_of(rows[row], answer) for row, answer in pairs)
 
     def where(self, index: int) -> str:
         row = self._row_of(index)
-        place = self._rows.where(row)
+        location = self._rows.where(row)
         if self._counts[row] == 1:
-            return place
-        return f"{place}, answer {index - int(self._edges[row]) + 1}"
+            return location
+        return f"{location}, answer {index - int(self._edges[row]) + 1}"
 
     @cached_property
     def blocks(self) -> Sequence[Block]:
@@ -138,22 +138,22 @@ class AnswerRows(WrappedRows):
         # The sample of an answer begins with all turns before it: on average with half of the row.
         row_bytes = (block.num_bytes or 0) / len(block)
         num_bytes = offsets_of(self._counts[block.start : block.stop] + 1) / 2 * row_bytes
-        begin = 0
-        while begin < len(block):
+        start = 0
+        while start < len(block):
             stop = min(
-                int(np.searchsorted(sizes, sizes[begin] + limit, side="right")) - 1
+                int(np.searchsorted(sizes, sizes[start] + limit, side="right")) - 1
                 for sizes, limit in ((edges, BLOCK_ROWS), (num_bytes, BLOCK_BYTES))
             )
-            stop = max(stop, begin + 1)
+            stop = max(stop, start + 1)
             # A piece is identified by its place in the block.
-            identity = [] if stop - begin == len(block) else [begin, stop]
+            identity = [] if stop - start == len(block) else [start, stop]
             yield Block(
-                int(edges[begin]),
+                int(edges[start]),
                 int(edges[stop]),
-                fingerprint_of([block.fingerprint, _KIND, *identity]),
-                None if block.num_bytes is None else int(num_bytes[stop] - num_bytes[begin]),
+                fingerprint_of([block.fingerprint, _TABLE_NAME, *identity]),
+                None if block.num_bytes is None else int(num_bytes[stop] - num_bytes[start]),
             )
-            begin = stop
+            start = stop
 
     @property
     def members(self) -> list[tuple[str, int]]:
@@ -163,7 +163,7 @@ class AnswerRows(WrappedRows):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        return fingerprint_of([self._rows.fingerprint, _KIND])
+        return fingerprint_of([self._rows.fingerprint, _TABLE_NAME])
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
         row = int(np.searchsorted(self._edges, count))
@@ -171,24 +171,24 @@ class AnswerRows(WrappedRows):
         if row == len(self._edges) or self._edges[row] != count:
             return []
         return [
-            fingerprint_of([fingerprint, _KIND])
+            fingerprint_of([fingerprint, _TABLE_NAME])
             for fingerprint in self._rows.prefix_fingerprints(row)
         ]
 
 
-def _part(row: Any, answer: int) -> Any:
+def _answer_of(row: Any, answer: int) -> Any:
     return row if isinstance(row, MalformedRowError) else AnswerOfRow(row, answer)
 
 
-def row_of(part: Any) -> Any:
+def row_of(item: Any) -> Any:
     """Return the row of a part that ``AnswerRows`` yields, or the error that says why it cannot be
     read.
     """
-    return part if isinstance(part, MalformedRowError) else part.row
+    return item if isinstance(item, MalformedRowError) else item.row
 
 
-def _parts(row: Any, count: int) -> Iterable[Any]:
-    return map(_part, repeat(row, count), range(count))
+def _answers_of(row: Any, count: int) -> Iterable[Any]:
+    return map(_answer_of, repeat(row, count), range(count))
 
 
 def _kept_counts(rows: Rows, row_format: RowFormat, cache: Path | None) -> Int32Array:
@@ -214,7 +214,7 @@ def _kept_counts(rows: Rows, row_format: RowFormat, cache: Path | None) -> Int32
                 kept = _load(path, len(block))
                 if kept is None:
                     kept = _counted(rows, block, row_format)
-                    write_table(path, {"answers": kept}, {"kind": _KIND}, durable=False)
+                    write_table(path, {"answers": kept}, {"kind": _TABLE_NAME}, durable=False)
                 counts[block.start : block.stop] = kept
     return counts
 
@@ -237,7 +237,7 @@ def _counted(rows: Rows, block: Block, row_format: RowFormat) -> Int32Array:
             conversations = row_format.conversations(piece)
         for row, turns in zip(piece, conversations, strict=True):
             messages = _turns(row, row_format) if turns is None else turns
-            counts.append(max(1, len(places_of_answers(messages))))
+            counts.append(max(1, len(indices_of_answers(messages))))
     return np.array(counts, dtype=np.int32)
 
 
@@ -252,12 +252,12 @@ def _turns(row: Any, row_format: RowFormat) -> Sequence[Message]:
     return turns
 
 
-def places_of_answers(messages: Sequence[Message]) -> list[int]:
+def indices_of_answers(messages: Sequence[Message]) -> list[int]:
     """Return the indices of the messages that are trained: the assistant's, unless they are empty
     or have weight 0.
 
     >>> call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}
-    >>> places_of_answers([{"role": "user", "content": "a"}, call, {"role": "assistant", "content": ""}])
+    >>> indices_of_answers([{"role": "user", "content": "a"}, call, {"role": "assistant", "content": ""}])
     [1]
     """
     if type(messages) is PlainMessages:
@@ -282,15 +282,15 @@ def sample_of_answer(row: Sample, answer: int, *, are_alternatives: bool = False
     2
     """
     messages = row.messages or ()
-    places = places_of_answers(messages)
-    if not places:
+    indices = indices_of_answers(messages)
+    if not indices:
         return row
-    place = places[answer]
+    index = indices[answer]
     if not are_alternatives:
-        kept: Sequence[int] = range(place + 1)
-        result = first_messages(messages, place + 1)
+        kept: Sequence[int] = range(index + 1)
+        result = first_messages(messages, index + 1)
     else:
-        kept = (0, place)
+        kept = (0, index)
         result = [messages[index] for index in kept]
     items = row.attachments
     if items:

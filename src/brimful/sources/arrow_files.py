@@ -241,11 +241,11 @@ class HuggingFaceRows(UniformBlockRows):
         return len(self._dataset)
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
-        for begin, end in block_ranges(start, stop, _ROWS_AT_ONCE):
+        for first, end in block_ranges(start, stop, _ROWS_AT_ONCE):
             # As they are stored: media as bytes or a path. ``datasets`` would decode an image at
             # each read.
-            rows = self._checked(begin, end).to_pylist()
-            self._files.check(begin, end)
+            rows = self._checked(first, end).to_pylist()
+            self._files.check(first, end)
             yield from rows
 
     def _checked(self, start: int, stop: int) -> Any:

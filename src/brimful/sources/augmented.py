@@ -116,10 +116,10 @@ def transformed(
 
 def as_transforms(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
     """Return transforms; a type error names the first that is not a function."""
-    for number, transform in enumerate(transforms):
+    for index, transform in enumerate(transforms):
         if not callable(transform):
             check_type(
-                f"transforms[{number}]", transform, (), "a function from a sample to a sample"
+                f"transforms[{index}]", transform, (), "a function from a sample to a sample"
             )
     return tuple(transforms)
 
@@ -145,10 +145,10 @@ def identity_of(transform: Transform) -> str:
     >>> identity_of(cut[0]) == identity_of(cut[1]), identity_of(cut[0]) == identity_of(cut[2])
     (True, False)
     """
-    return f"{name_of(transform)} {fingerprint_of(_parts(transform, ()))[:16]}"
+    return f"{name_of(transform)} {fingerprint_of(_identity(transform, ()))[:16]}"
 
 
-def _parts(value: Any, holders: tuple[int, ...]) -> Any:
+def _identity(value: Any, holders: tuple[int, ...]) -> Any:
     """Return a value as JSON: a function's code and the values it holds; an object's class and
     attributes.
     """
@@ -158,23 +158,25 @@ def _parts(value: Any, holders: tuple[int, ...]) -> Any:
         return "itself"
     holders = (*holders, id(value))
 
-    def parts(*inner: Any) -> list[Any]:
-        return [_parts(item, holders) for item in inner]
+    def identities(*inner: Any) -> list[Any]:
+        return [_identity(item, holders) for item in inner]
 
     if isinstance(value, (list, tuple)):
-        return parts(*value)
+        return identities(*value)
     if isinstance(value, (set, frozenset, Mapping)):
-        return sorted(parts(*(value.items() if isinstance(value, Mapping) else value)), key=str)
+        return sorted(
+            identities(*(value.items() if isinstance(value, Mapping) else value)), key=str
+        )
     if isinstance(value, CodeType):
-        return [value.co_code.hex(), list(value.co_names), *parts(*value.co_consts)]
+        return [value.co_code.hex(), list(value.co_names), *identities(*value.co_consts)]
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         return [
             value.__qualname__,
-            *parts(value.__code__, value.__defaults__, value.__kwdefaults__, cells),
+            *identities(value.__code__, value.__defaults__, value.__kwdefaults__, cells),
         ]
     if isinstance(value, partial):
-        return parts(value.func, value.args, value.keywords)
+        return identities(value.func, value.args, value.keywords)
     if isinstance(value, type) or not (hasattr(value, "__dict__") or hasattr(value, "__array__")):
         return repr(value).split(" at 0x")[0]
     if hasattr(value, "__array__"):
@@ -184,7 +186,7 @@ def _parts(value: Any, holders: tuple[int, ...]) -> Any:
         getattr(value, "__self__", None),
         getattr(value, "__func__", vars(type(value)).get("__call__")),
     )
-    return [repr(type(value)), *parts(owner, code, vars(value))]
+    return [repr(type(value)), *identities(owner, code, vars(value))]
 
 
 @contextmanager
@@ -192,7 +194,7 @@ def _drawn(seed: int, epoch: int, sample_id: int) -> Iterator[None]:
     """Run a block with the generators of the process in a state of this sample, then restore
     them.
     """
-    number = (
+    draw_seed = (
         int(
             generator(seed=seed, epoch=epoch, purpose=f"augmentation of sample {sample_id}").words(
                 1
@@ -203,10 +205,10 @@ def _drawn(seed: int, epoch: int, sample_id: int) -> Iterator[None]:
     python_state, numpy_state = random.getstate(), np.random.get_state()
     torch = sys.modules.get("torch")
     torch_state = None if torch is None else torch.get_rng_state()
-    random.seed(number)
-    np.random.seed(number)
+    random.seed(draw_seed)
+    np.random.seed(draw_seed)
     if torch is not None:
-        torch.default_generator.manual_seed(number)
+        torch.default_generator.manual_seed(draw_seed)
     try:
         yield
     finally:

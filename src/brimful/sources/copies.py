@@ -59,8 +59,8 @@ def unpacked(path: str, cache: Path | None = None, *, is_array: bool = False) ->
         if _identity(path) != (origin, version):
             raise changed(path)
 
-    kind = "array" if is_array else "lines"
-    return str(kept_copy("unpacked", [kind, origin], version, cache, write))
+    content = "array" if is_array else "lines"
+    return str(kept_copy("unpacked", [content, origin], version, cache, write))
 
 
 def _copy_lines(source: IO[bytes], target: IO[bytes]) -> None:
@@ -156,10 +156,10 @@ def _opened(path: str) -> Iterator[Any]:
 def rows_of_pipe(pipe: IO[bytes], cache: Path | None) -> Rows:
     """Copy JSON lines, or one JSON array, from standard input."""
     path = _spool(iter(partial(pipe.read, _PIECE), b""), cache)
-    kind: type[JsonLines] = JsonLines
+    opener: type[JsonLines] = JsonLines
     if begins_like_array(path):
-        path, kind = unpacked(path, cache, is_array=True), JsonArray
-    return kind(path, cache=cache, title="standard input")
+        path, opener = unpacked(path, cache, is_array=True), JsonArray
+    return opener(path, cache=cache, title="standard input")
 
 
 def rows_of_iterable(rows: Iterable[Any], title: str, cache: Path | None) -> Rows:

@@ -70,10 +70,10 @@ def row_of_line(line: bytes, parse: Callable[[bytes], Any] = _loads) -> Any:
     try:
         value = parse(line)
     except (ValueError, RecursionError) as error:
-        return MalformedRowError(f"{unreadable(error)}{_kind_of_whole(line)}")
+        return MalformedRowError(f"{unreadable(error)}{_hint_of_whole(line)}")
     if not isinstance(value, (dict, str)):
         return MalformedRowError(
-            f"a row must be an object and is {type(value).__name__}{_kind_of_whole(line)}"
+            f"a row must be an object and is {type(value).__name__}{_hint_of_whole(line)}"
         )
     if isinstance(value, dict):
         # A parser keeps the last of two equal keys.
@@ -97,7 +97,7 @@ def unreadable(error: Exception) -> MalformedRowError:
     return MalformedRowError(f"not readable as JSON: {reason}")
 
 
-def _kind_of_whole(line: bytes) -> str:
+def _hint_of_whole(line: bytes) -> str:
     """Say what other JSON the file seems to be, judged by a line that is not a row; empty if
     unknown.
     """

@@ -23,7 +23,7 @@ from brimful.errors import BrimfulError, SourceError
 from brimful.sources.rows import BLOCK_BYTES, BLOCK_ROWS, Block
 from brimful.sources.stamp import Stamp
 
-_KIND, _VERSION = "line_index", 4
+_TABLE_NAME, _VERSION = "line_index", 4
 
 _CHUNK = 1 << 20
 _NEWLINE, _RETURN = 10, 13
@@ -78,7 +78,7 @@ def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) 
         if index is None or not index.is_current(Stamp.of(data_path)):
             index = index_of_lines(data_path, is_copy=is_copy)
             meta = {
-                "kind": _KIND,
+                "kind": _TABLE_NAME,
                 "version": _VERSION,
                 "stamp": astuple(index.stamp),
                 "fingerprint": index.fingerprint,
@@ -100,7 +100,7 @@ def load_line_index(index_path: Path) -> LineIndex | None:
     try:
         table = open_table(index_path)
         meta = table.description
-        if (meta.get("kind"), meta.get("version")) != (_KIND, _VERSION):
+        if (meta.get("kind"), meta.get("version")) != (_TABLE_NAME, _VERSION):
             return None
         starts = table.flat("start")
     except (FileNotFoundError, BrimfulError):
@@ -155,7 +155,7 @@ def _scan(pieces: Iterable[bytes]) -> tuple[Int64Array, bool]:
     ([0, 5], True)
     """
     collected_starts, blank_lines = [np.empty(0, dtype=np.int64)], False
-    begin = position = 0  # of the line that the last piece left open, and of the next piece
+    line_start = position = 0  # of the line that the last piece left open, and of the next piece
     last_byte = 0  # of the pieces so far
     for piece in pieces:
         data = np.frombuffer(piece, dtype=np.uint8)
@@ -164,20 +164,20 @@ def _scan(pieces: Iterable[bytes]) -> tuple[Int64Array, bool]:
             # Each line begins after the previous line end; the first one may have begun in an
             # earlier piece.
             starts = np.empty(len(ends), dtype=np.int64)
-            starts[0], starts[1:] = begin, ends[:-1] + (position + 1)
+            starts[0], starts[1:] = line_start, ends[:-1] + (position + 1)
             # An empty line is blank, and so is a line with only a carriage return.
             widths = ends + position - starts
             last_bytes = np.where(ends > 0, data[ends - 1], last_byte)
             has_text = (widths > 1) | ((widths == 1) & (last_bytes != _RETURN))
             collected_starts.append(starts[has_text])
             blank_lines |= not bool(has_text.all())
-            begin = position + int(ends[-1]) + 1
+            line_start = position + int(ends[-1]) + 1
         last_byte = int(data[-1])
         position += len(piece)
     # The last line may have no line end.
-    if position - begin > 1 or (position - begin == 1 and last_byte != _RETURN):
-        collected_starts.append(np.array([begin], dtype=np.int64))
-    elif position > begin:
+    if position - line_start > 1 or (position - line_start == 1 and last_byte != _RETURN):
+        collected_starts.append(np.array([line_start], dtype=np.int64))
+    elif position > line_start:
         blank_lines = True
     return np.concatenate(collected_starts), blank_lines
 
@@ -187,14 +187,14 @@ def _blocks_of(file: IO[bytes], starts: Int64Array, size: int) -> list[Block]:
     blocks: list[Block] = []
     num_lines, row = len(starts), 0
     while row < num_lines:
-        begin = int(starts[row])
+        start = int(starts[row])
         # A line longer than BLOCK_BYTES is a separate block.
-        first_beyond = int(np.searchsorted(starts, begin + BLOCK_BYTES, side="left"))
+        first_beyond = int(np.searchsorted(starts, start + BLOCK_BYTES, side="left"))
         stop = min(num_lines, row + BLOCK_ROWS, max(first_beyond, row + 1))
         end = int(starts[stop]) if stop < num_lines else size
         hasher = xxhash.xxh3_128()
-        for _ in _pieces(file, begin, end, hasher):
+        for _ in _pieces(file, start, end, hasher):
             pass
-        blocks.append(Block(row, stop, hasher.hexdigest(), end - begin))
+        blocks.append(Block(row, stop, hasher.hexdigest(), end - start))
         row = stop
     return blocks

@@ -132,17 +132,17 @@ class Lines(Rows):
             self._stamp.check(self._path, self.title)
             raise
         self._stamp.check(self._path, self.title)
-        for part, length in data:
-            if len(part) != length:
+        for piece, length in data:
+            if len(piece) != length:
                 raise SourceError(
-                    f"{self.title} could be read only in part ({len(part):,} of {length:,} bytes): "
-                    "run again"
+                    f"{self.title} could be read only in part ({len(piece):,} of {length:,} "
+                    "bytes): run again"
                 )
-        return [part for part, _ in data]
+        return [piece for piece, _ in data]
 
     def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
-        for begin in range(start, stop, _PIECE_BYTES):
-            yield self._bytes(begin, min(_PIECE_BYTES, stop - begin))
+        for position in range(start, stop, _PIECE_BYTES):
+            yield self._bytes(position, min(_PIECE_BYTES, stop - position))
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         while start < stop:
@@ -156,7 +156,7 @@ class Lines(Rows):
                 first, min(ends[count - 1] - first, max(_PIECE_BYTES, MAX_ROW_BYTES + 1))
             )
             edges = [0, *(end - first for end in ends[:count])]
-            lines = [data[begin:end] for begin, end in pairwise(edges)]
+            lines = [data[line_start:end] for line_start, end in pairwise(edges)]
             if first == 0:
                 lines[0] = lines[0].removeprefix(_BOM)
             yield from self._rows_of(lines, data)

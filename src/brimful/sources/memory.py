@@ -72,9 +72,9 @@ class DatasetRows(MemoryRows):
 
 def is_table(data: Any) -> bool:
     """Return true for a table of a known library, without importing the library."""
-    kind = type(data)
-    library = kind.__module__.partition(".")[0]
-    return (library, kind.__name__) in {
+    data_type = type(data)
+    library = data_type.__module__.partition(".")[0]
+    return (library, data_type.__name__) in {
         ("pyarrow", "Table"),
         ("pandas", "DataFrame"),
         ("polars", "DataFrame"),
@@ -85,12 +85,12 @@ def rows_of_table(table: Any, start: int, stop: int) -> Iterator[Any]:
     """Yield rows ``start … stop-1`` of an Arrow table as dictionaries, or as errors if Python
     cannot hold a value.
     """
-    for begin, end in block_ranges(start, stop, _BATCH_ROWS):
-        rows = table.slice(begin, end - begin)
+    for first, end in block_ranges(start, stop, _BATCH_ROWS):
+        rows = table.slice(first, end - first)
         try:
             yield from rows.to_pylist()
         except (ValueError, OverflowError):
-            yield from map(_row_of_table, [rows.slice(index, 1) for index in range(end - begin)])
+            yield from map(_row_of_table, [rows.slice(index, 1) for index in range(end - first)])
 
 
 def _row_of_table(row: Any) -> Any:

@@ -187,9 +187,9 @@ def _first_rows(rows: Rows, count: int) -> Rows:
         return rows
     if not isinstance(rows, ChainedRows):
         return FirstRows(rows, count)
-    pairs = zip(rows.parts, rows.starts, strict=True)
+    pairs = zip(rows.files, rows.starts, strict=True)
     return ChainedRows(
-        [_first_rows(part, count - start) for part, start in pairs if start < count], rows.title
+        [_first_rows(file, count - start) for file, start in pairs if start < count], rows.title
     )
 
 
@@ -249,8 +249,8 @@ class _Opening:
             return MemoryRows(data)
         # Chains are flattened: each file is a part with its own format.
         opened = [self.from_path(os.fspath(item)) for item in data]
-        parts = [rows.parts if isinstance(rows, ChainedRows) else [rows] for rows in opened]
-        return ChainedRows([*chain.from_iterable(parts)], "several files")
+        files = [rows.files if isinstance(rows, ChainedRows) else [rows] for rows in opened]
+        return ChainedRows([*chain.from_iterable(files)], "several files")
 
     def from_path(self, path: str) -> Rows:
         """Open a file, a directory, a pattern, or a data set of the hub."""
@@ -329,10 +329,11 @@ class _Opening:
             return kind.opener(path)
         if name == "text" and self.settings.text_unit == "file":
             return TextFiles([self._plain(path)], path, titles=[path])
+        opener = kind.opener
         if name == "array" and begins_like_array(path):
             plain, opener = unpacked(path, self.cache, is_array=True), JsonArray
         else:
-            plain, opener = self._plain(path), kind.opener
+            plain = self._plain(path)
         original = path if is_remote(path) else os.path.realpath(path)
         return opener(plain, cache=self.cache, title=path, original=original)
 

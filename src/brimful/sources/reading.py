@@ -110,25 +110,25 @@ class Reading:
         return (self._read_answers if self.per_turn else self._read_rows)(sample_ids, rows, where)
 
     def _read_answers(
-        self, sample_ids: Iterable[int], parts: Iterator[Any], where: Callable[[int], str]
+        self, sample_ids: Iterable[int], answers: Iterator[Any], where: Callable[[int], str]
     ) -> Iterator[Sample | BadSampleError]:
         """Yield the sample of each answer. Answers of one row follow one another: it is converted
         once for them.
         """
-        for ids, pieces in _together(sample_ids, parts):
+        for ids, pieces in _together(sample_ids, answers):
             pairs = zip(ids, pieces, strict=True)
             runs = [[*run] for _, run in groupby(pairs, lambda pair: id(row_of(pair[1])))]
             rows = [row_of(run[0][1]) for run in runs]
             samples = self._read_rows([run[0][0] for run in runs], iter(rows), where)
             for run, sample in zip(runs, samples, strict=True):
-                for sample_id, part in run:
+                for sample_id, item in run:
                     if isinstance(sample, BadSampleError):
-                        place = where(sample_id)
-                        yield BadSampleError(sample.reason, sample_id=sample_id, where=place)
+                        location = where(sample_id)
+                        yield BadSampleError(sample.reason, sample_id=sample_id, where=location)
                     else:
                         yield sample_of_answer(
                             replace(sample, sample_id=sample_id),
-                            part.answer,
+                            item.answer,
                             are_alternatives=self.format.answers_are_alternatives,
                         )
 

@@ -66,7 +66,7 @@ def block_ranges(start: int, stop: int, max_rows: int = BLOCK_ROWS) -> list[tupl
     >>> block_ranges(0, 10, 4)
     [(0, 4), (4, 8), (8, 10)]
     """
-    return [(begin, min(begin + max_rows, stop)) for begin in range(start, stop, max_rows)]
+    return [(first, min(first + max_rows, stop)) for first in range(start, stop, max_rows)]
 
 
 def joined(
@@ -206,66 +206,66 @@ class UniformBlockRows(Rows):
 class ChainedRows(Rows):
     """Several files as one, in their order: sample ids run on from file to file."""
 
-    def __init__(self, parts: Sequence[Rows], title: str) -> None:
-        self.parts = list(parts)
+    def __init__(self, files: Sequence[Rows], title: str) -> None:
+        self.files = list(files)
         self.title = title
-        self.lies_in_files = all(part.lies_in_files for part in self.parts)
-        *self.starts, self._length = accumulate(map(len, self.parts), initial=0)
-        """``starts``: first row of each part."""
+        self.lies_in_files = all(file.lies_in_files for file in self.files)
+        *self.starts, self._length = accumulate(map(len, self.files), initial=0)
+        """``starts``: first row of each file."""
 
     def __len__(self) -> int:
         return self._length
 
     @property
     def num_rows(self) -> int:
-        return sum(part.num_rows for part in self.parts)
+        return sum(file.num_rows for file in self.files)
 
     @property
     def samples_by_row(self) -> Int32Array:
-        return np.concatenate([part.samples_by_row for part in self.parts])
+        return np.concatenate([file.samples_by_row for file in self.files])
 
-    def _part_of(self, index: int) -> int:
-        """Return the number of the part that has a row."""
+    def _file_index(self, index: int) -> int:
+        """Return the index of the file that has a row."""
         return bisect.bisect_right(self.starts, index) - 1
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         stop = min(stop, self._length)
         while start < stop:
-            number = self._part_of(start)
-            part, part_start = self.parts[number], self.starts[number]
-            end = min(stop - part_start, len(part))
-            yield from part.read(start - part_start, end)
-            start = part_start + end
+            file_index = self._file_index(start)
+            file, file_start = self.files[file_index], self.starts[file_index]
+            end = min(stop - file_start, len(file))
+            yield from file.read(start - file_start, end)
+            start = file_start + end
 
     def read_many(self, indices: Iterable[int]) -> Iterator[Any]:
-        for number, run in groupby(indices, self._part_of):
-            start = self.starts[number]
-            yield from self.parts[number].read_many([index - start for index in run])
+        for file_index, run in groupby(indices, self._file_index):
+            start = self.starts[file_index]
+            yield from self.files[file_index].read_many([index - start for index in run])
 
     def where(self, index: int) -> str:
-        number = self._part_of(index)
-        return self.parts[number].where(index - self.starts[number])
+        file_index = self._file_index(index)
+        return self.files[file_index].where(index - self.starts[file_index])
 
     @property
     def unit(self) -> str:  # type: ignore[override]
-        return " and ".join(dict.fromkeys(part.unit for part in self.parts if part.unit))
+        return " and ".join(dict.fromkeys(file.unit for file in self.files if file.unit))
 
     @property
     def blocks(self) -> Sequence[Block]:
         return [
             Block(
-                part_start + block.start,
-                part_start + block.stop,
+                file_start + block.start,
+                file_start + block.stop,
                 block.fingerprint,
                 block.num_bytes,
             )
-            for part, part_start in zip(self.parts, self.starts, strict=True)
-            for block in part.blocks
+            for file, file_start in zip(self.files, self.starts, strict=True)
+            for block in file.blocks
         ]
 
     @property
     def members(self) -> list[tuple[str, int]]:
-        return [member for part in self.parts for member in part.members]
+        return [member for file in self.files for member in file.members]
 
     def _chain(self) -> Iterator[Fingerprint]:
         """Yield the fingerprints of the first 0, 1, … and all files.
@@ -273,7 +273,7 @@ class ChainedRows(Rows):
         The chain runs over files, not over blocks, so that an added file is recognized as appended
         rows.
         """
-        digests = (part.fingerprint for part in self.parts)
+        digests = (file.fingerprint for file in self.files)
         return accumulate(
             digests,
             lambda digests, digest: fingerprint_of([digests, digest]),
@@ -285,14 +285,14 @@ class ChainedRows(Rows):
         return list(self._chain())[-1]
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        for part, part_start, digest_before in zip(
-            self.parts, self.starts, self._chain(), strict=False
+        for file, file_start, digest_before in zip(
+            self.files, self.starts, self._chain(), strict=False
         ):
-            # The prefix ends in this part: all parts before it are complete.
-            if count <= part_start + len(part):
+            # The prefix ends in this file: all files before it are complete.
+            if count <= file_start + len(file):
                 return [
                     fingerprint_of([digest_before, digest])
-                    for digest in part.prefix_fingerprints(count - part_start)
+                    for digest in file.prefix_fingerprints(count - file_start)
                 ]
         return []
 
@@ -350,8 +350,8 @@ class RowView(WrappedRows):
         if start >= stop:
             return iter(())
         first, last = start // self.samples_per_row, -(-stop // self.samples_per_row)
-        begin = first * self.samples_per_row
-        return islice(chain.from_iterable(self.parts(first, last)), start - begin, stop - begin)
+        offset = first * self.samples_per_row
+        return islice(chain.from_iterable(self.parts(first, last)), start - offset, stop - offset)
 
     def where(self, index: int) -> str:
         return self._rows.where(index // self.samples_per_row)
@@ -361,10 +361,10 @@ class RowView(WrappedRows):
         return [self._block_of_samples(block) for block in self._rows.blocks]
 
     def _block_of_samples(self, block: Block) -> Block:
-        number = self.samples_per_row
-        num_bytes = None if block.num_bytes is None else number * block.num_bytes
+        per_row = self.samples_per_row
+        num_bytes = None if block.num_bytes is None else per_row * block.num_bytes
         return Block(
-            number * block.start, number * block.stop, self._of_view(block.fingerprint), num_bytes
+            per_row * block.start, per_row * block.stop, self._of_view(block.fingerprint), num_bytes
         )
 
     @property

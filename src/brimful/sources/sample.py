@@ -74,8 +74,8 @@ class PlainMessages(list[Message]):
             return [*map(cls.of, conversations)]
         edges = pairwise(accumulate(map(len, conversations), initial=0))
         return [
-            cls(conversation, together.roles[begin:end], together.texts[begin:end])
-            for conversation, (begin, end) in zip(conversations, edges, strict=True)
+            cls(conversation, together.roles[start:end], together.texts[start:end])
+            for conversation, (start, end) in zip(conversations, edges, strict=True)
         ]
 
     @classmethod

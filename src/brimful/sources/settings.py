@@ -96,8 +96,8 @@ class RowSettings:
         another is named.
         """
         placing = None
-        if (place := self.media_dir) is not None:
-            placing = loaded(PLACING)(os.fspath(place) or directory, self.media_outside)
+        if self.media_dir is not None:
+            placing = loaded(PLACING)(os.fspath(self.media_dir) or directory, self.media_outside)
         return Reading(row_format, frozenset(self.ignore), placing)
 
 

@@ -52,10 +52,10 @@ class Source:
     def __init__(
         self, rows: Rows, settings: RowSettings = _DEFAULTS, cache: Path | None = None
     ) -> None:
-        parts = rows.parts if isinstance(rows, ChainedRows) else [rows]
+        files = rows.files if isinstance(rows, ChainedRows) else [rows]
         if len(rows) == 0:
             raise SourceError(f"{rows.title} is empty: it has no sample to pack")
-        formats = _formats_of(parts, settings)
+        formats = _formats_of(files, settings)
         if settings.prompt is not None and not any(
             row_format.default_prompt for row_format in formats
         ):
@@ -63,9 +63,9 @@ class Source:
             raise SettingsError(f"{setting('prompt')} has no effect on rows of format {names}")
         views: list[Rows] = []
         sized_readings: list[tuple[int, Reading]] = []
-        for part, row_format in zip(parts, formats, strict=True):
-            reading = settings.reading(row_format, part.directory)
-            views.append(reading.view(part, cache))
+        for file, row_format in zip(files, formats, strict=True):
+            reading = settings.reading(row_format, file.directory)
+            views.append(reading.view(file, cache))
             sized_readings.append((len(views[-1]), reading))
         rows = ChainedRows(views, rows.title) if isinstance(rows, ChainedRows) else views[0]
         self._set_rows(rows, sized_readings)
@@ -85,7 +85,7 @@ class Source:
             )
         self = cls.__new__(cls)
         rows = ChainedRows([source.rows for source in sources], title)
-        self._set_rows(rows, [part for source in sources for part in source._sized_readings])
+        self._set_rows(rows, [pair for source in sources for pair in source._sized_readings])
         self.detected = any(source.detected for source in sources)
         return self
 
@@ -111,13 +111,13 @@ class Source:
         """True if a sample is made of several rows: it depends on its neighbors, and must keep its
         beginning.
         """
-        kinds = {reading.per_turn for _, reading in sized_readings if reading.format.has_turns}
-        if len(kinds) > 1:
+        choices = {reading.per_turn for _, reading in sized_readings if reading.format.has_turns}
+        if len(choices) > 1:
             raise SettingsError(
                 f"{rows.title} holds conversations whose answers are samples among others that "
                 f"are one sample each: open all with {setting('per_turn', True)}, or none"
             )
-        self.per_turn = True in kinds
+        self.per_turn = True in choices
         """True if each answer of a conversation is a sample, which is trained alone."""
         # A run ends where the reading changes: neighboring files that are read alike form one run.
         self._runs: list[tuple[int, Reading]] = []
@@ -158,11 +158,9 @@ class Source:
                 f"{self.title} is already augmented: give all transforms in one call, on the "
                 "source without transforms"
             )
-        numbers = (setting_number("seed", seed), setting_number("epoch", epoch, minimum=0))
+        seeds = (setting_number("seed", seed), setting_number("epoch", epoch, minimum=0))
         self = copy(self)
-        self.augmentation = (
-            Augmentation(as_transforms(transforms), *numbers) if transforms else None
-        )
+        self.augmentation = Augmentation(as_transforms(transforms), *seeds) if transforms else None
         return self
 
     @property
@@ -300,14 +298,14 @@ class Source:
             [*accumulate((num_rows for num_rows, _ in self._sized_readings), initial=0)][FEW_FILES:]
         )
 
-        def kind(block: Block) -> tuple[Reading, bool]:
+        def reading_and_unit(block: Block) -> tuple[Reading, bool]:
             is_file = (
                 file_edges.issuperset((block.start, block.stop)) and block.num_bytes is not None
             )
             return self._reading_of(block.start), is_file
 
         # A block spans several files only if it holds whole files that are read alike.
-        for (reading, is_of_files), runs in groupby(blocks, kind):
+        for (reading, is_of_files), runs in groupby(blocks, reading_and_unit):
             settings = fingerprint_of(reading.settings)
             if is_of_files:
                 # A file ends a block if it is one of 256, chosen by content: an edited file moves no
@@ -318,10 +316,12 @@ class Source:
             # Equal rows name other files in another directory of this source. Its number is the
             # same for a copy elsewhere.
             files = reading.placing
-            place = 0 if files is None else directories.index(os.path.abspath(files.directory))
+            directory_index = (
+                0 if files is None else directories.index(os.path.abspath(files.directory))
+            )
             for run in runs:
                 identity = [run.fingerprint, settings, *([*draws, run.start] if draws else [])]
-                identity += [place] if place else []
+                identity += [directory_index] if directory_index else []
                 result.append(replace(run, fingerprint=fingerprint_of(identity)))
         return result
 
@@ -348,16 +348,16 @@ class Source:
         )
 
 
-def _formats_of(parts: Sequence[Rows], settings: RowSettings) -> list[RowFormat]:
+def _formats_of(files: Sequence[Rows], settings: RowSettings) -> list[RowFormat]:
     """Return the format of each part; a part without a readable row gets the format of the previous
     (or next) part.
     """
-    formats = [settings.format_of(part.read(0, len(part)), part.title) for part in parts]
+    formats = [settings.format_of(file.read(0, len(file)), file.title) for file in files]
     first = next((row_format for row_format in formats if row_format is not None), None)
     if first is None:
         # No row of any part can be read: the first row tells why.
-        part = next(part for part in parts if len(part))
-        raise BadSampleError(str(part.get(0)), sample_id=0, where=part.where(0))
+        file = next(file for file in files if len(file))
+        raise BadSampleError(str(file.get(0)), sample_id=0, where=file.where(0))
     return list(
         accumulate(formats, lambda previous, row_format: row_format or previous, initial=first)
     )[1:]

@@ -77,11 +77,12 @@ def require_file(path: AnyPath, status: os.stat_result | None = None) -> None:
         SourceError: names the path and what it is.
     """
     try:
-        kind = special_file((status or os.stat(path)).st_mode)
+        description = special_file((status or os.stat(path)).st_mode)
     except OSError:
         return
-    if kind:
+    if description:
         name = os.fspath(path)
         raise SourceError(
-            f"{name} is {kind}, not a file: read the rows of a pipe as standard input (- < {name})"
+            f"{name} is {description}, not a file: read the rows of a pipe as standard input "
+            f"(- < {name})"
         )

@@ -106,12 +106,12 @@ class TokenizedRow:
         # One number for each run of equal numbers. They rise only if no padding interrupts a
         # sample.
         run_values = mask[np.flatnonzero(np.diff(mask, prepend=-1))]
-        numbers = run_values[run_values > 0]
-        if not len(numbers):
+        run_numbers = run_values[run_values > 0]
+        if not len(run_numbers):
             raise self.error(
                 "has an 'attention_mask' of only zeros: leave out samples without tokens"
             )
-        if (np.diff(numbers) <= 0).any():
+        if (np.diff(run_numbers) <= 0).any():
             raise self.error(
                 "has an 'attention_mask' with zeros within a sample, or numbers that do not rise: "
                 "it must be 1, 2, … for the samples of the row, and 0 at padding only"
@@ -273,6 +273,6 @@ class TokenizedRow:
         return CollateError(f"{self.name} {problem}")
 
 
-def _few(numbers: AnyArray) -> str:
-    text = ", ".join(map(str, numbers.reshape(-1)[:4].tolist()))
-    return f"{text}…" if numbers.size > 4 else text
+def _few(values: AnyArray) -> str:
+    text = ", ".join(map(str, values.reshape(-1)[:4].tolist()))
+    return f"{text}…" if values.size > 4 else text

@@ -16,7 +16,7 @@ from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.checks import check_share, choice_of, setting_number, whole_number
 from brimful.base.fingerprint import fingerprint_array
 from brimful.base.ragged import offsets_of
-from brimful.base.sharing import LEAST_SHARED, Share
+from brimful.base.sharing import LEAST_SHARED, ShareMode
 from brimful.base.typing import (
     AnyIntArray,
     BoolArray,
@@ -135,7 +135,7 @@ class Lookahead:
         algorithm: str = "best_fit_decreasing",
         min_fill: float = 1.0,
         overflow: Overflow | str = Overflow.ERROR,
-        share: Share | str = Share.NONE,
+        share: ShareMode | str = ShareMode.NONE,
         least_shared: int = LEAST_SHARED,
     ) -> None:
         self._capacity = setting_number("capacity", capacity, minimum=1, maximum=2**31 - 1)
@@ -166,17 +166,20 @@ class Lookahead:
         }
         self._keys: list[AnyIntArray] | None = None
         self._least_shared = whole_number(setting("least_shared"), least_shared, minimum=1)
-        if choice_of(Share, share, argument="share") is Share.PREFIXES:
+        if choice_of(ShareMode, share, argument="share") is ShareMode.PREFIXES:
             self._refuse_settings_without_trees()
             self._keys = []
-            self._settings |= {"share": Share.PREFIXES.value, "least_shared": self._least_shared}
+            self._settings |= {
+                "share": ShareMode.PREFIXES.value,
+                "least_shared": self._least_shared,
+            }
         self._full_load = ceil(tokens_of(min_fill, self._capacity))
         self._counts = Counter(StreamLedger().as_dict())
         self._window = np.empty(self._size, dtype=_WAITING)  # in order of arrival
         self._num_waiting = 0
 
     def _refuse_settings_without_trees(self) -> None:
-        share = setting("share", Share.PREFIXES.value)
+        share = setting("share", ShareMode.PREFIXES.value)
         if not self._is_decreasing:
             names = [name for name in LOOKAHEAD_ALGORITHMS if name.endswith("decreasing")]
             raise SettingsError(
@@ -358,7 +361,7 @@ class Lookahead:
         """Return the keys of each sample; none without trees."""
         if (keys is None) != (self._keys is None):
             raise SettingsError(
-                f"{setting('share', Share.PREFIXES.value)} reads the keys of samples, and nothing "
+                f"{setting('share', ShareMode.PREFIXES.value)} reads the keys of samples, and nothing "
                 "else does: give both or neither"
             )
         if keys is None:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from brimful.base.ragged import offsets_of, ranges
-from brimful.base.sharing import Share
+from brimful.base.sharing import ShareMode
 from brimful.base.tables import Ragged
 from brimful.base.typing import (
     AnyArray,
@@ -83,7 +83,7 @@ class PackTree:
     ends: Int32Array
     spans: Int32Array
     span_sizes: Int32Array
-    kind: ClassVar[Share] = Share.PREFIXES
+    kind: ClassVar[ShareMode] = ShareMode.PREFIXES
 
     @property
     def columns(self) -> dict[str, AnyArray]:

@@ -25,8 +25,8 @@ import numpy as np
 from brimful.base.checks import whole_number
 from brimful.base.fingerprint import fingerprint_array
 from brimful.base.ragged import offsets_of
-from brimful.base.sharing import LEAST_SHARED, Share
-from brimful.base.tables import Table
+from brimful.base.sharing import LEAST_SHARED, ShareMode
+from brimful.base.tables import ColumnTable
 from brimful.base.typing import (
     AnyIntArray,
     Int32Array,
@@ -69,10 +69,10 @@ class Prefixes:
     shared: Int32Array
     least: int = LEAST_SHARED
     amounts: Mapping[str, Int32Array] = field(default_factory=dict)
-    kind: ClassVar[Share] = Share.PREFIXES
+    kind: ClassVar[ShareMode] = ShareMode.PREFIXES
 
     @classmethod
-    def of_columns(cls, columns: Table, description: Mapping[str, Any]) -> Prefixes:
+    def of_columns(cls, columns: ColumnTable, description: Mapping[str, Any]) -> Prefixes:
         """Read prefixes from their ``columns`` in a saved table, by their ``description``."""
         amounts = {name: columns.flat(_AMOUNT + name) for name in description["amounts"]}
         order, shared = columns.flat("prefix_order"), columns.flat("prefix_shared")

@@ -156,7 +156,7 @@ def test_the_folders_of_a_directory_are_its_parts(photos: Path, tmp_path: Path) 
     write(tmp_path / "photos" / ".hidden", **{"a.json": chat("<image>?"), "a.png": picture(7)})
     source = open_source(tmp_path / "photos", media=True)
     assert [[picture(1)], [picture(1)], [picture(2)], [], [picture(7)]] == results(source)
-    assert [type(part) for part in source.rows.parts] == [PairRows, PairRows]  # type: ignore[attr-defined]
+    assert [type(part) for part in source.rows.files] == [PairRows, PairRows]  # type: ignore[attr-defined]
 
 
 def test_splits_are_folders_and_never_names_of_pictures(tmp_path: Path) -> None:

@@ -198,5 +198,5 @@ def test_long_names_and_headers_of_all_kinds_are_read(tmp_path: Path) -> None:
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
         source = open_source(path, media=True)
-        assert isinstance(source.rows.parts[0], TarRows)  # type: ignore[attr-defined]
+        assert isinstance(source.rows.files[0], TarRows)  # type: ignore[attr-defined]
         assert results(source) == [[picture(1)]]

@@ -72,10 +72,10 @@ def block_mask_of(
     first_token = block * block_size
     last_token = np.minimum(first_token + block_size, size) - 1
     segment = np.searchsorted(cu_seqlens, first_token, side="right") - 1
-    segment_begin = cu_seqlens[segment].astype(np.int64)
+    segment_start = cu_seqlens[segment].astype(np.int64)
     # Rows are blocks of queries, columns are blocks of keys. The last block may be shorter, so it
     # is never full.
-    is_visible = (block >= (segment_begin // block_size)[:, None]) & (block <= block[:, None])
+    is_visible = (block >= (segment_start // block_size)[:, None]) & (block <= block[:, None])
     in_one_segment = (last_token < cu_seqlens[segment + 1]) & (
         last_token - first_token == block_size - 1
     )
@@ -83,7 +83,7 @@ def block_mask_of(
         is_visible
         & (block < block[:, None])
         & in_one_segment[:, None]
-        & (first_token >= segment_begin[:, None])
+        & (first_token >= segment_start[:, None])
     )
     return BlockMask.from_kv_blocks(
         *block_lists(is_visible & ~is_full, document_ids.device),

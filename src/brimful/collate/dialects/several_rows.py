@@ -81,10 +81,12 @@ def to_olmo_core(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     """
     for batch in rows:
         if batch.loss_weights is not None or batch.rope_positions is not None:
-            kind = "weights of the loss" if batch.loss_weights is not None else "positions of media"
+            content = (
+                "weights of the loss" if batch.loss_weights is not None else "positions of media"
+            )
             raise CollateError(
-                f"the row with sample {batch.sample_ids[0]} has {kind}, which OLMo-core does not "
-                "read: leave them out, or choose another trainer"
+                f"the row with sample {batch.sample_ids[0]} has {content}, which OLMo-core does "
+                "not read: leave them out, or choose another trainer"
             )
     tensors = join_rows(rows, position_rows=3)
     labels = tensors.pop("labels")

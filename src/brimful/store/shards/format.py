@@ -28,7 +28,7 @@ import xxhash
 
 from brimful.base.attachment import attachment_store
 from brimful.base.ragged import offsets_of
-from brimful.base.sharing import SHARING, Share, Sharing, wing_of
+from brimful.base.sharing import SHARING, ShareMode, Sharing, wing_of
 from brimful.base.tables import to_arrow
 from brimful.base.typing import AnyArray, Offsets
 from brimful.store.shards.pack import Pack, PackRows
@@ -39,7 +39,7 @@ SHARD_VERSION = 1
 ATTACHMENT_VERSION = 4
 """Version of a shard of packs with attachments."""
 
-_VERSIONS = {Share.NONE: (SHARD_VERSION, ATTACHMENT_VERSION)} | {
+_VERSIONS = {ShareMode.NONE: (SHARD_VERSION, ATTACHMENT_VERSION)} | {
     share: (kind.shard_version, kind.shard_version + 1) for share, kind in SHARING.items()
 }
 """Versions without and with attachments, by what packs share."""
@@ -105,7 +105,7 @@ def version_of(*, has_attachments: bool, sharing: Sharing | None) -> int:
     >>> version_of(has_attachments=True, sharing=None)
     4
     """
-    return _VERSIONS[Share.NONE if sharing is None else sharing.kind][has_attachments]
+    return _VERSIONS[ShareMode.NONE if sharing is None else sharing.kind][has_attachments]
 
 
 def shared_columns(version: int) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def shared_columns(version: int) -> tuple[str, ...]:
     row; none in a shard of other packs.
     """
     share, _ = CONTENTS[version]
-    return () if share is Share.NONE else tuple(wing_of(share).SHARD_COLUMNS)
+    return () if share is ShareMode.NONE else tuple(wing_of(share).SHARD_COLUMNS)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from brimful.base.blobs import BlobStore
 from brimful.base.blobs.interface import WRITE_AGAIN
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
-from brimful.base.sharing import Share, wing_of
+from brimful.base.sharing import ShareMode, wing_of
 from brimful.base.tables import to_numpy
 from brimful.base.typing import AnyArray
 from brimful.errors import CorruptFileError
@@ -148,7 +148,7 @@ class ShardReader:
                     f"{path} has no column {field.name!r} of type {field.type}: {WRITE_AGAIN}"
                 )
         share, self.has_attachments = CONTENTS[versions[version]]
-        self._wing = None if share is Share.NONE else wing_of(share)
+        self._wing = None if share is ShareMode.NONE else wing_of(share)
         self._sharing_names = shared_columns(versions[version])
         self._attached = attachment_store() if self.has_attachments else None
         self._batches: dict[int, _BatchViews] = {}

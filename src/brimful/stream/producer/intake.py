@@ -79,7 +79,7 @@ class Intake:
                 self._encoder,
                 readable,
                 results,
-                place=lambda _: self._title,
+                location_of=lambda _: self._title,
                 remedy="begin the stream again",
             )
         if self._media is not None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from brimful.base.sharing import Share
+from brimful.base.sharing import ShareMode
 from brimful.base.typing import AnyArray, BoolArray, Int64Array, Lengths
 from brimful.base.wording import setting
 from brimful.errors import PlanMismatchError
@@ -35,7 +35,7 @@ class PlanTrees:
     """
 
     parents: Lengths
-    kind: ClassVar[Share] = Share.PREFIXES
+    kind: ClassVar[ShareMode] = ShareMode.PREFIXES
 
     @property
     def columns(self) -> dict[str, AnyArray]:
