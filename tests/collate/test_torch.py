@@ -69,7 +69,7 @@ def test_a_batch_is_a_list():
     for alone in (toy_pack([2]), {"input_ids": [1]}, iter([toy_pack([2])])):
         with pytest.raises(SettingsError, match="a batch must be a list of packs or samples"):
             PackCollator()(alone)
-    assert PackCollator(pad_to=8).pad_to == 8
+    assert PackCollator(pad_to=8).padding.to == 8
 
 
 @pytest.mark.parametrize("pad_token_id", [-1, 9])

@@ -18,7 +18,7 @@ import zstandard
 
 from brimful.errors import BadSampleError, MissingExtraError, SettingsError, SourceError, SourceNotFoundError
 from brimful.sources import Sample, open_source
-from brimful.sources.opening import KINDS
+from brimful.sources.opening import FILE_TYPES
 from tests.sources import tools
 
 TEXTS = ["one", "zwei, é", "三\u2028☃"]
@@ -345,14 +345,14 @@ def test_an_unpacked_copy_is_made_once(put, tmp_path, monkeypatch):
     assert [sample.text for sample in open_source(path).read(0, 3)] == TEXTS
 
 
-@pytest.mark.parametrize("ending", [ending for kind in KINDS.values() for ending in kind.endings])
+@pytest.mark.parametrize("ending", [ending for kind in FILE_TYPES.values() for ending in kind.endings])
 def test_every_ending_is_in_the_docs_and_has_a_case(ending):
     """A kind of file that no page names is one that nobody gives; one without a case names no place in its errors."""
     page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
     table = page[: page.index("\n## What rows look like")]
     assert f"{ending}`" in table, f"the table of docs/sources.md lacks {ending}"
     endings = {Path(place).suffix.partition(":")[0] for _, place in STORAGES.values() if place is not None}
-    same_kind = next(set(kind.endings) for kind in KINDS.values() if ending in kind.endings)
+    same_kind = next(set(kind.endings) for kind in FILE_TYPES.values() if ending in kind.endings)
     assert same_kind & endings, f"STORAGES has no file of kind {same_kind}"
     assert any(re.search(rf"{re.escape(other)}\b", open_source.__doc__ or "") for other in same_kind)
 

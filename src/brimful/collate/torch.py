@@ -150,11 +150,6 @@ class PackCollator:
         # A spawned worker has no trainer on its stack.
         return {**vars(self), "_ignores_weights": _asked_by_own_loss()}
 
-    @property
-    def pad_to(self) -> int | None:
-        """Fixed length of the row; None if it varies."""
-        return self.padding.to
-
     def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
         """Return one batch; the packs are not changed.
 

@@ -32,7 +32,7 @@ _PIECE = 1 << 20
 _CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
 
 
-def begins_like_array(path: str) -> bool:
+def is_json_array(path: str) -> bool:
     """Return true if a .json file, compressed or not, holds an array; many such files hold JSON
     lines.
     """
@@ -157,7 +157,7 @@ def rows_of_pipe(pipe: IO[bytes], cache: Path | None) -> Rows:
     """Copy JSON lines, or one JSON array, from standard input."""
     path = _spool(iter(partial(pipe.read, _PIECE), b""), cache)
     opener: type[JsonLines] = JsonLines
-    if begins_like_array(path):
+    if is_json_array(path):
         path, opener = unpacked(path, cache, is_array=True), JsonArray
     return opener(path, cache=cache, title="standard input")
 

@@ -66,14 +66,18 @@ def walk_data(directory: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def data_files(
-    directory: str, kind_of: Callable[[str], str | None], *, split: str | None, config: str | None
+    directory: str,
+    file_type_of: Callable[[str], str | None],
+    *,
+    split: str | None,
+    config: str | None,
 ) -> list[str]:
     """Find the files of a directory that hold its data, in the order of their names; all are of one
     kind. An empty list if it has none.
 
     Args:
         directory: searched with all folders below it (``walk_data``).
-        kind_of: kind of a file by its name; None for a file that brimful does not read.
+        file_type_of: kind of a file by its name; None for a file that brimful does not read.
         split: only files of that split; ``all`` for every one.
         config: only files in a folder of that name.
 
@@ -85,22 +89,23 @@ def data_files(
         os.path.join(folder, name)
         for folder, names in walk_data(directory)
         for name in names
-        if kind_of(name) is not None
+        if file_type_of(name) is not None
     )
     # If a directory holds only descriptions, they are the data: its readme is the text to pack.
     paths = [
         path
         for path, name in zip(candidates, map(os.path.basename, candidates), strict=True)
-        if name not in DESCRIPTIONS and not (kind_of(name) == "text" and _ABOUT.fullmatch(name))
+        if name not in DESCRIPTIONS
+        and not (file_type_of(name) == "text" and _ABOUT.fullmatch(name))
     ] or candidates
     if not paths:
         return []
     splits = {path: split_of_file(path) for path in paths}
     paths = chosen_paths(directory, splits, split=split, config=config)
-    kinds = {str(kind_of(path)) for path in paths}
-    if len(kinds) > 1:
+    types = {str(file_type_of(path)) for path in paths}
+    if len(types) > 1:
         raise SettingsError(
-            f"{directory} mixes files of several kinds ({', '.join(sorted(kinds))}): name some by "
+            f"{directory} mixes files of several kinds ({', '.join(sorted(types))}): name some by "
             f"a pattern, such as '{directory}/*.jsonl'"
         )
     # Shards of one name in several folders are configurations; other files may share a name by

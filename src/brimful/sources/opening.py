@@ -21,7 +21,7 @@ from brimful.base.wording import setting
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
 from brimful.sources.arrow_files import HuggingFaceRows, ParquetRows
 from brimful.sources.copies import (
-    begins_like_array,
+    is_json_array,
     rows_of_iterable,
     rows_of_pipe,
     unpacked,
@@ -47,7 +47,7 @@ its first.
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
 
 
-class FileKind(NamedTuple):
+class FileType(NamedTuple):
     """Files of rows that are read in one way.
 
     Attributes:
@@ -65,17 +65,17 @@ class FileKind(NamedTuple):
     in_place: bool = False
 
 
-KINDS = {
-    "lines": FileKind("JSON lines", (".jsonl", ".ndjson"), JsonLines),
+FILE_TYPES = {
+    "lines": FileType("JSON lines", (".jsonl", ".ndjson"), JsonLines),
     # Many such files hold JSON lines.
-    "array": FileKind("JSON", (".json",), JsonLines),
-    "parquet": FileKind("Parquet", (".parquet",), ParquetRows, in_place=True),
-    "tar": FileKind("a tar", (".tar",), None, in_place=True),
-    "text": FileKind("text", (".txt", ".md", ".rst", ".text"), TextLines),
+    "array": FileType("JSON", (".json",), JsonLines),
+    "parquet": FileType("Parquet", (".parquet",), ParquetRows, in_place=True),
+    "tar": FileType("a tar", (".tar",), None, in_place=True),
+    "text": FileType("text", (".txt", ".md", ".rst", ".text"), TextLines),
 }
 """Kinds of files by name; a file without an ending of any holds JSON lines."""
 
-LINE_ENDINGS = KINDS["lines"].endings
+LINE_ENDINGS = FILE_TYPES["lines"].endings
 """Endings of files to which rows may be appended."""
 
 _SAVED_FILES = ("dataset_info.json", "dataset_dict.json")
@@ -263,9 +263,9 @@ class _Opening:
             rows = self._in_layout(path, "directory")
             if rows is not None:
                 return rows
-            paths = data_files(path, kind_of, split=split, config=config)
+            paths = data_files(path, file_type_of, split=split, config=config)
             if not paths:
-                titles = " or ".join(kind.title for kind in KINDS.values())
+                titles = " or ".join(file_type.title for file_type in FILE_TYPES.values())
                 raise SourceNotFoundError(f"{path}: no file in it is {titles}")
             return self._from_files(paths, path)
         if is_remote(path) or os.path.exists(path):
@@ -278,7 +278,7 @@ class _Opening:
                 raise SourceNotFoundError(f"{path}: no file matches")
             return self._from_files(paths, path)
         # A name with a file ending is a missing file, not a data set of the hub.
-        is_hub_id = looks_like_hub_id(path) and kind_of(path) is None
+        is_hub_id = looks_like_hub_id(path) and file_type_of(path) is None
         if is_hub_id and split is not None:
             return HuggingFaceRows.from_hub(path, split=split, config=config)
         hint = (
@@ -288,11 +288,11 @@ class _Opening:
         )
         raise SourceNotFoundError(f"{path}: no such file or directory{hint}")
 
-    def _in_layout(self, path: str, kind: str | None) -> Rows | None:
+    def _in_layout(self, path: str, file_type: str | None) -> Rows | None:
         """Return the rows of a path of this kind in a layout of its own; None if it has none."""
         readers = (
             import_module(module).open_rows(path, self.settings, self.cache)
-            for module in READER_MODULES.get(kind or "", ())
+            for module in READER_MODULES.get(file_type or "", ())
         )
         return next((rows for rows in readers if rows is not None), None)
 
@@ -300,7 +300,9 @@ class _Opening:
         """Open several files as one; files of one document each share blocks, since there may be
         millions.
         """
-        if self.settings.text_unit == "file" and all(kind_of(path) == "text" for path in paths):
+        if self.settings.text_unit == "file" and all(
+            file_type_of(path) == "text" for path in paths
+        ):
             for path in paths:
                 require_file(path)
             return TextFiles([self._plain(path) for path in paths], title, titles=paths)
@@ -313,24 +315,24 @@ class _Opening:
 
     def _from_file(self, path: str) -> Rows:
         require_file(path)
-        name, is_compressed = _kind_and_compression(path)
-        kind = KINDS[name or "lines"]
-        if kind.in_place and (is_compressed or is_remote(path)):
-            hint = f"unpack it to {kind.endings[0]}" if is_compressed else "copy it here"
+        name, is_compressed = _type_and_compression(path)
+        file_type = FILE_TYPES[name or "lines"]
+        if file_type.in_place and (is_compressed or is_remote(path)):
+            hint = f"unpack it to {file_type.endings[0]}" if is_compressed else "copy it here"
             raise SourceError(
-                f"{path}: {kind.title} is read in place and must be a local file, not compressed: "
-                f"{hint} first"
+                f"{path}: {file_type.title} is read in place and must be a local file, not "
+                f"compressed: {hint} first"
             )
         rows = None if is_remote(path) else self._in_layout(path, name)
         if rows is not None:
             return rows
-        assert kind.opener is not None, f"no layout has {path}"
-        if kind.in_place:
-            return kind.opener(path)
+        opener = file_type.opener
+        assert opener is not None, f"no layout has {path}"
+        if file_type.in_place:
+            return opener(path)
         if name == "text" and self.settings.text_unit == "file":
             return TextFiles([self._plain(path)], path, titles=[path])
-        opener = kind.opener
-        if name == "array" and begins_like_array(path):
+        if name == "array" and is_json_array(path):
             plain, opener = unpacked(path, self.cache, is_array=True), JsonArray
         else:
             plain = self._plain(path)
@@ -348,20 +350,20 @@ def _is_path(item: Any) -> bool:
 
 
 def _is_word(item: Any) -> bool:
-    return isinstance(item, str) and kind_of(item) is None and os.sep not in item
+    return isinstance(item, str) and file_type_of(item) is None and os.sep not in item
 
 
-def kind_of(name: str) -> str | None:
+def file_type_of(name: str) -> str | None:
     """Return the kind of a file by its name; None for others, and for a compressed file of a kind
     that is read in place.
     """
-    kind, is_compressed = _kind_and_compression(name)
-    return None if kind and is_compressed and KINDS[kind].in_place else kind
+    file_type, is_compressed = _type_and_compression(name)
+    return None if file_type and is_compressed and FILE_TYPES[file_type].in_place else file_type
 
 
-def _kind_and_compression(name: str) -> tuple[str | None, bool]:
+def _type_and_compression(name: str) -> tuple[str | None, bool]:
     base = plain = re.sub(r"\.tgz$", ".tar.gz", name.lower())
     while plain.endswith(_COMPRESSED):
         plain = plain.rpartition(".")[0]
-    kinds = (kind for kind, facts in KINDS.items() if plain.endswith(facts.endings))
-    return next(kinds, None), plain != base
+    types = (file_type for file_type, facts in FILE_TYPES.items() if plain.endswith(facts.endings))
+    return next(types, None), plain != base

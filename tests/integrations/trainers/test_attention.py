@@ -222,6 +222,6 @@ def test_the_device_of_a_model_counts_if_it_is_on_one():
 
 def test_options_reach_the_collator():
     collator = collator_for(tiny(), device="cpu", pad_to=32, pad_token_id=7, quiet=True)
-    assert (collator.pad_to, collator.pad_token_id) == (32, 7)
+    assert (collator.padding.to, collator.pad_token_id) == (32, 7)
     with pytest.raises(SettingsError, match="vocabulary"):
         collator_for(tiny(), device="cpu", pad_token_id=5000, quiet=True)

@@ -31,10 +31,10 @@ from brimful.media.sources.places import (
     media_kind,
     media_values,
 )
-from brimful.sources.copies import begins_like_array, kept_copy
+from brimful.sources.copies import is_json_array, kept_copy
 from brimful.sources.directory import DESCRIPTIONS, chosen_paths, split_of_file, walk_data
 from brimful.sources.json_rows import object_of, text_of
-from brimful.sources.opening import kind_of
+from brimful.sources.opening import file_type_of
 from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows
 from brimful.sources.settings import SourceSettings
 from brimful.sources.stamp import Stamp, require_file
@@ -59,7 +59,7 @@ def _pair_folders(directory: str) -> list[str]:
     is_layout = False
     for folder, names in walk_data(directory):
         # Files of many rows too: the caller, which looks for files by kind, reports the mixture.
-        if any(kind_of(name) not in (None, "array", "text") for name in names):
+        if any(file_type_of(name) not in (None, "array", "text") for name in names):
             return []
         media_stems = {name.rpartition(".")[0] for name in names if media_kind(name) is not None}
         rows = [name for name in names if _is_row(name, media_stems)]
@@ -70,7 +70,7 @@ def _pair_folders(directory: str) -> list[str]:
         if pair is not None and not is_layout:
             path = os.path.join(folder, pair)
             require_file(path)
-            is_layout = not begins_like_array(path)
+            is_layout = not is_json_array(path)
         is_layout = is_layout or all(map(_TEXT_ONLY.fullmatch, rows))
     return sorted(folders) if is_layout else []
 

@@ -21,13 +21,13 @@ from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.typing import AnyPath
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
 from brimful.integrations.packed_layouts import rows_of_line
-from brimful.sources.copies import begins_like_array
+from brimful.sources.copies import is_json_array
 from brimful.sources.directory import is_pack_store
 from brimful.sources.json_rows import row_of_line
 from brimful.sources.opening import (
     LINE_ENDINGS,
     STANDARD_INPUT,
-    kind_of,
+    file_type_of,
     open_source,
     row_settings,
 )
@@ -201,7 +201,7 @@ class DirectoryFeed(Feed):
                     if entry.is_dir():
                         if not is_pack_store(entry.path):
                             folders.append(f"{name}/")
-                    elif kind_of(entry.name) is not None:
+                    elif file_type_of(entry.name) is not None:
                         status = entry.stat()
                         require_file(entry.path, status)
                         sizes.append((name, status.st_size))
@@ -228,7 +228,7 @@ class DirectoryFeed(Feed):
             return takes_media and name.endswith(transcript)
         # If media are not taken, it is still a pair, and is refused: words without their audio are
         # a different sample.
-        return name.endswith(transcript) or not begins_like_array(str(self._directory / name))
+        return name.endswith(transcript) or not is_json_array(str(self._directory / name))
 
     def _take_pair(self, name: str, progress: _Progress) -> list[Sample | BadSampleError]:
         """Take the one row of a file next to a medium."""
@@ -399,7 +399,7 @@ def open_feed(
             raise SourceNotFoundError(
                 f"{path}: no such file or directory; a feed follows local files only"
             )
-        if kind_of(path) is None:
+        if file_type_of(path) is None:
             raise SettingsError(f"{path} is not JSON lines, JSON, Parquet, a tar or text")
         return DirectoryFeed(
             os.path.dirname(path) or ".", settings, only=os.path.basename(path), cache_dir=cache_dir
