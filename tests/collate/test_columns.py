@@ -18,7 +18,7 @@ from brimful.collate import (  # noqa: E402
     dialect_of,
     lay_out,
 )
-from brimful.collate.dialects import BATCH_KEYS  # noqa: E402
+from brimful.collate.columns import RESERVED_NAMES  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 from tests.collate.dialects.reading import key_of  # noqa: E402
@@ -90,7 +90,7 @@ def test_every_dialect_carries_columns_beside_its_labels(name):
         Column("token_again", ids.astype(np.int32), fill=-1, place="token"),
     )
     batch = PackCollator(dialect=name, padding=Padding(to=8))([(pack, PackExtras(columns=columns))])
-    assert batch.keys() - {"label_again", "token_again"} <= BATCH_KEYS
+    assert batch.keys() - {"label_again", "token_again"} <= RESERVED_NAMES
     target, token = batch["label_again"], batch["token_again"]
     if name == "verl":
         assert [row.tolist() for row in token.unbind()] == [ids[:3].tolist(), ids[3:].tolist()]

@@ -15,11 +15,13 @@ import numpy.typing as npt
 from brimful.base.attachment import attachment_inputs
 from brimful.base.checks import choice_of, is_number
 from brimful.base.typing import AnyArray, BoolArray, CuSeqlens
-from brimful.collate.dialects import BATCH_KEYS
+from brimful.collate.dialects import DIALECTS
 from brimful.collate.padding import shift_left
 from brimful.errors import CollateError, SettingsError
 
-RESERVED_NAMES = BATCH_KEYS | {"target_weights"}
+RESERVED_NAMES = {"target_weights"} | {
+    key.name.partition(".")[0] for dialect in DIALECTS.values() for key in dialect.keys
+}
 """Names that no column may have: keys of all dialects, and of weights in a part of a row."""
 
 

@@ -357,11 +357,6 @@ DIALECTS: dict[str, Dialect] = {
 }
 """Dialects by name."""
 
-BATCH_KEYS = frozenset(
-    key.name.partition(".")[0] for dialect in DIALECTS.values() for key in dialect.keys
-)
-"""Keys of the batches of all dialects."""
-
 
 def dialect_of(name: str) -> Dialect:
     """Return a dialect by name; hyphens and capitals are accepted.

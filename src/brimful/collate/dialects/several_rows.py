@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from brimful.base.attachment import ATTACHMENT_KINDS
-from brimful.base.typing import IGNORE_INDEX, Int32Array
+from brimful.base.typing import IGNORE_INDEX, AnyArray, Int32Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import (
     attached_tensors,
@@ -123,28 +123,22 @@ def to_plain(
     is_token_of_row = np.arange(int(lengths.max()) if length is None else length) < lengths[:, None]
     is_token = ~batch.padding_mask
 
-    def rows(values: np.ndarray[Any, Any], fill: int) -> torch.Tensor:
-        table = np.full((*values.shape[:-1], *is_token_of_row.shape), fill, dtype=values.dtype)
+    def rows(values: AnyArray, fill: float) -> torch.Tensor:
+        table = np.full((*is_token_of_row.shape, *values.shape[1:]), fill, dtype=values.dtype)
         # Both masks list the samples in the same order, token by token.
-        table[..., is_token_of_row] = values[..., is_token]
+        table[is_token_of_row] = values[is_token]
         return torch.from_numpy(table)
 
     tensors = {
         "input_ids": rows(batch.input_ids, pad_token_id),
         "labels": rows(batch.labels, IGNORE_INDEX),
-        "position_ids": rows(
-            batch.position_ids if batch.rope_positions is None else batch.position_rows(4), 0
-        ),
+        "position_ids": rows(batch.position_ids, 0)
+        if batch.rope_positions is None
+        else rows(batch.position_rows(4).T, 0).permute(2, 0, 1).contiguous(),
         "attention_mask": torch.from_numpy(is_token_of_row.astype(np.int64)),
     }
     if batch.loss_weights is not None:
         tensors["loss_weights"] = rows(batch.target_weights, 0)
     for column in batch.columns:
-        table = np.full(
-            (*is_token_of_row.shape, *column.values.shape[1:]),
-            column.fill,
-            dtype=column.values.dtype,
-        )
-        table[is_token_of_row] = column.values[is_token]
-        tensors[column.name] = torch.from_numpy(table)
+        tensors[column.name] = rows(column.values, column.fill)
     return {**tensors, **divisor_if_no_target(batch), **attached_tensors(batch.attached)}
