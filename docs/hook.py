@@ -277,7 +277,10 @@ def keys_of_dialects() -> str:
             f"\n## `{name}`\n",
             re.sub(r"^(Args|Raises):$", r"**\1**\n", text, flags=re.MULTILINE),
             "\n| key | type, shape | holds | |\n|---|---|---|---|",
-            *(f"| `{key.name}` | `{key.form}` | {key.holds} | {key.note} |" for key in dialect.keys),
+            *(
+                f"| `{key.name}` | `{key.form}` | {key.holds} | {key.note} |"
+                for key in dialect.keys
+            ),
             "",
         ]
     return "\n".join(sections)

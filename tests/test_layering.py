@@ -214,9 +214,7 @@ def test_verify_reaches_the_checks_of_media_and_columns_through_its_table():
 def test_doctor_stands_alone():
     """``verify`` brings the truth and takes the machine from it; who has nothing packed needs no packs."""
     own = ("brimful.doctor", "brimful.base", "brimful.errors")
-    names = {
-        one.module for module in modules() if module.file.startswith("doctor/") for one in module.imports
-    }
+    names = {one.module for module in modules() if module.file.startswith("doctor/") for one in module.imports}
     others = {name for name in names if name.startswith("brimful.") and not name.startswith(own)}
     assert others == {"brimful.serve.agreement", "brimful.report.html.markup"}
 
